@@ -53,7 +53,8 @@ def launch_all(
                 if clock() >= jobs["until"]:
                     return
                 kernels[plan.kernel](a, b, out=out, workgroups=plan.workgroups)
-            except CoordGraphError:  # skipped here: the measure reports it when it times the plan
+            # the plan is skipped; the measure reports the error when it times the plan
+            except CoordGraphError:
                 continue
             synchronize()
             report({"size": one["size"], "plan": text})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coordgraph.import_names import require
 from coordgraph.late import late_names
 
-require("passes")  # before an import of its modules fails for a reason that is hard to see
+require("passes")  # raises an error if `import passes` would import another library's package
 
 if TYPE_CHECKING:
     from codegen.api import TARGETS, compile

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from codegen.kernel import Kernel
+from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.integers import to_text
@@ -16,7 +17,7 @@ __all__ = ["TARGETS", "compile", "native_target"]
 
 
 class _Targets(Sequence[str]):
-    """The names of all targets, read from the registry of architectures at each use."""
+    """The sequence of all targets' names; each use reads the registry of architectures anew."""
 
     def __getitem__(self, place: Any) -> Any:
         return ("interpreter", "cpu", *names(), "native")[place]
@@ -29,11 +30,14 @@ class _Targets(Sequence[str]):
 
 
 TARGETS: Sequence[str] = _Targets()
-"""The names of all targets, also of architectures that are registered later."""
+"""The names of all targets of `compile`, including architectures that are registered later."""
 
 
 def native_target(graph: KernelGraph) -> str:
-    """The best target on this machine: the GPU, if it can multiply the type of A, else `cpu`."""
+    """The best target on this machine: the architecture of GPU 0, or `cpu`.
+
+    It is `cpu` if there is no GPU, or if no `mma.sync` instruction multiplies the type of A.
+    """
     from codegen.targets.nvptx.driver import device, unavailable
 
     if dtype(graph.gemm.dtype).instruction(WARP_MMA) and unavailable() is None:
@@ -48,51 +52,39 @@ def compile(
     debug: bool = False,
     lowering: Pass | None = None,
     instructions: str | None = None,
+    verify: bool | None = None,
 ) -> Kernel:
-    """Compile a scheduled graph.
+    """Compile a scheduled graph to a kernel for a target.
 
-    On architectures with several lowerings, as sm_90a, the best one that takes the graph is used.
-    `kernel.instruction_family` names it, `kernel.lowering_notes` says why a better one declined.
+    On an architecture with several lowerings, such as sm_90a, the fastest lowering that accepts the
+    graph is used. `kernel.instruction_family` names the instructions of that lowering, and
+    `kernel.lowering_notes` says why faster lowerings refused the graph.
 
     Args:
         graph: a graph from `Gemm.graph()` to which a schedule pass was applied.
         target: `interpreter`, `cpu`, an NVIDIA architecture (`sm_80` and later), or `native`.
-        debug: GPU kernels that wait too long trap instead of hanging; CPU kernels check every
-            index, and one outside its tensor ends the launch with a LaunchError.
+        debug: whether GPU kernels that wait too long trap instead of hanging, and CPU kernels check
+            every index and end the launch with a LaunchError if it is outside its tensor.
         lowering: a lowering pass of the architecture with options, such as
-            `LowerToHopper(cluster_m=2)`, in place of the default. Tensors without the alignment
-            that it needs (for `LowerToHopper`, addresses and rows that are multiples of 16 bytes)
-            are multiplied by a program of a more general lowering.
-        instructions: the instructions that must multiply, such as `wgmma` or `mma.sync`. If they
-            cannot multiply the graph, it is refused here; if they cannot multiply the tensors of a
-            call, the call is refused. Without this argument both fall back to the next lowering.
+            `LowerToHopper(cluster_m=2)`, in place of the default. If tensors lack the alignment
+            that this lowering needs (for `LowerToHopper`, addresses and rows that are multiples of
+            16 bytes), a more general lowering multiplies them.
+        instructions: the instructions that must multiply, such as `wgmma` or `mma.sync`. `compile`
+            raises an error if they cannot multiply the graph, and a call of the kernel raises one
+            if they cannot multiply its tensors. None falls back to the next lowering instead.
+        verify: whether to check the graph with `graph.check()` before its first build. None checks
+            a graph that did not come straight from passes of this library: one that was read from
+            text or JSON, edited, or made by a pass of another package. False leaves it unchecked:
+            a wrong graph may then compute a wrong product, wait for ever or corrupt memory.
 
     Raises:
-        VerifyError: the graph is not scheduled, or is malformed.
+        VerifyError: the graph is not scheduled, is malformed, or a check refutes it.
         CodegenError: `graph` is no KernelGraph; the target is unknown or not available on this
-            machine; or the target cannot run the graph, or not with this lowering.
+            machine; or the target, or `lowering`, cannot run the graph.
     """
-    if not isinstance(graph, KernelGraph):
-        raise CodegenError(
-            f"graph = {graph!r} is no KernelGraph; pass a graph to which a schedule was applied, "
-            "such as StreamK()(Gemm('bf16').graph())"
-        )
-    if not isinstance(target, str):
-        raise CodegenError(
-            f"target = {target!r} is no name of a target; choose one of: {', '.join(TARGETS)}"
-        )
-    graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
-    if graph.level != "scheduled":
-        raise CodegenError(
-            f"the graph has the level '{graph.level}'; pass the scheduled graph, which compile "
-            "lowers itself"
-        )
-    grid = graph.workgroup.size
-    if grid is not None and not graph.parameters.known_to_host(grid):
-        raise CodegenError(
-            f"the size of the grid, {to_text(grid)}, depends on data in device memory, which the "
-            "host cannot read at a launch; choose a schedule with a fixed number of workgroups"
-        )
+    _check_arguments(graph, target)
+    if verify is not False:
+        ensure_verified(graph, always=verify is True)
     if target == "native":
         target = native_target(graph)
     if instructions is not None and (not isinstance(instructions, str) or not instructions):
@@ -120,3 +112,32 @@ def compile(
 
         return HostKernel(graph, debug=debug)
     raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
+
+
+def _check_arguments(graph: KernelGraph, target: str) -> None:
+    """Refuse arguments of `compile` that are no scheduled graph, or no name of a target.
+
+    Raises:
+        VerifyError, CodegenError: as `compile`.
+    """
+    if not isinstance(graph, KernelGraph):
+        raise CodegenError(
+            f"graph = {graph!r} is no KernelGraph; pass a graph to which a schedule was applied, "
+            "such as StreamK()(Gemm('bf16').graph())"
+        )
+    if not isinstance(target, str):
+        raise CodegenError(
+            f"target = {target!r} is no name of a target; choose one of: {', '.join(TARGETS)}"
+        )
+    graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
+    if graph.level != "scheduled":
+        raise CodegenError(
+            f"the graph has the level '{graph.level}'; pass the scheduled graph, which compile "
+            "lowers itself"
+        )
+    grid = graph.workgroup.size
+    if grid is not None and not graph.parameters.known_to_host(grid):
+        raise CodegenError(
+            f"the size of the grid, {to_text(grid)}, depends on data in device memory, which the "
+            "host cannot read at a launch; choose a schedule with a fixed number of workgroups"
+        )

@@ -46,7 +46,7 @@ _EMITTERS: dict[str, str | type[CudaWalker]] = {
     MMA_SYNC.instructions: "codegen.targets.nvptx.sm_80.emit:CudaWalker",
     WGMMA.instructions: "codegen.targets.nvptx.sm_90a.hopper_walker:HopperWalker",
 }
-"""The emitter class of each lowering, or its `module:name`, by `Lowering.instructions`."""
+"""The emitter class of each lowering, or the class's `module:name`, by `Lowering.instructions`."""
 
 
 def register(
@@ -62,8 +62,8 @@ def register(
         emitters: for each lowering that the library does not have, by `Lowering.instructions`, the
             class that emits its instructions: a subclass of
             `codegen.targets.nvptx.sm_80.emit.CudaWalker`, or its `module:name` as a string.
-        choosers: how tiles and schedules are chosen for such lowerings; by default, by a fixed
-            rule.
+        choosers: for each such lowering, by `Lowering.instructions`, what chooses its tiles and
+            schedules; a fixed rule by default.
 
     Raises:
         CodegenError: the name is registered already; or the instructions of a lowering have no

@@ -2,8 +2,8 @@
 
 The environment variable `COORDGRAPH_CACHE` is the folder of the cache, or `off` for no cache. The
 cache only saves time: if a file is damaged, or was written by another version, the kernel is
-compiled again; if a file cannot be written, nothing is cached. A file is the SHA-256 of the archive
-(32 bytes), and a zip archive. Tools for zip archives open it as it is.
+compiled again; if a file cannot be written, nothing is cached. A file begins with the SHA-256 (32
+bytes) of the zip archive that follows. Tools for zip archives can open the file unchanged.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from coordgraph import KernelGraph
 __all__ = ["building", "cache_directory", "cacheable", "key_of", "load", "store"]
 
 VARIABLE, OFF = "COORDGRAPH_CACHE", "off"
-"""The environment variable that says where the cache is, and its value for no cache."""
+"""VARIABLE: the environment variable that holds the folder of the cache. OFF: the value of that
+variable for no cache."""
 SUFFIX = ".kernel.zip"
-"""The end of the name of a cache file; the rest is the cache key."""
+"""The suffix of the name of a cache file; the part before it is the cache key."""
 DIGEST_BYTES = 32
 """Bytes of the SHA-256 at the start of a cache file."""
 PACKAGES = ("coordgraph", "passes", "codegen")
 """The packages whose sources are part of every cache key."""
 MOST_ENTRIES, MOST_BYTES = 2000, 1 << 30
-"""The cache is trimmed when it has more entries, or more bytes, than these."""
+"""The number of entries, and of bytes, above which the cache is trimmed."""
 KEPT = 0.9
-"""Trimming deletes entries until this fraction of MOST_ENTRIES and of MOST_BYTES is left."""
+"""Trimming deletes entries until at most this fraction of MOST_ENTRIES and MOST_BYTES is left."""
 LOCKS = 64
-"""How many lock files there are; a cache key selects one of them."""
+"""How many lock files the cache has; a cache key selects one of them."""
 ABANDONED = 3600.0
-"""Age in seconds at which a temporary file is deleted, because its writer must have ended."""
+"""Age in seconds at which a temporary file of the cache is deleted: its writer must have ended."""
 LONGEST_WAIT = 120.0
-"""The most seconds to wait for another process that compiles the same kernel."""
+"""The longest time, in seconds, to wait for another process that compiles the same kernel."""
 
 
 def cache_directory() -> Path | None:
@@ -59,9 +60,9 @@ def cache_directory() -> Path | None:
 def cacheable(graph: KernelGraph, *others: object) -> bool:
     """Whether a cache key can cover everything that the compiled code depends on.
 
-    A key covers the graph's text and the sources of this library. So a graph cannot be cached if it
-    has an edge, a dimension, an operation or a lowering of a class from outside the library, whose
-    source may change.
+    A key covers the graph's text and the sources of this library. So a kernel cannot be cached if
+    the class of an edge, a dimension, an operation or the lowering is defined outside the library:
+    the source of that class may change while the key stays the same.
 
     Args:
         graph: the graph to compile.
@@ -77,7 +78,11 @@ def _ours(module: str) -> bool:
 
 
 def key_of(*parts: str) -> str:
-    """The cache key of what this version of the library generates from `parts`: 40 hex digits."""
+    """The cache key, 40 hex digits, of the code that this library version generates from `parts`.
+
+    Args:
+        parts: texts that determine the code, such as the text of the graph and the target.
+    """
     digest = hashlib.sha256(_generator().encode())
     for part in parts:
         digest.update(f"{len(part)}:{part}".encode())
@@ -93,15 +98,15 @@ def _generator() -> str:
         for path in sorted((root / package).rglob("*.py")):
             digest.update(f"{path.relative_to(root)}\0".encode())
             digest.update(path.read_bytes())
-    # Without sources (a frozen application) versions cannot be told apart. A random digest then
-    # prevents this process from reading what another process has cached.
+    # Without source files (a frozen application) library versions cannot be distinguished. A random
+    # digest then prevents this process from reading entries that another version has written.
     return (
         digest.hexdigest() if (root / PACKAGES[0] / "__init__.py").exists() else os.urandom(8).hex()
     )
 
 
 def load(key: str) -> dict[str, bytes] | None:
-    """The files of the entry with this key, by name; None if there is none or it is damaged."""
+    """The files of the cache entry `key`, by file name; None if it is missing or damaged."""
     folder = cache_directory()
     if folder is None:
         return None
@@ -114,7 +119,7 @@ def load(key: str) -> dict[str, bytes] | None:
     if _digest(archived) != digest:
         return None
     with suppress(OSError):
-        os.utime(path)  # marks the entry as used: `_trim` deletes the least recently used ones
+        os.utime(path)  # marks the entry as used: `_trim` deletes least recently used entries
     with zipfile.ZipFile(io.BytesIO(archived)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -154,7 +159,7 @@ def store(key: str, files: Mapping[str, bytes]) -> None:
 
 
 def _trim(folder: Path) -> None:
-    """Delete least recently used entries, if the cache has too many entries or bytes."""
+    """Delete least recently used cache entries in `folder`, if it has too many entries or bytes."""
     for path in folder.glob("*.tmp"):  # a temporary file stays behind if its writer is killed
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > ABANDONED:
@@ -180,7 +185,7 @@ def building(key: str) -> Generator[None]:
     """Hold the lock of a cache key, so that only one process compiles the kernel.
 
     Other processes wait for the lock, and then find the entry in the cache. If the folder cannot be
-    written or locked, or after 120 seconds, the body runs without the lock.
+    written or locked, or the lock is not free after 120 seconds, the `with` block runs without it.
     """
     folder = cache_directory()
     if folder is None:

@@ -15,13 +15,14 @@ __all__ = ["IndexExpression", "Kernel", "index_expressions"]
 
 @dataclass(frozen=True)
 class IndexExpression:
-    """An index that a kernel computes, as text.
+    """An index that a kernel computes, such as an element's index in a tensor, as text.
 
     Attributes:
         operation: the kind of the operation that uses the index, such as `CopyElements`.
-        coordinate: the coordinate that the index is along, such as `A.shared`.
+        coordinate: the coordinate along which the index is, such as `A.shared`.
         index: the expression of the index.
-        guard: the condition under which the index is inside the tensor; `true` if it always is.
+        guard: the condition under which the index is inside the tensor; `true` if the index always
+            is.
     """
 
     operation: str
@@ -35,7 +36,7 @@ class IndexExpression:
 
 
 def index_expressions(nodes: tuple[Node, ...]) -> list[IndexExpression]:
-    """Every index that a resolved control graph computes, each once, in order of first use."""
+    """All indices that a resolved control graph computes, in order of first use, no duplicates."""
     found: dict[IndexExpression, None] = {}
     for root in nodes:
         for node in root.walk():
@@ -50,24 +51,26 @@ class Kernel(ABC):
 
     Args of a call:
         a, b: A (m x k) and B (k x n), or their transposes if the graph was built with
-            `transpose_a` or `transpose_b`. In a batch all matrices have a first axis more, the
-            number of the product. With groups along m only B has it, with groups along k only C
-            and D. For a list of products (groups along mnk), A, B, C and D are vectors, in which
-            `codegen.lists.pack` stores the matrices one after another.
-        c: C (m x n), or None. It is required if beta is not 0, and not read if beta is 0.
-        out: the array for D (m x n); None allocates one of the same library as `a`. A list of
-            products requires it.
+            `transpose_a` or `transpose_b`. In a batch, all matrices have an additional first axis:
+            the number of the product. With groups along m only B has that axis, with groups along k
+            only C and D. For a list of products (groups along mnk), A, B, C and D are vectors, in
+            which `codegen.lists.pack` stores the matrices one after another.
+        c: C (m x n), or None. C is required if beta is not 0, and not read if beta is 0.
+        out: the array for D (m x n); None allocates an array of the same library as `a`. A list of
+            products requires `out`.
         alpha, beta: scalars of the default epilogue, `alpha·A·B + beta·C`.
-        stream: the CUDA stream of the launch; None for the current one. CPU kernels take none.
-        workgroups: how many workgroups to launch, if the schedule was made without a number.
-        offsets: the group offsets of a grouped kernel, i32: where each group begins along m or k,
-            and where the last one ends. For a list of products, those along m, n and k
-            (3 x (groups + 1)).
+        stream: the CUDA stream of the launch; None for the current stream. Only GPU kernels accept
+            a stream.
+        workgroups: how many workgroups to launch, if the schedule's option `workgroups` is None.
+        offsets: the group offsets of a grouped kernel, i32: the index along m or k at which each
+            group begins, and the index at which the last group ends. For a list of products, such
+            offsets along m, n and k (3 x (groups + 1)).
         operands: the operands of the graph's own epilogue, by name: arrays, and numbers for
-            scalars. Such a kernel takes c, alpha or beta only if its epilogue names them.
+            scalars. A kernel with its own epilogue accepts c, alpha or beta only if the epilogue
+            has operands of these names.
 
     Raises:
-        LaunchError: shapes, types, memory or parameters do not fit the kernel; nothing was
+        LaunchError: shapes, element types, memory or parameters do not fit the kernel; nothing was
             launched.
     """
 
@@ -99,13 +102,13 @@ class Kernel(ABC):
 
     @property
     def index_expressions(self) -> list[IndexExpression]:
-        """Every index that the kernel computes, each once, in order of first use."""
+        """All indices that the kernel computes, in order of first use, without duplicates."""
         graph = self.lowered
         return index_expressions(resolve(graph.control.root.body, graph.scope()))
 
     @property
     def instruction_family(self) -> str:
-        """The instructions that multiply and copy, such as `wgmma + TMA`; '' where not known."""
+        """The instructions that multiply and copy, such as `wgmma + TMA`; '' if unknown."""
         return ""
 
     @property
@@ -115,7 +118,7 @@ class Kernel(ABC):
 
     @property
     def build_steps(self) -> str:
-        """The steps that made the code and that reported times of compilation include."""
+        """The steps of compilation that were run, as text for reports of compilation times."""
         return "nothing to compile"
 
     @property
@@ -131,7 +134,7 @@ class Kernel(ABC):
 
     @property
     def ptx(self) -> str:
-        """The kernel's PTX, of the program for well-aligned tensors.
+        """The PTX of the kernel's program for tensors with the best alignment.
 
         Raises:
             CodegenError: the target does not generate PTX.

@@ -1,6 +1,7 @@
 """Packs lists of matrices into vectors, for kernels of `Gemm(grouped=True, group_axis="mnk")`.
 
-The arrays may be of numpy, PyTorch or CuPy. New arrays are on the device of the given ones.
+The arrays may be of NumPy, PyTorch or CuPy. New arrays are on the device of the arrays that are
+passed.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def pack(matrices: Sequence[Any]) -> Any:
             in memory: k x m for the A of a kernel with `transpose_a`.
 
     Raises:
-        LaunchError: the list is empty, or an element is no matrix or has another type than the
-            first.
+        LaunchError: the list is empty, or one of its elements is no matrix or has another element
+            type than the first matrix.
     """
     matrices = [*matrices]
     if not matrices:
@@ -89,7 +90,7 @@ def unpack(vector: Any, shapes: Sequence[Shape]) -> list[Any]:
 def empty(shapes: Sequence[Shape], like: Any) -> Any:
     """A new vector with room for matrices of these shapes, for the argument `out` of a kernel.
 
-    It has at least one element, because kernels refuse empty arrays.
+    The vector has at least one element, because kernels refuse empty arrays.
 
     Args:
         shapes: rows and columns of each matrix.
@@ -102,15 +103,16 @@ def empty(shapes: Sequence[Shape], like: Any) -> Any:
 def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
     """The argument `offsets` of a kernel for a list of products: an i32 array, 3 x (groups + 1).
 
-    Its rows say, for m, n and k, where each group begins and where the last one ends.
+    A group is one product of the list. The rows of the array are for m, n and k: the index at which
+    each group begins, and the index at which the last group ends.
 
     Args:
         sizes: m, n and k of each product.
         like: an array; the result has its library and device.
 
     Raises:
-        LaunchError: an element of `sizes` is not three integers of at least 0; or the extents
-            along one of m, n and k add up to more than kernels support.
+        LaunchError: an element of `sizes` is not three integers of at least 0; or the extents along
+            m, along n or along k add up to more than kernels support.
     """
     rows = [[0], [0], [0]]
     for place, size in enumerate(sizes):
@@ -129,7 +131,7 @@ def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
 
 
 def _step(like: Any) -> int:
-    """Rows of matrices in a vector begin at multiples of this many elements."""
+    """The alignment, in elements, of the rows of packed matrices."""
     return max(ROW_STEP, CHUNK_BYTES // int(like.dtype.itemsize))
 
 
@@ -139,7 +141,7 @@ def _pitch(columns: int, step: int) -> int:
 
 
 def _starts(shapes: Sequence[Shape], step: int) -> Iterator[int]:
-    """The first element of each matrix in the vector, and the end of the last matrix."""
+    """The index in the vector at which each matrix begins, and the index after the last matrix."""
     return accumulate((rows * _pitch(columns, step) for rows, columns in shapes), initial=0)
 
 

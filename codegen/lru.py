@@ -15,12 +15,12 @@ class LRUCache(Generic[K, V]):
     """A cache of at least the `limit` most recently used entries, and at most twice as many.
 
     Entries are in two dictionaries of at most `limit` entries each: young and old. Using an entry
-    moves it to the young dictionary. When that is full, the old dictionary is dropped, the young
-    one becomes the old one, and a new young one begins. So a repeated look-up is a single look-up
-    in a dictionary, and threads may share the cache without a lock.
+    moves it to the young dictionary. When the young dictionary is full, it becomes the old one, the
+    previous old one is dropped, and a new young one begins. So a repeated look-up is one look-up in
+    a dictionary, and threads may share the cache without a lock.
 
     Args:
-        limit: the number of most recently used entries that are certain to be kept.
+        limit: the number of most recently used entries that are never dropped.
     """
 
     def __init__(self, limit: int) -> None:
@@ -29,7 +29,7 @@ class LRUCache(Generic[K, V]):
         self._old: dict[K, V] = {}
 
     def get(self, key: K) -> V | None:
-        """The value that is stored under the key, or None."""
+        """The value that is stored under `key`, or None."""
         found = self._young.get(key)
         if found is None and self._old:
             found = self._old.get(key)
@@ -38,7 +38,7 @@ class LRUCache(Generic[K, V]):
         return found
 
     def put(self, key: K, value: V) -> V:
-        """Store a value under the key, and return the value."""
+        """Store `value` under `key`, and return the value."""
         if len(self._young) >= self.limit and key not in self._young:
             self._old, self._young = self._young, {}
         self._young[key] = value

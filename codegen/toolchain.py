@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _TIMEOUT_S = 300.0
-"""Seconds after which a tool that still runs is stopped."""
+"""Seconds after which a command-line tool that still runs is killed."""
 
 
 class ToolNotFound(CodegenError):
@@ -46,12 +46,12 @@ class AssemblyError(CodegenError):
 
 @dataclass(frozen=True, slots=True)
 class KernelUse:
-    """Resource use of one kernel, or of one device function that was not inlined.
+    """Resource use of one kernel or of one device function that was not inlined, as ptxas reports.
 
     Attributes:
         registers: registers of a thread; None for a device function.
-        spill_stores: bytes of a thread that are stored to local memory by register spills.
-        spill_loads: bytes of a thread that are loaded from local memory by register spills.
+        spill_stores: bytes that a thread's register spills store to local memory.
+        spill_loads: bytes that a thread's register spills load from local memory.
         stack_frame: bytes of a thread's stack frame.
         shared: bytes of static shared memory of a workgroup.
     """
@@ -69,7 +69,7 @@ class PtxasReport:
 
     Attributes:
         functions: resource use of each kernel and device function, by name.
-        warnings: the lines of the log that are warnings, or advice on performance.
+        warnings: the lines of the log with warnings or advice on performance.
         log: the whole output of ptxas.
         cubin: the assembled module.
     """
@@ -109,8 +109,7 @@ class PtxasReport:
 def find_ptxas() -> Path | None:
     """The path of ptxas, or None if it is not installed.
 
-    It is `$COORDGRAPH_PTXAS`, or else found on PATH, in the CUDA toolkit or in the nvidia-cuda-nvcc
-    wheel, in this order.
+    The search order is `$COORDGRAPH_PTXAS`, PATH, the CUDA toolkit, the nvidia-cuda-nvcc wheel.
     """
     return _find("ptxas")
 
@@ -118,8 +117,8 @@ def find_ptxas() -> Path | None:
 def find_cuobjdump() -> Path | None:
     """The path of cuobjdump, or None if it is not installed.
 
-    It is `$COORDGRAPH_CUOBJDUMP`, or else found on PATH, in the CUDA toolkit or in the
-    nvidia-cuda-cuobjdump wheel, in this order.
+    The search order is `$COORDGRAPH_CUOBJDUMP`, PATH, the CUDA toolkit, the nvidia-cuda-cuobjdump
+    wheel.
     """
     return _find("cuobjdump")
 
@@ -179,7 +178,7 @@ _WARNING = re.compile(r"^ptxas\b.*?\bwarning\s*:|\(C7\d{3}\)")
 
 
 def _report(log: str, cubin: bytes) -> PtxasReport:
-    """Parse the log of `ptxas -v`: a function's stack frame is printed before its registers."""
+    """Parse the log of `ptxas -v`, in which a function's stack frame precedes its registers."""
     functions: dict[str, KernelUse] = {}
     name, frame = "", (0, 0, 0)
     for line in log.splitlines():
@@ -202,7 +201,7 @@ def _use(registers: int | None, frame: tuple[int, int, int], shared: int) -> Ker
 
 
 def _find(tool: str) -> Path | None:
-    """The path of `tool`: the first place that has it; the file is made executable if needed."""
+    """The path of the first file found for `tool`, made executable if necessary; None if none."""
     for place in _places(tool):
         path = shutil.which(place)
         if path is None and Path(place).is_file() and _make_executable(Path(place)):
@@ -213,7 +212,7 @@ def _find(tool: str) -> Path | None:
 
 
 def _places(tool: str) -> Iterator[str]:
-    """The places where `tool` is looked for, in order: paths, and its name for PATH."""
+    """Where to look for `tool`, in order: paths of files, and its bare name to search PATH for."""
     if chosen := os.environ.get(f"COORDGRAPH_{tool.upper()}"):
         yield chosen
     yield tool
@@ -225,7 +224,7 @@ def _places(tool: str) -> Iterator[str]:
 
 
 def _wheel_folders() -> Iterator[Path]:
-    """The `bin` folders of NVIDIA's wheels (nvidia/cu13/bin), the newest CUDA first."""
+    """The `bin` folders of NVIDIA's Python wheels (nvidia/cu13/bin), the newest CUDA first."""
     spec = importlib.util.find_spec("nvidia")
     roots = spec.submodule_search_locations if spec is not None else None
     for root in roots or ():
@@ -233,7 +232,7 @@ def _wheel_folders() -> Iterator[Path]:
 
 
 def _make_executable(path: Path) -> bool:
-    """Set a file's executable bit, which some installers of wheels drop; whether that worked."""
+    """Set a file's executable bit, which some wheel installers drop; return whether that worked."""
     try:
         path.chmod(path.stat().st_mode | 0o111)
     except OSError:
@@ -242,7 +241,7 @@ def _make_executable(path: Path) -> bool:
 
 
 def _require(tool: str, path: Path | None, wheel: str) -> Path:
-    """`path`; or ToolNotFound, with advice on how to install the tool, if it is None."""
+    """Return `path`; raise ToolNotFound, with advice on how to install the tool, if it is None."""
     if path is None:
         raise ToolNotFound(
             f"{tool} is neither on PATH, nor in $CUDA_HOME/bin, nor in an installed {wheel} wheel;"

@@ -1,8 +1,8 @@
-"""Kernels as graphs of coordinate transforms, independent of schedules, targets and machines.
+"""GPU kernels as graphs of coordinate transforms, independent of schedules and target machines.
 
-Every index that a kernel computes is a path through its coordinate graph. `Gemm` describes a
-matrix product and builds its graph; `CoordinateGraph` is the graph; the package `passes` has the
-schedules, which rewrite it; the package `codegen` compiles and runs the result.
+Every index that a kernel computes is a path through its coordinate graph. `Gemm` describes a matrix
+product and builds its kernel graph, which contains a `CoordinateGraph`. Schedules in the package
+`passes` rewrite kernel graphs; the package `codegen` compiles and runs them.
 """
 
 import warnings
@@ -27,13 +27,14 @@ from coordgraph.version import __version__
 if TYPE_CHECKING:
     from coordgraph import checks as checks
     from coordgraph import show as show
+    from coordgraph import verification as verification
     from coordgraph.coordinates import CoordinateGraph
     from coordgraph.frontend import Gemm
     from coordgraph.kernel import KernelGraph
     from coordgraph.text import from_json
     from coordgraph.text import parse_graph as parse
 else:
-    # These modules load sympy and networkx.
+    # Names are imported late, because their modules load sympy and networkx, which takes time.
     __getattr__, __dir__ = late_names(
         __name__,
         {
@@ -46,11 +47,11 @@ else:
         modules=(
             *("checks", "control", "coordinates", "elements", "epilogue", "frontend", "gemm"),
             *("integers", "interpreter", "kernel", "parameters", "problem", "products", "progress"),
-            *("show", "tables", "tensors", "text", "tilings", "validation"),
+            *("show", "tables", "tensors", "text", "tilings", "validation", "verification"),
         ),
     )
 
-# A program that imports another `passes` fails later, with no hint at the cause.
+# Warn now: a program that imports another package `passes` fails later without a hint at the cause.
 if reason := hidden():
     warnings.warn(reason, RuntimeWarning, stacklevel=2)
 del reason

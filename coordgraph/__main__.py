@@ -1,7 +1,7 @@
 """`coordgraph` and `python -m coordgraph`: the command line of `codegen.cli`.
 
-The command starts here, not in `codegen`, so that it can say what is wrong where another package
-is found under the name `codegen` or `passes`.
+The command starts in the package `coordgraph`, not in `codegen`, so that it can print an error if
+Python finds another package under the name `codegen` or `passes`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from coordgraph.import_names import hidden
 __all__ = ["main"]
 
 UNAVAILABLE = 4
-"""The exit code of `codegen.cli.errors.ExitCode` for what is not there on this machine."""
+"""The exit code for something that is missing on this machine, as in
+`codegen.cli.errors.ExitCode`."""
 
 
 def main() -> None:
@@ -22,7 +23,7 @@ def main() -> None:
     if reason := hidden():
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(UNAVAILABLE)
-    # By name: `coordgraph` imports nothing of `codegen`, and this module is imported by nothing.
+    # `codegen` is imported by name, because modules of `coordgraph` must not import `codegen`.
     import_module("codegen.cli").main()
 
 

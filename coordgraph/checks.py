@@ -36,7 +36,7 @@ __all__ = ["CHECKS", "LEVELS", "check", "run_checks", "verify"]
 Check = Callable[[KernelGraph], Iterator[str]]
 """A function that yields a message for each thing that is wrong with a kernel graph."""
 CHECKS: dict[str, Check] = {}
-"""Every registered check, by its name."""
+"""All registered check functions, by the name of the check."""
 LEVELS = {
     "problem": ("well-formed", "problem"),
     "scheduled": ("well-formed", "scheduled"),
@@ -88,7 +88,11 @@ def verify(graph: KernelGraph) -> None:
 
 @check("well-formed")
 def _well_formed(graph: KernelGraph) -> Iterator[str]:
-    """Check that named ids exist, names are unique, size rules hold, and symbols are bound."""
+    """Check the names, ids, size rules, tables and symbols of a graph of any level.
+
+    Every id that is named must exist, names must be unique, size rules must hold, and every symbol
+    must have a value.
+    """
     coordinates, parameters = graph.coordinates, graph.parameters
     for p in parameters.items:
         if p.name in coordinates:
@@ -97,7 +101,8 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
     ranges, launches = parameters.ranges(definitions=True), parameters.examples
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # A rule that holds in an example launch cannot be disproved: skip the slow proof.
+            # Skip the slow proof if the rule holds in an example launch: it cannot be disproved
+            # then.
             if not any(_holds(rule, at) for at in launches) and decide(rule, ranges) is False:
                 yield f"{edge}: its size rule {rule} does not hold; change the operands' sizes"
     yield from _tables(graph, ranges)
@@ -113,9 +118,10 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
 
 
 def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
-    """Check that each table reads only earlier tables, and has what edges and searches need of it.
+    """Check that tables read only earlier tables, and have the properties that edges need.
 
-    The declarations must prove that, because generated code reads tables without bounds checks.
+    The properties that searches need are checked, too. Tables' declarations must prove all these
+    properties, because generated code reads tables without bounds checks.
     """
     coordinates, parameters = graph.coordinates, graph.parameters
     known = {p.symbol for p in parameters.items if p.name not in parameters.deferred}
@@ -182,7 +188,7 @@ def _reads_out_of_bounds(
 
 
 def _check_reads(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
-    """Check that every table that an expression reads exists, and every one it searches is sorted.
+    """Check that tables exist which expressions read, and that searched tables are sorted.
 
     A search must also stay within the table's length.
     """
@@ -203,10 +209,10 @@ def _check_reads(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges
 
 
 def _holds(rule: Boolean, values: Mapping[str, int]) -> bool:
-    """Whether a condition evaluates to true for these values; False if it cannot be evaluated."""
+    """Whether a condition is true for these values of symbols; False if it cannot be evaluated."""
     try:
         return bool(evaluate(rule, values))
-    except (ArithmeticError, LookupError, TypeError):  # it reads a table, or divides by 0
+    except (ArithmeticError, LookupError, TypeError):  # the rule reads a table, or divides by 0
         return False
 
 
@@ -250,7 +256,10 @@ def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
 
 
 def _unbound(graph: KernelGraph) -> Iterator[str]:
-    """Messages about symbols in operations that no surrounding operation and no hardware binds."""
+    """Messages about symbols in operations that have no value where the operation is executed.
+
+    Enclosing operations, launch parameters and the hardware give symbols their values.
+    """
     machine = {d.symbol for d in graph.coordinates if d.hardware}
     given = {p.symbol for p in graph.parameters.items} | {t.symbol for t in graph.parameters.tables}
 
@@ -289,7 +298,7 @@ def _unbound(graph: KernelGraph) -> Iterator[str]:
 
 @check("problem")
 def _problem(graph: KernelGraph) -> Iterator[str]:
-    """Check that a graph has no schedule yet: free tile numbers, and one accumulation loop."""
+    """Check a graph of level `problem`: free tile-number dimensions, and one accumulation loop."""
     if graph.control.root.workgroup:
         yield (
             "a schedule has tied this graph to workgroups already; start from the graph of "
@@ -306,7 +315,7 @@ def _problem(graph: KernelGraph) -> Iterator[str]:
 
 
 def _tilings(graph: KernelGraph) -> Iterator[str]:
-    """Check that the tiles that are multiplied or added together have matching extents."""
+    """Check that tiles of A, B, C and D that belong together have equal extents in m, n and k."""
     try:
         for tiling in graph.tilings:
             yield from tiling.problems()
@@ -315,14 +324,17 @@ def _tilings(graph: KernelGraph) -> Iterator[str]:
 
 
 def _tile_body(graph: KernelGraph) -> tuple[Operation, ...]:
-    """The operations that compute one output tile, in a graph without a schedule."""
+    """The operations that compute one output tile, in a graph of level `problem`."""
     body = graph.control.root.body
     return body[0].body if len(body) == 1 and isinstance(body[0], Locate) else body
 
 
 @check("scheduled")
 def _scheduled(graph: KernelGraph) -> Iterator[str]:
-    """Check that every tile number is tied to workgroups or loops, and products are summed."""
+    """Check a graph of level `scheduled`: workgroups or loops determine every tile number.
+
+    The graph must also sum products of tiles.
+    """
     if not graph.control.root.workgroup:
         yield (
             "no schedule has tied this graph to workgroups; apply a schedule, as in "
@@ -341,7 +353,7 @@ def _scheduled(graph: KernelGraph) -> Iterator[str]:
 
 @check("lowered")
 def _lowered(graph: KernelGraph) -> Iterator[str]:
-    """Check that a scheduled graph is lowered: operations on tiles became those of threads."""
+    """Check a graph of level `lowered`: its operations are those of threads, not of whole tiles."""
     if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
         yield "no schedule has tied this graph to workgroups; apply a schedule before lowering"
     if graph.control.of_kind(MultiplyAccumulate):

@@ -1,7 +1,7 @@
-"""Element types: one record says how elements are stored, multiplied, summed and converted.
+"""Element types: `DType` says how elements are stored, multiplied, summed and converted.
 
-To add a type, add its record to `DTYPES`. For integers the interpreter and the CPU backend need
-nothing else. `codegen/emit/elements.py` maps the record to LLVM types, conversions and matrix
+To add a type, add its record to `DTYPES`. The interpreter and the CPU backend need nothing else for
+integer types. `codegen/emit/elements.py` maps records to LLVM types, conversions and matrix
 instructions.
 """
 
@@ -25,15 +25,15 @@ __all__ = [
 ]
 
 CHUNK_BYTES, ROW_BYTES = 16, 128
-"""CHUNK_BYTES: bytes of the widest access of one thread, and of one row of `ldmatrix`.
-ROW_BYTES: bytes of a row of a TMA box under the widest swizzle."""
+"""CHUNK_BYTES: bytes of the widest memory access of one thread, and of one row of `ldmatrix`.
+ROW_BYTES: bytes of a row of a TMA box that is stored with the widest shared-memory swizzle."""
 WARP_MMA, WARPGROUP_MMA = "mma.sync", "wgmma"
 """Families of matrix instructions: `mma.sync` of one warp (sm_80 and later), `wgmma` of one
 warpgroup (sm_90a)."""
 
 
 class Number(Enum):
-    """What the bits of an element mean."""
+    """The number format of an element: floating point, signed integer or unsigned integer."""
 
     FLOAT = "float"
     SIGNED = "signed"
@@ -42,15 +42,15 @@ class Number(Enum):
 
 @dataclass(frozen=True)
 class MatrixInstruction:
-    """How one family of matrix instructions multiplies elements of a type.
+    """How the matrix instructions of one family multiply elements of one type.
 
     Args:
         family: `WARP_MMA` or `WARPGROUP_MMA`.
-        kind: PTX's name of the operands' type (PTX ISA, `mma` and `wgmma.mma_async`).
-        depth: k of one instruction, in elements.
+        kind: the type of A and B in the instruction's name (PTX ISA, `mma` and `wgmma.mma_async`).
+        depth: extent of one instruction along k, in elements.
         across_k: whether operands may be contiguous along m or n (MN-major). Otherwise both must be
             contiguous along k (K-major): A row-major, B given as its transpose.
-        columns: the n of an instruction is a multiple of this number.
+        columns: the extent of an instruction along n is a multiple of this number of elements.
     """
 
     family: str
@@ -62,17 +62,19 @@ class MatrixInstruction:
 
 @dataclass(frozen=True)
 class DType:
-    """An element type.
+    """An element type of tensors and accumulators, such as bf16.
 
     Args:
-        name: the name that `Gemm` takes: `bf16`.
+        name: the name by which `Gemm` takes the type, such as `bf16`.
         bits: size of an element in memory, in bits.
         number: whether the bits are a float, a signed or an unsigned integer.
         library: the type's name in NumPy, ml_dtypes, PyTorch and CUDA's tensor maps.
-        accumulator: the type in which products are summed; alpha and beta have it too.
+        accumulator: the type in which products of elements are summed; alpha and beta have this
+            type too.
         digits: bits of a float's significand, with the hidden bit; 0 for an integer.
         operand: whether A and B may have this type.
-        instructions: matrix instructions that multiply the type, at most one of each family.
+        instructions: how matrix instructions multiply elements of the type, at most one record per
+            family.
     """
 
     name: str
@@ -120,16 +122,26 @@ class DType:
         return self.least + (1 << self.bits) - 1
 
     def instruction(self, family: str) -> MatrixInstruction | None:
-        """The matrix instruction of a family for this type, or None if the family has none."""
+        """How matrix instructions of a family multiply this type, or None if the family cannot.
+
+        Args:
+            family: `WARP_MMA` or `WARPGROUP_MMA`.
+        """
         return next((i for i in self.instructions if i.family == family), None)
 
     def becomes(self, other: DType) -> bool:
-        """Whether sums of this type can be stored as `other`: any float type, or the same type."""
+        """Whether sums of this type can be stored as elements of type `other`.
+
+        Sums of a float type can be stored as any float type; integer sums only as their own type.
+        """
         return other.is_float or other == self
 
     @property
     def result(self) -> str:
-        """The default type of D: this type for floats, the accumulator's type for integers."""
+        """The default type of D if A and B have this type.
+
+        It is this type for floats, and the accumulator's type for integers.
+        """
         return self.name if DTYPES[self.accumulator].becomes(self) else self.accumulator
 
     def __str__(self) -> str:
@@ -139,14 +151,14 @@ class DType:
 def _float(
     name: str, bits: int, accumulator: str, library: str, digits: int, tensor_cores: bool = False
 ) -> DType:
-    """A floating-point type; `tensor_cores` adds `mma.sync` and `wgmma` with 16 elements of k."""
+    """Make a floating-point type; `tensor_cores` adds `mma.sync` and `wgmma` of depth 16."""
     families = (WARP_MMA, WARPGROUP_MMA) if tensor_cores else ()
     instructions = tuple(MatrixInstruction(family, name, 16) for family in families)
     return DType(name, bits, Number.FLOAT, library, accumulator, digits, True, instructions)
 
 
 def _byte(name: str, number: Number, library: str, kind: str) -> DType:
-    """An 8-bit integer type: sums are exact modulo 2^32, and n of `wgmma` is a multiple of 16."""
+    """Make an 8-bit integer type, whose products are summed exactly modulo 2^32."""
     instructions = (
         MatrixInstruction(WARP_MMA, kind, 32, across_k=False),
         MatrixInstruction(WARPGROUP_MMA, kind, 32, across_k=False, columns=16),
@@ -166,7 +178,7 @@ DTYPES = {
         DType("i32", 32, Number.SIGNED, "int32", "i32", operand=False),
     )
 }
-"""Every element type by its name. Types with `operand=False` hold sums and offsets."""
+"""Every element type by its name. Types with `operand=False` cannot be types of A and B."""
 
 
 def dtype(name: str) -> DType:

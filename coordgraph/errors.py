@@ -12,6 +12,7 @@ __all__ = [
     "NoEntry",
     "NoPath",
     "NotInvertible",
+    "OutOfBounds",
     "ParseError",
     "PassError",
     "VerifyError",
@@ -38,7 +39,7 @@ class VerifyError(CoordGraphError):
 
 
 class EvaluationError(CoordGraphError):
-    """The index along a dimension cannot be computed; each subclass stands for one reason."""
+    """The index along a dimension cannot be computed; subclasses stand for the possible reasons."""
 
 
 class NotInvertible(EvaluationError):
@@ -57,11 +58,15 @@ class NoEntry(EvaluationError, IndexError):
     """An index expression reads or searches a table of integers outside its bounds."""
 
 
+class OutOfBounds(EvaluationError):
+    """In the interpreter, an operation accesses an element outside its tensor or workspace."""
+
+
 class Deadlock(EvaluationError):
     """In the interpreter, every workgroup that has not ended waits for a partial sum.
 
     Args:
-        message: what is printed.
+        message: the text of the error message.
         waiting: for each waiting workgroup, the workspace slot of the partial sum that it needs.
     """
 

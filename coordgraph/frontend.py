@@ -18,28 +18,30 @@ from coordgraph.gemm import (
     tensor_of,
 )
 from coordgraph.kernel import KernelGraph
+from coordgraph.library_graphs import made_by_library
 from coordgraph.parameters import LARGEST_INDEX, LARGEST_SIZE, Parameter, Parameters
 from coordgraph.problem import build
 
 __all__ = ["Gemm", "default_tile"]
 
 TILE_SIDE, SMALLEST_SIDE = 128, 16
-"""Rows and columns of the default macro tile: the most, and the fewest for small problems. The
-matrix instructions of every target divide the fewest."""
+"""TILE_SIDE: rows and columns of the default macro tile, in elements. SMALLEST_SIDE: the fewest
+rows or columns, for small problems; a multiple of the matrix instructions' extents on every
+target."""
 
 
 def default_tile(
     kind: str, extents: tuple[int | None, int | None] = (None, None)
 ) -> tuple[int, int, int]:
-    """The macro tile of a problem for which no tile is given; the same on every target.
+    """The macro tile (m, n, k), in elements, of a problem whose caller gives no tile.
 
-    It is 128 x 128 elements of D and 128 bytes of k, which every lowering takes: LLVM's on the CPU,
-    mma.sync on sm_80 and later, and wgmma with TMA on sm_90a.
+    It is 128 x 128 elements of D and 128 bytes of k on every target, because every lowering takes
+    it: LLVM's on the CPU, mma.sync on sm_80 and later, and wgmma with TMA on sm_90a.
 
     Args:
         kind: the element type of A and B.
-        extents: m and n of the problem, or None where they are launch arguments. A side of the tile
-            is halved while one half covers the extent.
+        extents: m and n of the problem, or None where they are launch arguments. Rows (columns) of
+            the tile are halved while half of them still cover m (n).
     """
 
     def covering(extent: int | None) -> int:
@@ -111,11 +113,11 @@ class Gemm(GemmProblem):
         )
         with KernelGraph(self, parameters=Parameters(tuple(given))).edit() as e:
             build(self, e, tile)
-        return e.graph
+        return made_by_library(e.graph)
 
 
 def _why_read(gemm: GemmProblem, operand: Operand) -> str:
-    """The note of the launch parameter that says whether an optional epilogue operand is read."""
+    """The note of the launch parameter `read_NAME`: why the kernel reads an optional operand."""
     scale = gemm.epilogue.scale_of(operand.name)
     more = f" and {scale} is not zero" if scale else ""
     return f"1 where {tensor_of(operand.name)} is given{more}"

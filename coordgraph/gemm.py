@@ -1,6 +1,6 @@
 """`GemmProblem`: the record that describes a matrix product `D = alpha·A@B + beta·C`.
 
-Its subclass `coordgraph.frontend.Gemm` builds kernel graphs from it.
+The subclass `coordgraph.frontend.Gemm` builds kernel graphs from a `GemmProblem`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 RESERVED = frozenset(
     "a b d out m n k l stream workgroups offsets threads tune plan transpose_a transpose_b A B C D "
     "acc batch batches group groups group_axis flags partials sums maps slot workgroup workitem "
-    "warp warpgroup lane stage shared buffers tile K "
+    "warp warpgroup lane stage shared buffers tile K fixup operand "
     "a_starts all_iterations all_output_tiles b_starts d_starts dp_waves elements_a elements_b "
     "elements_d for_k for_tile full_waves iterations_before k_offsets k_step k_tile k_tile_starts "
     "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before piece "
@@ -43,43 +43,54 @@ RESERVED = frozenset(
     "small_waves stride_a stride_b stride_c stride_d tile_starts tiles_k tiles_m tiles_n wave "
     "waves".split()
 )
-"""Names that an epilogue operand must not have: arguments of kernel calls, and names in graphs."""
+"""Names that an epilogue operand must not have: arguments of kernel calls, and dimensions of
+graphs."""
 IS_NUMBER = {"c": False, "alpha": True, "beta": True}
-"""Epilogue operands for which every kernel call has a parameter: True for a number, False for a
-tensor."""
+"""For each epilogue operand that every kernel call accepts, whether it is a number or a tensor.
+
+True stands for a number, False for a tensor.
+"""
 MOST_GROUPS = 511
-"""Largest number of groups of a grouped product along m or k.
+"""Largest number of groups of a grouped product whose groups differ along m or along k.
 
-Tables with one entry more than groups are kept in shared memory beside the tiles. On Hopper, four
-stages of 128 x 256 x 64 tiles and two slots of D for each warpgroup leave 3 KiB for the tables."""
+Kernels keep tables with one entry more than groups in shared memory, beside the tiles. On Hopper,
+four stages of 128 x 256 x 64 tiles and two slots of D for each warpgroup leave 3 KiB for the
+tables.
+"""
 MOST_TOGETHER = 2**30
-"""Largest sum of an extent over all groups, in elements (rows, columns or k).
+"""Largest sum of the groups' extents along one axis, in elements (rows, columns or k).
 
-Half of what a 32-bit index holds, because a group's last tile may reach past the group's end."""
+It is half of what a 32-bit index holds, because a group's last tile may reach past the group's end.
+"""
 LARGEST_STRIDE = 2**40
-"""Largest distance from one matrix of a batch to the next, in elements: a limit of TMA strides."""
+"""Largest stride from one matrix of a batch to the next, in elements: a limit of TMA
+descriptors."""
 MOST_PROBLEMS = 64
-"""Largest number of groups if they share no extent (`group_axis="mnk"`), which needs 8 tables."""
+"""Largest number of groups that differ along all axes (`group_axis="mnk"`): they need 8 tables."""
 ROW_STEP = 8
-"""Rows of matrices in a list of products begin at multiples of this many elements.
+"""Alignment of matrix rows in a list of products (`group_axis="mnk"`), in elements.
 
-That is for `group_axis="mnk"`; `row_step` has the exact rule, also for 1-byte types."""
+Rows of 1-byte elements are aligned to more elements, see `row_step`.
+"""
 OFFSETS = "offsets"
-"""Name of the table with the start of each group along `group_axis`, and the end of the last group.
+"""Name of the table with the first element of each group along `group_axis`, and the last group's
+end.
 
-Groups that share no extent have three such tables instead, see `OFFSETS_OF`."""
+Groups that differ along all axes have one such table per axis instead, see `OFFSETS_OF`.
+"""
 AXES = ("m", "n", "k")
 """The axes of a matrix product: rows of D, columns of D, and the summed axis."""
 OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
-"""For groups that share no extent: the name of the table of group starts along each axis.
+"""Names of the tables of group starts, by axis, for groups that differ along all axes.
 
-A kernel call takes the three tables as the rows of one array, in this order."""
+A kernel call takes these tables as the rows of one array, in the order m, n, k.
+"""
 TENSORS = {"A": "mk", "B": "kn", "C": "mn", "D": "mn"}
-"""The axes of each matrix of the default problem, rows first."""
+"""The axes of the matrices A, B, C and D, rows first, if none is given as its transpose."""
 ARRAYS = {"A": "a", "B": "b", "C": "c", "D": "out"}
-"""The parameter of a kernel call that takes each tensor's array."""
+"""Parameters of a kernel call that take the arrays of A, B, C and D."""
 GROUP_AXES = ("m", "k", "mnk")
-"""The allowed values of `GemmProblem.group_axis`: the axes along which groups differ in extent."""
+"""The allowed values of `GemmProblem.group_axis`: axes along which the extents of groups differ."""
 
 
 @dataclass(frozen=True)
@@ -91,28 +102,29 @@ class GemmProblem:
     axis, and the end of the last group:
 
     - `group_axis="m"`: groups share k and n. A (m x k) has the rows of all groups, B is g x k x n.
-      Rows `offsets[g] .. offsets[g + 1] - 1` of D are those rows of A times B[g]. Rows of D that
-      belong to no group are not written.
-    - `group_axis="k"`: groups share m and n, as gradients of weights do. A (m x k) and B (k x n)
+      Rows `offsets[g] .. offsets[g + 1] - 1` of D are the product of these rows of A and B[g]. Rows
+      of D that belong to no group are not written.
+    - `group_axis="k"`: groups share m and n, as for gradients of weights. A (m x k) and B (k x n)
       have the columns and rows of all groups; C and D are g x m x n. D[g] is the product of columns
-      `offsets[g] .. offsets[g + 1] - 1` of A and those rows of B; it is zero for an empty group.
+      `offsets[g] .. offsets[g + 1] - 1` of A and the rows of B with these numbers; D[g] is zero for
+      an empty group.
     - `group_axis="mnk"`: a list of products that share no extent. A, B, C and D are vectors that
-      hold the matrices of all groups one after another, row-major. Each row begins at a multiple
-      of `ROW_STEP` elements (16 for i8 and u8). Elements that pad a row are not read, and the
-      padding of D may be overwritten. `offsets` (3 x (g + 1)) has one row each for m, n and k:
-      A of group g has `offsets[0, g + 1] - offsets[0, g]` rows.
+      hold the matrices of all groups one after another, row-major. Each row begins at a multiple of
+      `ROW_STEP` elements (16 elements for i8 and u8). Elements that pad a row are not read, and the
+      padding of D may be overwritten. `offsets` (3 x (g + 1)) has a row for each of m, n and k: the
+      matrix A of group g has `offsets[0, g + 1] - offsets[0, g]` rows.
 
     Args:
         dtype: element type of A and B: bf16, f16 or f32 (sums in f32), f64 (sums in f64), or i8 or
             u8 (sums in i32, exact modulo 2^32).
         out_dtype: element type of C and D; by default `dtype`, or i32 if A and B hold integers.
-        m, n, k: extents in elements that the kernel is specialised for; None makes an extent a
+        m, n, k: extents in elements that the kernel is specialised for; an extent that is None is a
             launch argument.
         transpose_a: A is given as its transpose, a row-major k x m tensor.
         transpose_b: B is given as its transpose, a row-major n x k tensor.
-        batched: compute l products of one shape: A is l x m x k, B is l x k x n, C and D are
-            l x m x n. Every matrix is contiguous. The stride from one matrix to the next is
-            arbitrary; stride 0 lets all products share one matrix A, B or C.
+        batched: compute l products of one shape: A is l x m x k, B is l x k x n, C and D are l x m
+            x n. Every matrix is contiguous. The stride from one matrix to the next is arbitrary;
+            stride 0 lets all products share one matrix A, B or C.
         grouped: compute several products of different extents, as described above.
         group_axis: the axes along which groups differ in extent: `m`, `k` or `mnk`.
         epilogue: the elementwise function that is applied to the sums before they are stored as D;
@@ -189,7 +201,7 @@ class GemmProblem:
         self._check_epilogue()
 
     def _check_epilogue(self) -> None:
-        """Check the epilogue: names of its operands, their kinds, and the type of its result."""
+        """Check the names and the kinds of the epilogue's operands, and the type of its result."""
         function = self.epilogue
         if not isinstance(function, EpilogueFunction):
             raise VerifyError(
@@ -230,7 +242,7 @@ class GemmProblem:
             )
 
     def _check_names(self, function: EpilogueFunction) -> None:
-        """Check that no epilogue operand has a name that a kernel already uses otherwise."""
+        """Check that no epilogue operand has a name that kernels use for something else."""
         for operand in function.operands:
             if operand.name in RESERVED:
                 raise VerifyError(
@@ -247,12 +259,15 @@ class GemmProblem:
 
     @property
     def operands(self) -> dict[str, Operand]:
-        """The epilogue's operands that are tensors in memory, by the name of the tensor."""
+        """The epilogue's operands that are tensors in memory, by tensor name."""
         return {tensor_of(o.name): o for o in self.epilogue.tensors}
 
     @property
     def axes(self) -> dict[str, str]:
-        """The axes of every tensor, such as `mk`, without the axis that numbers the products."""
+        """The axes of every tensor, such as `mk`, by tensor name.
+
+        The axis that numbers products is left out.
+        """
         found = {t: axes for t, axes in TENSORS.items() if t != "C"}
         return found | {t: o.axes.replace("l", "") for t, o in self.operands.items()}
 
@@ -267,29 +282,34 @@ class GemmProblem:
         return tensor in self.batched_tensors
 
     def ragged(self, axis: str) -> bool:
-        """Whether groups differ in extent along `axis` (`m`, `n` or `k`).
+        """Whether the extents of groups differ along `axis` (`m`, `n` or `k`).
 
-        Their extents are then read from tables in device memory when the kernel runs.
+        The kernel then reads the groups' extents from tables in device memory.
         """
         return self.grouped and axis in self.group_axis
 
     @property
     def diagonal(self) -> bool:
-        """Whether groups share no extent (`group_axis="mnk"`).
+        """Whether the extents of groups differ along all axes (`group_axis="mnk"`).
 
         Each tensor then has one matrix per group, like the blocks of a block-diagonal matrix.
         """
         return self.grouped and self.group_axis == "mnk"
 
     def offsets(self, axis: str) -> str:
-        """Name of the table with the start of each group along an axis, and the last group's end.
+        """Name of the table of the groups' starts along `axis`, in elements.
 
-        Its entries count elements along `axis`; the table has one entry more than groups.
+        Entry g is the index of the first element of group g along `axis`; a further entry is the
+        end of the last group.
         """
         return OFFSETS_OF[axis] if self.diagonal else OFFSETS
 
     def tile_starts(self, axis: str) -> str:
-        """Name of the table with the number of macro tiles along `axis` in all earlier groups."""
+        """Name of the table of the groups' starts along `axis`, in macro tiles.
+
+        Entry g is the number of macro tiles along `axis` in all groups before group g; a further
+        entry is the number in all groups.
+        """
         return f"{axis}_tile_starts" if self.diagonal else "tile_starts"
 
     def largest(self, axis: str) -> int:
@@ -306,12 +326,12 @@ class GemmProblem:
 
     @property
     def leading(self) -> str:
-        """The dimension that numbers the products: `batch`, `group`, or '' for a single product."""
+        """The id of the dimension that numbers products: `batch`, `group`, or '' for none."""
         return "batch" if self.batched else "group" if self.grouped else ""
 
     @property
     def batched_tensors(self) -> str:
-        """The tensors among A, B, C and D with a separate matrix for every product, as in `ABD`."""
+        """The tensors among A, B, C and D with a separate matrix per product, such as `ABD`."""
         there = [
             t for t in TENSORS if t != "C" or "l" in getattr(self.operands.get("C"), "axes", "")
         ]
@@ -323,33 +343,42 @@ class GemmProblem:
 
     @property
     def accumulator(self) -> str:
-        """The name of the type in which products are summed; alpha and beta have it too."""
+        """The name of the element type in which products are summed.
+
+        The scalars alpha and beta have this type, too.
+        """
         return dtype(self.dtype).accumulator
 
 
 def tensor_of(operand: str) -> str:
-    """The name of an epilogue operand's tensor: `C` for `c`, else the operand's own name."""
+    """The name of the tensor of an epilogue operand: `C` for `c`, else the operand's own name."""
     return "C" if operand == "c" else operand
 
 
 def read_of(tensor: str) -> str:
-    """The name of the launch parameter that is 1 if an optional epilogue operand is read, else 0.
+    """The launch parameter that says whether the kernel reads an optional epilogue operand.
+
+    It is `read_c` for the tensor C, and `read_NAME` for other tensors. Its value is 1 if the kernel
+    reads the operand, else 0.
 
     Args:
-        tensor: the operand's tensor.
+        tensor: the name of the operand's tensor.
     """
     return f"read_{'c' if tensor == 'C' else tensor}"
 
 
 def stride_of(tensor: str) -> str:
-    """The name of the launch parameter with the elements from one matrix of a batch to the next."""
+    """The name of the launch parameter with the stride between matrices of a batch.
+
+    The parameter counts the elements from the start of one matrix to the start of the next.
+    """
     return f"stride_{tensor.lower()}"
 
 
 def row_step(kind: str) -> int:
-    """The alignment of rows in a list of products (`group_axis="mnk"`), in elements.
+    """The alignment of matrix rows in a list of products (`group_axis="mnk"`), in elements.
 
-    Rows of every matrix begin at multiples of it: `ROW_STEP`, or 16 bytes if that is more elements.
+    The alignment is `ROW_STEP` elements or 16 bytes, whichever is more.
 
     Args:
         kind: the name of the element type.
@@ -360,7 +389,7 @@ def row_step(kind: str) -> int:
 def elements_of(tensor: str) -> str:
     """The name of the launch parameter with the number of elements of a tensor.
 
-    Only with `group_axis="mnk"`, where a tensor is a vector that holds the matrices of all groups.
-    C and epilogue operands are as long as D.
+    The parameter exists only with `group_axis="mnk"`, where a tensor is a vector that holds the
+    matrices of all groups. C and other epilogue operands have as many elements as D.
     """
     return f"elements_{tensor.lower() if tensor in ('A', 'B') else 'd'}"

@@ -1,9 +1,9 @@
 """Hooks: methods of graphs that are implemented in modules which import those graphs.
 
 `KernelGraph.text()` needs the printer, and the printer needs `KernelGraph`. Python would run such
-an import cycle only with imports inside functions. A hook breaks it: the graph's module declares
-one with the name of the printer's module and calls it, the printer's module implements it, and the
-first call imports that module.
+an import cycle only with imports inside functions. A hook breaks the cycle: the graph's module
+declares a hook with the name of the printer's module, the printer's module implements the hook, and
+the hook's first call imports the printer's module.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ R = TypeVar("R")
 class Hook(Generic[P, R]):
     """A function that is declared in one module and implemented in another.
 
-    Decorate the implementation with `implement`; call the hook like the function.
+    Decorate the implementation with the hook's method `implement`, and call the hook like a
+    function.
 
     Args:
         name: how error messages name the hook, such as `KernelGraph.text`.
-        module: the module that implements it; the first call imports it.
+        module: the module with the implementation; the hook's first call imports this module.
     """
 
     def __init__(self, name: str, module: str) -> None:
@@ -33,7 +34,7 @@ class Hook(Generic[P, R]):
         self._function: Callable[P, R] | None = None
 
     def implement(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Register `function` as the one implementation of the hook."""
+        """Register `function` as the hook's only implementation."""
         if self._function is not None:
             raise RuntimeError(
                 f"the hook '{self.name}' is already implemented by {self._function}; implement a "
@@ -43,7 +44,11 @@ class Hook(Generic[P, R]):
         return function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the implementation; RuntimeError if no module has registered one."""
+        """Call the hook's implementation.
+
+        Raises:
+            RuntimeError: the module that should implement the hook does not.
+        """
         if self._function is None:
             import_module(self.module)
         if self._function is None:

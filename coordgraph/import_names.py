@@ -1,8 +1,8 @@
-"""The import names of this distribution, and what hides one of its packages.
+"""Find out whether a file or another distribution hides one of this distribution's packages.
 
 The distribution installs the packages `coordgraph`, `passes` and `codegen`. Python imports the
-first package of a name on `sys.path`: a folder `passes` beside a program, or another distribution
-with a package `codegen`, is then imported in place of the one that is installed here.
+first package with a name on `sys.path`: a folder `passes` beside a program, or a package `codegen`
+of another distribution, is then imported in place of the installed package.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ __all__ = ["NAMES", "claimants", "hidden", "hiding_file", "is_own", "package_fol
 NAMES = ("coordgraph", "passes", "codegen")
 """The packages that the distribution installs."""
 HOME = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir))
-"""The folder that the three packages are in."""
+"""The folder that contains the three packages of this distribution."""
 MARK = b"coordgraph"
-"""What the `__init__.py` of each package mentions. A file of another distribution that was
-installed over it does not."""
+"""Text that the `__init__.py` of each of this distribution's packages contains.
+
+A package of another distribution that was installed over it does not contain this text.
+"""
 
 
 def package_folder(name: str) -> str:
-    """The folder of this distribution's package."""
+    """The folder of the package `name` of this distribution."""
     return os.path.join(HOME, name)
 
 
@@ -39,7 +41,7 @@ def hiding_file(name: str) -> str | None:
 
 
 def is_own(name: str, file: str) -> bool:
-    """Whether a file is the `__init__.py` that this distribution installed for a package."""
+    """Whether `file` is the `__init__.py` that this distribution installed for package `name`."""
     if os.path.realpath(os.path.dirname(file)) != package_folder(name):
         return False
     if not file.endswith(".py"):
@@ -47,12 +49,12 @@ def is_own(name: str, file: str) -> bool:
     try:
         with open(file, "rb") as source:
             return MARK in source.read()
-    except OSError:  # in an archive
+    except OSError:  # the file is in an archive
         return True
 
 
 def hidden(names: Iterable[str] = NAMES) -> str | None:
-    """What hides a package of this distribution and what to do, or None if nothing does."""
+    """A sentence about a file that hides a package of this distribution; None if none does."""
     for name in names:
         if (file := hiding_file(name)) is not None:
             return _advice(name, file)
@@ -60,18 +62,19 @@ def hidden(names: Iterable[str] = NAMES) -> str | None:
 
 
 def require(*names: str) -> None:
-    """Refuse to go on where `import` finds other packages under these names.
+    """Raise an error if `import` finds other packages than this distribution's under these names.
 
     Raises:
-        ImportError: it names the file that is in the way.
+        ImportError: a file hides a package; the message names the file.
     """
     if reason := hidden(names):
         raise ImportError(reason)
 
 
 def claimants(name: str) -> tuple[str, ...]:
-    """The other installed distributions that have a top-level package of this name."""
-    from importlib.metadata import packages_distributions  # reads every distribution's file list
+    """The other installed distributions that have a top-level package `name`."""
+    # imported late: it reads every distribution's file list
+    from importlib.metadata import packages_distributions
 
     found = packages_distributions().get(name, ())
     return tuple(sorted({each for each in found if each != "coordgraph"}))
@@ -80,7 +83,7 @@ def claimants(name: str) -> tuple[str, ...]:
 def _spec(name: str) -> ModuleSpec | None:
     try:
         return find_spec(name)
-    except ValueError:  # a module that was made without a spec
+    except ValueError:  # a module that was made without an import specification
         file = getattr(sys.modules[name], "__file__", None)
         return ModuleSpec(name, None, origin=file) if file else None
 

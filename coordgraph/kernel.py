@@ -6,10 +6,10 @@ launch-time parameters, and the tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sympy import Expr
 from sympy.core.basic import Basic
@@ -19,16 +19,38 @@ from coordgraph.control.operations import Kernel, Operation
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import Dimension, Workgroup
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
+from coordgraph.derivation.record import Derivation
+from coordgraph.difference.record import Difference
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import GemmProblem
 from coordgraph.hooks import Hook
 from coordgraph.parameters import LARGEST_INDEX, Parameters
 from coordgraph.products import dangling_tiles
+from coordgraph.provenance.record import History, Provenance, Snapshot
 from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tilings
 
-__all__ = ["JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
+if TYPE_CHECKING:
+    from coordgraph.verification.verdicts import Report
+
+__all__ = [
+    "CHECK",
+    "DIFF",
+    "EXPLAIN",
+    "JSON",
+    "PROVENANCE",
+    "PSEUDOCODE",
+    "TEXT",
+    "VERIFY",
+    "KernelEditor",
+    "KernelGraph",
+]
+
+NO_HISTORY = History()
+"""The history of a graph that no pass has made."""
+VerifyLevel = Literal["structure", "default", "all"]
+"""How thoroughly `KernelGraph.verify` checks a graph."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +58,7 @@ class KernelGraph:
     """One kernel: its problem, coordinate graph, control graph, parameters and tensors.
 
     Every index that the kernel computes is a path through `coordinates`. The record is immutable;
-    a pass builds a new one with `edit()`.
+    a pass builds a changed copy with `edit()`.
 
     Args:
         gemm: the matrix product that the kernel computes.
@@ -46,6 +68,7 @@ class KernelGraph:
         tensors: the kernel's arguments and workspaces in device memory.
         level: how far the graph is on its way to code: `problem`, `scheduled` or `lowered`.
         log: the text form of each pass that was applied, in order.
+        history: the graphs from which passes made this one; equality does not depend on it.
     """
 
     gemm: GemmProblem
@@ -55,10 +78,11 @@ class KernelGraph:
     tensors: tuple[Tensor, ...] = ()
     level: str = "problem"
     log: tuple[str, ...] = ()
+    history: History = field(default=NO_HISTORY, compare=False, repr=False)
 
     @property
     def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:
-        """The dimensions that each operation names, by (operation id, role).
+        """The ids of the dimensions that operations name, by (operation id, role).
 
         An operation's id is its position in preorder; a role is a field's name, such as `tile`.
         """
@@ -68,8 +92,9 @@ class KernelGraph:
     def dangling(self) -> tuple[Dimension, ...]:
         """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
-        Passes start from these dimensions, so passes compose. The dimension that counts the
-        products of a batch or of groups comes first, so that tiles of one product are neighbours.
+        Schedules start from these dimensions, so that passes compose. The dimension that numbers
+        the products of a batch or of groups comes first, so that tiles of one product are computed
+        after one another.
         """
         return dangling_tiles(self)
 
@@ -91,11 +116,15 @@ class KernelGraph:
 
     @cached_property
     def tilings(self) -> Tilings:
-        """The macro tiles of each accumulator; a kernel may have tiles of several shapes."""
+        """The tilings of the kernel, one per accumulator; tilings may differ in tile shape."""
         return Tilings.of(self.control, self.coordinates)
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor with this name; VerifyError if the kernel has none."""
+        """The tensor with the name `name`.
+
+        Raises:
+            VerifyError: the kernel has no tensor with that name.
+        """
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor
@@ -104,7 +133,10 @@ class KernelGraph:
 
     @cached_property
     def expressions(self) -> frozenset[Basic]:
-        """Every SymPy expression and condition in the graph's records and operations."""
+        """Every SymPy expression and condition in the records and operations of the kernel.
+
+        Records are parameters, assumptions, tables, tensors, dimensions and edges.
+        """
         records: tuple[Any, ...] = (
             *self.parameters.items,
             *self.parameters.assumptions,
@@ -117,11 +149,35 @@ class KernelGraph:
         values += [value for op in self.control.operations for value in op.details.values()]
         return frozenset(_basics(values))
 
-    def scope(self) -> Scoped:
-        """The scope in which the kernel's body begins.
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The parts of the graph whose records have an origin."""
+        return Snapshot(self.parameters, self.tensors, self.coordinates, self.control, self.log)
 
-        It binds the launch parameters and the indices that hardware provides, such as the
-        workgroup's and the thread's number.
+    @cached_property
+    def provenance(self) -> Provenance:
+        """Which pass made each record of the graph, and from what.
+
+        Passes record the graph before and after them; what each added and changed is computed from
+        those when it is first asked for.
+        """
+        return PROVENANCE(self)
+
+    def made_by(self, step: str, before: KernelGraph) -> KernelGraph:
+        """A copy whose history says that a pass made it; `Pass` calls this after every rewrite.
+
+        Args:
+            step: the text of the pass.
+            before: the graph that the pass was given.
+        """
+        history = before.history.then(step, before.snapshot, self.snapshot)
+        return replace(self, history=history)
+
+    def scope(self) -> Scoped:
+        """The values of symbols with which the kernel's body begins.
+
+        The scope binds the launch parameters and the indices that the hardware provides, such as
+        the numbers of the workgroup and the thread.
         """
         scope = Scoped(self.coordinates, self.parameters.ranges())
         bound = [self.control.root.workgroup] if self.control.root.workgroup else []
@@ -136,30 +192,101 @@ class KernelGraph:
         """
         return KernelEditor(self, done)
 
-    def verify(self) -> KernelGraph:
-        """Run every check of this graph's level and return the graph.
+    def verify(self, level: VerifyLevel = "structure") -> KernelGraph:
+        """Check the graph and return it.
+
+        Args:
+            level: `structure` runs the checks of the structure that the graph's own level must
+                pass. `default` and `all` also run the named checks of a scheduled graph (`check`).
 
         Raises:
             VerifyError: a check fails; `problems` lists every failure.
         """
-        VERIFY(self)
+        if level == "structure":
+            VERIFY(self)
+        else:
+            self.check(level=level).raise_if_refuted()
         return self
 
+    def explain(
+        self, wanted: str, at: Mapping[Any, Any] | None = None, *, forward: bool = False
+    ) -> Derivation:
+        """Derive the index along a dimension edge by edge: `print(graph.explain("A.0"))`.
+
+        Each step is an edge of the path with its own formula and its guards. With numbers in `at`,
+        steps have their values too. For a tensor or an allocation in shared memory, the result is
+        an address, with the offset and the strides in elements and bytes.
+
+        Args:
+            wanted: the id of the dimension, such as `A.0` for a row of A, or `A` for its memory.
+            at: the point: values of coordinates, of launch parameters, and entries of tables, by
+                name. None as a value keeps a coordinate or parameter a symbol. Without `at`, all
+                coordinates at the machine's end of the path are symbols.
+            forward: go from tensors to the machine, not the reverse.
+
+        Raises:
+            EvaluationError: values that the index depends on are missing in `at`, or an index is
+                outside its dimension; the message has the names and the ranges.
+            AmbiguousPath: several paths lead to the dimension, and `at` does not choose one.
+            VerifyError: a name is unknown or a value has a wrong type.
+        """
+        return EXPLAIN(self, wanted, at, forward=forward)
+
+    def diff(self, other: KernelGraph) -> Difference:
+        """Compare two graphs by structure: `print(before.diff(after))`.
+
+        Parameters, tables, tensors and dimensions are compared by name, edges by their operands,
+        operations by their order. Dimensions that differ only in their names are the same; the
+        order in which dimensions and edges are declared, and the logs, are not compared.
+
+        Args:
+            other: the graph after the change.
+        """
+        return DIFF(self, other)
+
+    def check(
+        self,
+        sizes: Mapping[str, int | Sequence[int]] | None = None,
+        level: Literal["default", "all"] = "default",
+    ) -> Report:
+        """Prove or refute that a scheduled graph computes its product, without running it.
+
+        The report has a verdict of each named check: `sizes`, `cover`, `fix-up`, `progress` and
+        `bounds`.
+
+        Args:
+            sizes: the launch arguments to examine; None chooses launches around the borders of the
+                graph's sizes.
+            level: `default` takes a few tenths of a second, `all` a few seconds.
+
+        Raises:
+            VerifyError: the graph is not scheduled, or fails the checks of its structure.
+        """
+        return CHECK(self, sizes, level)
+
     def mermaid(self, **options: Any) -> str:
-        """The coordinate graph as a Mermaid diagram; options as in `CoordinateGraph.mermaid`."""
+        """The coordinate graph as a Mermaid diagram, with the options of its method `mermaid`."""
         return self.coordinates.mermaid(**options)
 
     def pseudocode(self) -> str:
-        """The loop nest as C-like text, with every index as an expression."""
+        """The kernel's loops and operations as C-like text, with every index as an expression."""
         return PSEUDOCODE(self)
 
-    def text(self) -> str:
-        """The canonical text form of the graph; `coordgraph.parse` reads it back."""
-        return TEXT(self)
+    def text(self, *, provenance: bool = False) -> str:
+        """The canonical text form of the kernel graph; `coordgraph.parse` reads it back.
 
-    def json(self) -> dict[str, Any]:
-        """The graph as plain data for `json.dumps`; `coordgraph.from_json` reads it back."""
-        return JSON(self)
+        Args:
+            provenance: whether to also write which pass made each record.
+        """
+        return TEXT(self, provenance=provenance)
+
+    def json(self, *, provenance: bool = False) -> dict[str, Any]:
+        """The kernel graph as plain data for `json.dumps`; `coordgraph.from_json` reads it back.
+
+        Args:
+            provenance: whether to also write which pass made each record.
+        """
+        return JSON(self, provenance=provenance)
 
     def __str__(self) -> str:
         return self.text()
@@ -170,14 +297,28 @@ class KernelGraph:
         return {"text/plain": self.pseudocode(), "text/markdown": markdown}
 
 
+DIFF = Hook[[KernelGraph, KernelGraph], Difference](
+    "KernelGraph.diff", "coordgraph.difference.compare"
+)
+"""Hook behind `KernelGraph.diff`; `coordgraph.difference.compare` implements it."""
+EXPLAIN = Hook[..., Derivation]("KernelGraph.explain", "coordgraph.derivation.derive")
+"""Hook behind `KernelGraph.explain`; `coordgraph.derivation.derive` implements it."""
+PROVENANCE = Hook[[KernelGraph], Provenance](
+    "KernelGraph.provenance", "coordgraph.provenance.trace"
+)
+"""Hook behind `KernelGraph.provenance`; `coordgraph.provenance.trace` implements it."""
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
-"""The function behind `KernelGraph.verify`, implemented by `coordgraph.checks`."""
+"""Hook behind `KernelGraph.verify`; `coordgraph.checks` implements it."""
+CHECK = Hook[[KernelGraph, "Mapping[str, int | Sequence[int]] | None", str], "Report"](
+    "KernelGraph.check", "coordgraph.verification.checking"
+)
+"""Hook behind `KernelGraph.check`; `coordgraph.verification.checking` implements it."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
-"""The function behind `KernelGraph.pseudocode`, implemented by `coordgraph.show.pseudocode`."""
-TEXT = Hook[[KernelGraph], str]("KernelGraph.text", "coordgraph.text.printer")
-"""The function behind `KernelGraph.text`, implemented by `coordgraph.text.printer`."""
-JSON = Hook[[KernelGraph], dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
-"""The function behind `KernelGraph.json`, implemented by `coordgraph.text.plain`."""
+"""Hook behind `KernelGraph.pseudocode`; `coordgraph.show.pseudocode` implements it."""
+TEXT = Hook[..., str]("KernelGraph.text", "coordgraph.text.printer")
+"""Hook behind `KernelGraph.text`; `coordgraph.text.printer` implements it."""
+JSON = Hook[..., dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
+"""Hook behind `KernelGraph.json`; `coordgraph.text.plain` implements it."""
 
 
 def _basics(value: object) -> Iterator[Basic]:
@@ -230,8 +371,8 @@ class KernelEditor:
 
         Args:
             name: the name of the new parameter.
-            value: its value, in terms of earlier parameters.
-            minimum: a lower bound of the value, checked at launch.
+            value: the parameter's value, in terms of earlier parameters.
+            minimum: a lower bound of the value, which every launch checks.
             note: what the parameter means, for diagrams and errors.
 
         Raises:
@@ -241,7 +382,10 @@ class KernelEditor:
         return symbol
 
     def assume(self, expr: Expr, maximum: int = LARGEST_INDEX) -> None:
-        """Declare that an expression in the parameters is at most `maximum`; launches check it."""
+        """Declare that an expression in launch parameters is at most `maximum`.
+
+        Every launch checks this.
+        """
         self.parameters = self.parameters.assume(expr, maximum)
 
     def table(self, table: Table) -> None:
@@ -258,5 +402,5 @@ class KernelEditor:
         self.control = ControlGraph(Kernel(body, workgroup))
 
     def snapshot(self) -> CoordinateGraph:
-        """The coordinate graph as edited so far, for example to compute indices with `reverse`."""
+        """The coordinate graph with the edits made so far, for example to compute indices in it."""
         return self.coordinates.finish()

@@ -1,8 +1,8 @@
-"""Packages whose modules are imported when one of their names is first used (PEP 562).
+"""Late imports: a package's modules are imported when one of their names is first used (PEP 562).
 
-`import coordgraph` then costs a few milliseconds; sympy and networkx, which graphs are built with,
-are loaded with the first name that needs them. A package lists its names twice: under
-`TYPE_CHECKING` as ordinary imports, for type checkers and editors, and in a call of `late_names`.
+`import coordgraph` then takes a few milliseconds; sympy and networkx are loaded with the first name
+that needs them. A package lists its names twice: under `TYPE_CHECKING` as ordinary imports, for
+type checkers and editors, and in a call of `late_names`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["late_names"]
 def late_names(
     package: str, names: Mapping[str, str], modules: Iterable[str] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package.
+    """Functions `__getattr__` and `__dir__` for a package whose modules are imported late.
 
     Args:
         package: the `__name__` of the package.
-        names: `module:attribute` of each late name.
+        names: for each name of the package, where it is defined, as `module:attribute`.
         modules: the submodules that are attributes of the package.
     """
     submodules = frozenset(modules)

@@ -1,8 +1,8 @@
 """Launch-time parameters: integers that index expressions of a kernel read.
 
-The caller gives some, such as the problem's extents. Others, such as tile counts, are expressions
-in them that the host evaluates once per launch. Bounds of parameters decide how many bits index
-arithmetic needs, so every launch checks them.
+The caller of a kernel gives some parameters, such as the problem's extents. Other parameters, such
+as tile counts, are expressions in earlier parameters, which the host evaluates once per launch.
+Bounds of parameters decide how many bits index arithmetic needs, so every launch checks them.
 
 A parameter whose value depends on a table in device memory is *deferred*: the kernel computes it
 when it starts, and the host knows only its bounds.
@@ -37,7 +37,8 @@ __all__ = ["LARGEST_INDEX", "LARGEST_SIZE", "Assumption", "Parameter", "Paramete
 LARGEST_INDEX = 2**31 - 1
 """The largest value of a signed 32-bit index."""
 LARGEST_SIZE = 2**31 - 4096
-"""The largest m, n or k, in elements: rounded up to a whole tile it still fits in 32 bits."""
+"""The largest m, n or k, in elements: the extent rounded up to whole tiles still fits in 32
+bits."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Parameter:
     """A launch-time integer, which the caller gives or which follows from earlier parameters.
 
     Args:
-        name: the name, which is also the name of its symbol in expressions.
-        minimum, maximum: the bounds of its value, both included; every launch checks them.
+        name: the name of the parameter and of its symbol in expressions.
+        minimum, maximum: the smallest and the largest allowed value; every launch checks both.
         value: the value as an expression in earlier parameters; None if the caller gives it.
         note: what the parameter means, for diagrams and error messages.
     """
@@ -59,15 +60,15 @@ class Parameter:
 
     @property
     def symbol(self) -> Symbol:
-        """The SymPy symbol of the parameter: positive if its minimum is at least 1, else >= 0."""
+        """The SymPy symbol of the parameter; positive if the minimum is at least 1, else >= 0."""
         return size_symbol(self.name) if self.minimum >= 1 else index_symbol(self.name)
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """The condition `expr <= maximum`, which every launch checks.
+    """The condition `expr <= maximum` on launch parameters, which every launch checks.
 
-    Code generation relies on it to choose the bit width of index arithmetic.
+    Code generation relies on assumptions to choose the bit width of index arithmetic.
     """
 
     expr: Expr
@@ -76,12 +77,13 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The launch-time parameters of a kernel, its assumptions about them, and its tables.
+    """The launch-time parameters of a kernel, assumptions about parameters, and tables of integers.
 
     Args:
-        items: the parameters, in an order in which each depends only on earlier ones.
+        items: the parameters; each depends only on parameters before it.
         assumptions: upper bounds of expressions in the parameters.
-        tables: the tables of integers that index expressions read, in such an order, too.
+        tables: the tables of integers that index expressions read, in an order in which each table
+            reads only earlier tables.
     """
 
     items: tuple[Parameter, ...] = ()
@@ -122,9 +124,10 @@ class Parameters:
         return not tables_in(expr) and not any(s.name in self.deferred for s in symbols_of(expr))
 
     def define(self, name: str, value: Expr, minimum: int, note: str) -> tuple[Parameters, Expr]:
-        """Add a parameter with the given value; returns all parameters, and the new one's symbol.
+        """Add a parameter with the value `value`; returns the new record and the new symbol.
 
-        A value that simplifies to a number or to one symbol adds no parameter and is returned.
+        A value that simplifies to a number or to one symbol adds no parameter; this number or
+        symbol is returned in place of the new symbol.
 
         Raises:
             VerifyError: another parameter has this name, with another value.
@@ -168,7 +171,7 @@ class Parameters:
         return replace(self, assumptions=(*self.assumptions, assumption))
 
     def ranges(self, *, definitions: bool = False) -> Ranges:
-        """The known ranges of the parameters' symbols.
+        """Bounds of the parameters' symbols, and the facts that assumptions and tables declare.
 
         Every call returns the same object, because a `Ranges` caches its proofs.
 
@@ -188,10 +191,11 @@ class Parameters:
 
     @cached_property
     def examples(self) -> tuple[Mapping[str, int], ...]:
-        """Values of all parameters in one or two example launches; empty if none is valid.
+        """Values of all parameters, by name, in one or two example launches.
 
         In the first example every given parameter has its smallest value, in the second about 1000.
-        A kernel with tables has only the first, because checks with tables take longer.
+        A kernel with tables has only the first, because checks with tables take longer. The result
+        is empty if no example satisfies the assumptions.
         """
         found: list[Mapping[str, int]] = []
         for size in (1,) if self.tables else (1, 1000):
@@ -218,7 +222,7 @@ class Parameters:
         """Compute the value of every parameter, and check bounds and assumptions.
 
         If `tables` is None, the result lacks the deferred parameters, and an assumption about
-        them is checked for the largest value that their bounds allow.
+        deferred parameters is checked for the largest value that their bounds allow.
 
         Args:
             given: the value of each parameter that the caller gives, by name.
@@ -255,17 +259,18 @@ class Parameters:
         """The value of every parameter and the entries of every table in one launch, by name.
 
         Args:
-            given: the value of each parameter that the caller gives.
-            tables: the entries of each table that the caller gives.
+            given: the value of each parameter that the caller gives, by name.
+            tables: the entries of each table that the caller gives, by name.
 
         Raises:
-            LaunchError: as `evaluate`.
+            LaunchError: a parameter or a table is missing, unknown or out of bounds, or an
+                assumption does not hold.
         """
         values = self.evaluate(given, tables)
         return {**values, **tabulate(self.tables, tables, values)}
 
     def _host_values(self, given: Mapping[str, int]) -> dict[str, int]:
-        """Compute all parameters except the deferred ones, which depend on tables in memory."""
+        """Values of the parameters that do not depend on tables, which are in device memory."""
         unknown = sorted(set(given) - {p.name for p in self.given})
         if unknown:
             known = ", ".join(p.name for p in self.given)
@@ -288,8 +293,9 @@ class Parameters:
     def _upper_bound(self, values: Mapping[str, int]) -> Callable[[Expr], int | None]:
         """A function that bounds an expression from above for any entries of the tables.
 
-        It returns None if no bound is known. Ranges are made at its first call: their proofs take
-        longer than the rest of a launch, and are not needed if all tables have entries.
+        The function returns None if no bound is known. Its first call makes the ranges, whose
+        proofs take longer than the rest of a launch and are not needed if the entries of all tables
+        are given.
 
         Args:
             values: the values of the parameters that the host knows.
@@ -313,7 +319,11 @@ class Parameters:
 
 
 def _evaluated(name: str, value: Expr, values: Mapping[str, int]) -> int:
-    """Evaluate the expression `value` of the parameter `name`; LaunchError if it divides by 0."""
+    """Evaluate the expression `value` of the parameter `name`.
+
+    Raises:
+        LaunchError: the expression divides by 0.
+    """
     try:
         return int(evaluate(value, values))
     except ZeroDivisionError as error:
@@ -323,7 +333,11 @@ def _evaluated(name: str, value: Expr, values: Mapping[str, int]) -> int:
 
 
 def _from_tables(name: str, value: Expr, values: Mapping[str, Any]) -> int:
-    """Evaluate a parameter that depends on tables; LaunchError if it reads outside a table."""
+    """Evaluate the expression `value` of the parameter `name`, which reads tables.
+
+    Raises:
+        LaunchError: the expression reads outside a table.
+    """
     try:
         return int(evaluate(value, values))
     except NoEntry as error:

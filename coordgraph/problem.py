@@ -1,7 +1,7 @@
-"""Builds the kernel graph of a `GemmProblem` before any schedule.
+"""Build the kernel graph of a `GemmProblem` before any schedule.
 
 The graph has the tensors, cut into macro tiles, and the operations that compute one output tile.
-Nothing decides yet which workgroup computes which tile.
+Schedules decide later which workgroup computes which tile.
 """
 
 from __future__ import annotations
@@ -66,11 +66,13 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         e.coordinates.add(MacroTileNumber("batch", batches, note="which product"))
     if gemm.grouped:
         # With group_axis="m", one dimension numbers the row tiles of all groups, and the group
-        # follows from that number. Otherwise schedules distribute the group like a tile number.
+        # follows from that number. Otherwise schedules distribute groups over workgroups, as they
+        # distribute tiles.
         kind = Linear if gemm.group_axis == "m" else MacroTileNumber
         groups = e.parameters["groups"].symbol
         e.coordinates.add(kind("group", groups, note="which product"))
-        if gemm.group_axis == "k":  # every group has all m and n tiles, but only some k tiles
+        # all m and n tiles exist in every group, so the total must fit 32 bits
+        if gemm.group_axis == "k":
             e.assume(groups * counts["m"] * counts["n"])
     if gemm.diagonal:
         _tables_of_problems(gemm, e)
@@ -94,7 +96,8 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         parts = ("group", "A.tile.0")
         e.coordinates.connect(Concatenate(parts, "row_tile", gemm.tile_starts("m")))
     else:
-        # For schedules, add dimensions that number the tiles of all groups along an axis.
+        # Add dimensions that number the tiles of all groups along an axis, for schedules that
+        # divide them.
         for axis, number in (("m", "A.tile.0"), ("n", "B.tile.1"), ("k", "k_tile")):
             if gemm.ragged(axis):
                 every = f"{axis}_step"
@@ -132,7 +135,8 @@ def _matrices(
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
             whole, count = f"{name}.{i}", counts[axis]
             if gemm.ragged(axis):
-                # The tiles of one group: their number comes from a table, so there is no size.
+                # Tiles along this axis within one group have no fixed number: it is read from a
+                # table.
                 whole, count = f"{name}.{INSIDE[axis]}", None
                 e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
                 parts = ("group", whole)
@@ -143,36 +147,38 @@ def _matrices(
 
 
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1"}
-"""The dimension that numbers the output tiles along m and along n."""
+"""Ids of the dimensions that number the output tiles along m and along n."""
 INSIDE = {"m": "row", "n": "column", "k": "depth"}
-"""For each axis, the word in dimension names for an index that counts from a group's start."""
+"""For each axis, the word in dimension ids for an index that counts from the group's first
+element."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:
-    """Elements along an axis; if groups differ in extent along it, the sum over all groups."""
+    """The extent along `axis` in elements; the sum over all groups if groups differ along it."""
     if axis in e.parameters:
         return e.parameters[axis].symbol
     return Integer(MOST_TOGETHER if gemm.diagonal else getattr(gemm, axis))
 
 
 def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: int) -> Expr:
-    """Declare the number of macro tiles along an axis, and return it.
+    """Declare the launch parameter for the number of macro tiles along `axis`; returns its symbol.
 
     If groups differ in extent along the axis, also declare the tables with each group's first
-    element and first tile; the number then counts the tiles of all groups.
+    element and first tile; the parameter then counts the tiles of all groups.
     """
     if not gemm.ragged(axis):
         count = ceil_div(extent, Integer(tile))
         return e.parameter(f"tiles_{axis}", count, note=f"macro tiles in {axis}")
     groups, starts = e.parameters["groups"].symbol, gemm.tile_starts(axis)
     # A group with k = 0 gets one tile of padding, so that zeros are written to its D. With
-    # group_axis="mnk", index expressions divide by the number of tile columns, so it must not be 0.
+    # group_axis="mnk", index expressions divide by the number of tile columns, so a group has at
+    # least one tile column.
     least = 0 if axis == "m" else 1
     elements = _rise(gemm.offsets(axis), starts)
     if gemm.diagonal and axis == "k":
-        # Count no k tiles for a group without rows or columns except the one of padding. If all
-        # groups are empty, the kernel has one iteration, which is a whole tile, so no workgroup
-        # waits for another one's partial sum.
+        # A group without rows or columns gets no k tiles but one of padding. If all groups are
+        # empty, the kernel then has one iteration, which is a whole tile, so no workgroup waits for
+        # a partial sum.
         elements *= prod(minimum(_rise(gemm.offsets(other), starts), 1) for other in "mn")
     note = f"where groups begin along {axis}, and the end"
     e.table(Table(gemm.offsets(axis), groups + 1, extent, note=note))
@@ -180,7 +186,7 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
         Table(
             starts,
             groups + 1,
-            # A group whose extent is not a multiple of the tile adds less than one tile.
+            # Rounding a group's extent up to whole tiles adds less than one tile per group.
             floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
             ceil_div(maximum(elements, least), Integer(tile)),
             note=f"tiles along {axis} in the groups before",
@@ -192,7 +198,7 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
 
 
 def _rise(table: str, at: str) -> Expr:
-    """`table[g + 1] - table[g]` for the group g whose step the derived table `at` computes."""
+    """The expression `table[g + 1] - table[g]`; g is the position in the derived table `at`."""
     entries, place = index_symbol(table), place_of(at)
     return load(entries, place + 1) - load(entries, place)
 
@@ -200,8 +206,8 @@ def _rise(table: str, at: str) -> Expr:
 def _tables_of_problems(gemm: GemmProblem, e: KernelEditor) -> None:
     """Declare the tables of a list of products (`group_axis="mnk"`).
 
-    They hold, for each product, how many output tiles and iterations the products before it have,
-    and the element at which its A, B and D begin in the tensors.
+    For each product the tables hold the number of output tiles and of iterations of all products
+    before it, and the offsets in elements at which its matrices begin in the tensors A, B and D.
     """
     length = e.parameters["groups"].symbol + 1
 
@@ -213,7 +219,7 @@ def _tables_of_problems(gemm: GemmProblem, e: KernelEditor) -> None:
         starts = f"{what.replace(' ', '_')}_before"
         add(starts, axes, f"{what} of the groups before")
         count = maximum(load(index_symbol(starts), length - 1), 1)
-        # The prefix `all_` avoids a clash: schedules name the iterations of a share `iterations`.
+        # The prefix `all_` avoids a clash with the parameter `iterations` that schedules add.
         e.parameter(f"all_{what.replace(' ', '_')}", count, note=f"{what} of all groups")
     for tensor, turned in (("A", gemm.transpose_a), ("B", gemm.transpose_b), ("D", False)):
         rows, columns = TENSORS[tensor][::-1] if turned else TENSORS[tensor]
@@ -225,9 +231,9 @@ def _tables_of_problems(gemm: GemmProblem, e: KernelEditor) -> None:
 
 
 def starts_of(tensor: str) -> str:
-    """The name of the table with the element at which each product's matrix begins in a tensor.
+    """The name of the table with the offset of each product's matrix in a tensor, in elements.
 
-    It is for `group_axis="mnk"`. C and other epilogue operands use the table of D.
+    The table exists only with `group_axis="mnk"`. C and other epilogue operands use the table of D.
     """
     return f"{tensor.lower() if tensor in ('A', 'B') else 'd'}_starts"
 
@@ -253,7 +259,7 @@ def _kind(gemm: GemmProblem, tensor: str) -> str:
 def _tensor(
     gemm: GemmProblem, e: KernelEditor, name: str, shape: list[Expr], role: Role, transposed: bool
 ) -> None:
-    """Add a tensor argument and the edge from its axes (and its product) to element offsets.
+    """Add a tensor argument, and the edge from its axes and the product's number to its offsets.
 
     An axis that an epilogue operand lacks has no dimension, so the operand's offset does not depend
     on it: the operand is broadcast along that axis.
@@ -261,7 +267,7 @@ def _tensor(
     Args:
         gemm: the problem.
         e: the editor.
-        name: the tensor.
+        name: the tensor's name.
         shape: extents of the tensor's axes, in elements, rows first.
         role: what the kernel uses the tensor for.
         transposed: whether the tensor is stored as its transpose.
@@ -297,7 +303,7 @@ def _tensor(
 
 
 def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The strides of a contiguous row-major array of this shape, in elements."""
+    """The strides of a contiguous row-major tensor with the extents `shape`, in elements."""
     return tuple(prod(shape[i + 1 :], start=Integer(1)) for i in range(len(shape)))
 
 
@@ -306,9 +312,9 @@ def _connect(e: KernelEditor, name: str, size: Expr, shape: list[Expr], whole: E
 
     Args:
         e: the editor.
-        name: the tensor.
-        size: elements of the tensor.
-        shape: extents of its axes, in elements.
+        name: the tensor's name.
+        size: the number of elements of the tensor.
+        shape: extents of the tensor's axes, in elements.
         whole: the edge; None for a tensor of a single element, which has no axes.
     """
     e.coordinates.add(User(name, size, tensor=name))
@@ -351,7 +357,8 @@ def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
         StoreTile("D", tile("D")),
     )
     if gemm.grouped:
-        # The table entries that indices of the tile's elements and the bounds of the k loop need.
+        # Load the entries of tables that indices of tile elements and the bounds of the k loop
+        # need.
         tables = [gemm.offsets(axis) for axis in "mnk" if gemm.ragged(axis)]
         if gemm.ragged("k"):
             tables.append(gemm.tile_starts("k"))

@@ -24,9 +24,9 @@ __all__ = [
 
 
 class HasProducts(Protocol):
-    """The two attributes of a `KernelGraph` that `coordgraph.products` reads.
+    """The attributes of a `KernelGraph` that the functions of `coordgraph.products` read.
 
-    A protocol, because `coordgraph.kernel` imports `coordgraph.products`.
+    It is a protocol, because `coordgraph.kernel` imports `coordgraph.products`.
     """
 
     @property
@@ -41,14 +41,17 @@ class HasProducts(Protocol):
 
 
 def product_order(graph: HasProducts) -> Permute | None:
-    """The `Permute` edge that reorders the products; None if they are computed by number."""
+    """The `Permute` edge that reorders products; None if none does.
+
+    Without the edge, products are computed in the order of their numbers.
+    """
     leading = graph.gemm.leading
     below = graph.coordinates.edges_below(leading) if leading else ()
     return next((edge for edge in below if isinstance(edge, Permute)), None)
 
 
 def product_dimension(graph: HasProducts) -> str:
-    """The dimension that numbers the products in the order in which the kernel computes them.
+    """The id of the dimension that numbers products in the order in which the kernel computes them.
 
     '' if the kernel computes a single product.
     """
@@ -59,14 +62,15 @@ def product_dimension(graph: HasProducts) -> str:
 def dangling_tiles(graph: HasProducts) -> tuple[Dimension, ...]:
     """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
-    The dimension that numbers products comes first, so that tiles of one product are neighbours.
+    The dimension that numbers products comes first, so that tiles of one product are computed after
+    one another.
     """
     found, product = graph.coordinates.dangling(MacroTileNumber), product_dimension(graph)
     return tuple(sorted(found, key=lambda d: d.id != product))
 
 
 def tile_plane(graph: HasProducts) -> tuple[Dimension, ...]:
-    """The unscheduled dimensions that number tiles within one product: tile row and tile column."""
+    """The two unscheduled dimensions that number tile rows and tile columns of a product."""
     product = product_dimension(graph)
     return tuple(d for d in dangling_tiles(graph) if d.id != product)
 
@@ -74,12 +78,12 @@ def tile_plane(graph: HasProducts) -> tuple[Dimension, ...]:
 def ragged_edge(graph: HasProducts, tiles: str) -> Ragged | None:
     """The `Ragged` edge whose table gives each product's number of tiles along one axis.
 
-    None if all products have equally many.
+    None if all products have equally many tiles along that axis.
 
     Args:
-        graph: the kernel.
-        tiles: the id of the dimension that numbers tiles along that axis within one product: a
-            tile number, or the loop over k tiles.
+        graph: the kernel graph.
+        tiles: the id of the dimension that numbers tiles along that axis within one product: a tile
+            number, or the loop over k tiles.
     """
     if graph.coordinates[tiles].size is not None:
         return None
@@ -90,8 +94,8 @@ def ragged_edge(graph: HasProducts, tiles: str) -> Ragged | None:
 def ragged_axes(graph: HasProducts) -> tuple[Ragged | None, Ragged | None, Ragged | None]:
     """For each of m, n and k, the `Ragged` edge whose table gives each product's number of tiles.
 
-    None stands for an axis along which all products have equally many tiles. For k it is the edge
-    of the loop over k tiles.
+    None stands for an axis along which all products have equally many tiles. For k, it is the edge
+    above the dimension of the loop over k tiles.
     """
     coordinates = graph.coordinates
     rows, columns = (

@@ -1,8 +1,8 @@
 """Forward progress: whether workgroups wait for partial sums of lower or of higher workgroups.
 
-If workgroups wait only for lower-numbered ones, it is enough that workgroups start in order. If
-they wait for higher-numbered ones, all must be resident at once: the launcher needs a cooperative
-launch, or must refuse a grid that does not fit on the device.
+If workgroups wait only for lower-numbered workgroups, it is enough that workgroups start in order.
+If workgroups wait for higher-numbered workgroups, all must be resident at once: the launcher needs
+a cooperative launch, or must refuse a grid that does not fit on the device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["WaitDirection", "wait_direction"]
 
 WaitDirection = Literal["none", "lower", "higher", "mixed"]
-"""Whether workgroups wait for none, lower-numbered or higher-numbered ones; `mixed` if unknown."""
+"""Whether a kernel's workgroups wait for lower-numbered or higher-numbered workgroups.
+
+`none` if no workgroup waits, `mixed` if both occur or nothing is proved.
+"""
 ZERO, SENDER = Integer(0), "partial.sender"
 RECEIVES = (ReceivePartial, AwaitPartial, CollectPartial)
 
@@ -38,10 +41,10 @@ RECEIVES = (ReceivePartial, AwaitPartial, CollectPartial)
 def wait_direction(graph: KernelGraph) -> WaitDirection:
     """Whether workgroups wait for partial sums of lower-numbered or of higher-numbered workgroups.
 
-    The coordinate graph gives the workgroup that sends to a workspace slot: it is computed forward
-    from the slot's index, and from the sender's turn if several workgroups use one slot. This is
-    checked first: at every `SendPartial` and `AccumulatePartial`, the result must be the executing
-    workgroup.
+    The coordinate graph gives the workgroup that sends to a workspace slot: its number is computed
+    forward from the slot's index, and from the sender's turn if several workgroups send to one
+    slot. First, this number is checked to be the executing workgroup's own at every `SendPartial`
+    and `AccumulatePartial`.
 
     Returns:
         `none` if no workgroup waits, `lower` or `higher` if that is proved of every wait, and
@@ -64,7 +67,7 @@ def wait_direction(graph: KernelGraph) -> WaitDirection:
 
 
 def _direction(graph: KernelGraph, node: Node) -> WaitDirection:
-    """Whether the operation `node` waits for workgroups with lower or higher numbers than its own.
+    """Whether operation `node` waits for lower-numbered or higher-numbered workgroups.
 
     A `CollectPartial` waits for several senders; the first and the last of them are compared.
     """
@@ -80,7 +83,7 @@ def _direction(graph: KernelGraph, node: Node) -> WaitDirection:
 
 
 def _in_order(graph: KernelGraph, node: Node) -> bool:
-    """Whether, among the senders to one slot, a later turn means a higher workgroup number."""
+    """Whether a workgroup with a later turn among the senders to a slot has a higher number."""
     turn = index_symbol(SENDER)
     ranges = node.scope.ranges.with_bounds(turn, 0, ())
     here, following = (_sender(graph, node, turn + by, ranges) for by in (0, 1))
@@ -90,12 +93,12 @@ def _in_order(graph: KernelGraph, node: Node) -> bool:
 def _sender(
     graph: KernelGraph, node: Node, further: Expr = ZERO, known: Ranges | None = None
 ) -> Expr:
-    """The workgroup that sends to an operation's slot, computed forward in the coordinate graph.
+    """The number of the workgroup that sends to the slot of the operation `node`.
 
     Args:
-        graph: the kernel.
+        graph: the kernel graph.
         node: an operation on partial sums, which names a slot and may name a turn.
-        further: how many turns after the operation's own turn to look.
+        further: how many turns the sender's turn is after the operation's turn.
         known: the ranges of symbols; by default those in the operation's scope.
     """
     ranges, bound = known or node.scope.ranges, node.op.bindings
@@ -109,7 +112,7 @@ def _sender(
 
 
 def _live(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes and all nodes below them, without branches whose condition is always false."""
+    """The nodes and all their descendants, without branches whose condition is always false."""
     for node in nodes:
         yield node
         decided = node.condition if isinstance(node.op, If) else None

@@ -1,10 +1,10 @@
-"""Tables: arrays of integers in device memory that index expressions of a kernel read.
+"""Tables of integers in device memory that index expressions of a kernel read.
 
 A *given* table is an argument of the kernel call; its entries are non-decreasing. A *derived* table
-is computed by the kernel from earlier tables, through a *step*: an expression for each position.
-A derived table with the rule `sums` holds prefix sums of the steps: entry 0 is 0, and entry i + 1
-is entry i plus step i. One with the rule `sorts` is an argsort: entry i is the position of the i-th
-largest step.
+is computed by the kernel from its *step*, an expression in earlier tables that is evaluated at each
+position. A derived table with the rule `sums` holds prefix sums of the steps: entry 0 is 0,
+and entry i + 1 is entry i plus step i. A derived table with the rule `sorts` is an argsort of the
+steps: entry i is the position of the i-th largest step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from coordgraph.integers import Ranges, evaluate, index_symbol, load, tables_in,
 __all__ = ["RULES", "SORTS", "SUMS", "Table", "TableNeed", "place_of", "tabulate"]
 
 RULES = SUMS, SORTS = ("sums", "sorts")
-"""How a derived table is computed from its steps: prefix sums, or an argsort, largest first."""
+"""How a derived table is computed from its steps: `sums` for prefix sums, `sorts` for an argsort.
+
+The argsort is in descending order: entry 0 is the position of the largest step.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,14 @@ class Table:
     """A table of integers in device memory: `length` entries, each between 0 and `maximum`.
 
     Args:
-        name: the name of the table, which is also the name of its symbol in expressions.
-        length, maximum: expressions in launch parameters that the host can evaluate.
+        name: the name of the table and of its symbol in expressions.
+        length, maximum: the number of entries and the largest allowed entry, both expressions in
+            launch parameters that the host can evaluate.
         step: for a derived table, a non-negative expression in the symbol `place` (the position)
             and in earlier tables; None for a table that the caller gives.
         note: what the table means, for diagrams and error messages.
-        rule: how the entries follow from the steps: `sums` for prefix sums from 0, or `sorts` for
-            the positions of the steps from the largest to the smallest (a stable argsort).
+        rule: how entries follow from steps: `sums` for prefix sums from 0, or `sorts` for the
+            positions of the steps from the largest to the smallest (a stable argsort).
 
     Raises:
         VerifyError: `length` or `maximum` reads a table, the rule is unknown, or a table with the
@@ -82,7 +86,7 @@ class Table:
 
     @property
     def rises(self) -> bool:
-        """Whether the entries are non-decreasing: true of given tables and of prefix sums."""
+        """Whether the entries are non-decreasing: True for given tables and for prefix sums."""
         return self.rule == SUMS
 
     @property
@@ -91,9 +95,10 @@ class Table:
         return self.length - 1 if self.rule == SUMS else self.length
 
     def problems(self, ranges: Ranges) -> Iterator[str]:
-        """Messages about contradictions in the declaration.
+        """Sentences about contradictions in the table's declaration.
 
-        A table that sorts holds every position, so its `maximum` must be at least `length - 1`.
+        A table with the rule `sorts` holds every position, so its `maximum` must be at least
+        `length - 1`.
 
         Args:
             ranges: the known ranges of the launch parameters.
@@ -124,11 +129,11 @@ class Table:
         return ranges.with_table(self.symbol, self.maximum, from_zero=self.derived, step=step)
 
     def checked(self, entries: Sequence[int], values: Mapping[str, Any]) -> tuple[int, ...]:
-        """Check the entries against the declaration, and return them as ints.
+        """Check the entries of one launch against the table's declaration, and return them as ints.
 
         Args:
             entries: the table's entries in one launch.
-            values: the launch parameters by name.
+            values: the values of the launch parameters, by name.
 
         Raises:
             LaunchError: the number of entries is not `length`, an entry is larger than `maximum`,
@@ -157,13 +162,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class TableNeed:
-    """The properties that a table must have so that an edge's index formulas are valid.
+    """The properties that a table must have for the index formulas of an edge to be valid.
 
     Args:
         table: the name of the table.
         length: the number of entries that the table must have; None if any number is right.
-        rule: `sums` if the entries must be non-decreasing, `sorts` if they must be a permutation
-            of all positions.
+        rule: `sums` if the entries must be non-decreasing, `sorts` if they must be a permutation of
+            all positions.
         inverse_of: the name of a table whose inverse permutation the table must be, or ''.
         from_zero: whether the first entry must be 0.
     """
@@ -175,7 +180,7 @@ class TableNeed:
     from_zero: bool = False
 
     def unmet(self, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
-        """Messages about the needed properties that the declarations of tables do not prove.
+        """Sentences about the needed properties that the tables' declarations do not prove.
 
         Args:
             tables: the declared tables, by name.
@@ -209,7 +214,7 @@ class TableNeed:
 
 
 def _wrong_rule(table: Table) -> str:
-    """The message that a table has the wrong rule: `sorts` is needed where it rises, or `sums`."""
+    """The message that the table has the rule `sums` where `sorts` is needed, or the reverse."""
     if table.rises:
         kind = "has the rule 'sums'" if table.derived else "is given by the caller"
         return (
@@ -233,9 +238,9 @@ def tabulate(
     """Compute the entries of every table of a launch, given and derived, and check them.
 
     Args:
-        tables: the declarations, in an order in which each table reads only earlier ones.
+        tables: the declared tables; each reads only tables before it.
         given: the entries of each table that the caller gives, by name.
-        values: the launch parameters that the host knows, by name.
+        values: the values of launch parameters that the host knows, by name.
 
     Raises:
         LaunchError: a table is missing, unknown, or contradicts its declaration.
@@ -265,7 +270,12 @@ def tabulate(
 
 
 def _steps(table: Table, step: Expr, values: Mapping[str, Any]) -> list[int]:
-    """Evaluate a derived table's step at every position.
+    """Evaluate the step of a derived table at every position.
+
+    Args:
+        table: the table.
+        step: the table's step.
+        values: the launch parameters and the entries of earlier tables, by name.
 
     Raises:
         LaunchError: a step reads an earlier table outside its bounds.

@@ -28,11 +28,13 @@ class Role(Enum):
     MAPS = "maps"
     """Workspace for TMA descriptors (tensor maps), which the kernel itself writes before use."""
     TABLE = "table"
-    """A table of non-decreasing integers that index expressions read; see `coordgraph.tables`."""
+    """Table of integers that index expressions read, given by the caller; see
+    `coordgraph.tables`."""
     FLAGS = "flags"
-    """Workspace for synchronisation flags: zero at launch, and zero again when the kernel ends."""
+    """Workspace for synchronisation flags, which are zero at launch and when the kernel ends."""
     SUMS = "sums"
-    """Workspace into which partial sums are added atomically; zero at launch and at the end."""
+    """Workspace into which workgroups add partial sums atomically; zero at launch and at the
+    end."""
 
     @property
     def workspace(self) -> bool:
@@ -56,10 +58,10 @@ class Tensor:
 
     Args:
         name: the name of the tensor, such as `A`.
-        dtype: the name of its element type.
-        shape: its extents in elements, as the caller sees them.
+        dtype: the name of the element type, such as `bf16`.
+        shape: the extents of the array that the caller passes, in elements.
         role: what the kernel uses the tensor for.
-        strides: its strides in elements; None for a contiguous row-major tensor.
+        strides: the strides of the axes in elements; None for a contiguous row-major tensor.
     """
 
     name: str

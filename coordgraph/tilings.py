@@ -1,9 +1,9 @@
-"""Tilings: the macro tiles that each accumulator of a kernel is summed from, and their shapes.
+"""Tilings: the shapes and dimensions of the macro tiles that each accumulator of a kernel sums.
 
 A kernel may cut its tensors into tiles of several shapes; an accumulator sums products of tiles of
-one shape. Operations on tiles name the dimensions that number the tiles. The coordinate graph leads
-from a number to the dimension inside the tile, whose size is the tile's extent. No tile shape is
-stored anywhere else.
+one shape. Operations on tiles name the dimensions that number the tiles. From such a dimension, the
+coordinate graph leads to the dimension that numbers elements inside the tile, whose size is the
+tile's extent. Tile shapes are stored nowhere else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from coordgraph.errors import VerifyError
 __all__ = ["ACCUMULATOR", "Tiling", "Tilings", "macro_tile"]
 
 ACCUMULATOR = "acc"
-"""The name of the accumulator in a kernel that has only one."""
+"""The name of the accumulator in a kernel with a single accumulator."""
 Axis = tuple[str, int]
 """The name of a tensor, and the position of one of its axes (0 for rows)."""
 FITTING: tuple[tuple[Axis, Axis], ...] = (
@@ -45,13 +45,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Tiling:
-    """The macro tiles that one accumulator is summed from and stored to.
+    """The macro tiles of A, B, D and epilogue operands that belong to one accumulator.
 
     Args:
         accumulator: the name of the accumulator.
         numbers: for each axis of A, B, D and the epilogue's operands, the id of the dimension that
-            numbers tiles along it.
-        indices: for each of these axes, the dimension that numbers elements within a tile.
+            numbers tiles along the axis.
+        indices: for each of these axes, the id of the dimension that numbers elements inside a tile
+            along the axis.
     """
 
     accumulator: str
@@ -59,11 +60,11 @@ class Tiling:
     indices: Mapping[Axis, Dimension]
 
     def number(self, tensor: str, axis: int) -> str:
-        """The id of the dimension that numbers tiles along an axis of a tensor."""
+        """The id of the dimension that numbers tiles along axis `axis` of the tensor `tensor`."""
         return self._along(self.numbers, tensor, axis)
 
     def index(self, tensor: str, axis: int) -> str:
-        """The id of the dimension that numbers elements within a tile along an axis of a tensor."""
+        """The id of the dimension that numbers elements inside a tile along `axis` of `tensor`."""
         return self._along(self.indices, tensor, axis).id
 
     def _along(self, found: Mapping[Axis, T], tensor: str, axis: int) -> T:
@@ -82,7 +83,7 @@ class Tiling:
         return m, n, k
 
     def problems(self) -> Iterator[str]:
-        """A message for each pair of axes of A, B, C and D whose tile extents should be equal."""
+        """A sentence for each pair of axes of A, B, C and D whose tile extents wrongly differ."""
         for one, other in FITTING:
             a, b = self.indices.get(one), self.indices.get(other)
             if a is not None and b is not None and a.size != b.size:
@@ -92,16 +93,16 @@ class Tiling:
                 )
 
     def own(self, name: str) -> str:
-        """The id of a dimension that each tiling has separately, made unique by the accumulator.
+        """The id for a dimension that every accumulator has separately, derived from `name`.
 
-        For the accumulator `acc` it is `name`; for another accumulator `x` it is `x.name`.
+        It is `name` for the accumulator `acc`, and `x.name` for another accumulator `x`.
         """
         return name if self.accumulator == ACCUMULATOR else f"{self.accumulator}.{name}"
 
 
 @dataclass(frozen=True)
 class Tilings:
-    """All tilings of a kernel, by accumulator, in the order in which the kernel first uses them."""
+    """All tilings of a kernel, in the order in which the kernel first uses their accumulators."""
 
     by_accumulator: Mapping[str, Tiling]
 
@@ -147,22 +148,25 @@ class Tilings:
         return iter(self.by_accumulator.values())
 
     def __len__(self) -> int:
-        """The number of tilings; 0 if the kernel has no operations on tiles."""
+        """The number of tilings, which is the number of accumulators."""
         return len(self.by_accumulator)
 
     @cached_property
     def unit(self) -> tuple[int, int]:
-        """The greatest common divisors of all tiles' extents in m and in n, in elements."""
+        """The extents in m and n of a unit tile, in elements.
+
+        It is the largest tile that divides the tiles of all accumulators.
+        """
         shapes = [tiling.shape for tiling in self]
         return gcd(*(m for m, _, _ in shapes)), gcd(*(n for _, n, _ in shapes))
 
     def span(self, tiling: Tiling) -> tuple[int, int]:
-        """The extents of a tile in m and n, as multiples of `unit`."""
+        """The extents of a macro tile in m and n, counted in unit tiles (see `unit`)."""
         (m, n, _), unit = tiling.shape, self.unit
         return m // unit[0], n // unit[1]
 
     def of_operation(self, op: Operation) -> Tiling:
-        """The tiling of the tile that an operation loads, multiplies, finishes or stores.
+        """The tiling of the macro tile that an operation loads, multiplies, finishes or stores.
 
         Raises:
             VerifyError: no `MultiplyAccumulate` uses that tile or its accumulator.
@@ -185,7 +189,7 @@ class Tilings:
         return self.by_accumulator[name]
 
     def others(self, tiling: Tiling) -> frozenset[str]:
-        """The ids of dimensions within tiles that other tilings have, and this one does not."""
+        """The ids of the dimensions inside macro tiles that other tilings than `tiling` have."""
         found = {dim.id for other in self for dim in other.indices.values()}
         return frozenset(found - {dim.id for dim in tiling.indices.values()})
 
@@ -193,14 +197,14 @@ class Tilings:
 def _axes(
     coordinates: CoordinateGraph, named: Mapping[str, tuple[str, ...]]
 ) -> dict[Axis, tuple[str, Dimension]]:
-    """For each tensor axis, the dimensions that number tiles along it and elements within a tile.
+    """For each tensor axis, the dimensions that number its tiles and its elements in a tile.
 
-    If an axis is tiled in several ways, the tile number that an operation names decides; if it
-    names none of them, the first is taken.
+    If an axis is cut into tiles of several shapes, the operation's tile number decides; if the
+    operation names no tile number of that axis, the tiles that were added first are taken.
 
     Args:
         coordinates: the coordinate graph.
-        named: for each tensor, the ids of tile numbers that an operation names.
+        named: by tensor name, the ids of the tile-number dimensions that an operation names.
     """
     found: dict[Axis, tuple[str, Dimension]] = {}
     for tensor, tile in named.items():

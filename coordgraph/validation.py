@@ -1,4 +1,4 @@
-"""Checks of arguments that users give; the errors read `NAME = VALUE is not …`."""
+"""Checks of arguments that users pass; the error messages read `NAME = VALUE is not …`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ def whole(
 ) -> int:
     """Check that `value` is an integer, and return it as an int.
 
-    Accepted are int and NumPy integers; refused are bool, float (even 2.0) and text.
+    Python's int and NumPy integers are accepted; bool, float (even 2.0) and text are refused.
 
     Args:
-        value: what the user gave.
+        value: the value that the user passed.
         what: how the error message names the value.
         error: the class of the error that is raised.
         least: the smallest allowed integer; None for no limit.
 
     Raises:
-        CoordGraphError: of the class `error`, if the value is not such an integer.
+        CoordGraphError: of the class `error`, if the value is not an integer, or is less than
+            `least`.
     """
     try:
         found = index(value)
@@ -53,17 +54,18 @@ def integer(
 ) -> Expr:
     """Check that `value` is an integer or a SymPy integer expression, and return an expression.
 
-    `least` limits numbers only: an expression with symbols is accepted even if some values of its
-    symbols make it smaller.
+    `least` limits numbers only: an expression with symbols is accepted even if its value is smaller
+    for some values of the symbols.
 
     Args:
-        value: what the user gave.
+        value: the value that the user passed.
         what: how the error message names the value.
         error: the class of the error that is raised.
         least: the smallest allowed number; None for no limit.
 
     Raises:
-        CoordGraphError: of the class `error`, if the value is neither.
+        CoordGraphError: of the class `error`, if the value is neither an integer nor an integer
+            expression, or is less than `least`.
     """
     if not isinstance(value, Expr):
         try:
@@ -83,12 +85,13 @@ def integers(
     """Check a sequence of integers and SymPy integer expressions; return a tuple of expressions.
 
     Args:
-        values: what the user gave.
+        values: the sequence that the user passed.
         what: how the error message names the sequence.
         error: the class of the error that is raised.
 
     Raises:
-        CoordGraphError: of the class `error`, if it is not such a sequence.
+        CoordGraphError: of the class `error`, if `values` is not a sequence of integers and integer
+            expressions.
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise error(
@@ -102,7 +105,7 @@ def flag(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> b
     """Check that `value` is True, False, 1 or 0 (NumPy's too), and return a bool.
 
     Args:
-        value: what the user gave.
+        value: the value that the user passed.
         what: how the error message names the value.
         error: the class of the error that is raised.
 
@@ -113,17 +116,17 @@ def flag(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> b
         if index(value) in (0, 1):
             return bool(value)
     except TypeError:
-        # operator.index refuses NumPy booleans.
+        # NumPy booleans are accepted by name, because operator.index refuses them.
         if type(value).__name__ in ("bool", "bool_"):
             return bool(value)
     raise error(f"{what} = {value!r} is neither True nor False; give one of them")
 
 
 def text(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> str:
-    """Check that `value` is a string, and return it; else raise an error of the class `error`.
+    """Check that `value` is a string, and return the string.
 
     Args:
-        value: what the user gave.
+        value: the value that the user passed.
         what: how the error message names the value.
         error: the class of the error that is raised.
     """

@@ -1,4 +1,4 @@
-"""The version of this distribution; the build reads it from here."""
+"""The version number of this distribution, which the build reads from this module."""
 
 __all__ = ["__version__"]
 

@@ -1,6 +1,7 @@
 """`RaggedSplitK`: an example schedule that splits only the tiles of the last, partial wave along k.
 
-It is written outside the library, with `passes.kit`. docs/how-to/write-a-schedule.md explains it.
+The schedule is written outside the library, with `passes.kit`. docs/how-to/write-a-schedule.md
+explains it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`SnakeDeal`: an example schedule that deals tiles to workgroups in alternating direction.
 
-It is written outside the library, with `passes.kit`.
+The schedule is written outside the library, with `passes.kit`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from passes import Pass, kit, option
 class SnakeDeal(Pass):
     """Even waves deal output tiles to workgroups 0, 1, …, W - 1, odd waves to W - 1, …, 1, 0.
 
-    It balances load if tiles are sorted by their extent in k (the pass `longest-first`, for groups
-    of different k): the workgroup with the longest tile of one wave gets the shortest of the next.
-    `data-parallel{persistent=true}` would give workgroup 0 the longest tile of every wave. Every
+    The alternation balances load if tiles are sorted by their extent in k (the pass
+    `longest-first`, for groups of different k): the workgroup with the longest tile of one wave
+    gets the shortest of the next. `data-parallel{persistent=true}` would give workgroup 0 the
+    longest tile of every wave. Every
     tile is computed by one workgroup, so there are no partial sums. Before: tile numbers that
     dangle (no schedule has tied them to workgroups). After::
 
@@ -56,7 +57,8 @@ class SnakeDeal(Pass):
             c.connect(Tile("tile", ("deal.wave", "seat")))
             c.connect(Swizzle(("deal.wave", "seat"), ("wave", "dealt"), function="snake"))
             c.connect(PassThrough("dealt", "workgroup"))
-            # If the last wave is partial, a workgroup whose `seat` has no tile in it has one less.
+            # If the last wave is partial, a workgroup whose `seat` has no tile in it has one tile
+            # less.
             full, workgroup = floor_div(tiles, count), c["workgroup"].symbol
             backwards = equal(floor_mod(full, Integer(2)), 1)
             seat = Assign("seat_of_last", select(backwards, count - 1 - workgroup, workgroup))

@@ -2,8 +2,8 @@
 
 A pass is a frozen dataclass. Its fields are its options, in Python, in pipeline text and on the
 command line. To write a pass, in any module: subclass `Pass`, give the class a `name`, return from
-`why_not` the reason for which it cannot rewrite a graph, and return the new graph from `apply`.
-The option `--import MODULE` of the command line makes passes of that module known there.
+`why_not` the reason why the pass cannot rewrite a graph, and return the new graph from `apply`.
+The command-line option `--import MODULE` makes the passes of that module available to commands.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from coordgraph import CoordGraphError, KernelGraph, PassError
 from coordgraph.checks import run_checks
+from coordgraph.library_graphs import is_made_by_library, made_by_library
 from passes.options import option, option_types, wrong_option
 from passes.work_check import work_problems
 
@@ -25,19 +26,20 @@ __all__ = ["PASSES", "Pass", "Verify", "option", "option_types"]
 Verify = Literal["structure", "outside", "work"]
 """How thoroughly the result of a pass is checked. `structure` runs only the named checks that the
 pass establishes. `work` also traces the workgroups of a scheduled graph on small problems, in the
-interpreter (`passes.work_check`). `outside` traces only results of passes that other packages
-define, and runs the named checks for all."""
+interpreter (`passes.work_check`). `outside` runs the named checks for every pass, and traces only
+the results of passes that other packages define."""
 LIBRARY = __name__.partition(".")[0]
-"""Name of the package `passes`; a pass whose module is outside it comes from another package."""
+"""The name of this package, `passes`. The passes of other packages are checked more thoroughly."""
 
 
 PASSES: dict[str, type[Pass]] = {}
 """Every pass class that an imported module defines, by the name of the pass. Defining a subclass of
-`Pass` that has a name adds it."""
+`Pass` that has a name adds the subclass."""
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
-"""Pattern of allowed pass names: those that the text of a pipeline can hold."""
+"""Pattern of allowed pass names: names that the text of a pipeline can hold."""
 RESERVED = ("lower-to-host", "lower-to-tensor-cores", "lower-to-hopper")
-"""The names of passes of this library that `import passes` does not define."""
+"""The names of this library's passes in `passes.lowering`, which `import passes` does not import.
+Passes of other packages may not have these names."""
 
 
 def _register(kind: type[Pass]) -> None:
@@ -75,12 +77,12 @@ def _register(kind: type[Pass]) -> None:
 
 
 def _of_library(kind: type[Pass]) -> bool:
-    """Whether a pass is this library's own."""
+    """Whether a module of the package `passes` defines the pass class."""
     return kind.__module__.partition(".")[0] == LIBRARY
 
 
 def _wrong_name(kind: type[Pass]) -> str | None:
-    """A message about a class without a name, or None."""
+    """The error message for a pass class without a name; None if the class has a name."""
     if kind.name:
         return None
     return f'the pass {kind.__qualname__} has no name; write name = "…" in its class'
@@ -90,8 +92,8 @@ def _wrong_name(kind: type[Pass]) -> str | None:
 class Pass(ABC):
     """Base class of passes: calling a pass rewrites a kernel graph, or raises PassError.
 
-    A pass that cannot rewrite a graph raises an error with the reason; it never returns the graph
-    unchanged for that reason.
+    A pass that cannot rewrite a graph raises an error with the reason. A pass returns the graph
+    unchanged only if there is nothing to change.
 
     Raises:
         PassError: an option has a type or a value that its field does not allow, or the class has
@@ -128,14 +130,14 @@ class Pass(ABC):
 
     @abstractmethod
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        """Return the rewritten graph. A call of the pass runs this if `refusal` returned None."""
+        """Return the rewritten graph; calling the pass runs `apply` if `refusal` returns None."""
 
     @property
     def neighbours(self) -> bool:
         """Whether consecutive workgroups work on neighbouring tiles at the same time.
 
-        The cost model of `passes.choosing` assumes so when it counts hits in the L2 cache, so
-        `codegen.matmul` chooses no schedule for which this is False.
+        The cost model of `passes.choosing` assumes neighbouring tiles when it counts hits in the L2
+        cache, so `codegen.matmul` chooses no schedule whose `neighbours` is False.
         """
         return True
 
@@ -143,9 +145,9 @@ class Pass(ABC):
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
         """The schedules of this class among which `codegen.matmul` may choose, for a macro tile.
 
-        The base class lists none. Listed schedules leave the number of workgroups open (None): the
-        plan that contains a schedule sets it. A schedule whose result differs from run to run
-        (`reduction=atomic`) must not be listed.
+        The base class lists none. The option `workgroups` of a listed schedule is None: the plan
+        that contains the schedule sets the number of workgroups. A schedule whose result differs
+        from run to run (`reduction=atomic`) must not be listed.
 
         Args:
             tile: elements of a macro tile in m, n and k.
@@ -153,7 +155,7 @@ class Pass(ABC):
         return ()
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
-        """Whether this schedule is worth costing for a problem.
+        """Whether the cost model should estimate the time of this schedule for a problem.
 
         Args:
             tiles: number of output tiles of the problem, or a NumPy array of such numbers.
@@ -166,23 +168,23 @@ class Pass(ABC):
         return True
 
     def scaled(self, tile: tuple[int, int, int], to: tuple[int, int, int]) -> Pass:
-        """The schedule for macro tiles `to` that corresponds to this one for macro tiles `tile`.
+        """The schedule for macro tiles `to` that corresponds to this schedule for tiles `tile`.
 
-        Only a schedule with an option that counts elements of a tile overrides this method.
+        Only a schedule whose options count elements of a tile overrides this method.
 
         Args:
             tile, to: elements of a macro tile in m, n and k.
 
         Raises:
-            PassError: no schedule corresponds.
+            PassError: no schedule for macro tiles `to` corresponds to this one.
         """
         return self
 
     def refusal(self, graph: KernelGraph) -> str | None:
         """Return the error message with which a call of the pass would refuse the graph, or None.
 
-        Checks the values of the options, the named checks in `requires`, and `why_not`. The graph
-        is not rewritten.
+        The reasons for refusal are wrong values of options, failed checks of `requires`, and the
+        result of `why_not`. The graph is not rewritten.
 
         Raises:
             PassError: a check or `why_not` raises an error.
@@ -226,12 +228,16 @@ class Pass(ABC):
                 f"{self} failed: apply returned {type(result).__name__}, not a KernelGraph; end "
                 "it with `return e.graph`"
             )
+        if result is not graph:
+            result = result.made_by(str(self), graph)
         with self._named("the check of its result"):
             problems = run_checks(result, ("well-formed", *self.establishes))
             if not problems and self._follows_work(verify):
                 problems = [*work_problems(result)]
         if problems:
             raise PassError(f"{self} left a broken graph: " + "; ".join(problems))
+        if _of_library(type(self)) and is_made_by_library(graph):
+            made_by_library(result)
         return result
 
     def _follows_work(self, verify: Verify) -> bool:
@@ -243,7 +249,7 @@ class Pass(ABC):
     def _named(self, where: str) -> Generator[None]:
         """Turn an error raised in this context into a PassError that names the pass and the step.
 
-        A PassError whose message begins with the pass is raised again unchanged.
+        A PassError whose message begins with the text of the pass is raised again unchanged.
 
         Args:
             where: the step that runs in this context, for the message.
@@ -262,7 +268,7 @@ class Pass(ABC):
 
     @property
     def options(self) -> dict[str, object]:
-        """The options whose values differ from their defaults, by name."""
+        """The values of the options that differ from their defaults, by the option's name."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
     def __str__(self) -> str:
@@ -272,7 +278,7 @@ class Pass(ABC):
 
 
 def _value(value: object) -> str:
-    """The value of an option as text in a pipeline: `none`, `true`, `132`."""
+    """The value of an option as it is written in pipeline text: `none`, `true`, `132`."""
     if isinstance(value, float):
         return repr(float(value))  # repr of a numpy float contains the type: np.float64(0.5)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

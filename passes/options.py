@@ -1,4 +1,4 @@
-"""Options of passes: the types and values that a pass's fields allow, and a text that lists them.
+"""Options of passes: the types and values that a pass's fields allow, and texts that list them.
 
 The type of a field is bool, int, float or str, or a `Literal` of the allowed strings; None may be
 allowed as well. `option` gives the smallest and the largest allowed number. `Pass` checks types and
@@ -117,9 +117,9 @@ def option_text(kind: type[Any], name: str) -> str:
 
 
 def option_meaning(kind: type[Any], name: str) -> str:
-    """What an option means, in one line: its entry under `Args:` in the docstring of the class.
+    """What an option means, in one line: the option's entry under `Args:` in a class's docstring.
 
-    An option that a base class declares may be described there. '' where no docstring has it.
+    The docstrings of the class and then of its base classes are searched; '' if none has an entry.
     """
     for owner in kind.__mro__:
         if name in (described := _described(owner)):
@@ -128,7 +128,7 @@ def option_meaning(kind: type[Any], name: str) -> str:
 
 
 def without_options(docstring: str) -> str:
-    """A docstring, as `inspect.cleandoc` returns it, without its section `Args:`."""
+    """`docstring`, in the form that `inspect.cleandoc` returns, without its section `Args:`."""
     return _SECTION.sub("", docstring).strip()
 
 
@@ -137,7 +137,7 @@ _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 def _described(kind: type[Any]) -> dict[str, str]:
-    """The entries under `Args:` in a class's own docstring, by option."""
+    """The text of each entry under `Args:` in a class's own docstring, by the option's name."""
     section = _SECTION.search(inspect.cleandoc(vars(kind).get("__doc__") or ""))
     found: dict[str, str] = {}
     for names, text in _ENTRY.findall(section.group(1) if section else ""):
@@ -147,7 +147,7 @@ def _described(kind: type[Any]) -> dict[str, str]:
 
 @cache
 def option_types(kind: type[Any]) -> dict[str, tuple[type, ...]]:
-    """For each option of a pass class, the types it allows among bool, int, float, str and None.
+    """For each option of a pass class, its allowed types among bool, int, float, str and None.
 
     The tuple is empty for an option of any other type.
     """
@@ -178,12 +178,12 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     """The evaluated type annotations of a class; {} if one of them cannot be evaluated."""
     try:
         return get_type_hints(kind)
-    except (NameError, TypeError):  # an annotation names something imported under TYPE_CHECKING
+    except (NameError, TypeError):  # an annotation uses a name that only TYPE_CHECKING imports
         return {}
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """The members of a union such as `int | None`; any other type alone in a tuple."""
+    """The members of a union type such as `int | None`; for any other type, the type alone."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
@@ -210,7 +210,7 @@ def _limits(found: Field[Any]) -> _Limits | None:
 
 
 def _fits(value: object, kind: type) -> bool:
-    """Whether an option of type `kind` allows a value; an int is allowed for float if exact."""
+    """Whether an option of type `kind` allows `value`; an int fits float if it converts exactly."""
     if isinstance(value, bool):  # in Python, bool is a subclass of int
         return kind is bool
     if kind is float and isinstance(value, int):

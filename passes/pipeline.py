@@ -47,7 +47,7 @@ class Timing:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Add the seconds of this run to those of earlier runs of the same pass."""
+        """Add the seconds that `step` took to those of earlier runs of the same pass."""
         self.seconds[str(step)] = self.seconds.get(str(step), 0.0) + seconds
 
 
@@ -62,7 +62,7 @@ class Dump:
     stages: list[tuple[str, KernelGraph]] = field(default_factory=list[tuple[str, KernelGraph]])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Append the pass and the graph that it returned to `stages`."""
+        """Append the text of `step`, and the graph that it returned, to `stages`."""
         self.stages.append((str(step), result))
 
 
@@ -74,7 +74,15 @@ class Pipeline:
     """
 
     def __init__(self, passes: Iterable[Pass], instruments: Iterable[Instrument] = ()) -> None:
+        if isinstance(passes, str | Pass):
+            right = f"Pipeline.parse({passes!r})" if isinstance(passes, str) else f"[{passes}]"
+            raise PassError(f"Pipeline takes a list of passes, not {passes!r}; use {right}")
         self.passes = tuple(passes)
+        if wrong := [each for each in self.passes if not isinstance(each, Pass)]:
+            raise PassError(
+                f"Pipeline takes passes, not {wrong[0]!r}; use instances of classes that derive "
+                "from passes.Pass"
+            )
         self.instruments = tuple(instruments)
 
     def __call__(self, graph: KernelGraph, verify: Verify = "work") -> KernelGraph:
@@ -104,8 +112,8 @@ class Pipeline:
 
         Args:
             error: the error of the pass.
-            graph: the graph that the pass was given.
-            position: the place of the pass in the pipeline, from 0.
+            graph: the graph before the failed pass.
+            position: the index of the failed pass in the pipeline, from 0.
         """
         rest = Pipeline(self.passes[position:])
         failure = PassError(str(error))
@@ -129,8 +137,8 @@ class Pipeline:
         """Parse the text of a pipeline, such as `reorder{swap=true},stream-k{workgroups=132}`.
 
         Raises:
-            ParseError: the text is malformed, or names an unknown pass or option; the error has the
-                line and the column.
+            ParseError: the text is malformed, or names an unknown pass or option; the error gives
+                the line and the column.
             PassError: `text` is not a string.
         """
         return cls(_Reader(validation.text(text, "a pipeline", PassError)).passes(), instruments)
@@ -153,8 +161,8 @@ _FLOAT = re.compile(r"[+-]?(?:inf|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+
 class _Reader:
     """Recursive-descent parser for the text of a pipeline: `name{option=value,…},…`.
 
-    `at` is the offset at which the next token is read; `start` is the offset of the last token,
-    which error messages point to.
+    `at` is the offset in the text at which the next token is read; `start` is the offset of the
+    last token that was read, whose position error messages give.
     """
 
     def __init__(self, text: str) -> None:
@@ -245,14 +253,14 @@ class _Reader:
         return word
 
     def _peek(self) -> str | None:
-        """The next token, without consuming it: None at the end, `?` for a forbidden character."""
+        """The next token, which stays unconsumed; None at the end, `?` for an invalid character."""
         match = _TOKEN.match(self.text, self.at)
         if match:
             return match.group("word") or match.group("mark")
         return None if not self.text[self.at :].strip() else "?"
 
     def _next(self) -> str:
-        """Consume the next token and return it; ParseError if there is none."""
+        """Consume the next token and return it; raise ParseError if there is none."""
         match = _TOKEN.match(self.text, self.at)
         if not match:
             rest = self.text[self.at :]
@@ -263,7 +271,7 @@ class _Reader:
         return match.group("word") or match.group("mark")
 
     def _word(self, what: str) -> str:
-        """Consume a word and return it; a ParseError names `what` was expected if there is none."""
+        """Consume a word and return it; raise ParseError ("expected `what`") if there is none."""
         if self._peek() in (None, "{", "}", "=", ",", "?"):
             self.start = self.at
             if self._peek() is not None:
@@ -272,7 +280,7 @@ class _Reader:
         return self._next()
 
     def _error(self, message: str) -> ParseError:
-        """A ParseError at the offset `start`, with its line, column and the source line."""
+        """A ParseError for the token at offset `start`, with line, column and source line."""
         line = self.text.count("\n", 0, self.start) + 1
         column = self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
         source = self.text.split("\n")[line - 1].rstrip("\r")

@@ -25,7 +25,9 @@ GROUP = "coordgraph.passes"
 
 
 def find_pass(name: str) -> type[Pass] | None:
-    """The pass class with a name, or None; imports it if an installed distribution offers it.
+    """The pass class that is called `name`, or None.
+
+    If only an installed distribution offers a pass of that name, its module is imported first.
 
     Raises:
         PassError: the pass of a distribution cannot be loaded; the message names the distribution.
@@ -36,7 +38,7 @@ def find_pass(name: str) -> type[Pass] | None:
 
 
 def all_passes() -> dict[str, type[Pass]]:
-    """All pass classes by name, after loading those that installed distributions offer.
+    """All pass classes by name, including those that installed distributions offer.
 
     Raises:
         PassError: the pass of a distribution cannot be loaded; the message names the distribution.
@@ -49,7 +51,7 @@ def all_passes() -> dict[str, type[Pass]]:
 
 @cache
 def offered() -> dict[str, tuple[EntryPoint, ...]]:
-    """Entry points for passes in installed distributions, by name of the pass; none is loaded."""
+    """The entry points of installed distributions' passes, by name of the pass; none is loaded."""
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in entry_points(group=GROUP):
         found[entry.name] = (*found.get(entry.name, ()), entry)
@@ -57,7 +59,7 @@ def offered() -> dict[str, tuple[EntryPoint, ...]]:
 
 
 def _load(name: str) -> None:
-    """Load the pass that an installed distribution offers by this name; loading registers it.
+    """Load the pass called `name` of an installed distribution, which registers it in `PASSES`.
 
     Raises:
         PassError: several distributions offer the name, or the entry point does not load, is no

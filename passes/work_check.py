@@ -2,12 +2,14 @@
 
 A scheduled graph must do every iteration (m, n, k) exactly once, run one epilogue and one store for
 every output tile, and send one signal for every wait, so that no workgroup waits for ever. Each
-workgroup must zero an accumulator, sum in it, then send it or finish and store it, in this order.
-In a reduce-scatter it must add every piece of a tile that it waited for, once to each share.
+workgroup must zero an accumulator, add products to it, then either send it or apply the epilogue
+and store it, in this order. In a reduce-scatter, a workgroup must add every piece of a tile for
+which it waited, once to each share.
 
-The problems are edge cases: numbers of tiles that are a multiple of the workgroups, one more and
-one less; fewer tiles than workgroups; one k tile. The extents of m, n and k differ, so that a
-mix-up of two axes is found. The check is a test on examples, not a proof.
+The problems are edge cases: the number of output tiles is a multiple of the number of workgroups,
+one more, or one less; there are fewer output tiles than workgroups; there is one k tile. The
+extents of m, n and k differ, so that a mix-up of two axes is found. The check is a test on
+examples, not a proof.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["MOST_EVENTS", "small_launches", "work_problems"]
 
 MOST_EVENTS = 2048
-"""Largest number of output tiles plus workgroups of a problem that is traced. Nothing is traced if
-sizes that are fixed in the graph make every problem larger."""
+"""The largest sum of output tiles and workgroups for which a problem is traced. No problem is
+traced if sizes that are fixed in the graph make every problem larger."""
 SHOWN = 3
-"""Largest number of errors that a message lists for one launch."""
+"""The most errors that a message lists for one launch."""
 
 
 class Launch(NamedTuple):
@@ -53,7 +55,8 @@ def work_problems(graph: KernelGraph) -> tuple[str, ...]:
 
     Returns the errors of the first problem with errors, or (). Results are cached for equal graphs.
     """
-    from coordgraph.interpreter import trace  # imported here so that `import passes` skips numpy
+    # Imported here so that `import passes` does not import NumPy.
+    from coordgraph.interpreter import trace
 
     for launch in small_launches(graph):
         try:
@@ -81,7 +84,7 @@ def small_launches(graph: KernelGraph) -> Iterator[Launch]:
 
 
 Tiles = tuple[int, int, int, int]
-"""Numbers of tiles in m, n and k, and the number of workgroups."""
+"""(m, n, k, workgroups): the number of tiles along m, n and k, and the number of workgroups."""
 
 
 def _tile_counts(graph: KernelGraph) -> tuple[Tiles, ...]:
@@ -109,9 +112,10 @@ def _tile_counts(graph: KernelGraph) -> tuple[Tiles, ...]:
 
 
 def _launch(graph: KernelGraph, m: int, n: int, k: int, workgroups: int) -> Launch:
-    """Launch arguments of a problem with these numbers of tiles.
+    """Launch arguments of a problem with m, n and k tiles along its axes.
 
-    The last tile of n and of k is not full. A batch has 3 products; there are 3 groups.
+    The last tile along n and along k is not full. A batch has 3 products; a grouped problem has 3
+    groups.
     """
     gemm, known, counts = graph.gemm, graph.parameters, (m, n, k)
     extents = {
@@ -124,7 +128,7 @@ def _launch(graph: KernelGraph, m: int, n: int, k: int, workgroups: int) -> Laun
     groups = 3
     for axis, extent in extents.items():
         if gemm.ragged(axis):
-            # Sizes of three groups, one of them empty.
+            # The extents of three groups along the axis; one group is empty unless `diagonal`.
             sizes = (extent, 0, extent // 2 + 1)
             if gemm.diagonal:
                 sizes = (extent, extent // 2 + 1, extent // 3 + 1)
@@ -147,7 +151,7 @@ def _launch(graph: KernelGraph, m: int, n: int, k: int, workgroups: int) -> Laun
 
 
 def _events(graph: KernelGraph, launch: Launch) -> int:
-    """Output tiles plus workgroups of a launch: an estimate of the length of its trace."""
+    """Number of output tiles plus workgroups of a launch: an estimate of its trace's length."""
     tiles, gemm = 1, graph.gemm
     for axis, extent in zip("mn", macro_tile(graph.coordinates), strict=False):
         fixed = getattr(gemm, axis) or launch.values.get(axis, extent)
@@ -158,7 +162,7 @@ def _events(graph: KernelGraph, launch: Launch) -> int:
 
 
 def _stuck(found: Trace) -> Iterator[str]:
-    """Yield an error if workgroups wait for each other in a cycle, so that none can go on."""
+    """Yield an error if workgroups wait for each other in a cycle, so that none can proceed."""
     waiting = [receive.workgroup for receive in found.stuck()]
     if waiting:
         yield f"workgroups {', '.join(map(str, waiting))} wait for each other for ever"

@@ -21,6 +21,7 @@ from passes import PASSES
 from tests.support.gpu import Gpu, find_gpu
 from tests.support.mermaid import parse, render
 from tests.support.pages import Page, names_from_hidden_blocks, read_blocks
+from tests.support.sampling import Slow, chosen
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -37,6 +38,17 @@ def page_name(path: Path) -> str:
 
 
 by_name = pytest.mark.parametrize("path", PAGES, ids=page_name)
+LONG = {
+    DOCS / "explanation" / f"{page}.md"
+    for page in (
+        "choosing",
+        "groups/batches-and-groups",
+        "groups/lists",
+        "memory-traffic",
+        "schedules-compared",
+    )
+}
+"""Pages whose blocks compile, or count, for seconds what other tests check: their test is slow."""
 
 
 def run_command(arguments: list[str]) -> str:
@@ -56,18 +68,30 @@ def run_command(arguments: list[str]) -> str:
     return printed.getvalue()
 
 
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of caches; pages share it, so that a kernel of several pages is compiled once."""
+    return tmp_path_factory.mktemp("caches")
+
+
 @pytest.fixture
-def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader's environment: a plain terminal, an empty folder and an empty cache."""
+def reader(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's environment: a plain terminal, an empty folder and a cache of kernels."""
     for variable in ("COORDGRAPH_THREADS", "FORCE_COLOR"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in (("NO_COLOR", "1"), ("COLUMNS", "100"), ("TERM", "dumb")):
         monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
     monkeypatch.chdir(tmp_path)
 
 
-@by_name
+def test_long_pages_are_pages():
+    assert {*PAGES} >= LONG
+
+
+@pytest.mark.parametrize(
+    "path", PAGES if Slow.updating else chosen({*PAGES} - LONG, PAGES), ids=page_name
+)
 @pytest.mark.usefixtures("reader")
 def test_blocks_hold_what_the_code_makes(path: Path, request: pytest.FixtureRequest):
     has_commands = importlib.util.find_spec("codegen.cli") is not None

@@ -258,7 +258,7 @@ def _run(words: list[str], seconds: float) -> tuple[int, str]:
     with subprocess.Popen(
         words,
         cwd=ROOT,
-        env={**os.environ, "LC_ALL": "C"},  # numbers without a locale's separators
+        env={**os.environ, "LC_ALL": "C"},  # ncu then prints numbers without thousands separators
         text=True,
         start_new_session=True,
         stdout=subprocess.PIPE,

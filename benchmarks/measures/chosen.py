@@ -231,7 +231,7 @@ def print_chosen(
 ) -> dict[str, Any] | None:
     """Print the model's choices and the `worst` problems; return a record, or None.
 
-    It is None if there is no problem on which both cuBLAS and a candidate plan were timed.
+    The result is None if there is no problem on which both cuBLAS and a candidate plan were timed.
     """
     found = judge(rows, device)
     if not found:
@@ -251,7 +251,7 @@ def print_streaming(
 ) -> dict[str, Any] | None:
     """Print the speedup of tiles split along k over whole tiles; return a record, or None.
 
-    It is None if there is no problem in `rows` on which plans of both kinds were timed.
+    The result is None if there is no problem in `rows` on which plans of both kinds were timed.
     """
     found = compared(rows, device)
     if not found:

@@ -94,10 +94,7 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
 
 
 def _figures(launches: Sequence[Profiled]) -> Row:
-    """The counters of a contender:
-
-    cycles and seconds summed over its kernels, others of the longest.
-    """
+    """Counters of a contender: cycles and seconds of all its kernels, others of the longest one."""
 
     def total(name: str) -> float:
         return sum(launch.values[name] for launch in launches)

@@ -3,7 +3,7 @@
     python -m benchmarks driver
 
 The figure is host microseconds of one call of each function. Calls by both ways are timed in turn.
-They are asynchronous, and the launch queue is kept short so that none waits for the GPU. The
+Calls are asynchronous, and the launch queue is kept short so that no call waits for the GPU. The
 functions are those that every launch of a coordgraph kernel calls: to get the current context, to
 ask whether the stream is being captured, and to launch.
 """
@@ -32,8 +32,8 @@ QUEUE = 32
 
 
 PARAMETERS = (
-    *(".u64",) * 4,  # addresses of A, B, C and D
-    *(".align 64 .b8",) * 3,  # tensor maps
+    *(".u64",) * 4,  # parameters: addresses of A, B, C and D
+    *(".align 64 .b8",) * 3,  # parameters: tensor maps of A, B and D
     *(".f32",) * 2,
     *(".u32",) * 8,
 )

@@ -136,7 +136,7 @@ def prepared(prepare: Prepare, problem: GroupedProblem, options: Any) -> Sampler
         return sampler if fault is None else fault
     except (CoordGraphError, Unavailable) as error:
         return str(error)
-    except Exception as error:  # the other contenders are still timed; the command fails at its end
+    except Exception as error:  # other contenders are still timed; the command fails at its end
         return f"{FAILED}: {type(error).__name__}: {error}"
 
 

@@ -19,8 +19,8 @@ __all__ = ["Lt", "Product", "find_library"]
 
 COMPUTE_32F, R_32F = 68, 0
 R_TYPES = {"f16": 2, "bf16": 14}
-TRANSA, TRANSB = 3, 4  # cublasLtMatmulDescAttributes_t
-MAX_WORKSPACE_BYTES = 1  # cublasLtMatmulPreferenceAttributes_t
+TRANSA, TRANSB = 3, 4  # values of cublasLtMatmulDescAttributes_t
+MAX_WORKSPACE_BYTES = 1  # a value of cublasLtMatmulPreferenceAttributes_t
 OPERATIONS = {False: 0, True: 1}
 WORKSPACE = 32 << 20
 """Bytes of cuBLASLt's workspace: as NVIDIA recommends for Hopper, and as PyTorch gives cuBLAS."""

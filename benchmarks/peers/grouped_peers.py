@@ -21,7 +21,7 @@ LIBRARY = "codegen.grouped_matmul"
 Prepare = Callable[[GroupedProblem], Launch]
 """A function from a grouped problem to a function that launches it.
 
-It raises Unavailable or CoordGraphError if the contender cannot compute the problem."""
+The function raises Unavailable or CoordGraphError if the contender cannot compute the problem."""
 
 
 def cublas(problem: GroupedProblem) -> Launch:

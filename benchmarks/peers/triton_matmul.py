@@ -20,7 +20,7 @@ from benchmarks.problems.problem import Problem
 __all__ = ["ALIGNMENT", "Config", "Matmul", "configurations", "processors"]
 
 ALIGNMENT = 8
-"""Row lengths must be multiples of it, in elements of 2 bytes: TMA needs multiples of 16 bytes."""
+"""Row lengths must be multiples of this many 2-byte elements: TMA needs multiples of 16 bytes."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ __all__ = ["HIGH", "LOW", "STEP", "log_uniform_shapes"]
 LOW, HIGH = 128, 8192
 """The smallest and largest extent of the problems in the Stream-K paper (arXiv:2301.03598)."""
 STEP = 8
-"""Extents are multiples of it by default, in elements: rows of 16-bit elements are then multiples
-of 16 bytes, as TMA needs."""
+"""Default number of elements of which extents are multiples: rows of 16-bit elements are then
+multiples of 16 bytes, as TMA needs."""
 Range = tuple[int, int]
 
 

@@ -23,7 +23,7 @@ __all__ = [
 DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
 """For each element type: PyTorch's name for it, and a bound on the relative rounding error."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""Layouts, a letter for A and one for B: n is stored row-major, t as the row-major transpose."""
+"""Layouts, a letter for A and one for B. n: stored row-major; t: the transpose is stored so."""
 MIN_SAMPLED_ROWS, ROWS_PER_SAMPLE = 256, 64
 MAX_SETS, MAX_BYTES = 512, 16 << 30
 
@@ -168,7 +168,8 @@ class Problem:
         """
         out = self.sets[0][2]
         out.fill_(math.nan)
-        self.torch.cuda.synchronize()  # `compute` may use another stream than the fill
+        # `compute` may use another stream than the kernel that fills D with NaN
+        self.torch.cuda.synchronize()
         compute()
         self.torch.cuda.synchronize()
         if missing := int(out.isnan().sum()):

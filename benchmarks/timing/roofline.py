@@ -32,7 +32,8 @@ class Roofline:
     def least_seconds(self, m: int, n: int, k: int, element_bytes: int = 2) -> float:
         """A lower bound on the time of a product, in seconds.
 
-        It is the longer of the time to move A, B and D once, and the time of all multiply-adds.
+        The bound is the longer of the time to move A, B and D once, and the time of all
+        multiply-adds.
 
         >>> Roofline(4e12, 800e12).least_seconds(4096, 4096, 4096)
         0.00017179869184

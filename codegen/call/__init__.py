@@ -1,9 +1,9 @@
 """From arrays to a launch: `matmul`, `grouped_matmul`, and `explain`.
 
-A call takes one way, whether it computes one product, a batch or groups. One file for each step:
+One product, a batch and groups take the same steps, one file for each step:
 
 1. `matmul.py` looks the call up by its cache key: shapes, strides, types, device and alignment.
-   A call like an earlier one finds its launch there, and the next four steps are left out.
+   A call with the key of an earlier one launches at once and skips the other steps.
 2. `describe.py` makes a `Call`: the problem as a `Gemm` on a device (`request.py`), views of the
    operands by name, and an `Arrangement` (`arrangement.py`): which arrays the kernel takes
    transposed, expanded or joined.
@@ -11,7 +11,8 @@ A call takes one way, whether it computes one product, a batch or groups. One fi
    `tuning.py` measures) and those of the cost model.
 4. `build.py` compiles the kernel of a plan, once in a process. `try_plans` there is the one place
    that goes on to the next plan, whether a kernel cannot be built or the device refuses it.
-5. `launch.py` calls the kernel with the arranged arrays, and keeps how under the cache key.
+5. `launch.py` launches the kernel with the arranged arrays, and stores the launch function under
+    the cache key.
 
 `explain.py` describes a problem by its sizes and takes step 3 alone. Kernels of every target share
 `arrays.py` (array libraries), `checks.py` (arguments) and `zero_extents.py` (extents of 0).

@@ -1,4 +1,4 @@
-"""The alignment of an array, which decides which program of a kernel can use it."""
+"""The alignment of an array's address and strides, which decides whether TMA can copy it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["alignment_of"]
 def alignment_of(view: TensorView) -> int:
     """The largest power of two, up to 16, that divides an array's address and strides in bytes.
 
-    It is 1 if a stride is not positive, as where all matrices of a batch are one.
+    The result is 1 if a stride is not positive, such as the stride of 0 of an expanded matrix.
     """
     size = dtype(view.dtype).bytes
     steps = [view.shape[-1]]

@@ -19,9 +19,9 @@ from coordgraph.parameters import LARGEST_SIZE
 __all__ = ["Arrangement", "Launch", "Prepared"]
 
 MATRIX, MATRICES = 2, 3
-"""Axes of a matrix, and of a batch of matrices."""
+"""MATRIX: number of axes of a matrix. MATRICES: number of axes of a batch of matrices."""
 NEITHER = (False, False)
-"""Neither A nor B."""
+"""The value of a pair of flags, one for A and one for B, of which neither is set."""
 
 
 Launch = Callable[..., Any]
@@ -81,7 +81,7 @@ class Arrangement:
                     "flatten those before the last two into one"
                 )
         if min(len(a), len(b)) < MATRIX:
-            return cls()  # `describe` refuses it later
+            return cls()  # `describe` reports the missing axes later
         # Checked before anything is rearranged, so that the message has the caller's shapes.
         sizes = product_sizes(a, b, transpose_a, transpose_b)
         transpose = views["A"].is_transposed, views["B"].is_transposed
@@ -101,20 +101,20 @@ class Arrangement:
 
     @property
     def rearranges(self) -> bool:
-        """Whether the kernel gets arrays that are neither the caller's nor their transposes."""
+        """Whether an array must be expanded or joined before the kernel takes it."""
         return self.as_one_product or any(self.expand)
 
     @property
     def changes(self) -> bool:
-        """Whether the kernel gets other arrays than the caller's."""
+        """Whether an array must be transposed, expanded or joined before the kernel takes it."""
         return self.rearranges or any(self.transpose)
 
     def operands(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
         """A, B, C and D as the kernel takes them, from the caller's.
 
         Raises:
-            LaunchError: C or D does not have the shape of the batch, or no way is known to expand
-                an array of its library.
+            LaunchError: C or D does not have the shape of the batch, or arrays of A's or B's
+                library cannot be expanded.
         """
         if self.as_one_product:
             for name, array in (("c", c), ("out", out)):

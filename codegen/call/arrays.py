@@ -1,4 +1,4 @@
-"""Arrays of other libraries: PyTorch, CuPy, JAX, numpy, and whatever speaks DLPack.
+"""Arrays of other libraries: PyTorch, CuPy, JAX, NumPy, and any library that exports DLPack.
 
 No library is imported here: the type of an array names its library, which the caller has imported.
 There is one class for each library; `library` finds the class for an array.
@@ -25,7 +25,7 @@ PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
 
 
 class Library:
-    """An array library, known by DLPack and the CUDA array interface alone."""
+    """An array library of which only DLPack or the CUDA array interface is used."""
 
     waits = False
     """The library cannot be given a CUDA stream to wait for: `finish` must follow each launch."""
@@ -81,7 +81,7 @@ class Library:
         """A batch of `count` matrices, each of which is the given one.
 
         Raises:
-            LaunchError: no function of the library is known that expands an array.
+            LaunchError: arrays of this library cannot be expanded.
         """
         raise LaunchError(
             f"no way is known to expand a {type(array).__name__}: pass a matrix for each product"
@@ -148,7 +148,7 @@ class _Torch(Library):
             layout = array.is_contiguous() or array.stride()
             key = (array.shape, array.dtype, array.device, layout)
             return key, array.data_ptr()
-        except RuntimeError as error:  # a tensor without memory: sparse, fake or functional
+        except RuntimeError as error:  # sparse, fake and functional tensors have no address
             raise LaunchError(f"{what} has no memory of its own: {error}") from error
 
     def address(self, array: Any) -> int:
@@ -237,7 +237,7 @@ _found: dict[type, Library] = {TensorView: _Raw()}
 
 
 def library(array: Any) -> Library:
-    """The library of an array, by the top-level package of its type or of one it derives from."""
+    """The library of an array, by the top-level package of its type or of a base class."""
     kind = type(array)
     known = _found.get(kind)
     if known is None:
@@ -261,7 +261,7 @@ def stream_handle(stream: Any) -> int:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of an array without gaps, in elements."""
+    """The strides, in elements, of a row-major array with these extents and without gaps."""
     strides = [1]
     for extent in reversed(shape[1:]):
         strides.append(strides[-1] * extent)

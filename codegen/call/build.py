@@ -32,7 +32,7 @@ def try_plans(
     use: Callable[[Plan, Kernel], T],
     count: int = 1,
 ) -> list[T]:
-    """Call `use` with one plan after another and its kernel, until it succeeded `count` times.
+    """Call `use` with each plan and its kernel in turn, until `use` has succeeded `count` times.
 
     A plan is skipped if its kernel cannot be built, or if `use` raises CodegenError because the
     device refuses the code, for example when registers spill. Such a kernel is not tried again.
@@ -98,7 +98,7 @@ def kernel_of(plan: Plan, request: PlanRequest) -> Kernel:
 
 
 def _refuse(kernel: Kernel, error: CodegenError) -> None:
-    """Replace a cached kernel by an error, which later requests raise."""
+    """Replace a cached kernel by an error; later requests for that kernel raise the error."""
     with _lock:
         _kernels.update({key: error for key, known in _kernels.items() if known is kernel})
 

@@ -167,7 +167,7 @@ def problem_parameters(
 
 
 def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
-    """Size parameters of groups that share no extent: the lengths of the vectors of matrices."""
+    """Values of size parameters, from vectors that pack matrices of different m, n and k."""
     given_offsets = views[OFFSETS]
     offsets = given_offsets.shape
     if len(offsets) != 2 or offsets[0] != len(AXES) or not offsets[1]:
@@ -175,7 +175,7 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
             f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
             "where each group begins, and where the last ends"
         )
-    if not given_offsets.contiguous:  # a launch computes the addresses of its rows
+    if not given_offsets.contiguous:  # a launch computes the address of each of its rows
         raise LaunchError(
             f"offsets is not contiguous row-major (strides {given_offsets.strides}); pass a "
             "contiguous copy"
@@ -187,7 +187,7 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
 
 
 def rows_of_offsets(gemm: GemmProblem, offsets: Any) -> dict[str, Any]:
-    """The entries of each table of offsets by its name, from the argument `offsets` of a call."""
+    """The rows of a call's argument `offsets`, by the names of the graph's tables of offsets."""
     if offsets is None:
         return {}
     if not gemm.diagonal:
@@ -285,7 +285,7 @@ def _other_kernel(tensor: Tensor, view: TensorView) -> str:
 
 def _check_layout(tensor: Tensor, view: TensorView) -> None:
     if 0 in view.shape:
-        return  # without elements, strides do not matter
+        return  # strides of an array without elements do not matter
     name = label(tensor.name)
     turned = {"A": "transpose_a=…", "B": "transpose_b=…"}.get(tensor.name)
     matrices = tensor.strides is not None

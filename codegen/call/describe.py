@@ -20,7 +20,7 @@ from coordgraph.validation import flag
 __all__ = ["ALIGNED", "Call", "array_key", "check_offsets", "describe"]
 
 ALIGNED = 15
-"""TMA needs addresses that are multiples of 16 bytes: these low bits must be zero."""
+"""Mask of an address: TMA needs multiples of 16 bytes, so these low bits must be zero."""
 _ONE_AXIS = tuple(axis for axis in GROUP_AXES if len(axis) == 1)
 
 
@@ -58,7 +58,7 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
                 keys.append((array.shape, array.strides, array.dtype))
                 continue
         except AttributeError:
-            numpy_view(array, name)  # refuses numpy objects that are not arrays
+            numpy_view(array, name)  # raises LaunchError for numpy objects that are not arrays
         view = home.view(array, name)
         keys.append((view.shape, view.strides, view.dtype, view.device, view.pointer & ALIGNED))
     on_host = library(inputs["a"]).on_host
@@ -74,12 +74,12 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
 
 
 def check_offsets(offsets: Any) -> None:
-    """Refuse offsets that are not an array.
+    """Raise LaunchError if the offsets of groups are not an array.
 
     A list is refused, because `numpy.asarray` would turn it into 64-bit integers on the host.
 
     Raises:
-        LaunchError: they are missing, or a Python sequence.
+        LaunchError: the offsets are missing, or are a Python sequence.
     """
     if offsets is None:
         raise LaunchError(NO_OFFSETS)
@@ -191,7 +191,8 @@ def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRe
     except VerifyError as error:  # an extent is larger than kernels support
         raise LaunchError(str(error).removeprefix("Gemm: ")) from error
     wide = (x for x in gemm.operands if x != "C" and gemm.axes[x] == "mn")
-    reads_c = beta != 0 or any(x in views for x in wide)  # as many elements as C has
+    # Operands with an element for every element of D need as many registers as C.
+    reads_c = beta != 0 or any(x in views for x in wide)
     batches = max(sizes.get("batches", sizes.get("groups", 1)), 1)
     device = views["A"].device
     if device is None:

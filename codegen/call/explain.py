@@ -52,15 +52,15 @@ class ByRule:
     heading: tuple[str, ...] = field(default=(), compare=False)
 
     legend = ""
-    """The table has no times, so there is nothing to say about it."""
+    """The sentence on the units of the table's times: empty, because the table has no times."""
 
     @property
     def best(self) -> ByRule:
-        """This object, which has the attribute `plan`, like `Explanation.best`."""
+        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
         return self
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data for JSON, with the keys of `Explanation.as_data`."""
+        """The explanation as plain data for JSON, with the keys of `Explanation.as_data`."""
         m, n, k = sizes(self.problem)
         return {
             "problem": {
@@ -130,11 +130,11 @@ class Tuned:
 
     @property
     def best(self) -> Tuned:
-        """This object, which has the attribute `plan`, like `Explanation.best`."""
+        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
         return self
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data for JSON: that of the prediction, and measured seconds under `tuned`."""
+        """The prediction as plain data for JSON, with the measured seconds under `tuned`."""
         times = [
             {"plan": str(plan), "seconds": seconds, "predicted": predicted}
             for (plan, seconds), predicted in zip(self.measured.times, self.predicted, strict=True)
@@ -203,8 +203,9 @@ def explain(
         transpose_a, transpose_b: whether the array holds the transpose.
         device: `cpu`, or a GPU's name: one of this machine, or a model of
             `codegen.call.known_gpus` by its full name or a short one, such as `H100`. The default
-            is a GPU of this machine, else the measured one; `cpu` for types and layouts that GPUs
-            cannot multiply. The heading says which was taken and why.
+            is a GPU of this machine, else the GPU on which the cost model was measured; `cpu` for
+            types and layouts that GPUs cannot multiply. The heading says which device was assumed
+            and why.
         count: number of plans to list.
         batches: number of products of that size in a batch; None for a single product.
         reads_c: whether C is added (beta is not 0); large tiles have no registers for it.
@@ -242,7 +243,11 @@ def explain_problem(
     on = _request(problem, device, here)
     found = replace(on, reads_c=reads_c, batches=batches)
     if found.target != CPU and refusal is not None:
-        raise CodegenError(f"matmul has no code for it on {found.device}: {refusal}")
+        raise CodegenError(
+            f"codegen.matmul has no code for this problem on {found.device}: "
+            f"{refusal.partition(';')[0]}; for the CPU, explain device='cpu' and pass numpy arrays "
+            "to matmul"
+        )
     heading = (*_heading(found), f"device   {_device_text(found)}{assumed}", _code_text(found))
     if (constants := found.constants) is not None:
         prediction = explain_plans(problem, constants, count, batches=batches, reads_c=reads_c)
@@ -254,7 +259,7 @@ def explain_problem(
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
-    """Why a device was taken that the caller did not name, as the end of a line."""
+    """Why `explain` assumed this device although the caller named none: the end of its line."""
     if refusal is not None:
         return f", assumed: no GPU can be used, since {refusal}"
     if here:
@@ -263,7 +268,7 @@ def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
 
 
 def _heading(found: PlanRequest) -> list[str]:
-    """The problem: extents, types, and how A and B are given."""
+    """Lines about the problem: extents, element types, and whether A and B are transposed."""
     gemm, (m, n, k) = found.gemm, sizes(found.gemm)
     count = f"{found.batches} products of " if gemm.leading else ""
     kinds = f"{gemm.dtype} to {gemm.out_dtype}, sums in {gemm.accumulator}"
@@ -327,7 +332,7 @@ def _here() -> Iterator[Device]:
     from codegen.targets.nvptx.driver import device, device_count
 
     for number in range(device_count()):
-        with suppress(CodegenError):  # too old
+        with suppress(CodegenError):  # the GPU is too old for the kernels
             yield device(number)
 
 

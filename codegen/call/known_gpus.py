@@ -1,4 +1,4 @@
-"""GPUs that can be named where they are not in the machine, with their short names.
+"""GPU models that a caller may name although this machine does not have them.
 
 The numbers of SMs and the compute capabilities are those of NVIDIA's architecture white papers and
 data sheets.
@@ -20,7 +20,7 @@ class KnownGpu(NamedTuple):
         name: its name, as the driver reports it.
         capability: compute capability times ten: 90 for 9.0.
         processors: number of SMs.
-        others: further names by which it is known.
+        others: further names of the model.
     """
 
     name: str
@@ -49,17 +49,17 @@ KNOWN_GPUS = (
     KnownGpu("NVIDIA B200", 100, 148),
     KnownGpu("NVIDIA GeForce RTX 5090", 120, 170),
 )
-"""Models, the commonest of a short name first: `H100` is the first whose name begins with it."""
+"""GPU models. A short name means the first model that it fits, so the commonest comes first."""
 MAKERS = {"nvidia", "geforce", "tesla", "rtx"}
-"""Words that names may leave out."""
+"""Words of a full name that a short name may leave out."""
 
 
 def matching(name: str, known: Iterable[str]) -> str | None:
-    """The first of the known names that a short name may stand for, or None.
+    """The first of the known GPU names that a short name may stand for, or None.
 
-    Upper and lower case are alike, and `NVIDIA`, `GeForce`, `Tesla` and `RTX` may be left out. The
-    model, such as `H100`, must be there; each further word must begin a word of the known name, so
-    that `A100 SXM` stands for `NVIDIA A100-SXM4-80GB`.
+    Case is ignored, and `NVIDIA`, `GeForce`, `Tesla` and `RTX` may be left out. The model, such as
+    `H100`, must be there; each further word must begin a word of the known name, so that `A100 SXM`
+    stands for `NVIDIA A100-SXM4-80GB`.
     """
     model, *more = _words(name) or ("",)
     for candidate in known:

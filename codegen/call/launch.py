@@ -1,4 +1,4 @@
-"""Launch a kernel with the arrays of a call, the first time that a call with its key is made."""
+"""The first launch for a cache key: choose a plan, build its kernel and prepare later launches."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def first_launch(
         tune_plans(call.request, call.views, stream)
     try:
         (d,) = try_plans(call.request, plan, launch)
-    except ArgumentMismatch as error:  # without the advice to compile another kernel
+    # The advice on `Gemm(…)` is omitted, because it is for callers of kernels.
+    except ArgumentMismatch as error:
         raise LaunchError(error.problem) from None
     return d

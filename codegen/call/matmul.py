@@ -90,8 +90,9 @@ def matmul(
             transpose_b=transpose_b,
         )
     try:
-        # These are attributes of PyTorch's tensors. Of an address only the alignment matters, for
-        # TMA. A batch can be computed as one product only if C and D have no gaps.
+        # The cache key is made of attributes that PyTorch's tensors have. Of an address only the
+        # alignment is in the key, because TMA depends on it. Whether C and D have gaps is in the
+        # key, because a batch without gaps can be computed as one product.
         shape = a.shape
         key: Hashable = (
             shape,
@@ -114,7 +115,7 @@ def matmul(
         key = (arrays, beta == 0, transpose_a, transpose_b, plan)
     try:
         prepared = None if tune else _prepared.get(key)
-    except (TypeError, ValueError):  # an option that `first_launch` refuses has no hash or truth
+    except (TypeError, ValueError):  # an unhashable option; `first_launch` reports it
         prepared = None
     try:
         if prepared is not None:
@@ -123,7 +124,7 @@ def matmul(
             right = library(b).transposed(b) if swap_b else b
             return launch(left, right, c, out, alpha, beta, stream)
     except (ArgumentMismatch, CodegenError):
-        pass  # `first_launch` says what is wrong, or tries the next plan
+        pass  # `first_launch` reports the error, or tries the next plan
     return first_launch(
         _prepared,
         key,
@@ -172,7 +173,7 @@ def _with_epilogue(
             right = library(b).transposed(b) if swap_b else b
             return launch(left, right, c, out, *scalars, **groups, **operands)
     except (ArgumentMismatch, CodegenError):
-        pass  # `first_launch` says what is wrong, or tries the next plan
+        pass  # `first_launch` reports the error, or tries the next plan
     every = {**matrices, **groups, **arrays}
     return first_launch(
         _prepared, key, every, scalars, numbers=numbers, epilogue=epilogue, **options
@@ -259,7 +260,7 @@ def grouped_matmul(
         key = ("groups", arrays, group_axis, beta == 0, *transposes, plan)
     try:
         prepared = _prepared.get(key)
-    except (TypeError, ValueError):  # an option that `first_launch` refuses has no hash or truth
+    except (TypeError, ValueError):  # an unhashable option; `first_launch` reports it
         prepared = None
     try:
         if prepared is not None:
@@ -268,7 +269,7 @@ def grouped_matmul(
             right = library(b).transposed(b) if swap_b else b
             return launch(left, right, c, out, alpha, beta, stream, offsets=offsets)
     except (ArgumentMismatch, CodegenError):
-        pass  # `first_launch` says what is wrong, or tries the next plan
+        pass  # `first_launch` reports the error, or tries the next plan
     return first_launch(
         _prepared,
         key,

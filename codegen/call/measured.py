@@ -27,7 +27,7 @@ __all__ = ["Measured", "forget", "remember", "remembered"]
 FILE, LOCK, MOST_ENTRIES, LONGEST_WAIT = "tuned.json", "tuned.lock", 5000, 20.0
 
 _known: dict[str, dict[str, float]] = {}
-"""For the key of each problem, seconds of a launch by the text of the plan, the fastest first."""
+"""For each problem's key: seconds of a launch by the plan's text, the fastest plan first."""
 _read_from: Path | None = None
 _lock = threading.RLock()
 
@@ -58,7 +58,7 @@ def remembered(request: PlanRequest) -> Measured | None:
         return None
     try:
         return Measured(tuple((Plan.parse(text), seconds) for text, seconds in times.items()))
-    except CoordGraphError:  # the file was edited: this is no plan
+    except CoordGraphError:  # the file was edited, and this text is not a plan
         return None
 
 
@@ -74,7 +74,8 @@ def remember(request: PlanRequest, seconds: Mapping[Plan, float]) -> None:
         return
     import filelock
 
-    with suppress(OSError, NotImplementedError):  # not writable, not lockable, or a wait too long
+    # The file may be read-only, impossible to lock, or locked for too long.
+    with suppress(OSError, NotImplementedError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with filelock.FileLock(folder / LOCK, timeout=LONGEST_WAIT):
             entries = _entries(folder)
@@ -96,7 +97,7 @@ def forget() -> None:
 
 
 def _read() -> None:
-    """Read the file once, and again if the folder of the cache has changed."""
+    """Read the file of measured times, unless it was read from the current cache folder before."""
     global _read_from
     folder = cache_directory()
     if folder == _read_from:

@@ -27,7 +27,7 @@ def check_overlap(views: Mapping[str, TensorView]) -> None:
 
 
 def _overlap(one: TensorView, other: TensorView) -> str:
-    """How the memory of two arrays overlaps, as text with a place for a name; '' if it does not."""
+    """How the memory of two arrays overlaps, as a format string for a name; '' if not at all."""
     if not (one.bytes and other.bytes):
         return ""
     apart = other.pointer - one.pointer

@@ -59,7 +59,7 @@ class PlanRequest:
 
     @property
     def lowering(self) -> Lowering | None:
-        """The best lowering of the target for the alignment of A and B; None on the CPU.
+        """The fastest lowering of the GPU for the alignment of A and B; None on the CPU.
 
         The lowering may still refuse the element types, or the tiles of a plan.
         """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["MEASURED", "tune_plans"]
 
 MEASURED = 12
-"""Number of plans that are timed."""
+"""The largest number of plans that are measured for a problem."""
 COLD_BYTES, MOST_SETS = 192 << 20, 8
 """COLD_BYTES: total size of the copies of the operands that launches alternate between, so that the
 L2 cache holds none of them. MOST_SETS: largest number of copies."""
@@ -44,8 +44,8 @@ COMPARED_ROWS = 256
 def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: Any) -> None:
     """Measure the most promising plans for a call, unless they were measured before.
 
-    The times are kept, and `codegen.call.choose` prefers the fastest plan from then on. Nothing is
-    measured on the CPU, for products without elements, or if there is only one plan.
+    The times are stored, and `codegen.call.choose` prefers the fastest plan from then on. Nothing
+    is measured on the CPU, for products without elements, or if there is only one plan.
 
     Args:
         request: the problem and the device.
@@ -125,7 +125,7 @@ class _Bench:
         like = TensorView(0, shape, row_major(shape), kind, memory.device.ordinal)
         size = views["A"].bytes + views["B"].bytes + like.bytes
         count = min(max(-(-COLD_BYTES // size), 2), MOST_SETS)
-        cuda("cuCtxSynchronize")  # A and B may still be written, on whatever stream
+        cuda("cuCtxSynchronize")  # kernels on any stream may still be writing A and B
         self.sets = [
             (self._copy(views["A"]), self._copy(views["B"]), self._empty(like))
             for _ in range(count)
@@ -161,7 +161,7 @@ class _Bench:
         from codegen.targets.nvptx.driver import cuda
 
         d = self.sets[0][2]
-        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # NaN
+        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # every float of D becomes NaN
         cuda("cuCtxSynchronize")
         self.turn = 0
         self.launch(plan, kernel)

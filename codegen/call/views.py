@@ -17,7 +17,7 @@ LABELS = {**ARRAYS, **dict.fromkeys((OFFSETS, *OFFSETS_OF.values()), "offsets")}
 
 
 def label(tensor: str) -> str:
-    """The name of a call's argument for a tensor: `a` for A, `bias` for bias."""
+    """The name of the argument that passes a tensor to a call: `a` for A, `bias` for bias."""
     return LABELS.get(tensor, tensor)
 
 
@@ -63,7 +63,7 @@ class TensorView:
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """The contiguous blocks of memory: bytes from one to the next (0 if single), and of each.
+        """Bytes from one contiguous block to the next (0 for a single block), and bytes of a block.
 
         In a batch with gaps each matrix is a block, and must be contiguous; other arrays are one
         block.
@@ -74,7 +74,7 @@ class TensorView:
 
     @property
     def contiguous(self) -> bool:
-        """Row-major without gaps; the stride of an axis of one element means nothing."""
+        """Whether an array is row-major without gaps; strides of axes of extent 1 are ignored."""
         if 0 in self.shape:
             return True
         expected = 1
@@ -86,9 +86,9 @@ class TensorView:
 
     @property
     def is_transposed(self) -> bool:
-        """Whether a matrix, or each of a batch, is not row-major, but its transpose is."""
+        """Whether a matrix, or each matrix of a batch, is not row-major while its transpose is."""
         (rows, columns), (row_step, column_step) = self.shape[-2:], self.strides[-2:]
-        # The stride of an axis of one element means nothing.
+        # The stride of an axis of extent 1 is arbitrary, so it is ignored.
         row_major = (rows == 1 or row_step == columns) and (columns == 1 or column_step == 1)
         column_major = (columns == 1 or column_step == rows) and (rows == 1 or row_step == 1)
         return column_major and not row_major and rows * columns > 0

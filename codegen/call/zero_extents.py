@@ -32,8 +32,9 @@ __all__ = [
 
 COUNTS = ("m", "n", "batches", "groups", "elements_d")
 VECTORS = ("elements_a", "elements_b")
-"""Parameters with the elements of A and of B, if these are vectors that hold matrices of groups
-with extents of their own."""
+"""Size parameters: lengths of A and of B where these are vectors that pack the matrices of groups
+of different m, n and k.
+"""
 
 
 def writes_nothing(sizes: Mapping[str, int]) -> bool:
@@ -58,7 +59,7 @@ def extents(graph: KernelGraph, tensor: str, sizes: Mapping[str, int]) -> tuple[
 def operands_of_depth(
     graph: KernelGraph, sizes: Mapping[str, int], depth: int
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of A and B with k = `depth`; vectors of matrices get at least `depth` entries."""
+    """Shapes of A and B with k = `depth`; vectors of matrices have at least `depth` elements."""
     vectors = {name: max(depth, sizes[name]) for name in VECTORS if name in sizes}
     deep = {**sizes, "k": depth, **vectors}
     return {name: extents(graph, name, deep) for name in "AB"}
@@ -70,7 +71,7 @@ def of_depth(gemm: GemmProblem, given: Operands) -> Operands:
         return given
     return replace(
         given, scalars={**given.scalars, "alpha": 0}
-    )  # 0 is of integers and floats alike
+    )  # an int, because it converts to every scalar type
 
 
 def new_output(graph: KernelGraph, sizes: Mapping[str, int]) -> Array:

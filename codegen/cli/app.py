@@ -10,22 +10,25 @@ import typer
 from typer.core import TyperGroup
 
 from codegen.cli.compiling import compile_command
+from codegen.cli.diff import diff
 from codegen.cli.doctor import doctor
 from codegen.cli.errors import ExitCode, describe, exit_code, notes
 from codegen.cli.evaluate import evaluate_command
+from codegen.cli.explain_index import explain_index
 from codegen.cli.listing import explain, passes
 from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
 from codegen.cli.run import run
 from codegen.cli.show import show
 from codegen.cli.simulate import simulate_command
+from codegen.cli.verify import verify
 from coordgraph import __version__
 
 __all__ = ["Commands", "app", "main"]
 
 
 class Commands(TyperGroup):
-    """The command group. It turns an error into a message or a JSON document, and an exit code."""
+    """The command group: reports an error as a message or as JSON, and returns an exit code."""
 
     def main(
         self,
@@ -40,7 +43,8 @@ class Commands(TyperGroup):
         arguments = [argument for argument in arguments if argument != "--debug"]
         as_json = "--json" in arguments
         try:
-            # With --json, typer raises usage errors too, so that they are printed as JSON.
+            # With --json, typer must raise usage errors and not print them, so that they are
+            # printed as JSON.
             status = super().main(
                 arguments, *rest, standalone_mode=standalone_mode and not as_json, **extra
             )
@@ -78,9 +82,9 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "[dim]Exit codes: 0 success; 1 the check failed; 2 wrong arguments; 3 a graph, a pass or "
-        "the parser refused the input; 4 the target, a tool or enough memory is not available; "
-        "70 a bug in coordgraph.[/]"
+        "[dim]Exit codes: 0 success; 1 the check failed, or graphs differ; 2 wrong arguments; 3 a "
+        "graph, a pass or the parser refused the input; 4 the target, a tool or enough memory is "
+        "not available; 70 a bug in coordgraph.[/]"
     ),
 )
 
@@ -121,7 +125,10 @@ for _name, _command, _panel in (
     ("simulate", simulate_command, "Kernels"),
     ("show", show, "Graphs"),
     ("eval", evaluate_command, "Graphs"),
+    ("explain-index", explain_index, "Graphs"),
+    ("diff", diff, "Graphs"),
     ("opt", opt, "Graphs"),
+    ("verify", verify, "Graphs"),
     ("passes", passes, "Help"),
     ("explain", explain, "Help"),
     ("doctor", doctor, "Help"),

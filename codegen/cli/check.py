@@ -19,7 +19,7 @@ __all__ = ["Check", "Inputs", "make_inputs", "poisoned", "poisoned_output"]
 Array = npt.NDArray[Any]
 
 SLACK = 16
-"""Tolerance as a multiple of the error of √k random roundings: schedules split and reorder sums."""
+"""Tolerance as a multiple of the error expected from rounding; schedules split and reorder sums."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,15 @@ class Inputs:
     alpha: float
     beta: float
     offsets: Array | None = None
-    """Where groups begin; None where there are none."""
+    """The start of each group along its axis and the end of the last; None for problems without
+    groups.
+    """
 
 
 def make_inputs(
     problem: Problem, alpha: float, beta: float, seed: int, products: Products | None = None
 ) -> Inputs:
-    """Random matrices for a problem: floats from N(0, 1), integers uniform over their type.
+    """Random matrices for a problem: floats from N(0, 1), integers uniform over their type's range.
 
     Args:
         problem: the problem with its sizes.
@@ -66,7 +68,7 @@ def make_inputs(
 
 
 def poisoned_output(products: Products, kind: str) -> Array:
-    """An array for D of all products, of the value of `poisoned`."""
+    """An array for D of all products, filled with the bits of `poisoned`."""
     shapes = products.shapes_of("D")
     return _poisoned(
         products.joined([np.empty(shape, numpy_dtype(kind)) for shape in shapes]), kind
@@ -74,7 +76,7 @@ def poisoned_output(products: Products, kind: str) -> Array:
 
 
 def poisoned(rows: int, columns: int, kind: str) -> Array:
-    """A matrix filled with bits that no result has, so that elements not written are found."""
+    """A matrix of bits that no result has, so that elements which a kernel missed are found."""
     return _poisoned(np.empty((rows, columns), numpy_dtype(kind)), kind)
 
 
@@ -90,8 +92,8 @@ def _bits(array: Array) -> Array:
 def _poison(kind: str) -> int:
     """The bits of a poisoned element: for floats a NaN that arithmetic does not produce.
 
-    All bits but the last are set, which is a NaN in every float type. For integers it is the least
-    value, which sums of products reach only if they overflow.
+    In floats all bits but the last are set, which is a NaN in every float type. For integers the
+    bits are the least value, which sums of products reach only if they overflow.
     """
     bits = dtype(kind).bits
     return (1 << bits) - 2 if dtype(kind).is_float else 1 << (bits - 1)
@@ -121,7 +123,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the error is within the tolerance, and every element is written and right."""
+        """Whether `error` is within `tolerance`, and every element is written and correct."""
         # `not error > tolerance` would accept NaN.
         return self.error <= self.tolerance and not self.wrong and not self.unwritten
 
@@ -176,7 +178,8 @@ class _Difference:
         k, b64 = b.shape[0], b.astype(np.float64)
         out = dtype(self.out_dtype).roundoff
         accumulator = dtype(dtype(self.dtype).accumulator).roundoff
-        # Sums of k products of N(0, 1) are about √k, so a rounding error is about √k · roundoff.
+        # A sum of k products of N(0, 1) values is about √k, so each of its k additions is off by
+        # about √k · roundoff. Errors of random sign add up to √k of that: k · roundoff.
         floor = SLACK * accumulator * k * (abs(alpha) + abs(beta))
         rows = max(1, (1 << 24) // max(d.shape[1], k, 1))
         for first in range(0, d.shape[0], rows):

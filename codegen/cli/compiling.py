@@ -149,10 +149,11 @@ def compile_command(
 
 
 def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...], str]:
-    """The instructions of the code that is written, why it has no better ones, and a call's.
+    """The matrix instructions of the written code, why it has no faster ones, and those of a call.
 
-    The code is that for matrices whose rows are multiples of 16 bytes. Where rows of the given
-    sizes are not, a call takes other code of the kernel; the last text then names its instructions.
+    The written code needs matrices whose rows are multiples of 16 bytes. For other sizes a call
+    runs another program of the kernel, and the last text names that program's instructions;
+    otherwise the last text is empty.
     """
     notes: tuple[str, ...] = getattr(kernel, "lowering_notes", ())
     family, at_call = kernel.instruction_family, made.instructions(kernel)[0]
@@ -160,7 +161,7 @@ def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...]
 
 
 def _possible(wanted: list[Emit], target: str) -> None:
-    """Refuse documents that the target does not have, before anything is compiled.
+    """Raise CodegenError, before compiling, if the target does not have a requested document.
 
     Raises:
         CodegenError: the target has no such document.
@@ -258,7 +259,7 @@ def _print(head: dict[str, str], report: dict[str, Any], files: dict[Emit, Path]
         if text:
             table.add_row(label, Text(text))
     ptxas = report.pop("ptxas", {})
-    if "note" in report:  # why there is no report of ptxas
+    if "note" in report:  # the reason why ptxas has not run
         report["ptxas"] = report.pop("note")
     for label, value in report.items():
         table.add_row(label.replace("_", " "), Text(str(value)))

@@ -1,4 +1,4 @@
-"""What the shell completes: names of passes in pipelines, and targets.
+"""Shell completion of targets and of the names of passes in pipelines.
 
 `coordgraph --install-completion` installs it.
 """
@@ -13,17 +13,17 @@ __all__ = ["names_of_passes", "pipelines", "schedules", "targets"]
 
 
 def targets(incomplete: str) -> list[str]:
-    """The targets that begin like this, without loading what they need."""
+    """The targets whose names begin with the incomplete text; imports no code generator."""
     return _beginning(incomplete, TARGET_NAMES)
 
 
 def names_of_passes(incomplete: str) -> list[str]:
-    """The passes that begin like this: those of this library and of installed distributions."""
+    """The passes, also of installed distributions, whose names begin with the incomplete text."""
     return _beginning(incomplete, registered_passes())
 
 
 def pipelines(incomplete: str) -> list[str]:
-    """The pipeline text with each pass that its last name may become; nothing inside `{…}`."""
+    """Completions of a pipeline by the passes that its last name begins; none inside `{…}`."""
     before, comma, name = incomplete.rpartition(",")
     if incomplete.count("{") > incomplete.count("}"):
         return []
@@ -31,7 +31,7 @@ def pipelines(incomplete: str) -> list[str]:
 
 
 def schedules(incomplete: str) -> list[str]:
-    """As `pipelines`, with the passes that graphs without a lowering take."""
+    """Completions as by `pipelines`, without passes that need an already scheduled graph."""
     later = {name for name, kind in registered_passes().items() if "scheduled" in kind.requires}
     return [text for text in pipelines(incomplete) if text.rpartition(",")[2] not in later]
 

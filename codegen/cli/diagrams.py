@@ -1,4 +1,4 @@
-"""The mermaid texts that `coordgraph run` leaves, and the folder in which it leaves them."""
+"""Writes the mermaid diagrams of `coordgraph run` to a folder of the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FOLDER", "MOST_FILES", "write_diagrams"]
 FOLDER = "diagrams"
 """The folder of diagrams inside the cache directory."""
 MOST_FILES = 400
-"""The most files that are kept there; the oldest are deleted."""
+"""The largest number of diagram files in the folder; the oldest are deleted."""
 LONGEST_NAME, DIGEST_LETTERS = 80, 10
 PARTS = ("coordinates", "control")
 
@@ -23,20 +23,21 @@ PARTS = ("coordinates", "control")
 def write_diagrams(graph: KernelGraph, name: str, folder: Path | None) -> dict[str, Path]:
     """Write the mermaid texts of a graph; return their paths by part.
 
-    The names of the files have a digest of the texts, so graphs do not overwrite each other's.
+    File names contain a digest of the texts, so the diagrams of other graphs are not overwritten.
 
     Args:
         graph: the graph to draw.
         name: the beginning of the names of the files.
-        folder: where to write them. None means the cache directory, where `COORDGRAPH_CACHE=off`
-            leaves nothing, and a new temporary folder if that directory cannot be written to.
+        folder: where to write them. None means the cache directory, or a new temporary folder if
+            the cache directory cannot be written to; with `COORDGRAPH_CACHE=off` None writes
+            nothing.
     """
     texts = {part: getattr(graph, part).mermaid() for part in PARTS}
     if folder is not None:
         return _write(texts, name, folder)
     from codegen.cache import cache_directory
 
-    with suppress(OSError, RuntimeError):  # there is no home, or it cannot be written to
+    with suppress(OSError, RuntimeError):  # there is no home directory, or it is read-only
         cached = cache_directory()
         if cached is None:
             return {}
@@ -58,7 +59,7 @@ def _write(texts: dict[str, str], name: str, folder: Path) -> dict[str, Path]:
 
 
 def _trim(folder: Path) -> None:
-    """Delete the oldest diagrams where there are too many."""
+    """Delete the oldest diagrams of a folder with more than `MOST_FILES`."""
     files = sorted(folder.glob("*.mmd"), key=lambda path: path.stat().st_mtime_ns)
     for path in files[:-MOST_FILES]:
         with suppress(OSError):

@@ -28,20 +28,21 @@ Status = Literal["ok", "absent", "failed"]
 NEEDED = ("numpy", "sympy", "networkx", "llvmlite", "ml_dtypes", "typer", "rich")
 HELPFUL = ("cuda-bindings", "cuda-core", "torch", "cupy", "jax")
 ALSO_AS = {"cupy": ("cupy-cuda13x", "cupy-cuda12x")}
-"""The names of distributions that install a package, where they differ from the package's."""
+"""For each package, the names of its distributions, where they differ from the package's name."""
 FEATURES = (
     *("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bf16", "amx-bf16"),
     *("neon", "fullfp16", "bf16", "sve"),
 )
 SIZES = (150, 140, 256)
-"""m, n and k of the products: no multiples of the default tile, whose workgroups share tiles."""
+"""m, n and k of the checked products: no multiples of the default tile, so tiles are partly empty.
+"""
 
 
 @dataclass(frozen=True)
 class Finding:
     """One line of the report: what was examined, whether it works, and the details.
 
-    `needed` says that coordgraph does not work without it.
+    `needed` means that coordgraph does not work without the examined part.
     """
 
     name: str
@@ -116,7 +117,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def import_name(name: str) -> Finding:
-    """Whether `import name` finds the package of this distribution, here and in other programs."""
+    """Check that `import name` finds this distribution's package, here and in other programs."""
     title, own = f"import {name}", import_names.package_folder(name)
     if reason := import_names.hidden([name]):
         return Finding(title, "failed", reason, needed=True)
@@ -190,7 +191,7 @@ def _targets() -> Iterator[Finding]:
 
 
 def _one_for_each_lowering() -> list[str]:
-    """The oldest registered architecture for each best lowering: all others have the same code."""
+    """For each lowering that is some architecture's fastest, the oldest such architecture."""
     from codegen.architectures import architecture_of, names
 
     found: dict[str, str] = {}
@@ -229,7 +230,7 @@ def _kernel(target: str, dtype: str) -> Kernel:
 
 
 def _multiply(target: str, dtype: str) -> str:
-    """Check a product whose four tiles are divided among three workgroups."""
+    """Run and check a product whose four tiles three workgroups share; return details to report."""
     from codegen.cli.check import Check, make_inputs, poisoned
     from codegen.cli.options import Problem
     from codegen.cli.timing import launch
@@ -249,7 +250,7 @@ def _multiply(target: str, dtype: str) -> str:
 
 
 class _Absent(Exception):
-    """A part that is optional is not installed; no error."""
+    """Raised if an optional part is not installed; the report does not count it as a failure."""
 
 
 def _finding(name: str, look: Callable[[], str], *, needed: bool = False) -> Finding:

@@ -1,6 +1,6 @@
 """Draws mermaid texts as SVG and PNG files.
 
-mermaidx does it, which runs mermaid.js in an embedded V8 and needs no browser.
+The drawing is by mermaidx, which runs mermaid.js in an embedded V8 and needs no browser.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from codegen.cli.errors import Unavailable
 __all__ = ["PICTURES", "draw"]
 
 PICTURES = (".svg", ".png")
-"""The suffixes of files that are drawn."""
+"""The suffixes of image files that can be drawn."""
 TIMEOUT_MS = 120_000
-"""Milliseconds for one diagram: graphs of hundreds of nodes take several seconds."""
+"""Time limit of one diagram in milliseconds: graphs of hundreds of nodes take several seconds."""
 
 
 def draw(text: str, path: Path) -> None:

@@ -20,11 +20,11 @@ class ExitCode(IntEnum):
     REFUSED = 3
     UNAVAILABLE = 4
     BUG = 70
-    """EX_SOFTWARE of sysexits.h: an internal error."""
+    """An internal error, with the value of EX_SOFTWARE in sysexits.h."""
 
 
 class Unavailable(CodegenError):
-    """The target is known, but cannot be used on this machine."""
+    """Raised if a target is known, but cannot be used on this machine."""
 
 
 def exit_code(error: BaseException) -> ExitCode:
@@ -39,7 +39,7 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An error as plain data: kind, message, exit code, and the line and column if it has them."""
+    """An error as plain data: kind, message, exit code, and the line and column if known."""
     # numpy raises a private subclass of MemoryError.
     kind = MemoryError if isinstance(error, MemoryError) else type(error)
     found: dict[str, Any] = {"kind": kind.__name__, "message": message(error)}

@@ -1,8 +1,7 @@
-"""`coordgraph eval`: a coordinate as an expression of other coordinates, or as a number."""
+"""`coordgraph eval`: expresses a coordinate by other coordinates, or evaluates it to a number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -71,6 +70,7 @@ def evaluate_command(
       coordgraph eval partials -s stream-k
     """
     from codegen.cli.evaluation import answer_of, check_exists, known_scope, launch_values
+    from codegen.cli.named_values import read_names, read_pairs
     from codegen.cli.stages import choose, read_graph, stages
     from coordgraph.coordinates.traverse import Direction
     from coordgraph.integers import to_text
@@ -84,11 +84,11 @@ def evaluate_command(
     pipeline = None if schedule is None else read_pipeline(schedule, scheduling.workgroups)
     with working("applying passes"):
         graph = choose(stages(graph, pipeline), stage).graph
-    values = launch_values(graph, _pairs(given or [], "--with"))
+    values = launch_values(graph, read_pairs(given or [], "--with"))
     direction = Direction.FORWARD if forward else Direction.REVERSE
     for name in wanted:
         check_exists(graph, name)
-    scope = known_scope(graph, _names(at or []), direction, values)
+    scope = known_scope(graph, read_names(at or []), direction, values)
     with working("following the edges"):
         answers = [answer_of(scope, direction, name, values) for name in wanted]
     if as_json:
@@ -101,39 +101,6 @@ def evaluate_command(
     if values:
         inside = ", ".join(f"{name} = {value}" for name, value in values.items())
         stdout().print(f"with {inside}", style="dim", markup=False)
-
-
-def _names(entries: Sequence[str]) -> dict[str, str | None]:
-    """Parse `a=1,b` to {'a': '1', 'b': None}; commas in parentheses belong to the value."""
-    found: dict[str, str | None] = {}
-    for entry in (part for text in entries for part in _split(text)):
-        name, equals, value = entry.partition("=")
-        name = name.strip()
-        if not name or (equals and not value.strip()):
-            raise typer.BadParameter(f"'{entry}' is not NAME or NAME=VALUE")
-        if name in found:
-            raise typer.BadParameter(f"'{name}' is given twice")
-        found[name] = value.strip() if equals else None
-    return found
-
-
-def _split(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        if sign == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += sign
-    return [part for part in parts if part.strip()]
-
-
-def _pairs(entries: Sequence[str], option: str) -> dict[str, str]:
-    found = _names(entries)
-    for name, value in found.items():
-        if value is None:
-            raise typer.BadParameter(f"{option} {name}: a value is missing, as in {name}=1024")
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _print(answer: Answer) -> None:

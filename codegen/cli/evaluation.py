@@ -78,10 +78,10 @@ def known_scope(
     direction: Direction,
     values: Mapping[str, int],
 ) -> Scoped:
-    """The scope with the known coordinates: those in `at`, or all at which paths begin.
+    """The scope with the known coordinates: those in `at`, or, if `at` is empty, the default ones.
 
-    Paths begin at the dimensions without edges below them for `Direction.REVERSE`, else at those
-    without edges above them.
+    The default coordinates are the dimensions without edges below them for `Direction.REVERSE`, and
+    those without edges above them for `Direction.FORWARD`.
     """
     coordinates = graph.coordinates
     scope = Scoped(coordinates, graph.parameters.ranges())
@@ -100,7 +100,7 @@ def known_scope(
 
 
 def check_exists(graph: KernelGraph, name: str) -> None:
-    """Raise VerifyError if the graph has no such coordinate; a note lists those that it has."""
+    """Raise VerifyError, with a note that lists all coordinates, unless the graph has `name`."""
     try:
         graph.coordinates[name]
     except VerifyError as error:
@@ -132,7 +132,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """Refuse a number that is outside its dimension, where the size of the dimension is known."""
+    """Raise an error for a number outside its dimension, if the size of the dimension is known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):

@@ -139,7 +139,7 @@ def explain(
 
 
 def _print_rows(rows: list[tuple[str, str]]) -> None:
-    """A label and a text in each row."""
+    """Print a table of two columns: a label and a text in each row."""
     table = Table.grid(padding=(0, 2))
     for label, text in rows:
         table.add_row(Text(label, "bold"), Text(text))

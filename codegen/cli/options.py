@@ -80,7 +80,7 @@ def _groups(text: str) -> str:
 def _target(text: str) -> str:
     if text in TARGET_NAMES or re.fullmatch(r"sm_\d{2,3}[af]?", text):
         return text
-    from codegen.api import TARGETS  # with architectures from outside
+    from codegen.api import TARGETS  # includes architectures that other distributions register
 
     if text not in TARGETS:
         raise typer.BadParameter(f"'{text}' is not a target; there are {', '.join(TARGETS)}")
@@ -90,7 +90,7 @@ def _target(text: str) -> str:
 def _import(modules: list[str] | None) -> list[str] | None:
     """Import modules, which registers the passes and edges that they define."""
     if modules and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # at the end: installed modules have precedence
+        sys.path.append(here)  # appended, so that installed modules have precedence
     for module in modules or ():
         try:
             import_module(module)
@@ -200,7 +200,7 @@ Schedule = Annotated[
         metavar="PIPELINE",
         autocompletion=schedules,
         help="A pass or several, as in 'reorder{swap=true},stream-k{workgroups=8}'. By default "
-        f"{DEFAULT_SCHEDULE}, unless --plan or --from is given.",
+        f"{DEFAULT_SCHEDULE}, unless a plan or a graph is given.",
         show_default=False,
         rich_help_panel=SCHEDULE,
     ),

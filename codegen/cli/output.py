@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 PLAIN_WIDTH = 1000
-"""Columns of output that is not a terminal: so many that rich neither wraps nor cuts lines."""
+"""Columns for output to a file or pipe: so many that rich neither wraps nor cuts lines."""
 
 
 def stdout() -> Console:
@@ -56,16 +56,16 @@ def _console(*, stderr: bool) -> Console:
 
 @contextmanager
 def working(what: str) -> Generator[None]:
-    """Show a spinner with a text until the block ends."""
+    """Show a spinner with a text while the body of the `with` statement runs."""
     with stderr().status(what):
         yield
 
 
 @contextmanager
 def progress(what: str) -> Generator[Callable[[float], None]]:
-    """A bar with a percentage while something takes time whose end is known.
+    """Show a progress bar with a percentage while the body of the `with` statement runs.
 
-    What it yields takes the part that is done, from 0 to 1.
+    Yields a function to call with the fraction of the work that is done, from 0 to 1.
     """
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
@@ -79,7 +79,7 @@ def progress(what: str) -> Generator[Callable[[float], None]]:
 
 
 def print_block(block: RenderableType, console: Console | None = None) -> None:
-    """Print a table; without trailing blanks on lines if the output is not a terminal."""
+    """Print a table; output to a file or pipe has no trailing blanks."""
     console = console or stdout()
     if console.is_terminal:
         console.print(block)
@@ -148,7 +148,7 @@ def speed(flops_per_second: float) -> str:
 
 
 def utf8() -> None:
-    """Make stdout and stderr replace characters that their encoding does not have."""
+    """Make stdout and stderr use replacement characters for those that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]

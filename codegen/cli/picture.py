@@ -39,13 +39,13 @@ class Summary:
     """Counts of a schedule.
 
     Args:
-        tiles: numbers of tiles in m, n and k, behind the number of products in a batch.
+        tiles: numbers of tiles in m, n and k; for a batch the number of products comes first.
         workgroups: workgroups of the launch.
         idle: workgroups without an iteration.
         least, most: fewest and most iterations of a workgroup.
         segments: numbers of segments by role: whole tiles, and first, middle and final parts.
         fix_ups: partial sums that one workgroup hands to another.
-        utilisation: iterations of all workgroups, relative to `most` for each.
+        utilisation: iterations of all workgroups, divided by `most` times `workgroups`.
     """
 
     tiles: tuple[int, ...]
@@ -58,7 +58,7 @@ class Summary:
     fix_ups: int
     utilisation: float
     products: tuple[tuple[int, ...], ...] = ()
-    """Tiles in m, n and k of each product, where they have numbers of their own."""
+    """Numbers of tiles in m, n and k of each product of a list; empty if all products are alike."""
 
     @classmethod
     def of(cls, trace: Trace) -> Summary:
@@ -93,7 +93,7 @@ class Summary:
         yield "balance", f"{self.utilisation:.1%} of the workgroups' time is useful"
 
     def _output(self) -> str:
-        """How many output tiles there are, and how many k tiles each of them takes."""
+        """Text: the number of output tiles, and the number of k tiles that each one sums."""
         if not self.products:
             *output, depth = self.tiles
             return f"{' x '.join(map(str, output))} = {prod(output)} of the output, {depth}"
@@ -103,7 +103,7 @@ class Summary:
         return f"{count} of the outputs of {len(self.products)} products, {deep}"
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """The counts as plain data for JSON."""
         return {
             "tiles": self.tiles,
             "iterations": self.iterations,
@@ -117,7 +117,7 @@ class Summary:
 
 
 def timeline(trace: Trace) -> Table:
-    """A row for each workgroup, with time to the right; rows in the middle may be omitted."""
+    """A row for each workgroup, on which time runs to the right; middle rows may be omitted."""
     busiest = max(trace.iterations, default=0)
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim")
@@ -145,7 +145,7 @@ def _rows(count: int) -> Iterator[int | None]:
 
 
 def _bar(trace: Trace, workgroup: int, busiest: int) -> Text:
-    """The row of a workgroup: segments as wide as their share of the busiest one's iterations."""
+    """The row of a workgroup; the width of a segment is in proportion to its iterations."""
     bar, done = Text(), 0
     if not trace.iterations[workgroup]:
         return Text("idle", "dim")

@@ -1,6 +1,6 @@
 """The products of a run: one, a batch of one shape, groups along m or k, or a list.
 
-It says which matrices each product has within the arrays that a kernel takes.
+Also finds the matrices of each product within the arrays that a kernel takes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """The matrices of one product: A is m x k and B is k x n, whatever way they are stored."""
+    """The matrices of one product: A is m x k and B is k x n, even if stored transposed."""
 
     a: Array
     b: Array
@@ -47,7 +47,8 @@ class Products:
     """The extents of all products of a run.
 
     Args:
-        problem: the options; m or k of groups along it is the sum over all groups.
+        problem: the options; for groups along m or k, the extent of that axis is the sum over all
+            groups.
         shapes: the extents of each product.
     """
 
@@ -59,7 +60,7 @@ class Products:
         """The products that `--m`, `--n`, `--k`, `--batches`, `--groups` and `--extents` give.
 
         Raises:
-            typer.BadParameter: an option is missing, or does not go with another one.
+            typer.BadParameter: an option is missing, or contradicts another one.
         """
         if (problem.groups != "") != (extents is not None):
             raise typer.BadParameter(
@@ -92,7 +93,7 @@ class Products:
 
     @property
     def flops(self) -> float:
-        """Multiplications and additions of all products."""
+        """The number of multiplications and additions of all products."""
         return sum(2.0 * m * n * k for m, n, k in self.shapes)
 
     @property
@@ -102,7 +103,7 @@ class Products:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is multiplied; kernels then do not run as their schedule says."""
+        """Whether all products have an extent of 0; a kernel then does not run its schedule."""
         return self.flops == 0
 
     def __str__(self) -> str:
@@ -117,7 +118,7 @@ class Products:
         return f"{size}, groups along {p.groups} of {lengths}"
 
     def shapes_of(self, tensor: str) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the arrays of A, B, C or D: one, or those of each product of a list."""
+        """Shapes of the arrays of a tensor: one for each product of a list, else only one."""
         p = self.problem
         axes = {"A": "km" if p.transpose_a else "mk", "B": "nk" if p.transpose_b else "kn"}
         order = axes.get(tensor, "mn")
@@ -128,7 +129,7 @@ class Products:
         return ((len(self.shapes), *plain) if each else plain,)
 
     def joined(self, arrays: Sequence[Array]) -> Array:
-        """The one array that a kernel takes for arrays of `shapes_of`."""
+        """The single array that a kernel takes, from arrays with the shapes of `shapes_of`."""
         return lists.pack(arrays) if len(self.problem.groups) > 1 else arrays[0]
 
     def matrices(self, a: Array, b: Array, c: Array | None, d: Array) -> Iterator[Matrices]:
@@ -153,18 +154,18 @@ class Products:
         return np.split(array, ends, axis=self._place(tensor))
 
     def _place(self, tensor: str) -> int:
-        """Where the axis of the groups is in a matrix of all groups."""
+        """The array axis, 0 or 1, along which the matrices of all groups are joined."""
         first = {"A": "m", "B": "k"}.get(tensor, "m") == self.problem.groups
         transposed = {"A": self.problem.transpose_a, "B": self.problem.transpose_b}
         return int(first == transposed.get(tensor, False))
 
     def _starts(self, axis: str) -> list[int]:
-        """Where each product begins along an axis, and where the last one ends."""
+        """The index along an axis at which each product begins, and at which the last one ends."""
         return [0, *accumulate(getattr(shape, axis) for shape in self.shapes)]
 
     @property
     def offsets(self) -> Array | None:
-        """The argument `offsets` of a kernel of groups; None for others."""
+        """The argument `offsets` of a kernel for groups; None if the problem has no groups."""
         axes = self.problem.groups
         if not axes:
             return None
@@ -187,7 +188,7 @@ class Products:
 
 
 def _shape(problem: Problem, text: str) -> Shape:
-    """The extents of one group: `200`, or `64x96x128` for one of a list."""
+    """Parse the extents of one group: `200`, or `64x96x128` for a product of a list."""
     axes = problem.groups
     if not re.fullmatch("x".join([r"\s*\d{1,9}\s*"] * len(axes)), text):
         wanted = "m, n and k, as in 64x96x128" if len(axes) > 1 else "a whole number"

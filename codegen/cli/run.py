@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 MOST_TRACED = 100_000
-"""The most output tiles of a problem for which the schedule is traced for the summary."""
+"""The largest number of output tiles for which the schedule is traced to print a summary."""
 
 
 @takes_groups(without=("batched",))

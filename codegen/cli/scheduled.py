@@ -1,4 +1,4 @@
-"""From options to a scheduled graph: by --schedule, --tile and --workgroups, or by --plan."""
+"""Makes a scheduled graph from the options --schedule, --tile and --workgroups, or from --plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Scheduled", "from_graph", "scheduled"]
 
 AUTO = "auto"
-"""The value of --plan for the plan that `codegen.matmul` chooses."""
+"""The value of --plan that means the plan which `codegen.matmul` chooses."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Scheduled:
 
     @property
     def title(self) -> str:
-        """The passes as text."""
+        """The applied passes as pipeline text."""
         return ",".join(self.graph.log)
 
     @property
     def alignment(self) -> int:
-        """The alignment in bytes of A and B: 16, or 1 where the rows of given sizes have less."""
+        """The alignment of A and B in bytes: 16, or 1 if a row's bytes are no multiple of 16."""
         from codegen.call.request import unaligned
 
         p = self.problem
@@ -65,7 +65,7 @@ class Scheduled:
     def compile(
         self, target: str, *, reads_c: bool = False, instructions: str | None = None
     ) -> Kernel:
-        """Compile the kernel, with the cluster that a plan asks for.
+        """Compile the kernel, with the cluster shape of the plan if there is one.
 
         Args:
             target: a target of `codegen.compile`, except `native`.
@@ -89,7 +89,7 @@ class Scheduled:
         )
 
     def instructions(self, kernel: Kernel, *, reads_c: bool = False) -> tuple[str, tuple[str, ...]]:
-        """What multiplies and copies for the sizes of the problem, and why no better lowering does.
+        """Instructions that multiply and copy for the problem's sizes, and why no faster ones do.
 
         Args:
             kernel: the compiled kernel.
@@ -119,7 +119,7 @@ def scheduled(
     Raises:
         typer.BadParameter: options contradict each other.
         PassError, ParseError: the text of the plan or the schedule is malformed or cannot be
-            applied, or its result is not scheduled, or lowered already.
+            applied, or its result is not scheduled, or is lowered already.
         Unavailable: `--plan auto` needs a GPU that this machine does not have.
     """
     schedule, plan, target = how.schedule, how.plan, how.target
@@ -151,7 +151,7 @@ def from_graph(problem: Problem, graph: KernelGraph) -> Scheduled:
     """A scheduled graph that was read from a file.
 
     Raises:
-        PassError: the graph is not scheduled, or lowered already.
+        PassError: the graph is not scheduled, or is lowered already.
     """
     if graph.level == "problem":
         raise PassError(
@@ -180,7 +180,7 @@ def _refuse_unscheduled(graph: KernelGraph, pipeline: str) -> None:
 
 
 def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
-    """The plan that `codegen.matmul` chooses: the fastest measured one, or else by its model."""
+    """The plan that `codegen.matmul` chooses: the fastest measured one, else by the cost model."""
     from codegen.call import choose
     from codegen.call.request import PlanRequest, unaligned
     from passes.choosing import constants_of

@@ -14,7 +14,6 @@ from rich.text import Text
 from codegen.cli.drawing import PICTURES
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    DEFAULT_SCHEDULE,
     Import,
     Json,
     Output,
@@ -22,12 +21,12 @@ from codegen.cli.options import (
     Scheduling,
     Source,
     StageName,
-    read_pipeline,
 )
 from codegen.cli.output import print_json, stdout, working, write_document
 
 if TYPE_CHECKING:
     from codegen.cli.stages import Stage
+    from coordgraph import KernelGraph
 
 __all__ = ["Form", "Part", "render", "show"]
 
@@ -42,7 +41,7 @@ class Form(StrEnum):
 
 
 class Part(StrEnum):
-    """The graphs of a kernel, one of which a diagram shows."""
+    """The two graphs of a kernel; a diagram shows one of them."""
 
     COORDINATES = "coordinates"
     CONTROL = "control"
@@ -71,9 +70,18 @@ def show(
         typer.Option(
             "--only",
             metavar="NAME,…",
-            help="Draw these coordinates and the edges among them; more than once if wanted.",
+            help="Draw these coordinates and the edges among them; more than once if wanted. With "
+            "--provenance: list these coordinates and their edges.",
         ),
     ] = None,
+    provenance: Annotated[
+        bool,
+        typer.Option(
+            "--provenance",
+            help="List which pass made each coordinate, edge and operation, and from what. With "
+            "text or json: write the origin of each record into the document.",
+        ),
+    ] = False,
     source: Source = None,
     scheduling: Scheduling,
     problem: Problem,
@@ -96,24 +104,20 @@ def show(
       coordgraph show text -s stream-k | coordgraph show pseudocode --from -
       coordgraph show mermaid --groups k --schedule stream-k
       coordgraph show mermaid --only A.tile.0,B.tile.1,k_tile,global,selector
+      coordgraph show --provenance -s stream-k --only global,sk.local
+      coordgraph show text --provenance -s stream-k -o origins.txt
     """
-    from codegen.cli.stages import choose, lower, read_graph, stages
-    from codegen.cli.targets import resolve
+    from codegen.cli.stages import choose, staged
 
+    listed = provenance and form is None
     form = _form(form, output)
-    schedule, workgroups = scheduling.schedule, scheduling.workgroups
-    if source is None:
-        graph = problem.graph(scheduling.tile, fixed=True)
-        schedule = DEFAULT_SCHEDULE if schedule is None else schedule
-    else:
-        graph = read_graph(source)
-    if schedule is None and workgroups is not None:
-        raise typer.BadParameter("--workgroups goes with --schedule")
-    pipeline = None if schedule is None else read_pipeline(schedule, workgroups)
+    if provenance and (diff or form in (Form.MERMAID,) or (form is Form.PSEUDOCODE and not listed)):
+        raise typer.BadParameter(
+            "--provenance is for a listing (without a form), 'show text' and 'show json', without "
+            "--diff"
+        )
     with working("applying passes"):
-        found = stages(graph, pipeline)
-        if stage == "lowered" or stage == str(len(found)):
-            found.append(lower(found[-1], resolve(scheduling.target, problem.dtype)))
+        found = staged(problem, scheduling, source, stage)
     chosen = choose(found, stage)
     before = found[chosen.number - 1] if diff and chosen.number else None
     if diff and before is None:
@@ -121,13 +125,19 @@ def show(
             "--diff compares with the stage before, and stage 0 has none; choose a later --stage"
         )
     names = [name.strip() for text in only or () for name in text.split(",") if name.strip()]
+    if listed:
+        _print_provenance(chosen.graph, names, as_json=as_json)
+        return
     if names and (form, part) != (Form.MERMAID, Part.COORDINATES):
-        raise typer.BadParameter("--only is for diagrams of coordinates: show mermaid --only NAMES")
+        raise typer.BadParameter(
+            "--only is for diagrams of coordinates, show mermaid --only NAMES, and for listings, "
+            "show --provenance --only NAMES"
+        )
     if as_json:
-        _print_json(chosen, before, form, part, [s.name for s in found], names)
+        _print_json(chosen, before, form, part, [s.name for s in found], names, provenance)
         return
     with working("writing the graph"):
-        text = render(chosen, before, form, part, names)
+        text = render(chosen, before, form, part, names, provenance=provenance)
     if output is not None and _is_picture(output):
         from codegen.cli.drawing import draw
 
@@ -144,7 +154,7 @@ def _is_picture(output: Path) -> bool:
 
 
 def _form(form: Form | None, output: Path | None) -> Form:
-    """The form that is asked for, or the one that suits the file.
+    """The form that the caller gave, else mermaid for a picture and the loop nest otherwise.
 
     Raises:
         typer.BadParameter: the file is a picture, and the form is not mermaid.
@@ -160,7 +170,13 @@ def _form(form: Form | None, output: Path | None) -> Form:
 
 
 def render(
-    stage: Stage, before: Stage | None, form: Form, part: Part, only: Sequence[str] = ()
+    stage: Stage,
+    before: Stage | None,
+    form: Form,
+    part: Part,
+    only: Sequence[str] = (),
+    *,
+    provenance: bool = False,
 ) -> str:
     """A stage as text.
 
@@ -170,6 +186,7 @@ def render(
         form: the form of the text.
         part: the graph that a diagram shows.
         only: the coordinates that a diagram shows; empty for all.
+        provenance: whether text and JSON have the origin of each record.
     """
     if form is Form.MERMAID:
         drawn = getattr(stage.graph, part.value)
@@ -177,21 +194,21 @@ def render(
         old = getattr(before.graph, part.value) if before else None
         return drawn.mermaid(compare_to=old, **kept)
     if before is None:
-        return _written(stage, form)
+        return _written(stage, form, provenance=provenance)
     old, new = (_written(s, form).splitlines() for s in (before, stage))
     return "\n".join(unified_diff(old, new, before.name, stage.name, lineterm="")) + "\n"
 
 
-def _written(stage: Stage, form: Form) -> str:
+def _written(stage: Stage, form: Form, *, provenance: bool = False) -> str:
     match form:
         case Form.TEXT:
-            return stage.graph.text()
+            return stage.graph.text(provenance=provenance)
         case Form.PSEUDOCODE:
             return stage.graph.pseudocode()
         case _:
             import json
 
-            return json.dumps(stage.graph.json(), indent=2) + "\n"
+            return json.dumps(stage.graph.json(provenance=provenance), indent=2) + "\n"
 
 
 def _print_json(
@@ -201,15 +218,30 @@ def _print_json(
     part: Part,
     names: list[str],
     only: Sequence[str],
+    provenance: bool,
 ) -> None:
-    """Print one JSON document; with form json, the graph is data in it, else text."""
+    """Print one JSON document, with the graph as data for the form `json`, else as a text."""
     found = {"stages": names, "stage": stage.number, "name": stage.name, "form": form.value}
     if form is Form.JSON and before is None:
-        print_json({**found, "graph": stage.graph.json()})
+        print_json({**found, "graph": stage.graph.json(provenance=provenance)})
         return
     if form is Form.MERMAID:
         found["part"] = part.value
-    print_json({**found, "text": render(stage, before, form, part, only)})
+    print_json({**found, "text": render(stage, before, form, part, only, provenance=provenance)})
+
+
+def _print_provenance(graph: KernelGraph, only: Sequence[str], *, as_json: bool) -> None:
+    """Print which pass made each record of a graph."""
+    if as_json:
+        origins = graph.json(provenance=True)["origins"]
+        kept = [o for o in origins if o["part"] == "dimension" and o["key"] in only]
+        print_json({"log": graph.log, "origins": kept if only else origins})
+        return
+    from coordgraph.show.provenance import provenance
+
+    console = stdout()
+    for text, style in provenance(graph, only):
+        console.print(Text(text, style), soft_wrap=True)
 
 
 def _print_diff(text: str) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import typer
 
+from codegen.cli.options import DEFAULT_SCHEDULE, Problem, Scheduling, read_pipeline
+from codegen.cli.targets import resolve
 from coordgraph import CoordGraphError, KernelGraph, ParseError, from_json, parse
 from passes.pipeline import Dump, Pipeline
 
-__all__ = ["Stage", "choose", "lower", "read_graph", "stages"]
+__all__ = ["Stage", "choose", "lower", "read_graph", "staged", "stages"]
 
 STDIN = "-"
 
@@ -24,7 +26,7 @@ class Stage:
     """A graph before the first pass of a pipeline (number 0), after a pass, or lowered.
 
     Args:
-        number: how many passes were applied; one more for the lowered graph.
+        number: the number of passes that were applied, where lowering counts as one.
         name: `problem` or `start`, the text of the last pass, or `lowered`.
         graph: the graph.
     """
@@ -69,6 +71,31 @@ def stages(graph: KernelGraph, pipeline: Pipeline | None) -> list[Stage]:
     start = "problem" if graph.level == "problem" else "start"
     after = [(name, result) for name, result in dump.stages]
     return [Stage(i, name, g) for i, (name, g) in enumerate([(start, graph), *after])]
+
+
+def staged(
+    problem: Problem, scheduling: Scheduling, source: str | None, stage: str | None
+) -> list[Stage]:
+    """The stages of the graph that options describe, with the lowered one if `stage` names it.
+
+    Args:
+        problem: the problem, if the graph is not read from a file.
+        scheduling: the passes; without them a graph from a file is left as it is.
+        source: the file of the graph, or None.
+        stage: the number or name of a stage, or None.
+    """
+    schedule, workgroups = scheduling.schedule, scheduling.workgroups
+    if source is None:
+        graph = problem.graph(scheduling.tile, fixed=True)
+        schedule = DEFAULT_SCHEDULE if schedule is None else schedule
+    else:
+        graph = read_graph(source)
+    if schedule is None and workgroups is not None:
+        raise typer.BadParameter("--workgroups goes with --schedule")
+    found = stages(graph, None if schedule is None else read_pipeline(schedule, workgroups))
+    if stage == "lowered" or stage == str(len(found)):
+        found.append(lower(found[-1], resolve(scheduling.target, problem.dtype)))
+    return found
 
 
 def lower(stage: Stage, target: str) -> Stage:

@@ -1,4 +1,4 @@
-"""Targets on this machine: which can run, their description, and their default grids."""
+"""The targets of this machine: whether they can run, their processors and default grids."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def runnable(target: str) -> None:
     from codegen.targets.nvptx.driver import device, unavailable
     from passes.lowering.architectures import architecture_of
 
-    asked = architecture_of(target)  # refuses architectures that are unknown or too old
+    asked = architecture_of(target)  # raises CodegenError if unknown or too old
     if reason := unavailable():
         raise Unavailable(
             f"{target} needs an NVIDIA GPU: {reason.rstrip('.')}; --target cpu runs everywhere, "
@@ -68,7 +68,7 @@ def describe_target(target: str, threads: int | None = None) -> str:
 
 
 def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | None) -> int | None:
-    """The number of workgroups of a launch; None if the graph fixes it and none was given.
+    """The number of workgroups of a launch; None if the graph fixes it and the caller gave none.
 
     A kernel for a GPU is loaded on the GPU, so that the first launch compiles nothing.
 

@@ -18,13 +18,14 @@ __all__ = ["Launched", "launch"]
 
 Array = npt.NDArray[Any]
 Progress = Callable[[float], None]
-"""Takes the part that is done, from 0 to 1."""
+"""A function to call with the fraction of the work that is done, from 0 to 1."""
 
 MOST_REPEATS, BUDGET_SECONDS = 20, 2.0
 """Limits on the number of timed launches and their total seconds, where no number is given."""
 FLUSH_BYTES, FLUSHES = 256 << 20, 4
-"""Bytes that are written before each timed launch on a GPU, and how often: more than the L2 cache
-holds, and for longer than the host needs to enqueue a launch."""
+"""FLUSH_BYTES: bytes written before each timed launch on a GPU, more than the L2 cache holds.
+FLUSHES: how often they are written, which takes longer than the host needs to enqueue a launch.
+"""
 
 
 @dataclass(frozen=True)

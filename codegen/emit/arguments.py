@@ -1,7 +1,7 @@
 """The argument list of a compiled kernel.
 
-The order is: tensors, scalars of the epilogue, integer parameters that the code reads, and the
-multipliers and shifts by which the code divides by values known only at launch.
+The order of the arguments is: tensors, scalars of the epilogue, integer parameters that the code
+reads, and multipliers and shifts for divisions by values that are known only at launch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Scalar:
 
     Args:
         name: the name of the argument.
-        value: its value, as an expression in the graph's parameters.
-        bits: its width, 32 or 64.
+        value: the argument's value, as an expression in the graph's parameters.
+        bits: the argument's width in bits, 32 or 64.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Scalar:
 class Magic:
     """Division by a value d known at launch: `x div d` is `(x·multiplier) >> shift`.
 
-    It is exact for 0 <= x < 2^31 (Granlund and Montgomery, "Division by Invariant Integers using
-    Multiplication", PLDI 1994). With `l = ⌈log2 d⌉`, the multiplier is `⌈2^(31+l) / d⌉` and the
-    shift 31 + l.
+    The formula is exact for 0 <= x < 2^31 (Granlund and Montgomery, "Division by Invariant Integers
+    using Multiplication", PLDI 1994). With `l = ⌈log2 d⌉`, the multiplier is `⌈2^(31+l) / d⌉` and
+    the shift is 31 + l.
 
     Args:
         divisor: d, as an expression in the graph's parameters.
@@ -52,7 +52,7 @@ class Magic:
 
     @staticmethod
     def numbers(divisor: int) -> tuple[int, int]:
-        """(multiplier, shift) for a divisor; for 0 those for 1, since no kernel divides by 0."""
+        """(multiplier, shift) for `divisor`; for 0, those for 1, since no kernel divides by 0."""
         divisor = max(divisor, 1)
         bits = (divisor - 1).bit_length()
         return -(-(1 << (31 + bits)) // divisor), 31 + bits
@@ -64,7 +64,7 @@ class Arguments:
 
     Args:
         graph: the lowered graph.
-        ranges: bounds of its symbols, which decide the widths of arguments.
+        ranges: bounds of the graph's symbols, which decide the widths of arguments.
         deferred: names of the parameters that the kernel computes itself, from tables in memory.
     """
 
@@ -76,9 +76,9 @@ class Arguments:
     floats: tuple[str, ...] = ()
     """Names of the epilogue's scalars that a launch passes by value, such as alpha."""
     scalars: dict[Expr, Scalar] = field(default_factory=dict[Expr, Scalar])
-    """The integer arguments, by the symbols of the parameters."""
+    """The integer arguments, by the symbol of the parameter."""
     magics: dict[Expr, Magic] = field(default_factory=dict[Expr, Magic])
-    """The divisions by launch-time values, by divisor."""
+    """The arguments for divisions by values known only at launch, by the divisor."""
 
     def __post_init__(self) -> None:
         self.tensors = tuple(t.name for t in self.graph.tensors)
@@ -91,20 +91,20 @@ class Arguments:
 
     @property
     def float_kinds(self) -> dict[str, str]:
-        """By name, the kinds (f32, f64 or i32) of the scalars in `floats`."""
+        """The kind (f32, f64 or i32) of each scalar in `floats`, by the scalar's name."""
         gemm = self.graph.gemm
         kinds = gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).operands
         return {name: kinds[name] for name in self.floats}
 
     def magic(self, divisor: Expr) -> Magic:
-        """The multiplier and shift arguments for a divisor, added if it is new."""
+        """The multiplier and shift arguments for a divisor; a new divisor adds new arguments."""
         if divisor not in self.magics:
             number = len(self.magics)
             self.magics[divisor] = Magic(divisor, f"magic{number}", f"shift{number}")
         return self.magics[divisor]
 
     def uniform(self, expr: Expr) -> bool:
-        """True if the host can compute the value at launch: it depends on parameters only."""
+        """Whether the host can compute `expr` at launch: the value depends on parameters only."""
         parameters = self.graph.parameters
         symbols: set[Symbol] = {p.symbol for p in parameters.items if p.name not in self.deferred}
         return expr.free_symbols <= symbols

@@ -1,7 +1,7 @@
 """LLVM and PTX types of element types, and arithmetic in the types of accumulators.
 
-Integer types follow from the record of the element type in `coordgraph.elements`; floating-point
-types, which have names of their own in LLVM and PTX, are listed in this file.
+The names of integer types follow from the record of the element type in `coordgraph.elements`.
+Floating-point types, whose names in LLVM and PTX follow no rule, are listed in this file.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class _Float(NamedTuple):
 
 
 _FLOATS = {
-    "bf16": _Float(None, "bf16", "h"),  # converted to and from f32 by shifts
+    "bf16": _Float(None, "bf16", "h"),  # shifts convert bf16 to and from f32
     "f16": _Float(ir.HalfType(), "f16", "h"),
     "f32": _Float(ir.FloatType(), "f32", "f"),
     "f64": _Float(ir.DoubleType(), "f64", "d"),
 }
 _LETTERS = {16: "h", 32: "r", 64: "l"}
-"""By width in bits, the constraint letters of inline assembly for integer registers."""
+"""The constraint letter of inline assembly for an integer register, by the register's bits."""
 
 
 def llvm_type(kind: DType) -> Any:
-    """LLVM's type for arithmetic in an element type.
+    """LLVM's type for arithmetic in the element type `kind`.
 
     Raises:
-        CodegenError: generated code does no arithmetic in this type, such as bf16.
+        CodegenError: generated code does no arithmetic in `kind`, for example in bf16.
     """
     if not kind.is_float:
         return ir.IntType(kind.bits)
@@ -70,7 +70,7 @@ def ptx_letter(kind: DType) -> str:
 
 
 def scalar_type(kind: DType) -> Any:
-    """The ctypes type that passes a scalar of an accumulator's type to a kernel."""
+    """The ctypes type in which a scalar of the element type `kind` is passed to a kernel."""
     import ctypes
 
     if kind.is_float:
@@ -84,7 +84,7 @@ class Arithmetic:
 
     Args:
         builder: the LLVM IR builder that inserts the instructions.
-        kind: the element type, such as that of an accumulator; integers wrap around.
+        kind: the element type of the operands, such as f32; integers wrap around on overflow.
     """
 
     builder: Any  # llvmlite's type hints are incomplete
@@ -92,7 +92,7 @@ class Arithmetic:
 
     @property
     def type(self) -> Any:
-        """LLVM's type of one scalar."""
+        """LLVM's type of one scalar of the element type."""
         return llvm_type(self.kind)
 
     @property
@@ -114,9 +114,10 @@ class Arithmetic:
         self.builder.atomic_rmw(operation, address, value, "monotonic")
 
     def convert(self, value: Any, source: DType) -> Any:
-        """Emit a conversion of `value` from the type `source` to this type.
+        """Emit a conversion of `value` from the type `source` to the type `kind` of this object.
 
-        Floats are rounded, floats to integers drop the fraction, and integers drop upper bits.
+        Conversions to a narrower float round, conversions of floats to integers drop the fraction,
+        and conversions to a narrower integer drop upper bits.
         """
         target, b = self.kind, self.builder
         if source == target:

@@ -19,7 +19,7 @@ KINDS: dict[str, Any] = {
     "i32": ir.IntType(32),
     "bool": ir.IntType(1),
 }
-"""By name, LLVM's types of the kinds of value that epilogues compute with."""
+"""LLVM's type of each kind of value that epilogues compute with, by the kind's name."""
 _SUFFIX = {"f32": "f", "f64": ""}
 
 
@@ -28,8 +28,8 @@ class ElementwiseEmitter:
 
     Args:
         builder: the LLVM IR builder that inserts the instructions.
-        gpu: True if the target is PTX, False if it is a CPU.
-        fast: True if results are stored in 16 bits, so that less exact instructions may be used.
+        gpu: whether the target is PTX; else it is a CPU.
+        fast: whether results are stored in 16 bits, so that less exact instructions may be used.
     """
 
     def __init__(self, builder: ir.IRBuilder, *, gpu: bool, fast: bool) -> None:
@@ -37,7 +37,7 @@ class ElementwiseEmitter:
         self.gpu, self.fast = gpu, fast
 
     def constant(self, value: bool | int | float, kind: str) -> Any:
-        """A constant of kind `kind`; for f32, `value` is rounded to nearest."""
+        """The constant `value` of the kind `kind`; for f32, `value` is rounded to nearest."""
         if kind in ("i32", "bool"):
             return ir.Constant(KINDS[kind], int(value))
         return ir.Constant(KINDS[kind], float(value))
@@ -88,14 +88,15 @@ class ElementwiseEmitter:
         return b.fpext(value, kind) if target == "f64" else b.fptrunc(value, kind)
 
     def intrinsic(self, name: str, kind: str, *arguments: Any) -> Any:
-        """Emit a call of the LLVM intrinsic `name` for values of one kind."""
+        """Emit a call of the LLVM intrinsic `name` for arguments and a result of kind `kind`."""
         return self._call(f"{name}.{kind}", kind, arguments)
 
     def library(self, name: str, kind: str, *arguments: Any) -> Any:
-        """Emit a call of a C library function, which LLVM's execution engine finds by name.
+        """Emit a call of the C library function `name`, which LLVM's execution engine links.
 
         Raises:
-            CodegenError: the target is a GPU, `kind` is not a float, or there is no such function.
+            CodegenError: the target is a GPU, `kind` is not a float, or this process has no
+                function of that name.
         """
         if self.gpu:
             raise CodegenError(
@@ -116,7 +117,7 @@ class ElementwiseEmitter:
         return self._call(symbol, kind, arguments)
 
     def asm(self, instruction: str, *arguments: Any) -> Any:
-        """Emit one PTX instruction on f32 values.
+        """Emit one PTX instruction that maps f32 `arguments` to an f32 result.
 
         Raises:
             CodegenError: the target is a CPU.
@@ -143,11 +144,11 @@ class ElementwiseEmitter:
 
 
 def _in_process(symbol: str) -> bool:
-    """True if this process has a C function named `symbol`; LLVM aborts on a missing function.
+    """Whether this process has a C function named `symbol`; LLVM aborts on a missing function.
 
-    LLVM's own lookup comes first, because it also has functions added by
-    `llvmlite.binding.add_symbol`. Before the first execution engine is created it lacks the
-    process's functions, so ctypes is asked next. On systems other than POSIX nothing is checked.
+    LLVM's symbol lookup also finds functions that `llvmlite.binding.add_symbol` added. Before the
+    first execution engine exists, LLVM does not find the process's own functions; ctypes does. On
+    systems other than POSIX the result is always True.
     """
     if os.name != "posix" or llvm.address_of_symbol(symbol):
         return True

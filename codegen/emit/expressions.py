@@ -1,7 +1,8 @@
 """Emit index expressions as LLVM IR.
 
 A value has 32 bits if its bounds are proved to fit, else 64. A division is unsigned if both
-operands are proved non-negative; otherwise a signed division is corrected to round down.
+operands are proved non-negative; otherwise the result of a signed division is corrected, so that
+the quotient is rounded down.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from coordgraph.integers import (
 __all__ = ["Bounds", "Expressions", "Number"]
 
 Number = Any
-"""A Python int if the value is known at compile time, else an LLVM integer value."""
+"""An integer: a Python int if its value is known at compile time, else an LLVM integer value."""
 _SIGNED: dict[type[Basic], str] = {Eq: "==", Ne: "!=", Lt: "<", Le: "<=", Gt: ">", Ge: ">="}
 
 
 class Bounds:
-    """A cache of proofs about the ranges of expressions, which code generation often repeats."""
+    """A cache of proofs about ranges of expressions, since code generation often repeats proofs."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], bool] = {}
 
     def natural(self, expr: Expr, ranges: Ranges) -> bool:
-        """True if the value of `expr` is proved to be at least 0."""
+        """Whether the value of `expr` is proved to be at least 0."""
         return self._ask(Ranges.prove_nonnegative, ranges, expr)
 
     def fits(self, expr: Expr, ranges: Ranges) -> bool:
-        """True if the value of `expr` is proved to fit a signed 32-bit integer."""
+        """Whether the value of `expr` is proved to fit a signed 32-bit integer."""
         return self._ask(Ranges.fits, ranges, expr, 32)
 
     def _ask(self, question: Callable[..., bool], ranges: Ranges, expr: Expr, *more: int) -> bool:
@@ -66,14 +67,14 @@ class Expressions:
 
     Args:
         builder: the LLVM IR builder that inserts the instructions.
-        values: the values of symbols; the walker adds those of loops and assignments.
-        magic: a function from a divisor to the arguments for a division by multiplication, or None
-            if the divisor is unknown at launch.
-        arguments: the function's integer arguments by name.
+        values: the values of symbols; the walker adds the values of loop indices and assignments.
+        magic: a function from a divisor to the kernel arguments for division by multiplication, or
+            to None if the host does not know the divisor at a launch.
+        arguments: the LLVM function's integer arguments, by name.
         bounds: the cache of range proofs.
-        widest: True to compute in 64 bits throughout, as for CPUs, where 32 bits are no faster.
-        tables: by table name, a function that emits the load of a 32-bit entry, given the entry's
-            64-bit index.
+        widest: whether all values have 64 bits, as for CPUs, where 32 bits are no faster.
+        tables: for each table, by name, a function that emits the load of a 32-bit entry, given the
+            entry's 64-bit index.
     """
 
     def __init__(
@@ -95,12 +96,12 @@ class Expressions:
         self.widest = widest
         self.tables = tables or {}
         self.printed: dict[tuple[Any, ...], Any] = {}
-        """Emitted values that dominate the builder's position, for reuse.
+        """Emitted values that can be reused, because they dominate the builder's position.
 
-        The key is the expression and the values of its symbols."""
+        The key is (expression, values of its symbols)."""
 
     def number(self, expr: Expr, ranges: Ranges) -> Number:
-        """The value of an integer expression; `ranges` are bounds of its symbols."""
+        """The value of the integer expression `expr`; `ranges` are the bounds of its symbols."""
         if isinstance(expr, Integer):
             return int(expr)
         if isinstance(expr, Symbol):
@@ -112,7 +113,7 @@ class Expressions:
         return self._once(condition, lambda: self._decide(condition, ranges))
 
     def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
-        """The cached value of `expr`, if made for the same values of its symbols, else `make()`."""
+        """The value that was emitted for `expr` and the same values of symbols, else `make()`."""
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
             return make()  # the stack slot of a counter may have a new value
@@ -173,9 +174,9 @@ class Expressions:
         return self.builder.icmp_signed(_SIGNED[condition.func], first, second)
 
     def widen(self, value: Number, bits: int, expr: Expr, ranges: Ranges) -> ir.Value:
-        """The value as an LLVM integer of `bits` bits.
+        """`value`, which is the value of `expr`, as an LLVM integer of `bits` bits.
 
-        A wider value is truncated, so the caller must know that it fits.
+        A wider value is truncated, so the caller must know that the value fits `bits` bits.
         """
         kind = ir.IntType(bits)
         if isinstance(value, int):
@@ -195,7 +196,7 @@ class Expressions:
                 f"the symbol '{symbol}' has no value here: it is neither an argument of the kernel "
                 "nor bound by an enclosing operation; bind it with For, SetCoordinate or Assign"
             ) from None
-        if isinstance(value, ir.AllocaInstr):  # the stack slot of a counter, which changes
+        if isinstance(value, ir.AllocaInstr):  # a counter in a stack slot, whose value changes
             return self.builder.load(value, typ=value.allocated_type)
         return value
 
@@ -218,10 +219,10 @@ class Expressions:
         )
 
     def _ring(self, expr: Expr, parts: tuple[Expr, ...], ranges: Ranges) -> Number:
-        """A sum or a product; operands may be truncated, as arithmetic modulo 2^bits allows."""
+        """Emit a sum or a product; operands may be truncated, since arithmetic is modulo 2^bits."""
         is_sum = isinstance(expr, Add)
-        # With non-negative operands no intermediate result overflows, so nuw and nsw are valid;
-        # they let LLVM widen loop indices.
+        # With non-negative operands no intermediate result overflows, so the flags nuw and nsw are
+        # valid. The flags let LLVM widen loop indices.
         safe = all(self.bounds.natural(a, ranges) for a in parts)
         # A sum of non-negative operands is at least as wide as its widest operand.
         wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in parts)
@@ -244,7 +245,7 @@ class Expressions:
         return result
 
     def _exact(self, exprs: tuple[Expr, ...], ranges: Ranges) -> tuple[list[Number], int]:
-        """The values of `exprs`, widened to the width of the widest, and that width in bits."""
+        """The values of `exprs`, widened to the width of the widest one, and that width in bits."""
         numbers = [self.number(e, ranges) for e in exprs]
         bits = 64 if self.widest else max(map(self._bits, numbers))
         return [self.widen(v, bits, e, ranges) for v, e in zip(numbers, exprs, strict=True)], bits
@@ -267,7 +268,7 @@ class Expressions:
     def _divide_power(
         self, a: Expr, divisor: int, modulo: bool, natural: bool, ranges: Ranges
     ) -> ir.Value:
-        """`a` divided by, or modulo, a power of two: a shift or a mask, which round down."""
+        """Emit `a` divided by, or modulo, a power of two: a shift or a mask, which round down."""
         (x,), bits = self._exact((a,), ranges)
         kind = ir.IntType(bits)
         if modulo:
@@ -288,7 +289,7 @@ class Expressions:
         return self.builder.sub(x, self.builder.mul(quotient, divisor))
 
     def _divide_floor(self, a: Expr, d: Expr, modulo: bool, ranges: Ranges) -> ir.Value:
-        """Quotient or remainder of a division by a positive number, rounded to minus infinity."""
+        """Emit the quotient, rounded down, or the remainder of a division by a positive number."""
         (x, y), bits = self._exact((a, d), ranges)
         b, zero = self.builder, ir.Constant(ir.IntType(bits), 0)
         remainder = b.srem(x, y)
@@ -326,7 +327,8 @@ class Expressions:
     def _search(self, expr: Expr, ranges: Ranges) -> ir.Value:
         """Emit a binary search: the last index whose table entry is at most x.
 
-        It sets the bits of the index from the highest bit of the number of entries downward.
+        The emitted loop sets the bits of the index one by one, from the highest bit of the number
+        of entries down.
         """
         table, n, x = operands(expr)
         entry, b, kind = self._entry(table), self.builder, ir.IntType(32)

@@ -1,4 +1,4 @@
-"""LLVM by llvmlite: target machines for GPUs and the host CPU, and the optimisation of modules."""
+"""LLVM through llvmlite: target machines for GPUs and the host CPU, optimisation of modules."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from functools import cache
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from coordgraph import CodegenError
 from passes.lowering.architectures import architecture_of
 
 __all__ = ["host_machine", "optimize", "ptx_machine"]
 
 NO_LAYOUT = 'target datalayout = ""'
+
+OLDEST_PTX = ".version 3.2"
+"""The PTX version that LLVM emits by default, which is older than sm_50."""
 
 
 @cache
@@ -31,8 +35,8 @@ def optimize(
     Args:
         module: an llvmlite module, or LLVM IR as text.
         machine: the target machine.
-        vectorize: True to run LLVM's loop and SLP vectorisers.
-        unroll: True to run LLVM's loop unrolling.
+        vectorize: whether to run LLVM's loop and SLP vectorisers.
+        unroll: whether to run LLVM's loop unrolling.
     """
     _initialize()
     layout = f'target datalayout = "{machine.target_data}"'
@@ -52,15 +56,33 @@ def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
     """LLVM's NVPTX target machine for an architecture such as sm_90a.
 
     Args:
-        architecture: the GPU architecture.
-        least: the lowest PTX ISA version that the code's instructions need, times 10 (80 for 8.0).
-            The version used is this, or the lowest that supports the architecture if higher.
+        architecture: the name of the GPU architecture.
+        least: the PTX ISA version that the code's instructions need, times 10 (80 for 8.0). The
+            module's version is the higher of `least` and the version that the architecture needs.
     """
     _initialize()
     found = architecture_of(architecture)
     version = max(found.ptx, least)
+    if not _is_known(found.assembled_as):
+        raise CodegenError(
+            f"{architecture}: LLVM {'.'.join(map(str, llvm.llvm_version_info))} knows no GPU "
+            f"'{found.assembled_as}'; register the architecture with isa= a name that it knows, "
+            "such as isa='sm_86'"
+        )
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
     return target.create_target_machine(cpu=found.assembled_as, features=f"+ptx{version}", opt=3)
+
+
+@cache
+def _is_known(processor: str) -> bool:
+    """Whether LLVM's NVPTX back end knows a processor; of others it would end the process.
+
+    For an unknown processor LLVM emits OLDEST_PTX, which no supported processor has.
+    """
+    target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
+    empty = llvm.parse_assembly('target triple = "nvptx64-nvidia-cuda"')
+    text = target.create_target_machine(cpu=processor).emit_assembly(empty)
+    return OLDEST_PTX not in text.splitlines()
 
 
 def host_machine() -> llvm.TargetMachine:

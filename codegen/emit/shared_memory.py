@@ -14,11 +14,12 @@ def allocations(
 ) -> Iterator[tuple[Shared, tuple[str, ...], int]]:
     """For each shared-memory allocation: its owner, the ids of all buffers in it, and its size.
 
-    A buffer whose `within` names another buffer aliases it: both have the same address.
+    A buffer whose `within` names another buffer, the owner, aliases the owner: both have the same
+    address.
 
     Args:
         buffers: the `Shared` dimensions of a workgroup.
-        size: the size that one buffer needs, in any unit; an allocation has the largest of them.
+        size: the size of one buffer, in any unit; an allocation is as large as its largest buffer.
     """
     every = tuple(buffers)
     for owner in every:

@@ -1,7 +1,7 @@
 """The control-graph walker: emits loops and branches of a graph as LLVM basic blocks.
 
-It is independent of schedule and target. A target subclasses `Walker` and defines a method
-`emit_<Operation>` for each kind of operation that it supports.
+The walker is independent of schedule and target. A target subclasses `Walker` and defines a method
+`emit_<Operation>` for each kind of operation that the target supports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ONE = Integer(1)
 
 
 class Fragments:
-    """The registers of matrix fragments, as stack slots that LLVM promotes to registers.
+    """The registers of matrix fragments: stack slots, which LLVM promotes to registers.
 
     Args:
         entry: a builder in the function's entry block, where slots are allocated.
@@ -45,16 +45,16 @@ class Fragments:
 
 
 class Walker:
-    """Emits the code of one kernel, a function, from a lowered graph.
+    """Emits the code of one kernel, which is one LLVM function, from a lowered graph.
 
     Args:
         graph: the graph, lowered for the target.
     """
 
     widest = False
-    """True to compute all indices in 64 bits; False to use 32 bits if they provably suffice."""
+    """Whether all indices are computed in 64 bits; else in 32 bits where these provably suffice."""
     derives = True
-    """True if the kernel itself computes the parameters that depend on tables, not its caller."""
+    """Whether the kernel computes the parameters that depend on tables; else its caller does."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self.graph = graph
@@ -104,10 +104,10 @@ class Walker:
                         "lower the graph for this target first"
                     )
 
-    # Values
+    # Values of expressions
 
     def number(self, expr: Expr, node: Node) -> Number:
-        """The value of a resolved expression, under the ranges that hold at `node`."""
+        """The value of a resolved expression, given the ranges of symbols that hold at `node`."""
         return self.expressions.number(expr, node.scope.ranges)
 
     def condition(self, condition: Boolean, node: Node) -> Any:
@@ -120,7 +120,7 @@ class Walker:
         return self.expressions.widen(value, 64, expr, node.scope.ranges)
 
     def place(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
-        """The 64-bit index along the memory dimension `dim`, and the guard that it is valid."""
+        """The 64-bit index along the memory dimension `dim`, and its guard (false for padding)."""
         found = node.place(dim)
         return self.wide(found.values[0], node), self.condition(found.guard, node)
 
@@ -129,8 +129,9 @@ class Walker:
 
         Args:
             node: the operation that sends or receives a partial sum.
-            turn: the dimension whose index, plus 1, is the value; '' if the slot is sent once.
-            readers: the number of workgroups that read the slot, the value if `turn` is ''.
+            turn: the dimension whose index, plus 1, is the value; '' if only one partial sum is
+                sent in the slot.
+            readers: the number of workgroups that read the slot; it is the value if `turn` is ''.
         """
         value = node.scope.resolve(node.place(turn).values[0] + 1 if turn else readers)
         return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)
@@ -138,7 +139,8 @@ class Walker:
     def register(self, node: Node, dims: tuple[str, ...], width: int) -> int:
         """The number of the first of `width` consecutive registers of a fragment.
 
-        Registers are numbered in row-major order of the register dimensions `dims`.
+        Vectors of `width` registers are numbered in row-major order of the dimensions `dims`, whose
+        indices must be known at compile time.
         """
         number = 0
         for dim in dims:
@@ -151,7 +153,7 @@ class Walker:
             number = number * self.graph.coordinates[dim].fixed_size + value
         return number * width
 
-    # Structure
+    # Loops, branches and scopes
 
     def _for(self, node: Node, op: For) -> None:
         assert node.loop is not None
@@ -169,7 +171,7 @@ class Walker:
         symbol = node.loop.symbol
         bits = 32 if not self.widest and self.bounds.fits(symbol, inside) else 64
         b, kind = self.builder, ir.IntType(bits)
-        # `stop` may need 64 bits even if the index fits 32; they are compared at the larger width.
+        # `stop` may need 64 bits even if the index fits 32 bits: compare at the larger width.
         first = self.expressions.widen(start, bits, node.loop.start, node.scope.ranges)
         before = b.block
         head = b.append_basic_block(f"{symbol}.head")
@@ -197,7 +199,7 @@ class Walker:
         b.position_at_end(done)
 
     def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:
-        """Hook: called before a loop goes on from one index to the following one."""
+        """Hook for subclasses: called before a loop advances from `index` to `following`."""
 
     def _unrolled(self, node: Node, indices: range) -> None:
         assert node.loop is not None
@@ -220,7 +222,7 @@ class Walker:
             self.values[self.graph.coordinates.symbol(dim)] = self.number(value, node)
         if node.body:
             inside = node.body[0].scope
-            for read in op.reads:  # emitted once here, and reused by the body's operations
+            for read in op.reads:  # emitted once before the body, whose operations reuse the value
                 self.expressions.number(inside.resolve(read), inside.ranges)
         self.run(node.body)
 
@@ -250,9 +252,10 @@ class Walker:
 
     @contextmanager
     def _branch(self) -> Generator[None, None, None]:
-        """Restore symbols and the expression cache when the `with` block ends.
+        """Restore the values of symbols and the expression cache when the `with` block ends.
 
-        Code emitted inside does not dominate the code after it, so its values cannot be reused.
+        Code emitted in the `with` block does not dominate the code after the block, so later code
+        cannot reuse its values.
         """
         with self._scoped():
             printed = dict(self.expressions.printed)

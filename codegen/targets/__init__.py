@@ -1,1 +1,1 @@
-"""Targets that graphs are compiled for: the CPU, NVIDIA GPUs and the Python interpreter."""
+"""The targets for which graphs are compiled: the CPU, NVIDIA GPUs and the Python interpreter."""

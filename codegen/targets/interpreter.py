@@ -23,13 +23,13 @@ from coordgraph.interpreter import interpret
 __all__ = ["InterpretedKernel"]
 
 WORKGROUPS = 4
-"""How many workgroups are interpreted if neither the graph nor the call says a number."""
+"""How many workgroups the interpreter runs if neither the graph nor the call says a number."""
 
 
 class InterpretedKernel(Kernel):
-    """Interprets a scheduled graph in Python, with numpy tiles.
+    """Interprets a scheduled graph in Python, with NumPy tiles.
 
-    It is slow, and its results are what the results of all other targets are compared with.
+    The interpreter is slow. Its results are the reference for tests of all other targets.
     """
 
     def __init__(self, graph: KernelGraph) -> None:
@@ -37,7 +37,7 @@ class InterpretedKernel(Kernel):
 
     @property
     def instruction_family(self) -> str:
-        """Tiles are multiplied by numpy."""
+        """The name of the library that multiplies tiles: `numpy`."""
         return "numpy"
 
     def __call__(
@@ -54,11 +54,11 @@ class InterpretedKernel(Kernel):
         offsets: Any = None,
         **operands: Any,
     ) -> Any:
-        """Compute D with numpy, and return it.
+        """Compute D with NumPy, and return it.
 
         Args:
-            workgroups: how many workgroups to interpret, if the schedule was made without a number;
-                by default 4.
+            workgroups: how many workgroups to interpret, if the schedule's option `workgroups` is
+                None; 4 by default.
 
         The other arguments are those of `codegen.Kernel`.
         """

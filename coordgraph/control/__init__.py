@@ -1,4 +1,4 @@
-"""The control graph: operations, their order, and the scopes in which expressions are evaluated."""
+"""The control graph of a kernel: operations and loops, and scopes that evaluate expressions."""
 
 from coordgraph.control.graph import ControlEdge, ControlGraph, rewrite
 from coordgraph.control.scope import Scoped

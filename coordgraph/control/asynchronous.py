@@ -1,10 +1,10 @@
 """Operations of lowered graphs for GPUs with asynchronous copies and matrix instructions (Hopper).
 
-They correspond to instructions of the PTX ISA, sections "mbarrier", "cp.async.bulk.tensor" and
-"wgmma.mma_async". An mbarrier is an element of a dimension of shared memory; which mbarrier an
-operation uses, and which phase of it, is computed from the coordinate graph, from the number of the
-pipeline step. A whole warp executes `ExpectBytes`, `CopyBox` and `CopyRun`; one of its threads
-issues the instruction.
+The operations correspond to instructions of the PTX ISA, sections "mbarrier",
+"cp.async.bulk.tensor" and "wgmma.mma_async". An mbarrier is an element of a dimension of shared
+memory. From the number of the pipeline step, the coordinate graph computes which mbarrier, and
+which phase of the mbarrier, an operation uses. A whole warp executes `ExpectBytes`, `CopyBox` and
+`CopyRun`; one of its threads issues the instruction.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Counter(Operation):
-    """In the body, the index along `dim` is a counter: it starts at 0, `Advance` increases it."""
+    """Execute the body with a counter as the index along the dimension `dim`.
+
+    The counter starts at 0; `Advance` operations in the body increase it.
+    """
 
     dim: str
     body: Body = ()
@@ -57,7 +60,7 @@ class Counter(Operation):
 
 @dataclass(frozen=True)
 class Advance(Operation):
-    """Increase the counter that a surrounding `Counter` binds to `dim`, by the value of `by`."""
+    """Increase by `by` the counter that an enclosing `Counter` binds to the dimension `dim`."""
 
     dim: str
     by: Expr = ONE
@@ -73,7 +76,7 @@ class SetRegisters(Operation):
     """Change how many registers each thread of the warpgroup may use (PTX `setmaxnreg`).
 
     Args:
-        count: the new number of registers.
+        count: the new number of registers per thread.
         grow: whether the number increases (`setmaxnreg.inc`) or decreases (`setmaxnreg.dec`).
     """
 
@@ -87,7 +90,7 @@ class InitBarrier(Operation):
 
     Args:
         barrier: the dimension of shared memory whose index is the mbarrier.
-        arrivals: the number of arrivals in each phase.
+        arrivals: the number of arrivals that complete each phase.
     """
 
     barrier: str
@@ -103,13 +106,13 @@ class PublishBarriers(Operation):
 
 @dataclass(frozen=True)
 class ExpectBytes(Operation):
-    """Arrive at an mbarrier, and add bytes that copies must deliver before its phase completes.
+    """Arrive at an mbarrier, whose current phase then also waits for `bytes` bytes of copies.
 
     PTX: `mbarrier.arrive.expect_tx`.
 
     Args:
         barrier: the dimension of shared memory whose index is the mbarrier.
-        bytes: the number of bytes.
+        bytes: the number of bytes that copies deliver in this phase.
     """
 
     barrier: str
@@ -123,11 +126,12 @@ class ExpectBytes(Operation):
 
 @dataclass(frozen=True)
 class ArriveBarrier(Operation):
-    """Arrive at an mbarrier.
+    """Arrive at an mbarrier (PTX `mbarrier.arrive`).
 
     Args:
         barrier: the dimension of shared memory whose index is the mbarrier.
-        rank: the rank in the cluster of the workgroup whose mbarrier it is; None for the own.
+        rank: the rank in the cluster of the workgroup that has the mbarrier in its shared memory;
+            None for the executing workgroup.
         publish: whether earlier writes of this thread become visible to threads of other workgroups
             that wait at the mbarrier (release at cluster scope).
     """
@@ -150,7 +154,7 @@ class ClusterBarrier(Operation):
 
 @dataclass(frozen=True)
 class AwaitEarlierLaunch(Operation):
-    """Wait until the writes of earlier launches in the stream are visible.
+    """Wait until earlier launches in the stream have ended and their writes are visible.
 
     PTX: `griddepcontrol.wait`, for programmatic dependent launch.
     """
@@ -178,10 +182,10 @@ class WaitBarrier(Operation):
     Args:
         barrier: the dimension of shared memory whose index is the mbarrier.
         phase: the dimension whose index is the parity of the phase.
-        before: whether to wait for the phase before that one. Of a newly initialised mbarrier, the
-            phase before the first counts as complete.
-        cluster: whether writes that other workgroups of the cluster published by arriving become
-            visible (acquire at cluster scope).
+        before: whether to wait for the phase with the other parity, which precedes that phase. In a
+            newly initialised mbarrier, the phase before the first counts as complete.
+        cluster: whether writes of other workgroups before their `ArriveBarrier` with `publish`
+            become visible (acquire at cluster scope).
     """
 
     barrier: str
@@ -200,13 +204,14 @@ class CopyBox(Operation):
 
     Args:
         tensor: the name of the tensor.
-        source: the dimensions of the tensor's axes, the contiguous one first.
-        destination: the dimension of shared memory.
+        source: the dimensions of the tensor's axes, the contiguous axis first.
+        destination: the dimension of shared memory to which the box is copied.
         barrier: the dimension of shared memory whose index is the mbarrier.
         box: the extents of the box along the axes, in elements.
-        receivers: dimensions of the position in the cluster. The box is multicast to all workgroups
-            whose position differs only along these, to the same address in shared memory; the
-            mbarrier of each counts its bytes. Empty for no multicast.
+        receivers: dimensions of a workgroup's position in the cluster. The box is multicast to all
+            workgroups whose positions differ only along these dimensions, to the same address in
+            the shared memory of each workgroup, whose own mbarrier counts the bytes. Empty for no
+            multicast.
         map: the dimension whose index is a descriptor that `DescribeMatrix` wrote; '' to use the
             tensor's descriptor among the kernel's arguments.
     """
@@ -228,7 +233,7 @@ class CopyRun(Operation):
 
     Args:
         source: the dimension of the tensor, whose index is the first element.
-        destination: the dimension of shared memory.
+        destination: the dimension of shared memory to which the elements are copied.
         barrier: the dimension of shared memory whose index is the mbarrier that counts the bytes.
         count: the number of elements.
     """
@@ -243,7 +248,7 @@ class CopyRun(Operation):
 
 @dataclass(frozen=True)
 class FenceMemory(Operation):
-    """Order this thread's accesses to device memory before later TMA accesses.
+    """Order this thread's earlier accesses to device memory before its later TMA accesses.
 
     Writes that the thread has observed become visible to TMA (PTX `fence.proxy.async.global`).
     """
@@ -251,7 +256,7 @@ class FenceMemory(Operation):
 
 @dataclass(frozen=True)
 class FenceShared(Operation):
-    """Order this thread's accesses to shared memory before later TMA accesses.
+    """Order this thread's earlier accesses to shared memory before its later TMA accesses.
 
     PTX: `fence.proxy.async.shared::cta`.
     """
@@ -259,14 +264,14 @@ class FenceShared(Operation):
 
 @dataclass(frozen=True)
 class StoreBox(Operation):
-    """Copy a box from shared memory to a tensor by TMA; elements outside it are not written.
+    """Copy a box from shared memory to a tensor by TMA, except elements outside the tensor.
 
     PTX: `cp.async.bulk.tensor`.
 
     Args:
         tensor: the name of the tensor.
-        source: the dimension of shared memory.
-        destination: the dimensions of the tensor's axes, the contiguous one first.
+        source: the dimension of shared memory that holds the box.
+        destination: the dimensions of the tensor's axes, the contiguous axis first.
         box: the extents of the box along the axes, in elements.
         map: the dimension whose index is a descriptor that `DescribeMatrix` wrote; '' to use the
             tensor's descriptor among the kernel's arguments.
@@ -285,8 +290,8 @@ class StoreBox(Operation):
 class DescribeMatrix(Operation):
     """Write a TMA descriptor (tensor map) of one matrix in a tensor; a whole warp executes it.
 
-    The descriptor is a copy of the tensor's, with another address, extents and stride. It is
-    assembled in shared memory and then copied to device memory (PTX ISA, "tensormap.replace" and
+    The descriptor is a copy of the tensor's descriptor with another address, extents and stride. It
+    is assembled in shared memory and then copied to device memory (PTX ISA, "tensormap.replace" and
     "tensormap.cp_fenceproxy"). Threads that synchronise with this warp may use it.
 
     Args:
@@ -294,8 +299,8 @@ class DescribeMatrix(Operation):
         map: the dimension whose index is the descriptor to write, in device memory.
         via: the dimension of shared memory where the descriptor is assembled.
         first: the offset of the matrix's first element in the tensor, in elements.
-        extents: the extents of the matrix in elements, along its contiguous axis and the other.
-        pitch: the distance from one row of the matrix to the next, in elements.
+        extents: the extents of the matrix in elements, along the contiguous axis first.
+        pitch: the leading dimension of the matrix, in elements.
     """
 
     tensor: str
@@ -310,14 +315,15 @@ class DescribeMatrix(Operation):
 
 @dataclass(frozen=True)
 class CommitStores(Operation):
-    """End a group of `StoreBox` operations of this thread (PTX `cp.async.bulk.commit_group`)."""
+    """End a group of this thread's `StoreBox` operations (PTX `cp.async.bulk.commit_group`)."""
 
 
 @dataclass(frozen=True)
 class WaitStores(Operation):
-    """Wait until TMA has read the shared memory of all but the last `pending` store groups.
+    """Wait until TMA has read the shared memory of all store groups but the last `pending` ones.
 
-    The groups are those of this thread (PTX `cp.async.bulk.wait_group.read`).
+    A store group is the `StoreBox` operations that a `CommitStores` of this thread ended. PTX:
+    `cp.async.bulk.wait_group.read`.
     """
 
     pending: int
@@ -335,16 +341,16 @@ class MultiplyShared(Operation):
     """One `wgmma.mma_async` of a warpgroup on operands in shared memory: `acc += a @ b`.
 
     Args:
-        a, b: the dimensions of shared memory with the operands.
-        accumulator: the accumulator registers.
+        a, b: the dimensions of shared memory that hold the operands a and b.
+        accumulator: the name of the fragment with the accumulator registers.
         registers: the dimensions that number the accumulator's registers.
         instruction: the PTX instruction's name.
         count: the number of accumulator registers of each thread.
         a_strides, b_strides: the two byte offsets in the matrix descriptor of each operand, between
             core matrices along m or n and along k (PTX ISA, "Matrix Descriptor Format").
-        rows: bytes of a swizzled row of a and of b.
-        transpose_a, transpose_b: whether the operand is stored contiguous along m or n (MN-major),
-            not along k.
+        rows: the bytes of a swizzled row of a, and of b.
+        transpose_a, transpose_b: whether a (b) is contiguous along m (n), called MN-major, and not
+            along k.
         fresh: the condition under which the accumulator is overwritten: `acc = a @ b`.
     """
 

@@ -17,7 +17,7 @@ __all__ = ["MERMAID", "ControlEdge", "ControlGraph", "Rewrite", "rewrite"]
 
 OperationT = TypeVar("OperationT", bound=Operation)
 Rewrite = Callable[[Operation], "Operation | Body"]
-"""A function that replaces an operation by another one, or by several (a tuple, perhaps empty)."""
+"""A function that returns an operation's replacement: an operation, or a tuple of operations."""
 EMPTY = Kernel()
 """A kernel without operations."""
 
@@ -30,15 +30,14 @@ class ControlEdge(Enum):
     ELSE = "Else"
     """From a branch to the first operation of its else-body."""
     SEQUENCE = "Sequence"
-    """From an operation to the next one in the same body."""
+    """From an operation to the next operation in the same body."""
 
 
 @dataclass(frozen=True)
 class ControlGraph:
-    """An ordered tree of operations under a `Kernel`, which can also be read as a graph.
+    """The operations of a kernel: an ordered tree under a `Kernel`, which is also a graph.
 
-    Operations are numbered in preorder; the number is the operation's id. Edges have the kinds of
-    `ControlEdge`.
+    An operation's id is its number in preorder. Edges have the kinds of `ControlEdge`.
 
     Args:
         root: the kernel, whose body holds all other operations.
@@ -48,7 +47,7 @@ class ControlGraph:
 
     @cached_property
     def nx(self) -> networkx.DiGraph[int]:
-        """The graph as a frozen `networkx.DiGraph`, for use with networkx algorithms.
+        """The control graph as a frozen `networkx.DiGraph`, to which networkx algorithms apply.
 
         A node is an operation's id, with the attribute `operation`; an edge has the attribute
         `kind`, a `ControlEdge`.
@@ -69,16 +68,16 @@ class ControlGraph:
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int, ControlEdge], ...]:
-        """The edges as triples (id of the first operation, id of the second, kind).
+        """The edges as triples (id of the first operation, id of the second operation, kind).
 
-        They are ordered by the second id.
+        The triples are ordered by the second operation's id.
         """
         arcs = self.nx.edges(data="kind")
         return tuple(sorted(arcs, key=lambda arc: arc[1]))
 
     @property
     def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:
-        """The dimensions that each operation names, by (operation id, role).
+        """The ids of the dimensions that operations name, by (operation id, role).
 
         A role is the name of a field, such as `tile`.
         """
@@ -91,10 +90,10 @@ class ControlGraph:
     def rewrite(self, change: Rewrite) -> ControlGraph:
         """Replace every operation by the result of `change`, inner operations first.
 
-        Returns this graph itself if nothing changes.
+        The result is this graph itself if nothing changes.
 
         Raises:
-            TypeError: `change` replaces the kernel by anything but a kernel.
+            TypeError: `change` replaces the `Kernel` by anything but a `Kernel`.
         """
         root = rewrite(self.root, change)
         if len(root) != 1 or not isinstance(root[0], Kernel):
@@ -105,7 +104,7 @@ class ControlGraph:
         return self if root[0] == self.root else ControlGraph(root[0])
 
     def mermaid(self, **options: Any) -> str:
-        """The graph as a Mermaid diagram; options as in `coordgraph.show.mermaid.control`."""
+        """The control graph as a Mermaid diagram, with options of `show.mermaid.control`."""
         return MERMAID(self, **options)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -117,7 +116,7 @@ class ControlGraph:
 
 
 def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
-    """Add an operation and the operations in its bodies to a networkx graph; return its id."""
+    """Add an operation and the operations in its bodies to a networkx graph; returns its id."""
     own = len(graph)
     graph.add_node(own, operation=op)
     for name in op.BODIES:
@@ -130,11 +129,11 @@ def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
 
 
 MERMAID = Hook[..., str]("ControlGraph.mermaid", "coordgraph.show.mermaid")
-"""The function behind `ControlGraph.mermaid`, implemented by `coordgraph.show.mermaid`."""
+"""Hook behind `ControlGraph.mermaid`; `coordgraph.show.mermaid` implements it."""
 
 
 def rewrite(op: Operation, change: Rewrite) -> Body:
-    """Rewrite the bodies of `op`, then `op` itself.
+    """Replace the operations in the bodies of `op`, then `op` itself, by the results of `change`.
 
     Args:
         op: the operation.

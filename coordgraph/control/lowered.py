@@ -1,9 +1,9 @@
-"""Operations of lowered graphs: what one thread does with memory and registers.
+"""Operations of lowered graphs for all targets: loads, stores, signals and products of one thread.
 
-All targets use them. The address of an element, in a tensor, in shared memory or in registers, is
-computed from the coordinate graph. The fields `form` and `instruction` name a machine instruction
-that the target emits; lowering chooses it. A *fragment* is a named set of registers of a thread,
-one for every combination of indices along its `registers` dimensions, whose loops are unrolled.
+The address of an element, in a tensor, in shared memory or in registers, is computed from the
+coordinate graph. The fields `form` and `instruction` name a machine instruction, which lowering
+chooses and the target emits. A *fragment* is a named set of a thread's registers: one register for
+every combination of indices along the dimensions `registers`, whose loops are unrolled.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class CopyElements(Operation):
     the destination is not written.
 
     Args:
-        source, destination: the dimensions of the first element.
+        source, destination: the dimensions whose indices are the first element that is read and
+            written.
         width: the number of elements.
         asynchronous: whether the copy runs asynchronously (PTX `cp.async`) and is complete only
-            after a `WaitCopies`.
+            after `WaitCopies`.
     """
 
     source: str
@@ -63,7 +64,7 @@ class CopyElements(Operation):
 
 @dataclass(frozen=True)
 class FillElements(Operation):
-    """Write `width` zeros to shared memory or to a tensor, from the element at `destination`."""
+    """Write `width` zeros to shared memory or to a tensor, from the element `destination` on."""
 
     destination: str
     width: int = 1
@@ -73,12 +74,15 @@ class FillElements(Operation):
 
 @dataclass(frozen=True)
 class CommitCopies(Operation):
-    """End a group of asynchronous `CopyElements` of this thread (PTX `cp.async.commit_group`)."""
+    """End a group of this thread's asynchronous `CopyElements` (PTX `cp.async.commit_group`)."""
 
 
 @dataclass(frozen=True)
 class WaitCopies(Operation):
-    """Wait until at most `pending` groups of copies are unfinished (PTX `cp.async.wait_group`)."""
+    """Wait until at most `pending` groups of asynchronous copies are unfinished.
+
+    PTX: `cp.async.wait_group`.
+    """
 
     pending: int
 
@@ -88,7 +92,8 @@ class Barrier(Operation):
     """Synchronise threads of a workgroup (PTX `bar.sync`).
 
     Args:
-        identifier: the number of the hardware barrier; not 0 for a part of the workgroup.
+        identifier: the number of the hardware barrier; 0 is reserved for all threads of the
+            workgroup.
         workitems: the number of threads that take part; 0 for all threads of the workgroup.
     """
 
@@ -101,10 +106,10 @@ class Barrier(Operation):
 
 @dataclass(frozen=True)
 class Tabulate(Operation):
-    """Compute a derived table in shared memory, by one warp.
+    """Compute a derived table in shared memory; one warp executes the operation.
 
-    The tables that it reads must be complete. Other threads must wait at a barrier before they read
-    it.
+    The tables that the derived table reads must be complete. Other threads must wait at a barrier
+    before they read the derived table.
 
     Args:
         table: the name of the table.
@@ -117,7 +122,7 @@ class Tabulate(Operation):
 
 @dataclass(frozen=True)
 class DeriveParameters(Operation):
-    """Compute the deferred parameters (those that depend on tables), for later operations."""
+    """Compute the parameters that depend on tables (deferred parameters), for later operations."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,7 @@ class LoadFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        source: the dimension of the first element in memory.
+        source: the dimension whose index is the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: how to load: `vector` for consecutive elements, `broadcast` for one element in all
@@ -159,13 +164,13 @@ class StoreFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        destination: the dimension of the first element in memory.
+        destination: the dimension whose index is the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: how to store: `vector` for consecutive elements, or an instruction such as
             `stmatrix.x4`.
         rank: the rank in the cluster of the workgroup whose shared memory is written; None for the
-            own workgroup or for device memory.
+            executing workgroup, or for device memory.
     """
 
     fragment: str
@@ -184,16 +189,17 @@ class StoreFragment(Operation):
 
 @dataclass(frozen=True)
 class ReduceFragment(Operation):
-    """Add registers of a fragment to `width` elements of device memory, each atomically.
+    """Add registers of a fragment to `width` elements of device memory, each element atomically.
 
     The memory order is relaxed, at device scope.
 
     Args:
         fragment: the name of the fragment.
-        destination: the dimension of the first element in memory.
+        destination: the dimension whose index is the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
-        form: `vector` for one instruction for all elements, `scalar` for one for each.
+        form: `vector` for one instruction for all elements, `scalar` for one instruction per
+            element.
     """
 
     fragment: str
@@ -207,7 +213,7 @@ class ReduceFragment(Operation):
 
 @dataclass(frozen=True)
 class AccumulateFragment(Operation):
-    """Add `width` elements of memory, from the one at `source`, to registers of a fragment."""
+    """Add `width` elements of memory, from the element `source` on, to registers of a fragment."""
 
     fragment: str
     source: str
@@ -227,14 +233,16 @@ class ApplyFragment(Operation):
         fragment: the name of the fragment; its registers are the function's `acc`.
         function: the epilogue function.
         registers: the dimensions that number the fragment's registers.
-        sources: the operands' tensors that have an element for each register, or for all of them;
-            the coordinate graph gives its address.
-        widths: for each tensor in `sources`, how many elements the registers take: `width`, or 1
-            if all registers take the same element.
-        elements: the operands' tensors that have only a single element.
+        sources: tensors of operands with an element for each register, or an element that several
+            registers share; the coordinate graph gives the element's address.
+        widths: for each tensor in `sources`, the number of elements that are read: `width`, or 1 if
+            all registers share the element.
+        elements: tensors of operands with a single element.
         optional: tensors in `sources` and `elements` that are taken as 0, and not read, if their
-            launch parameter `read_…` is 0.
+            launch parameter `read_NAME` is 0.
         width: the number of consecutive registers.
+        memories: for each tensor in `sources`, the dimension of the memory that its elements are
+            read from, such as shared memory; () for the tensors themselves.
     """
 
     fragment: str
@@ -245,19 +253,25 @@ class ApplyFragment(Operation):
     elements: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     width: int = 1
+    memories: tuple[str, ...] = ()
 
-    ROLES = ("sources", "registers")
+    ROLES = ("sources", "memories", "registers")
+
+    @property
+    def read_from(self) -> dict[str, str]:
+        """For each tensor in `sources`, the dimension of the memory that is read."""
+        return dict(zip(self.sources, self.memories or self.sources, strict=True))
 
 
 @dataclass(frozen=True)
 class MultiplyFragments(Operation):
-    """One matrix instruction on fragments: `accumulator += a @ b`.
+    """Execute one matrix instruction on fragments: `accumulator += a @ b`.
 
     Args:
         a, b, accumulator: the names of the fragments.
         a_registers, b_registers, registers: the dimensions that number the registers of a, of b and
             of the accumulator.
-        instruction: the name of the instruction, such as that of a PTX `mma.sync`.
+        instruction: the name of the instruction, such as the full name of a PTX `mma.sync`.
     """
 
     a: str
@@ -273,12 +287,12 @@ class MultiplyFragments(Operation):
 
 @dataclass(frozen=True)
 class SignalFlag(Operation):
-    """Set a flag, after making the workgroup's earlier writes visible (release, device scope).
+    """Set a flag with release order at device scope: the workgroup's earlier writes are visible.
 
-    The flag becomes 1 + the index along `turn` if there is a turn, else the number of `readers`.
+    The flag's new value is 1 + the index along `turn`, or the number of readers if `turn` is ''.
 
     Args:
-        flag: the dimension of the tensor of flags.
+        flag: the dimension whose index is the flag in the tensor of flags.
         turn: if several workgroups set the flag one after another, the dimension that numbers them;
             else ''.
         readers: the number of workgroups that wait for the flag, each with a `TakeFlag`.
@@ -296,7 +310,10 @@ class SignalFlag(Operation):
 
 @dataclass(frozen=True)
 class RaiseFlag(Operation):
-    """Increment a flag, after making the workgroup's writes visible (release, device scope)."""
+    """Increment a flag with release order: the workgroup's earlier writes become visible.
+
+    The memory scope is the device.
+    """
 
     flag: str
 
@@ -305,13 +322,13 @@ class RaiseFlag(Operation):
 
 @dataclass(frozen=True)
 class WaitFlag(Operation):
-    """Wait until a flag is set; writes before it was set are then visible (acquire).
+    """Wait until a flag is set, with acquire order: writes before the flag was set are visible.
 
     Args:
-        flag: the dimension of the tensor of flags.
+        flag: the dimension whose index is the flag in the tensor of flags.
         turn: if given, wait until the flag is 1 + the index along this dimension, the value that
-            the `SignalFlag` of that turn sets.
-        senders: without a turn, wait until the flag is this number: how many workgroups increment
+            `SignalFlag` sets in that turn; else ''.
+        senders: if `turn` is '', wait until the flag equals the number of workgroups that increment
             it.
     """
 
@@ -327,9 +344,10 @@ class WaitFlag(Operation):
 
 @dataclass(frozen=True)
 class TakeFlag(Operation):
-    """Wait until a flag is not zero, then decrement it; writes before it was set are then visible.
+    """Wait until a flag is not 0, then decrement it; writes before the flag was set are visible.
 
-    Each reader of a `SignalFlag` executes this once, so the last reader leaves the flag at zero.
+    Each reader for which `SignalFlag` set the flag executes this once, so the last reader resets
+    the flag to 0.
     """
 
     flag: str
@@ -339,7 +357,7 @@ class TakeFlag(Operation):
 
 @dataclass(frozen=True)
 class ClearFlag(Operation):
-    """Set a flag to zero for the next launch, after all threads of the workgroup have read it."""
+    """Set a flag to 0 for the next launch, after all threads of the workgroup have read it."""
 
     flag: str
 
@@ -348,7 +366,10 @@ class ClearFlag(Operation):
 
 @dataclass(frozen=True)
 class Prefetch(Operation):
-    """A named group of loads that run ahead of their use: the prologue of a software pipeline."""
+    """The first loads of a software pipeline (its prologue), which run ahead of their use.
+
+    `name` labels the group in the text form and in diagrams.
+    """
 
     name: str
     body: Body = ()

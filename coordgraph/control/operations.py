@@ -1,11 +1,11 @@
-"""Operations: the nodes of a control graph, as schedules see them (on whole tiles).
+"""Operations on whole tiles, and loops and branches: the nodes of a scheduled control graph.
 
 An operation is an immutable record. Loops and branches hold the operations of their bodies, in
 order. Expressions in an operation may contain the kernel's parameters and the dimensions that
-surrounding operations bind: `For` and `SetCoordinate` bind a dimension, `Assign` names a value,
-hardware binds workgroup and thread. The *bindings* of an operation name the dimensions whose
-indices it uses. The indices themselves are computed from the coordinate graph when the operation is
-interpreted or compiled.
+surrounding operations bind: `For` and `SetCoordinate` bind a dimension, `Assign` names a value, the
+hardware binds the numbers of the workgroup and the thread. The *bindings* of an operation name the
+dimensions whose indices the operation uses. The indices are computed from the coordinate graph when
+the operation is interpreted or compiled.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 OPERATIONS: dict[str, type[Operation]] = {}
-"""Every class of operation by its name; subclassing `Operation` registers a class."""
+"""Every class of operation by class name; subclassing `Operation` registers the subclass."""
 ONE = Integer(1)
 
 
@@ -65,12 +65,12 @@ class Operation:
 
     @property
     def kind(self) -> str:
-        """The name of the class, as the text form and diagrams show it."""
+        """The name of the operation's class, as the text form and diagrams show it."""
         return type(self).__name__
 
     @property
     def bindings(self) -> dict[str, tuple[str, ...]]:
-        """The dimensions that the operation names, by role (the name of the field)."""
+        """The ids of the dimensions that the operation names, by role (the name of the field)."""
         bound: dict[str, tuple[str, ...]] = {}
         for role in self.ROLES:
             value = getattr(self, role)
@@ -81,12 +81,12 @@ class Operation:
 
     @property
     def details(self) -> dict[str, Any]:
-        """The values of all fields except the bodies, by field name."""
+        """The values of all fields of the operation except bodies, by field name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.BODIES}
 
     @property
     def children(self) -> tuple[Operation, ...]:
-        """The operations directly in the bodies, in order."""
+        """The operations directly in the operation's bodies, in order."""
         return tuple(op for name in self.BODIES for op in getattr(self, name))
 
     def walk(self) -> Iterator[Operation]:
@@ -122,7 +122,7 @@ class Kernel(Operation):
 
 @dataclass(frozen=True)
 class Scope(Operation):
-    """A named group of operations; the name serves readers, and passes that search for it."""
+    """A named group of operations; passes search for the name, and diagrams show it."""
 
     name: str
     body: Body = ()
@@ -132,12 +132,12 @@ class Scope(Operation):
 
 @dataclass(frozen=True)
 class For(Operation):
-    """`for (dim = start; dim < stop; dim += step)`; start and stop are evaluated once, at entry.
+    """The loop `for (dim = start; dim < stop; dim += step)`; start and stop are evaluated once.
 
     Args:
         dim: the dimension whose index is the loop index.
         start, stop: the first index, and the exclusive end.
-        step: the increment; it may depend on the index, as in Stream-K's loop over tiles.
+        step: the increment, which may depend on the index, as in Stream-K's loop over tiles.
         body: the operations of an iteration.
         unroll: whether code generation unrolls the loop; start, stop and step are then numbers.
     """
@@ -190,7 +190,7 @@ class Inside(Operation):
 
 @dataclass(frozen=True)
 class SetCoordinate(Operation):
-    """In the body, let the index along the dimension `dim` be `value`."""
+    """Execute the body with `value` as the index along the dimension `dim`."""
 
     dim: str
     value: Expr
@@ -210,8 +210,8 @@ class Locate(Operation):
     In the body, expressions contain the dimensions' symbols instead of the full index expressions.
 
     Args:
-        dims: the dimensions, in order; an index may use those before it.
-        reads: expressions that read tables and that the body uses; they are evaluated once, too.
+        dims: the ids of the dimensions, in order; an index may depend on dimensions before it.
+        reads: expressions that read tables and that the body uses; these are evaluated once, too.
         body: the operations in which the dimensions are bound.
     """
 
@@ -246,7 +246,7 @@ class Assign(Operation):
 
 @dataclass(frozen=True)
 class InitAccumulator(Operation):
-    """Set the accumulator to zero."""
+    """Set every element of an accumulator to zero."""
 
     accumulator: str = "acc"
 
@@ -279,11 +279,11 @@ class MultiplyAccumulate(Operation):
 class SendPartial(Operation):
     """Write the accumulator, a partial sum, to a workspace slot, then set the slot's flag.
 
-    The flag becomes 1 + the index along `turn` if there is a turn, else the number of `readers`.
+    The flag's new value is 1 + the index along `turn`, or the number of readers if `turn` is ''.
 
     Args:
         slot: the dimension that numbers workspace slots.
-        accumulator: the accumulator that is written.
+        accumulator: the name of the accumulator that is written.
         turn: if several workgroups write the slot one after another, the dimension that numbers
             them; else ''.
         readers: the number of workgroups that wait for the slot with `AwaitPartial`.
@@ -306,9 +306,9 @@ class ReceivePartial(Operation):
 
     Args:
         slot: the dimension that numbers workspace slots.
-        accumulator: the accumulator that is added to.
-        turn: if several workgroups write the slot one after another, the dimension whose index is
-            the number of the awaited one: this waits until the flag is 1 + that index. Else ''.
+        accumulator: the name of the accumulator to which the partial sum is added.
+        turn: if several workgroups write the slot one after another, the dimension that numbers
+            them: the operation waits until the flag is 1 + the index along `turn`. Else ''.
     """
 
     slot: str
@@ -320,10 +320,10 @@ class ReceivePartial(Operation):
 
 @dataclass(frozen=True)
 class AwaitPartial(Operation):
-    """Wait until a slot's flag is not zero, then decrement it: one of the slot's readers is done.
+    """Wait until a slot's flag is not 0, then decrement the flag.
 
-    The flag starts at the number of readers (`SendPartial`). After this operation the workgroup may
-    read the slot any number of times, with `AddPartial`.
+    `SendPartial` sets the flag to the number of readers, and each reader decrements it once. After
+    this operation the workgroup may read the slot any number of times, with `AddPartial`.
     """
 
     slot: str
@@ -333,7 +333,7 @@ class AwaitPartial(Operation):
 
 @dataclass(frozen=True)
 class AddPartial(Operation):
-    """Add a slot's partial sum to the accumulator; an `AwaitPartial` of the slot precedes it."""
+    """Add a slot's partial sum to the accumulator, after an `AwaitPartial` of the slot."""
 
     slot: str
     accumulator: str = "acc"
@@ -349,7 +349,7 @@ class AccumulatePartial(Operation):
 
     Args:
         slot: the dimension that numbers workspace slots.
-        accumulator: the accumulator that is added.
+        accumulator: the name of the accumulator that is added to the slot.
         turn: the dimension that numbers the workgroups which add to the slot.
     """
 
@@ -362,15 +362,15 @@ class AccumulatePartial(Operation):
 
 @dataclass(frozen=True)
 class CollectPartial(Operation):
-    """Wait until all workgroups have added to a slot, add the slot to the accumulator, clear it.
+    """Wait until all workgroups have added to a slot, and add the slot to the accumulator.
 
-    Slot and flag are zero afterwards. The counterpart of `AccumulatePartial`.
+    The slot and its flag are zero afterwards. The workgroups add with `AccumulatePartial`.
 
     Args:
         slot: the dimension that numbers workspace slots.
-        accumulator: the accumulator that is added to.
-        turn: the dimension that numbers the workgroups which add to the slot; the current index
-            along it is the first of them.
+        accumulator: the name of the accumulator to which the slot is added.
+        turn: the dimension that numbers the workgroups which add to the slot; the current index is
+            that of the first workgroup.
         senders: how many workgroups, with consecutive indices along `turn`, add to the slot.
     """
 
@@ -390,13 +390,13 @@ class Epilogue(Operation):
     """Apply an epilogue function to each element of the accumulator, in place.
 
     Args:
-        output: the tensor whose tile the accumulator holds.
-        tile: the dimensions whose indices are the number of that tile.
-        operands: the tensors that the function reads, in the order of its operands. An optional
-            tensor is taken as 0, and not read, if its launch parameter `read_…` is 0.
+        output: the name of the tensor whose tile the accumulator holds.
+        tile: the dimensions whose indices are the tile's number.
+        operands: the names of the tensors that the function reads, in the order of its operands. An
+            optional tensor is taken as 0, and not read, if its launch parameter `read_NAME` is 0.
         operand_tiles: the dimensions whose indices are the numbers of the operands' tiles.
         function: the epilogue function; by default `alpha·acc + beta·C`.
-        accumulator: the accumulator.
+        accumulator: the name of the accumulator.
     """
 
     output: str
@@ -411,12 +411,12 @@ class Epilogue(Operation):
 
 @dataclass(frozen=True)
 class StoreTile(Operation):
-    """Write the accumulator to one tile of a tensor; elements outside the tensor are not written.
+    """Write the accumulator to one tile of a tensor, except elements outside the tensor.
 
     Args:
         tensor: the name of the tensor.
         tile: the dimensions whose indices are the tile's number.
-        accumulator: the accumulator.
+        accumulator: the name of the accumulator.
     """
 
     tensor: str
@@ -427,5 +427,5 @@ class StoreTile(Operation):
 
 
 def accumulates(op: Operation) -> TypeGuard[For]:
-    """Whether an operation is the loop over k tiles: it has a `MultiplyAccumulate` in its body."""
+    """Whether an operation is the loop over k tiles, whose body has a `MultiplyAccumulate`."""
     return isinstance(op, For) and any(isinstance(x, MultiplyAccumulate) for x in op.body)

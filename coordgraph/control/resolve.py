@@ -1,7 +1,7 @@
-"""Resolving a control graph: computes, as expressions, all values that its operations need.
+"""Resolve a control graph: compute, as expressions, all values that its operations need.
 
 The result is a tree of nodes with the shape of the control graph. The interpreter and the code
-generators walk it, and evaluate or print the expressions; they derive no index themselves.
+generators walk this tree and evaluate or print its expressions; they derive no index of their own.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from coordgraph.coordinates.traverse import Solution
 __all__ = ["Node", "resolve"]
 
 NOT_ADDRESSED = ("registers", "a_registers", "b_registers", "dim", "dims", "phase", "turn")
-"""Roles whose dimensions an operation uses only for their index, not to address memory."""
+"""Roles whose dimensions an operation uses for their indices, and not to address memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operation with its scope and its resolved expressions.
+    """An operation with its scope, and with the expressions that it needs in that scope.
 
     Args:
         op: the operation.
         scope: the scope in which the operation is executed.
-        body, orelse: the resolved operations of its bodies.
-        loop: for a `For`, the loop as it is executed.
+        body, orelse: the nodes of the operations in the operation's bodies.
+        loop: for a `For`, the loop's index symbol, bounds and step.
         condition: for an `If` or `Inside`, the condition under which `body` is executed.
-        value: for a `SetCoordinate` or `Assign`, the value to compute; None if there is none.
+        value: for a `SetCoordinate` or `Assign`, the value to compute; None if nothing is computed.
         values: for a `Locate`, the indices to compute.
     """
 
@@ -58,19 +58,19 @@ class Node:
     _places: dict[str, Solution] = field(default_factory=dict[str, Solution])
 
     def place(self, dim: str) -> Solution:
-        """The index along `dim` in this node's scope, and the guard that it is not padding."""
+        """The index along `dim` in the node's scope, and the condition that it is not padding."""
         if dim not in self._places:
             self._places[dim] = self.scope.reverse(dim)
         return self._places[dim]
 
     def walk(self) -> Iterator[Node]:
-        """This node and all nodes below it, in preorder."""
+        """The node and all its descendants, in preorder."""
         yield self
         for child in (*self.body, *self.orelse):
             yield from child.walk()
 
     def index_expressions(self) -> Iterator[tuple[str, Expr, Boolean]]:
-        """For every dimension by which this operation addresses memory: (id, index, guard)."""
+        """(id, index, guard) for each dimension with which the operation addresses memory."""
         for role, names in self.op.bindings.items():
             if role in NOT_ADDRESSED:
                 continue
@@ -81,7 +81,7 @@ class Node:
 
 
 def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
-    """Resolve the operations of a body in order; an `Assign` adds to the scope of later ones."""
+    """Resolve a body's operations in order; an `Assign` extends the scope of later operations."""
     nodes: list[Node] = []
     for op in body:
         match op:

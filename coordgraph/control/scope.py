@@ -1,7 +1,7 @@
-"""Scopes: the known indices, and the known ranges of symbols, at one point of a control graph.
+"""Scopes: the known indices, and the known ranges of symbols, at an operation of a control graph.
 
 The interpreter, the code generators and passes all walk control graphs through these scopes, so
-they compute the same indices and simplify them under the same ranges.
+that they compute the same indices and simplify indices under the same ranges.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_STEPS = 2**30
 
 @dataclass(frozen=True)
 class Loop:
-    """A `For` loop as it is executed: `symbol` counts from `start` up to `stop` by `step`."""
+    """The loop that executes a `For`: `symbol` counts from `start` up to `stop` by `step`."""
 
     symbol: Symbol
     start: Expr
@@ -46,7 +46,7 @@ class Scoped:
     Args:
         coordinates: the coordinate graph.
         ranges: the known ranges of symbols.
-        known: the known index along each bound dimension, by id.
+        known: the known index along each bound dimension, by dimension id.
         definitions: the value of each symbol that an `Assign` names.
     """
 
@@ -55,14 +55,14 @@ class Scoped:
     known: Mapping[str, Expr] = field(default_factory=dict)
     definitions: Mapping[Symbol, Expr] = field(default_factory=dict)
     fixed: frozenset[Symbol] = frozenset()
-    """Symbols that never change while the kernel runs: parameters and hardware indices."""
+    """Symbols whose values never change while the kernel runs: parameters and hardware indices."""
 
     def binding(self, dim: str, value: Expr) -> Scoped:
         """A copy of the scope in which the index along `dim` is `value`."""
         return replace(self, known={**self.known, dim: value})
 
     def hardware(self, dims: Iterable[str]) -> Scoped:
-        """A copy of the scope in which hardware provides the indices along `dims`, as symbols."""
+        """A copy of the scope in which the hardware provides the indices along `dims`."""
         scope = self
         for dim in dims:
             symbol, size = self.coordinates.symbol(dim), self.coordinates.size(dim)
@@ -71,28 +71,28 @@ class Scoped:
         return replace(scope, fixed=frozenset(scope.ranges.bounds))
 
     def resolve(self, expr: Expr) -> Expr:
-        """Substitute the known indices into an operation's expression, and simplify it."""
+        """Put the known indices into an operation's expression, and simplify the expression."""
         return simplify(self._put_in(sympify(expr)), self.ranges)
 
     def resolve_condition(self, condition: Boolean) -> Boolean:
-        """Substitute the known indices into a condition; `true` or `false` if ranges decide it."""
+        """Put the known indices into a condition; `true` or `false` if the ranges decide it."""
         return simplify_condition(self._put_in(condition), self.ranges)
 
     def condition(self, op: If | Inside) -> Boolean:
         """The condition under which a branch executes its first body, simplified.
 
-        It is `true` or `false` if the ranges decide it.
+        The result is `true` or `false` if the ranges decide the condition.
         """
         if isinstance(op, Inside):
             return self.reverse(*op.dims).guard
         return self.resolve_condition(op.condition)
 
     def enter_for(self, op: For) -> tuple[Loop, Scoped]:
-        """The loop as it is executed, and the scope of its body.
+        """The loop that executes a `For`, and the scope of the loop's body.
 
         If the step is not 1 and never changes while the kernel runs, the executed loop counts
-        iterations, and the index is `start + step·ordinal`. The simplifier then recognises
-        multiples of the step.
+        iterations: the index is `start + step·ordinal`. The simplifier then recognises multiples of
+        the step.
         """
         start, stop, step = self.resolve(op.start), self.resolve(op.stop), self._put_in(op.step)
         if step == 1 or not step.free_symbols <= self.fixed:
@@ -107,13 +107,13 @@ class Scoped:
         return Loop(ordinal, Integer(0), count, Integer(1)), scope
 
     def enter_counter(self, op: Counter) -> Scoped:
-        """The scope of a `Counter`'s body, in which the counter is a symbol that is at least 0."""
+        """The scope of a `Counter`'s body, in which the counter is a symbol of value 0 or more."""
         symbol = self.coordinates.symbol(op.dim)
         ranges = self.ranges.with_bounds(symbol, Integer(0), (Integer(MOST_STEPS),))
         return replace(self, ranges=ranges).binding(op.dim, symbol)
 
     def enter_if(self, condition: Boolean) -> Scoped:
-        """The scope of a body in which a resolved condition holds."""
+        """The scope of a body that is executed only if `condition`, a resolved condition, holds."""
         ranges = self.ranges
         for part in operands(condition) if isinstance(condition, And) else (condition,):
             match part:
@@ -127,8 +127,8 @@ class Scoped:
                     small, large, gap = part.rhs, part.lhs, 0
                 case _:
                     continue
-            # Only indices get the new bound. Sizes bound indices already, so a bound of a size by
-            # an index would make proofs circular.
+            # Only indices get the new bound: sizes bound indices, so if an index also bounded a
+            # size, proofs would be circular.
             if isinstance(small, Symbol) and not small.is_positive:
                 ranges = ranges.with_upper(small, self.expand(large) - gap)
         return replace(self, ranges=ranges)
@@ -136,13 +136,14 @@ class Scoped:
     def enter_set(self, op: SetCoordinate) -> tuple[Expr | None, Scoped]:
         """The value to compute for a `SetCoordinate`, and the scope of its body.
 
-        If the value is a number or a symbol, it replaces the dimension's index in expressions, and
-        nothing is computed (None). Any other value is computed once, and the dimension's symbol
-        stands for it, so that expressions stay short.
+        If the value is a number or a symbol, the value replaces the dimension's index in
+        expressions, and None is returned, because nothing must be computed. Any other value is
+        computed once, and the dimension's symbol stands for the value, so that expressions stay
+        short.
 
         Raises:
-            VerifyError: the operation is nested in one that gives the same dimension a value which
-                must not change.
+            VerifyError: an enclosing operation gives the same dimension a value that must not
+                change.
         """
         value, symbol = self.resolve(op.value), self.coordinates.symbol(op.dim)
         if value.is_Integer or value.is_Symbol or symbol in value.free_symbols:
@@ -181,9 +182,9 @@ class Scoped:
         return value, replace(self, ranges=ranges, definitions=definitions)
 
     def reverse(self, *wanted: str) -> Solution:
-        """Compute the indices along upstream dimensions, and the guard that they are not padding.
+        """Compute the indices along upstream dimensions, and the condition that none is padding.
 
-        Errors are those of `CoordinateGraph.reverse`.
+        Raises the errors of `CoordinateGraph.reverse`.
         """
         return solve(self.coordinates, Direction.REVERSE, self.known, wanted, self.ranges)
 
@@ -192,5 +193,5 @@ class Scoped:
         return cast(ExpressionT, expr.xreplace({s: v for s, v in values.items() if s != v}))
 
     def expand(self, expr: Basic) -> Expr:
-        """Replace each symbol that an `Assign` defines by its value, so that proofs see it."""
+        """Replace each symbol that an `Assign` defines by the symbol's value, for proofs."""
         return cast(Expr, expr.xreplace(dict(self.definitions)))

@@ -1,9 +1,9 @@
 """Dimensions: the nodes of a coordinate graph.
 
-A dimension is an immutable record. Its `id` is unique in its graph, and also names the symbol that
-stands for the index along the dimension in expressions. Its `size` is an expression in the kernel's
-parameters, or None if the size is unknown and not needed (a loop whose trip count varies). Names of
-classes follow AMD's rocRoller: a *workgroup* is a CTA (thread block) of CUDA, a *workitem* is a
+A dimension is an immutable record. The dimension's `id` is unique in its graph; the symbol for the
+index along the dimension has the id as its name. The dimension's `size` is an expression in the
+kernel's parameters, or None if the size is unknown and not needed (a loop whose trip count varies).
+Class names follow AMD's rocRoller: a *workgroup* is a CTA (thread block) of CUDA, a *workitem* is a
 thread.
 """
 
@@ -42,17 +42,18 @@ __all__ = [
 ]
 
 DIMENSIONS: dict[str, type[Dimension]] = {}
-"""Every class of dimension by its name; subclassing `Dimension` registers a class."""
+"""Every class of dimension by class name; subclassing `Dimension` registers the subclass."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A node of the coordinate graph: something that has an index.
+    """A node of the coordinate graph: an axis along which an index counts.
 
     Args:
-        id: the name, unique in its graph, such as `A.tile.0`.
-        size: the number of indices, an expression in the kernel's parameters, or None.
-        note: an explanation for diagrams.
+        id: the dimension's name, unique in the graph, such as `A.tile.0`.
+        size: the number of indices, an expression in the kernel's parameters; None if it is
+            unknown.
+        note: an explanation of the dimension, shown in diagrams.
 
     Raises:
         VerifyError: the id is not text, or the size is not a non-negative integer expression.
@@ -63,7 +64,8 @@ class Dimension:
     note: str = ""
 
     hardware: ClassVar[bool] = False
-    """Whether hardware provides the index (such as blockIdx), instead of a loop or an operation."""
+    """Whether hardware provides the index along the dimension, as blockIdx; else a loop or
+    operation."""
 
     def __init_subclass__(cls) -> None:
         DIMENSIONS[cls.__name__] = cls
@@ -76,7 +78,7 @@ class Dimension:
 
     @property
     def kind(self) -> str:
-        """The name of the class, as the text form and diagrams show it."""
+        """The name of the dimension's class, as the text form and diagrams show it."""
         return type(self).__name__
 
     @property
@@ -86,20 +88,24 @@ class Dimension:
 
     @property
     def details(self) -> dict[str, str | int]:
-        """The fields that this class adds to `Dimension`, in order, without empty ones."""
+        """The fields that the class adds to `Dimension`, by name, without empty fields."""
         common = {f.name for f in fields(Dimension)}
         own = [f.name for f in fields(self) if f.name not in common]
         return {name: value for name in own if (value := getattr(self, name)) not in ("", None)}
 
     @property
     def label(self) -> str:
-        """The text of the node in diagrams: class and fields, as in `MacroTileNumber(A; 0)`."""
+        """The text of the dimension in diagrams: class and fields, as `MacroTileNumber(A; 0)`."""
         inside = "; ".join(str(value) for value in self.details.values())
         return f"{self.kind}({inside})" if inside else self.kind
 
     @property
     def fixed_size(self) -> int:
-        """The size as a number; ValueError if the size is symbolic or None."""
+        """The dimension's size as a number.
+
+        Raises:
+            ValueError: the size is symbolic or None.
+        """
         if not isinstance(self.size, Integer):
             raise ValueError(
                 f"dimension '{self.id}' must have a number as its size, but it has {self.size}"
@@ -109,14 +115,14 @@ class Dimension:
 
 @dataclass(frozen=True)
 class _OfTensor(Dimension):
-    """Base of dimensions that belong to a tensor; `tensor` is its name."""
+    """Base class of dimensions that belong to the tensor named `tensor`."""
 
     tensor: str = ""
 
 
 @dataclass(frozen=True)
 class _OfTensorAxis(Dimension):
-    """Base of dimensions along one axis of a tensor: its name, and the axis, 0 for rows."""
+    """Base class of dimensions along axis `axis` of the tensor `tensor`; axis 0 counts rows."""
 
     tensor: str = ""
     axis: int | None = None
@@ -124,7 +130,10 @@ class _OfTensorAxis(Dimension):
 
 @dataclass(frozen=True)
 class User(_OfTensor):
-    """A tensor argument; its index is the offset in elements from the tensor's first element."""
+    """A tensor argument of the kernel; its index is an element's offset from the first element.
+
+    The offset is counted in elements.
+    """
 
 
 @dataclass(frozen=True)
@@ -134,14 +143,15 @@ class SubDimension(_OfTensorAxis):
 
 @dataclass(frozen=True)
 class MacroTile(_OfTensor):
-    """A whole macro tile of a tensor, as a single dimension."""
+    """A whole macro tile of a tensor, as one dimension."""
 
 
 @dataclass(frozen=True)
 class MacroTileNumber(_OfTensorAxis):
     """The number of a macro tile along one axis of a tensor.
 
-    It is *dangling* (no edge leads to the machine) until a schedule ties it to workgroups or loops.
+    The dimension is *dangling* until a schedule ties it to workgroups or loops: no edge leads from
+    it to the machine.
     """
 
 
@@ -152,12 +162,12 @@ class MacroTileIndex(_OfTensorAxis):
 
 @dataclass(frozen=True)
 class Linear(Dimension):
-    """An intermediate index, such as one that numbers all tiles, or a part of such an index."""
+    """An intermediate index, such as the number of a tile among all tiles of a matrix."""
 
 
 @dataclass(frozen=True)
 class ForLoop(Dimension):
-    """The index of a `For` loop in the control graph."""
+    """The index of a `For` loop of the control graph."""
 
     name: str = ""
 
@@ -169,9 +179,9 @@ class Unroll(Dimension):
 
 @dataclass(frozen=True)
 class Workgroup(Dimension):
-    """The number of a workgroup (blockIdx.x in CUDA); its size is the number of workgroups.
+    """The number of a workgroup (blockIdx.x in CUDA); the size is the number of workgroups.
 
-    In a kernel with a `Cluster` dimension it numbers clusters instead.
+    In a kernel with a `Cluster` dimension, the index is the number of a cluster instead.
     """
 
     hardware: ClassVar[bool] = True
@@ -181,7 +191,7 @@ class Workgroup(Dimension):
 class Cluster(Dimension):
     """The rank of a workgroup in its cluster (%cluster_ctarank in PTX).
 
-    Its size is the number of workgroups in a cluster. A `Workgroup` dimension in the same graph
+    The size is the number of workgroups in a cluster. A `Workgroup` dimension in the same graph
     numbers clusters.
     """
 
@@ -195,12 +205,15 @@ class Warpgroup(Dimension):
 
 @dataclass(frozen=True)
 class Warp(Dimension):
-    """The number of a warp in its workgroup, or the warp's position along one axis of the tile."""
+    """The number of a warp in its workgroup, or the warp's position along one axis of a tile."""
 
 
 @dataclass(frozen=True)
 class WarpNumber(Dimension):
-    """The number of a warp in its workgroup, as a value that is uniform across the warp's lanes."""
+    """The number of a warp in its workgroup, as a value that is uniform in the warp.
+
+    The compiler can prove that all lanes of the warp have the same value.
+    """
 
     hardware: ClassVar[bool] = True
 
@@ -212,26 +225,27 @@ class Lane(Dimension):
 
 @dataclass(frozen=True)
 class Workitem(Dimension):
-    """The number of a thread in its workgroup (threadIdx.x in CUDA); its size is the block size."""
+    """The number of a thread in its workgroup (threadIdx.x in CUDA); the size is the block size."""
 
     hardware: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Register(Dimension):
-    """The number of a register in a fragment of one thread; its size is always a number."""
+    """The number of a register in one thread's fragment of a tile; the size is always a number."""
 
 
 @dataclass(frozen=True)
 class Shared(_OfTensor):
-    """An allocation in the shared memory of a workgroup; its index counts elements.
+    """An allocation in the shared memory of a workgroup; the index is an offset in elements.
 
     Args:
-        tensor: the tensor whose tiles it holds, in that tensor's element type.
-        element: the element type if it holds no tensor's tiles. Without a tensor and an element
-            type it holds mbarriers.
-        within: the id of another allocation whose memory it reuses; the two are never in use at
-            the same time.
+        tensor: the name of the tensor whose tiles the allocation holds, in that tensor's element
+            type.
+        element: the element type if the allocation holds no tensor's tiles. An allocation without a
+            tensor and without an element type holds mbarriers.
+        within: the id of another allocation whose memory this allocation reuses; they are never in
+            use at the same time.
     """
 
     element: str = ""
@@ -239,18 +253,18 @@ class Shared(_OfTensor):
 
     @property
     def barriers(self) -> bool:
-        """Whether the allocation holds mbarriers."""
+        """Whether the shared-memory allocation holds mbarriers."""
         return not self.tensor and not self.element
 
 
 @dataclass(frozen=True)
 class Stage(_OfTensor):
-    """The number of a buffer (stage) of a software pipeline."""
+    """The number of a stage (a buffer in shared memory) of a software pipeline."""
 
 
 @dataclass(frozen=True)
 class Selector(Dimension):
-    """The number of the segment that a `Sunder` edge selects."""
+    """The selector of a `Sunder` edge; its index is the number of the selected segment."""
 
 
 for _base in ("_OfTensor", "_OfTensorAxis"):

@@ -31,13 +31,13 @@ _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*\Z")
 class CoordinateGraph(Structure):
     """An immutable graph of dimensions (nodes) and coordinate transforms (ordered hyperedges).
 
-    Build one with `CoordinateGraph().edit()`; every edit makes a new graph. `reverse` computes
+    Build a graph with `CoordinateGraph().edit()`; every edit makes a new graph. `reverse` computes
     indices along tensors from indices of the machine (workgroups, loops, threads); `forward`
     computes in the other direction.
     """
 
     def edit(self) -> CoordinateEditor:
-        """An editor that builds a changed copy: `with g.edit() as e: …; e.graph`."""
+        """An editor that builds a changed copy of the graph: `with g.edit() as e: …; e.graph`."""
         return CoordinateEditor(self)
 
     def reverse(
@@ -46,23 +46,23 @@ class CoordinateGraph(Structure):
         wanted: Iterable[DimensionLike],
         ranges: Ranges | None = None,
     ) -> list[Expr]:
-        """Compute upstream indices (of tensors) from downstream ones (of the machine), simplified.
+        """Compute indices along tensors (upstream) from indices of the machine (downstream).
 
         Args:
-            known: a mapping from dimensions to their index, a number or an expression; or a
-                sequence of dimensions, whose index is then their symbol. None stands for the symbol
-                too.
+            known: a mapping from each known dimension to its index: a number, an expression, or
+                None for the dimension's symbol; or a sequence of dimensions whose indices are their
+                symbols.
             wanted: the dimensions whose index is computed.
             ranges: the known ranges of symbols; by default each index is at least 0 and less than
                 the size of its dimension.
 
         Returns:
-            The index of each wanted dimension, in order.
+            The index of each wanted dimension, in order, as simplified expressions.
 
         Raises:
             NoPath: no path leads from the known dimensions to a wanted dimension.
             AmbiguousPath: two edges define the index of a dimension on the path.
-            NotInvertible: an edge on the path has no formula in this direction.
+            NotInvertible: an edge on the path has no reverse formula.
         """
         return list(solve(self, Direction.REVERSE, known, wanted, ranges).values)
 
@@ -72,9 +72,9 @@ class CoordinateGraph(Structure):
         wanted: Iterable[DimensionLike],
         ranges: Ranges | None = None,
     ) -> list[Expr]:
-        """Compute downstream indices (of the machine) from upstream ones (of tensors), simplified.
+        """Compute indices of the machine (downstream) from indices along tensors (upstream).
 
-        Args, result and errors are those of `reverse`.
+        Arguments, result and errors are the same as those of `CoordinateGraph.reverse`.
         """
         return list(solve(self, Direction.FORWARD, known, wanted, ranges).values)
 
@@ -86,8 +86,8 @@ class CoordinateGraph(Structure):
     ) -> Boolean:
         """The condition under which the indices that `reverse` computes are not in padding.
 
-        It holds where every index on the path is inside its dimension. Args and errors are those
-        of `reverse`.
+        The condition holds if every index on the path is inside its dimension. Arguments and errors
+        are the same as those of `CoordinateGraph.reverse`.
         """
         return solve(self, Direction.REVERSE, known, wanted, ranges).guard
 
@@ -98,23 +98,23 @@ class CoordinateGraph(Structure):
         known: Known,
         ranges: Ranges | None = None,
     ) -> Expr:
-        """How much the index `wanted`, computed by `reverse`, grows when the index `by` grows by 1.
+        """How much the index along `wanted` grows when the index along `by` grows by 1.
 
         Args:
-            wanted: the dimension whose index is differentiated.
+            wanted: the upstream dimension, whose index `reverse` computes.
             by: the dimension whose index grows.
-            known: as for `reverse`.
-            ranges: as for `reverse`.
+            known: the known dimensions, as for `CoordinateGraph.reverse`.
+            ranges: the known ranges of symbols, as for `CoordinateGraph.reverse`.
         """
         return derivative(self, wanted, by, known, ranges)
 
     def ranges(self, base: Ranges | None = None) -> Ranges:
-        """A copy of `base` in which every dimension's index is at least 0 and below its size."""
+        """A copy of `base` that knows the bounds of every index: at least 0, below the size."""
         sized = ((d.symbol, d.size) for d in self if d.size is not None)
         return (base or Ranges()).with_indices(sized)
 
     def mermaid(self, **options: Any) -> str:
-        """The graph as a Mermaid diagram; options as in `coordgraph.show.mermaid.coordinates`."""
+        """The graph as a Mermaid diagram, with options of `coordgraph.show.mermaid.coordinates`."""
         return MERMAID(self, **options)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -127,7 +127,7 @@ def _fence(text: str) -> str:
 
 
 MERMAID = Hook[..., str]("CoordinateGraph.mermaid", "coordgraph.show.mermaid")
-"""The function behind `CoordinateGraph.mermaid`, implemented by `coordgraph.show.mermaid`."""
+"""Hook behind `CoordinateGraph.mermaid`; `coordgraph.show.mermaid` implements it."""
 
 
 class CoordinateEditor:
@@ -137,7 +137,8 @@ class CoordinateEditor:
         self._dimensions = dict(graph.dimensions)
         self._edges = list(graph.edges)
         self._fitting: set[tuple[Any, ...]] = set()
-        """Combinations of edge class, edge fields and operand sizes whose size rule was checked."""
+        """Combinations of edge class, edge fields and operand sizes whose size rule was checked
+        already."""
         self.graph = graph
         self._latest = graph
 
@@ -163,10 +164,10 @@ class CoordinateEditor:
             raise VerifyError(f"there is no dimension '{name}'; add it first") from None
 
     def add(self, dimension: D) -> D:
-        """Add a dimension and return it.
+        """Add a dimension to the graph; returns the dimension.
 
         Raises:
-            VerifyError: its id is malformed, or another dimension has it.
+            VerifyError: the dimension's id is malformed, or the graph has a dimension with this id.
         """
         if not _ID.match(dimension.id):
             raise VerifyError(
@@ -181,7 +182,7 @@ class CoordinateEditor:
         return dimension
 
     def fresh(self, name: str) -> str:
-        """An unused dimension id: `name`, or `name_2`, `name_3`, … if dimensions have that id."""
+        """An unused dimension id: `name` itself, or `name_2`, `name_3`, … if `name` is in use."""
         candidate, number = name, 1
         while candidate in self._dimensions:
             number += 1
@@ -189,10 +190,11 @@ class CoordinateEditor:
         return candidate
 
     def connect(self, edge: Edge) -> Edge:
-        """Add an edge and return it.
+        """Add an edge to the graph; returns the edge.
 
         Raises:
-            VerifyError: the graph lacks one of its dimensions, or their sizes break its size rule.
+            VerifyError: the graph lacks one of the edge's dimensions, or the sizes of these
+                dimensions break the edge's size rule.
         """
         missing = [n for n in (*edge.upstream, *edge.downstream) if n not in self._dimensions]
         if missing:
@@ -208,7 +210,8 @@ class CoordinateEditor:
             tuple(self._dimensions[name].size for name in edge.upstream),
             tuple(self._dimensions[name].size for name in edge.downstream),
         )
-        # The size rule depends on nothing else, and many edges of a graph are alike: check once.
+        # The size rule depends only on these values, and many edges agree in all of them: check it
+        # once.
         case = (type(edge), *edge.details.values(), sizes)
         if case in self._fitting:
             return
@@ -222,17 +225,21 @@ class CoordinateEditor:
         self._fitting.add(case)
 
     def disconnect(self, edge: Edge) -> None:
-        """Remove an edge; VerifyError if the graph lacks it."""
+        """Remove an edge from the graph.
+
+        Raises:
+            VerifyError: the graph lacks the edge.
+        """
         try:
             self._edges.remove(edge)
         except ValueError:
             raise VerifyError(f"{edge}: the graph has no such edge to disconnect") from None
 
     def remove(self, name: DimensionLike) -> None:
-        """Remove a dimension.
+        """Remove a dimension from the graph.
 
         Raises:
-            VerifyError: the graph lacks it, or an edge still connects it.
+            VerifyError: the graph lacks the dimension, or has an edge that connects it.
         """
         key = name if isinstance(name, str) else name.id
         for edge in self._edges:
@@ -245,7 +252,7 @@ class CoordinateEditor:
             raise VerifyError(f"there is no dimension '{key}' to remove")
 
     def replace(self, dimension: D) -> D:
-        """Replace the dimension that has the same id, and return the new one.
+        """Replace the dimension with the same id as `dimension`; returns the new dimension.
 
         Raises:
             VerifyError: no dimension has that id, or the new size breaks the size rule of an edge.
@@ -264,7 +271,7 @@ class CoordinateEditor:
         return dimension
 
     def finish(self) -> CoordinateGraph:
-        """The graph with all changes so far; the previous result if nothing changed since.
+        """The graph with all changes so far; the same object as before if nothing changed since.
 
         Raises:
             VerifyError: the edges form a cycle.

@@ -1,4 +1,4 @@
-"""`check_laws`: tests a coordinate transform (edge) against its declared laws at every index."""
+"""`check_laws`: test the formulas of a coordinate transform (edge) at every index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Trial", "check_laws"]
 Indices = tuple[int, ...]
 """The indices along all dimensions on one side of an edge."""
 MOST_PROBLEMS = 5
-"""The largest number of problems that the error of `check_laws` lists."""
+"""The largest number of failures that the error message of `check_laws` lists."""
 
 
 def check_laws(
@@ -32,21 +32,22 @@ def check_laws(
     *,
     among: Callable[[Indices], bool] | None = None,
 ) -> None:
-    """Test an edge's size rule, guard and declared laws at every index.
+    """Test an edge's size rule, guard and declared laws at every index, for given sizes.
 
     Upstream indices whose guard holds must be inside the upstream dimensions. If the edge declares
     the law that `reverse` undoes `forward`, every upstream index must be reached from a downstream
-    one, and `reverse(forward(u))` must be u.
+    index, and `reverse(forward(u))` must be u.
 
     Args:
-        edge: the edge; its operands are names of your choice.
+        edge: the edge; its operands may have any names.
         sizes: the size of every operand, by name. Take small sizes, because every index is tried.
         tables: the entries of the tables that the edge's formulas read, by name.
-        among: a function that says whether upstream indices exist; by default all indices inside
-            the sizes do.
+        among: a function that says whether a tuple of upstream indices occurs; by default all
+            indices inside the sizes occur.
 
     Raises:
-        VerifyError: a law, the guard or the size rule fails; lists the first few indices where.
+        VerifyError: a law, the guard or the size rule fails; the message lists the first indices at
+            which it does.
     """
     trial = Trial.of(edge, sizes, tables or {}, among)
     if problems := list(islice(trial.problems(), MOST_PROBLEMS)):
@@ -54,7 +55,7 @@ def check_laws(
 
 
 def _all(indices: Indices) -> bool:
-    """Accept all indices."""
+    """The default of `among`: accept all upstream indices."""
     return True
 
 
@@ -64,10 +65,10 @@ class Trial:
 
     Args:
         edge: the edge.
-        above: the sizes of its upstream dimensions.
-        below: the sizes of its downstream dimensions.
-        tables: the entries of the tables that its formulas read, by name.
-        among: a function that says whether upstream indices exist.
+        above: the sizes of the edge's upstream dimensions.
+        below: the sizes of the edge's downstream dimensions.
+        tables: the entries of the tables that the edge's formulas read, by name.
+        among: a function that says whether a tuple of upstream indices occurs.
     """
 
     edge: Edge
@@ -84,7 +85,7 @@ class Trial:
         tables: Mapping[str, Sequence[int]],
         among: Callable[[Indices], bool] | None,
     ) -> Trial:
-        """Make a trial from sizes by operand name.
+        """Make a trial of an edge from sizes by operand name.
 
         Raises:
             VerifyError: a size is missing, or is not a non-negative integer.
@@ -99,37 +100,38 @@ class Trial:
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes of both sides as expressions, as an edge's formulas take them."""
+        """The sizes of the operands as expressions, in the form that an edge's formulas take."""
         return Sizes(tuple(map(Integer, self.above)), tuple(map(Integer, self.below)))
 
     def forward(self, indices: Indices) -> Indices:
-        """The downstream indices that the edge computes from upstream `indices`."""
+        """The downstream indices that the edge computes from the upstream indices `indices`."""
         return self._numbers(self.edge.forward(_expressions(indices), self.sizes, Ranges()))
 
     def reverse(self, indices: Indices) -> Indices:
-        """The upstream indices that the edge computes from downstream `indices`."""
+        """The upstream indices that the edge computes from the downstream indices `indices`."""
         return self._numbers(self.edge.reverse(_expressions(indices), self.sizes, Ranges()))
 
     def guarded(self, indices: Indices) -> bool:
-        """Whether the edge's guard holds for downstream `indices`: they are not padding."""
+        """Whether the edge's guard holds for downstream `indices`: they lead to no padding."""
         below = _expressions(indices)
         above = self.edge.reverse(below, self.sizes, Ranges())
         return all(self._holds(part) for part in self.edge.guard(above, below, self.sizes))
 
     def read(self, indices: Indices) -> tuple[bool, ...]:
-        """For each downstream operand, whether `reverse` depends on it at these `indices`."""
+        """For each downstream operand, whether `reverse` depends on its index at `indices`."""
         return tuple(map(self._holds, self.edge.reads_when(_expressions(indices))))
 
     @property
     def upstream(self) -> list[Indices]:
-        """All combinations of upstream indices inside the sizes that exist."""
+        """All tuples of upstream indices that are inside the sizes and that `among` accepts."""
         return [u for u in product(*map(range, self.above)) if self.among(u)]
 
     @property
     def downstream(self) -> list[Indices]:
-        """All combinations of downstream indices inside the sizes, padding included.
+        """All tuples of downstream indices inside the sizes, padding included.
 
-        An operand that `reverse` does not depend on may have any index, even with the size 0.
+        The index of an operand on which `reverse` does not depend may have any value, even if the
+        operand's size is 0.
         """
 
         def inside(indices: Indices) -> bool:
@@ -139,7 +141,7 @@ class Trial:
         return [d for d in product(*(range(max(size, 1)) for size in self.below)) if inside(d)]
 
     def problems(self) -> Iterator[str]:
-        """Messages about the size rule, tables, guard and laws that fail."""
+        """Sentences about failures of the size rule, the tables, the guard and the laws."""
         yield from self._size_rule()
         yield from self._tables()
         reached = {self.reverse(d) for d in self.downstream if self.guarded(d)}
@@ -168,9 +170,9 @@ class Trial:
                 )
 
     def _tables(self) -> Iterator[str]:
-        """Messages about tables that the edge's formulas read but `table_needs` does not name.
+        """Sentences about tables that the edge's formulas read but `table_needs` does not name.
 
-        A graph with the edge would not be checked for such a table.
+        `KernelGraph.verify` only checks tables that `table_needs` names.
         """
         said = {need.table for need in self.edge.table_needs(self.sizes)}
         above, below = (_expressions((0,) * len(side)) for side in (self.above, self.below))

@@ -1,4 +1,4 @@
-"""Deciding conditions on sizes and indices by proof: true, false, or undecided."""
+"""Decide conditions on sizes and indices by proof: true, false, or undecided."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["decide", "simplify_condition"]
 
 
 def decide(condition: Boolean, ranges: Ranges) -> bool | None:
-    """True if `ranges` proves the condition, False if it proves the negation, else None."""
+    """True if `ranges` proves `condition`, False if it proves the negation, else None."""
     if condition in (true, false):
         return condition == true
     if isinstance(condition, Not):
@@ -52,7 +52,7 @@ def _decide_less(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
 
 
 def _decide_at_most(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
-    # Try the likelier outcome first, because a proof attempt that fails takes the longest.
+    # Try the likelier outcome first, because proof attempts that fail take the longest.
     if ranges.prove_nonnegative(right - left):
         return True
     return False if ranges.prove_less(right, left) else None
@@ -66,7 +66,7 @@ def _decide_equal(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
 
 
 def simplify_condition(condition: Boolean, ranges: Ranges) -> Boolean:
-    """Simplify both sides of comparisons; return `true` or `false` if the ranges decide it."""
+    """Simplify the sides of comparisons; returns `true` or `false` if `ranges` decides."""
     if isinstance(condition, And | Or | Not):
         return condition.func(*(simplify_condition(part, ranges) for part in operands(condition)))
     if isinstance(condition, Relational):

@@ -1,9 +1,10 @@
 """The structure of a coordinate graph: dimensions and edges, stored in a networkx graph.
 
-The networkx graph is bipartite and directed from the tensors to the machine. A dimension is a node,
-its id. A coordinate transform (an edge with several operands on either side) is a node too, its
-number. Arcs lead from upstream dimensions to the transform, and from the transform to downstream
-dimensions; an arc's attribute says at which operand positions the dimension stands.
+The networkx graph is bipartite and directed from the tensors to the machine. One kind of node is a
+dimension's id. The other kind is the number of a coordinate transform, which is an edge with
+several operands on either side. Arcs lead from upstream dimensions to the transform, and from the
+transform to downstream dimensions; an arc's attribute says at which operand positions the dimension
+stands.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ from coordgraph.errors import VerifyError
 __all__ = ["DimensionLike", "Structure"]
 
 DimensionLike = str | Dimension
-"""A dimension or its id."""
+"""A dimension, or the id of a dimension."""
 D = TypeVar("D", bound=Dimension)
 Node = str | int
-"""A node of the networkx graph: the id of a dimension, or the number of an edge."""
+"""A node of the networkx graph: a dimension's id, or the position of an edge in
+`Structure.edges`."""
 Operands = dict[str, tuple[int, ...]]
-"""Attributes of an arc: under `operands`, the dimension's positions among the edge's operands."""
+"""Attributes of an arc: `operands` has the positions of the dimension among the edge's operands."""
 ONLY: Operands = {"operands": (0,)}
-"""The attributes of an arc for the only operand on one side of an edge."""
+"""The attributes of an arc to or from an edge that has only one operand on that side."""
 
 
 class Structure:
     """Dimensions and the ordered edges between them, with queries about their connections.
 
     Args:
-        dimensions: the dimensions, each with an id of its own.
+        dimensions: the dimensions, with different ids.
         edges: the coordinate transforms between them.
     """
 
@@ -48,7 +50,7 @@ class Structure:
 
     @property
     def nx(self) -> networkx.DiGraph[Node]:
-        """The graph as a frozen, bipartite `networkx.DiGraph`, for use with networkx algorithms.
+        """The graph as a frozen bipartite `networkx.DiGraph`, to which networkx algorithms apply.
 
         A node is the id of a dimension (with the attributes `dimension`, and `bipartite` = 0) or
         the position of an edge in `edges` (with the attributes `edge`, and `bipartite` = 1). An arc
@@ -96,7 +98,7 @@ class Structure:
         return hash((tuple(self._dimensions.values()), self._edges))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The cached hash is not pickled, because hashes of strings differ between processes.
+        # Do not pickle the cached hash, because hashes of strings differ between processes.
         return type(self), (tuple(self), self._edges)
 
     def __repr__(self) -> str:
@@ -107,22 +109,25 @@ class Structure:
         return self[name].symbol
 
     def size(self, name: DimensionLike) -> Expr | None:
-        """The size of a dimension; None if it has none, as a loop with a varying trip count."""
+        """The size of a dimension, or None for a dimension without a size.
+
+        A loop with a varying trip count has no size.
+        """
         return self[name].size
 
     def sizes(self, edge: Edge) -> Sizes:
-        """The sizes of the dimensions on both sides of an edge."""
+        """The sizes of an edge's operands, upstream and downstream."""
         return Sizes(
             tuple(self[name].size for name in edge.upstream),
             tuple(self[name].size for name in edge.downstream),
         )
 
     def edges_below(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges that have a dimension as an upstream operand: they lead to the machine."""
+        """The edges with the dimension `name` as an upstream operand; they lead to the machine."""
         return self._at(self._nx.successors(self[name].id))
 
     def edges_above(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges that have a dimension as a downstream operand: they lead to the tensors."""
+        """The edges with the dimension `name` as a downstream operand; they lead to tensors."""
         return self._at(self._nx.predecessors(self[name].id))
 
     def _at(self, nodes: Iterable[Node]) -> tuple[Edge, ...]:
@@ -133,7 +138,7 @@ class Structure:
 
         Args:
             kind: the class of dimension.
-            details: values that the dimensions' fields must have.
+            details: the required values of the dimensions' fields, by field name.
         """
         return tuple(
             d
@@ -142,19 +147,23 @@ class Structure:
         )
 
     def dangling(self, kind: type[Dimension]) -> tuple[Dimension, ...]:
-        """The dimensions of a class from which no edge leads further toward the machine yet.
+        """The dimensions of a class from which no edge leads toward the machine yet.
 
-        They are ordered depth first from the tensors. If a pass connects a new dimension below one
-        of them, the new dimension therefore takes its position in this order.
+        The dimensions are ordered depth first from the tensors. If a pass connects a new dimension
+        below one of them, the new dimension therefore takes its position in this order.
         """
         ends = (d for d in self._depth_first if not self._nx.out_degree(d.id))
         return tuple(d for d in ends if isinstance(d, kind))
 
     @cached_property
     def _depth_first(self) -> tuple[Dimension, ...]:
-        """All dimensions, depth first from those without an edge above, in operand order."""
+        """All dimensions in depth-first order, starting at dimensions without an edge above them.
+
+        The search visits the downstream operands of an edge in operand order.
+        """
         tops = [node for node in self._dimensions if not self._nx.in_degree(node)]
-        # The search of networkx starts from the first nodes, so those must be the top dimensions.
+        # The search of networkx starts from the first nodes, so dimensions without an edge above
+        # come first.
         ordered: networkx.DiGraph[Node] = networkx.DiGraph()
         ordered.add_nodes_from(tops)
         ordered.add_edges_from(self._nx.edges)
@@ -172,20 +181,20 @@ class Structure:
         return frozenset(node for node in found if isinstance(node, str))
 
     def is_acyclic(self) -> bool:
-        """Whether the graph has no cycle."""
+        """Whether the coordinate graph has no cycle."""
         return networkx.is_directed_acyclic_graph(self._nx)
 
     def cycle(self) -> tuple[str, ...]:
-        """The ids of the dimensions on one cycle, in order; () if the graph has no cycle."""
+        """The ids of the dimensions on one cycle of the graph, in order; () if it has none."""
         if self.is_acyclic():
             return ()
         arcs = networkx.find_cycle(self._nx)
         return tuple(start for start, *_ in arcs if isinstance(start, str))
 
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """The ids of dimensions, grouped by the length of the longest path from the tensors.
+        """The ids of dimensions, grouped by the length of the longest path from a tensor.
 
-        The tensors themselves are the first group.
+        The first group has the dimensions of the tensors themselves.
         """
         generations = networkx.topological_generations(self._nx)
         found = (tuple(n for n in nodes if isinstance(n, str)) for nodes in generations)
@@ -208,7 +217,7 @@ def _bipartite(dimensions: Mapping[str, Dimension], edges: Iterable[Edge]) -> An
 
 
 def _arcs(edges: Iterable[Edge]) -> Iterator[tuple[Node, Node, Operands]]:
-    """The arcs of the networkx graph: (from, to, attributes) for every operand of every edge."""
+    """The arcs of the networkx graph, as (from, to, attributes), for the operands of all edges."""
     for number, edge in enumerate(edges):
         for name, at in _positions(edge.upstream):
             yield name, number, at
@@ -217,9 +226,9 @@ def _arcs(edges: Iterable[Edge]) -> Iterator[tuple[Node, Node, Operands]]:
 
 
 def _positions(names: tuple[str, ...]) -> Iterable[tuple[str, Operands]]:
-    """For each dimension on one side of an edge, the attributes of its arc.
+    """For each dimension among the operands `names` of an edge's side, the attributes of its arc.
 
-    A dimension may stand at several operand positions; it has only one arc.
+    A dimension that occurs at several operand positions has only one arc.
     """
     if len(names) == 1:
         return ((names[0], ONLY),)

@@ -1,8 +1,8 @@
-"""Traversal of a coordinate graph: computes wanted indices from known ones.
+"""Traversal of a coordinate graph: compute wanted indices from known indices.
 
-First, in time linear in the graph, it finds every edge that can be evaluated from the known
-indices. Then it evaluates only the edges on the path to the wanted indices, and simplifies each
-result under the known ranges of symbols.
+The traversal first finds, in time linear in the graph, every edge that can be evaluated from the
+known indices. Then it evaluates only the edges on the path to the wanted indices, and simplifies
+each result under the known ranges of symbols.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from coordgraph.validation import integer
 __all__ = ["Direction", "Solution", "derivative", "solve"]
 
 Known = Mapping[Any, Any] | Iterable[Any]
-"""Known indices: a mapping from dimension to index, or dimensions whose index is their symbol."""
+"""Known indices: a mapping from dimensions to indices, or dimensions whose indices are their
+symbols."""
 
 
 class Direction(Enum):
-    """The direction of a traversal."""
+    """The direction of a traversal of the coordinate graph."""
 
     REVERSE = "reverse"
     """From the machine (downstream) to the tensors (upstream)."""
@@ -39,13 +40,13 @@ class Direction(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """The result of a traversal.
+    """The result of a traversal: indices, with the condition under which they are valid.
 
     Args:
         values: the index of each wanted dimension, in order.
         guard: the condition under which every index on the path is inside its dimension, not in
             padding. An index that is used only for some values of a `Sunder` edge's selector is
-            constrained for those values only.
+            constrained only for these values.
         path: the edges that were evaluated, in order.
     """
 
@@ -110,12 +111,12 @@ def _reuse_known(
     """Express an edge's results in terms of indices that the caller already knows.
 
     If a result is the index of a known dimension, the known index replaces it, also inside the
-    other results. The others therefore reuse the known index instead of computing it again.
+    other results. The other results therefore reuse the known index.
 
     Args:
-        names: the dimensions of the results.
-        found: the results, one for each name.
-        start: the indices that the caller knows, by dimension.
+        names: the ids of the dimensions whose indices the edge computed.
+        found: the computed index of each of these dimensions.
+        start: the indices that the caller knows, by dimension id.
     """
     known = {
         value: start[name]
@@ -127,12 +128,13 @@ def _reuse_known(
 
 @dataclass(frozen=True)
 class _Step:
-    """One edge that was evaluated in reverse.
+    """An edge that was evaluated in reverse, with its downstream indices and its guards.
 
     Args:
         edge: the edge.
-        below: the downstream indices that it was evaluated on; None for one that was not needed.
-        guards: the conditions under which the upstream indices are not in padding.
+        below: the downstream indices from which the edge was evaluated; None for an index that was
+            not needed.
+        guards: the conditions under which the upstream indices are not padding.
     """
 
     edge: Edge
@@ -143,8 +145,8 @@ class _Step:
 def _guard(steps: list[_Step], targets: list[str], ranges: Ranges) -> Boolean:
     """The condition under which no index that the target dimensions depend on is padding.
 
-    It joins the guards of all evaluated edges. A guard counts only for those values of selectors
-    for which the targets depend on the edge's result.
+    The condition is the conjunction of the guards of all evaluated edges. An edge's guard is
+    required only for values of selectors for which the targets depend on the edge's result.
     """
     guards: list[Boolean] = []
     for step, needed in zip(steps, _needed(steps, targets), strict=True):
@@ -164,7 +166,7 @@ def _needed(steps: list[_Step], targets: list[str]) -> list[Boolean]:
         return [true] * len(steps)
     read: dict[str, Boolean] = dict.fromkeys(targets, true)
     needed: list[Boolean] = []
-    # Walk backward, because an index is read only by steps after the one that computes it.
+    # Walk backward: an index is read only by steps after the step that computes the index.
     for step, of_step in zip(reversed(steps), reversed(conditions), strict=True):
         here = Or(*(read[name] for name in step.edge.upstream if name in read))
         needed.append(here)
@@ -180,7 +182,7 @@ def derivative(
     known: Known,
     ranges: Ranges | None = None,
 ) -> Expr:
-    """How much the upstream index `wanted` grows when the index `by` grows by 1, simplified."""
+    """How much the upstream index of `wanted` grows when the index of `by` grows by 1."""
     start = _normalise(graph, known)
     name = graph[by].id
     here = start.setdefault(name, graph[by].symbol)
@@ -206,7 +208,7 @@ def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:
 
 
 def _default_ranges(graph: Structure, start: Mapping[str, Expr]) -> Ranges:
-    """Ranges in which the known dimensions, and those in known indices, are inside their sizes."""
+    """Ranges in which known dimensions, and dimensions in known indices, are inside their sizes."""
     read = set[object](start)
     for value in start.values():
         read |= symbols_of(value)
@@ -222,14 +224,14 @@ def _sides(edge: Edge, direction: Direction) -> tuple[tuple[str, ...], tuple[str
 
 
 def _needs(edge: Edge, direction: Direction, start: dict[str, Expr]) -> tuple[str, ...]:
-    """The dimensions whose index an edge needs to be evaluated in a direction."""
+    """The dimensions whose indices must be known to evaluate an edge in a direction."""
     return edge.reverse_needs(start) if direction is Direction.REVERSE else edge.upstream
 
 
 def _find_definers(
     graph: Structure, direction: Direction, start: dict[str, Expr]
 ) -> dict[str, list[Edge]]:
-    """Find every dimension whose index can be computed, and the edges that would compute it."""
+    """Find all dimensions whose indices can be computed, and for each the edges that compute it."""
     waiting: dict[int, int] = {}
     reached = set(start)
     definers: dict[str, list[Edge]] = {}
@@ -265,9 +267,9 @@ def _plan(
     targets: list[str],
     definers: dict[str, list[Edge]],
 ) -> list[Edge]:
-    """The edges to evaluate for the targets, each after the edges whose results it reads.
+    """The edges to evaluate for the targets, in an order in which each reads only earlier results.
 
-    The walk keeps its own stack, because graphs can be deeper than Python's recursion limit.
+    The function keeps its own stack, because graphs can be deeper than Python's recursion limit.
     """
     path: list[Edge] = []
     done: set[str] = set(start)
@@ -296,7 +298,12 @@ def _defining_edge(
     start: dict[str, Expr],
     definers: dict[str, list[Edge]],
 ) -> Edge:
-    """The one edge that defines a dimension's index; AmbiguousPath or NoPath if not exactly one."""
+    """The only edge that defines the index of the dimension `name`.
+
+    Raises:
+        AmbiguousPath: several edges define the index.
+        NoPath: no edge defines the index.
+    """
     edges = definers.get(name, [])
     if len(edges) > 1:
         raise AmbiguousPath(
@@ -321,7 +328,7 @@ def _missing(
     start: dict[str, Expr],
     definers: dict[str, list[Edge]],
 ) -> set[str]:
-    """The nearest dimensions that cannot be computed and that the index of `name` depends on."""
+    """The nearest dimensions that the index of `name` depends on and that cannot be computed."""
     seen, stack, missing = {name}, [name], set[str]()
     while stack:
         here = stack.pop()

@@ -12,7 +12,10 @@ __all__ = ["ALPHA_BETA"]
 
 @epilogue(alpha="", beta="", c=operand("lmn", optional=True, summed=True))
 def alpha_beta(acc: Value, alpha: Value, beta: Value, c: Value) -> Value:
-    """`alpha·acc + beta·C`, as in BLAS: C is read if the call gives it and beta is not 0."""
+    """The epilogue `alpha·acc + beta·C`, as in BLAS.
+
+    C is read only if the call passes C and beta is not 0.
+    """
     return add(mul(acc, alpha), mul(c, beta))
 
 

@@ -1,4 +1,4 @@
-"""`Emitter`: the interface of a code generator by which epilogue operations emit their code."""
+"""`Emitter`: the methods of a code generator with which epilogue operations emit their code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Emitter"]
 class Emitter(Protocol):
     """Protocol: emits instructions on values of the kinds f32, f64, i32 and bool.
 
-    An epilogue operation calls these methods to generate its code. The values that they take and
-    return belong to the code generator; operations only pass them on.
+    An epilogue operation calls these methods to generate its code. The values that the methods take
+    and return belong to the code generator; operations only pass such values on.
     """
 
     gpu: bool
-    """True if the target is PTX, where `asm` may be called; on a CPU `library` may be called."""
+    """True if the target is a GPU: `asm` may be called. False on a CPU: `library` may be called."""
     fast: bool
-    """True if D has 16-bit elements, so that a relative error of 2^-11 is allowed."""
+    """True if D has 16-bit elements, so that operations may have a relative error of 2^-11."""
 
     def constant(self, value: bool | int | float, kind: str) -> Any:
         """A constant of kind `kind`: f32, f64, i32 or bool."""
@@ -32,7 +32,7 @@ class Emitter(Protocol):
         ...
 
     def mul(self, kind: str, a: Any, b: Any) -> Any:
-        """Emit `a * b`; a GPU may fuse it with a following addition, which then rounds once."""
+        """Emit `a * b`; a GPU may fuse the product with a following addition, and round once."""
         ...
 
     def div(self, kind: str, a: Any, b: Any) -> Any:
@@ -44,11 +44,14 @@ class Emitter(Protocol):
         ...
 
     def compare(self, kind: str, relation: str, a: Any, b: Any) -> Any:
-        """Emit a comparison such as `a < b`, a bool; if a or b is NaN, only `!=` is true."""
+        """Emit a comparison of a and b, such as `a < b`; the result is a bool.
+
+        If a or b is NaN, only `!=` is true.
+        """
         ...
 
     def select(self, condition: Any, yes: Any, no: Any) -> Any:
-        """Emit a select: `yes` if the bool `condition` is true, else `no`."""
+        """Emit a select: the result is `yes` if the bool `condition` is true, else `no`."""
         ...
 
     def convert(self, value: Any, source: str, target: str) -> Any:
@@ -56,11 +59,11 @@ class Emitter(Protocol):
         ...
 
     def intrinsic(self, name: str, kind: str, *arguments: Any) -> Any:
-        """Emit a call of an LLVM intrinsic, named without its type suffix, such as `llvm.fma`."""
+        """Emit a call of an LLVM intrinsic; `name` lacks the type suffix, as in `llvm.fma`."""
         ...
 
     def library(self, name: str, kind: str, *arguments: Any) -> Any:
-        """Emit a call of a C library function, named as for f64: `tanh` calls `tanhf` for f32."""
+        """Emit a call of a C library function, named as for f64: `tanh` becomes `tanhf` for f32."""
         ...
 
     def asm(self, instruction: str, *arguments: Any) -> Any:

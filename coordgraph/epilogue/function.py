@@ -20,11 +20,11 @@ __all__ = ["EpilogueFunction", "Kinds", "Stage", "value_kind"]
 
 @dataclass(frozen=True)
 class Kinds:
-    """The kinds of all values of an epilogue function, for one type of accumulator.
+    """The kinds (f32, f64, i32, bool) of all values of an epilogue function.
 
     Args:
-        operands: the kind of each operand by its name: f32, f64 or i32.
-        steps: the kind of each step's value, in order: f32, f64, i32 or bool.
+        operands: the kind of each operand, by operand name.
+        steps: the kind of each step's value, in the order of steps.
         result: the kind of the function's result.
     """
 
@@ -35,14 +35,14 @@ class Kinds:
 
 @dataclass(frozen=True, repr=False)
 class EpilogueFunction:
-    """An epilogue: computes each element of D from its sum of products `acc` and operands.
+    """An epilogue: computes each element of D from a sum of products `acc` and from operands.
 
     Args:
         name: the name of the Python function.
-        operands: the arguments of the function beside `acc`.
+        operands: the arguments of the function other than `acc`.
         steps: the operations in order. Step i computes the value `%i` from `acc`, operands, earlier
             values and numbers.
-        result: the value that is converted to D's type and stored.
+        result: the name of the value that is converted to D's type and stored.
     """
 
     name: str
@@ -93,34 +93,37 @@ class EpilogueFunction:
         return f"<epilogue {self.text()}>"
 
     def operand(self, name: str) -> Operand | None:
-        """The operand named `name`, or None if the function has none of that name."""
+        """The operand named `name`, or None if the function has no such operand."""
         return next((o for o in self.operands if o.name == name), None)
 
     @cached_property
     def scalars(self) -> tuple[Operand, ...]:
-        """The operands that a launch passes by value: single numbers."""
+        """The operands that a launch passes by value (single numbers)."""
         return tuple(o for o in self.operands if o.is_scalar)
 
     @cached_property
     def tensors(self) -> tuple[Operand, ...]:
-        """The operands that the kernel reads from memory."""
+        """The operands that the kernel reads from tensors in memory."""
         return tuple(o for o in self.operands if not o.is_scalar)
 
     @cached_property
     def registers(self) -> int:
-        """32-bit registers that a GPU thread needs for temporaries: the maximum over all steps."""
+        """The largest number of 32-bit registers that a GPU thread needs for a step's temporaries.
+
+        Arguments and results of steps are not counted.
+        """
         return max((known(step.operation).temporaries for step in self.steps), default=0)
 
     def kinds(self, accumulator: str, default: str) -> Kinds:
         """The kinds (f32, f64, i32 or bool) of all values of the function.
 
         Args:
-            accumulator: the type of `acc`.
-            default: the type of D, which operands without a declared type have.
+            accumulator: the element type of `acc`.
+            default: the element type of D, which is the type of operands without a declared type.
 
         Raises:
-            VerifyError: the arguments of a step differ in kind, or have a kind that its operation
-                does not support.
+            VerifyError: the arguments of a step differ in kind, or have a kind that the step's
+                operation does not support.
         """
         return _kinds(self, accumulator, default)
 
@@ -129,8 +132,8 @@ class EpilogueFunction:
 
         Args:
             values: the arrays of `acc` and of every operand by name, which broadcast together.
-            accumulator: the type of `acc`.
-            default: the type of D, which operands without a declared type have.
+            accumulator: the element type of `acc`.
+            default: the element type of D, which is the type of operands without a declared type.
         """
         import numpy as np
 
@@ -153,9 +156,9 @@ class EpilogueFunction:
 
         Args:
             emit: the code generator.
-            values: the values of `acc` and of every operand for that element, by name.
-            accumulator: the type of `acc`.
-            default: the type of D, which operands without a declared type have.
+            values: the values of `acc` and of every operand for the element, by name.
+            accumulator: the element type of `acc`.
+            default: the element type of D, which is the type of operands without a declared type.
         """
         kinds = self.kinds(accumulator, default)
         known_as = {ACCUMULATOR: accumulator, **kinds.operands}
@@ -168,13 +171,15 @@ class EpilogueFunction:
     def _run(
         self, made: dict[str, Any], kinds: Kinds, known_as: dict[str, str], run: Any, number: Any
     ) -> Any:
-        """Call `run` for each step in order, with the values of its arguments; returns the result.
+        """Call `run` for each step in order, with the values of the step's arguments.
 
         Args:
-            made: the values of `acc` and operands by name; the value of each step is added.
-            kinds: the kind of every value.
-            known_as: the kinds of `acc` and operands by name; the kind of each step is added.
-            run: a function that applies one step to its arguments.
+            made: the values of `acc` and operands by name; the function adds the value of each
+                step.
+            kinds: the kinds of all values.
+            known_as: the kinds of `acc` and operands by name; the function adds the kind of each
+                step.
+            run: a function that applies one step to the values of the step's arguments.
             number: a function that makes a value from a constant and a kind.
         """
         for place, (step, result) in enumerate(zip(self.steps, kinds.steps, strict=True)):
@@ -189,11 +194,11 @@ class EpilogueFunction:
             made[name], known_as[name] = run(step, kind, arguments, options), result
         return made[str(self.result)]
 
-    # Which values depend on which others
+    # Dependences of values on `acc` and operands:
 
     @cached_property
     def _needs(self) -> dict[str, frozenset[str]]:
-        """For every value by name, the names among `acc` and the operands that it depends on."""
+        """For every value by name, the names of `acc` and operands on which the value depends."""
         found = {
             name: frozenset((name,)) for name in (ACCUMULATOR, *(o.name for o in self.operands))
         }
@@ -203,12 +208,12 @@ class EpilogueFunction:
         return found
 
     def needs(self, value: Argument) -> frozenset[str]:
-        """The names among `acc` and the operands that `value` depends on; none for a number."""
+        """The names of `acc` and operands on which `value` depends; empty for a number."""
         return self._needs[value] if isinstance(value, str) else frozenset()
 
     @cached_property
     def linear(self) -> bool:
-        """True if the steps prove that the result is affine in `acc`; False if they do not."""
+        """True if the steps prove that the result is an affine function of `acc`, else False."""
         good = dict.fromkeys((ACCUMULATOR, *(o.name for o in self.operands)), True)
         for number, step in enumerate(self.steps):
             constant = tuple(ACCUMULATOR not in self.needs(a) for a in step.arguments)
@@ -219,7 +224,7 @@ class EpilogueFunction:
     def scale_of(self, name: str) -> str:
         """The scalar that multiplies the operand `name` in all its uses, or '' if there is none.
 
-        If the value of that scalar is 0, the kernel need not read the operand.
+        If that scalar is 0 at launch, the kernel need not read the operand.
         """
         scalars = {o.name for o in self.scalars}
         found: set[str] = set()
@@ -242,24 +247,25 @@ class EpilogueFunction:
         return value in zeros
 
     def stages(self, accumulator: str, default: str) -> tuple[Stage, ...]:
-        """Split the function into stages, so that stages of missing operands can be skipped.
+        """Split the function into stages; a stage whose operand is not passed can be skipped.
 
-        Each stage computes a new `acc` from the previous one. A sum `p + q` is split if q is 0
-        whenever an optional operand is 0, and p does not depend on that operand: one stage computes
-        p, and the next, `acc + q`, runs only if the caller passes the operand.
+        Each stage computes a new `acc` from the previous stage's `acc`. A sum `p + q` is split if q
+        is 0 whenever an optional operand is 0, and p does not depend on that operand: one stage
+        computes p, and the next, `acc + q`, runs only if the caller passes the operand.
 
         Args:
-            accumulator: the type of `acc`.
-            default: the type of D, which operands without a declared type have.
+            accumulator: the element type of `acc`.
+            default: the element type of D, which is the type of operands without a declared type.
         """
         return _stages(self, accumulator, default)
 
     def part(self, result: Argument, base: Argument | None = None) -> EpilogueFunction:
-        """The function that computes the value `result` of this one.
+        """A function that computes the value `result` of this function.
 
         Args:
             result: the value to compute, such as `%3`.
-            base: the value that the new function gets as its `acc`; by default this one's `acc`.
+            base: the value that the new function takes as its `acc`; by default `acc` of this
+                function.
         """
         taken: dict[str, str] = {} if base is None else {str(base): ACCUMULATOR}
         steps: list[Step] = []
@@ -268,7 +274,7 @@ class EpilogueFunction:
             return taken.get(value, value) if isinstance(value, str) else value
 
         waiting = [result]
-        while waiting:  # depth-first search, so that a step comes after its arguments
+        while waiting:  # depth-first search, so that every step comes after its arguments
             value = waiting[-1]
             if not isinstance(value, str) or not value.startswith("%") or value in taken:
                 waiting.pop()
@@ -292,7 +298,7 @@ class Stage:
     """One stage of an epilogue function; see `EpilogueFunction.stages`.
 
     Args:
-        function: computes the stage's new `acc`.
+        function: the epilogue function that computes the stage's new `acc`.
         optional: the optional operand without which the stage is skipped; '' if it always runs.
     """
 
@@ -303,7 +309,7 @@ class Stage:
 def value_kind(name: str, accumulator: str) -> str:
     """The kind (f32, f64 or i32) to which an epilogue converts elements of type `name`.
 
-    It is the type in which products of such elements are summed, but f64 instead of f32 if
+    The kind is the type in which products of such elements are summed; f32 becomes f64 if
     `accumulator` is f64.
     """
     kind = dtype(name).accumulator
@@ -311,7 +317,7 @@ def value_kind(name: str, accumulator: str) -> str:
 
 
 def _operand_kind(operand: Operand, accumulator: str, default: str) -> str:
-    """The kind (f32, f64 or i32) with which an epilogue computes for an operand.
+    """The kind (f32, f64 or i32) to which an epilogue converts the elements of an operand.
 
     An operand without a declared type has the accumulator's kind if it is a scalar, or if both D's
     type and the accumulator's are floats; otherwise it has the kind of D's type, `default`.
@@ -391,8 +397,8 @@ def _tail(
 ) -> tuple[str, str] | None:
     """(p, name) if `result` is `p + q`, and q is 0 whenever the optional operand `name` is 0.
 
-    None if there is no such split: p must depend on `acc` and not on the operand, q must not
-    depend on `acc`.
+    p must depend on `acc` and not on the operand, and q must not depend on `acc`. None if `result`
+    is no such sum.
     """
     if not isinstance(result, str) or not result.startswith("%"):
         return None

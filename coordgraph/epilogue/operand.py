@@ -11,23 +11,25 @@ from coordgraph.tensors import dtype
 __all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "operand"]
 
 ACCUMULATOR = "acc"
-"""The name of the sum of products in an epilogue function."""
+"""The name by which an epilogue function refers to the sum of products of an element of D."""
 NUMBERS = ("true", "false", "inf", "nan")
-"""Words that the text form of an epilogue parses as numbers, so no operand may have their name."""
+"""Words that the text form of an epilogue reads as numbers, so that operands cannot have these
+names."""
 COORDINATES = "lmn"
-"""Axes of D in order: l is the product of a batch or group, m the row, n the column."""
+"""The coordinates of an element of D, in order: l is the number of the product in a batch or group,
+m the row, n the column."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One argument of an epilogue beside `acc`.
+    """One argument of an epilogue other than `acc`: a tensor or a scalar.
 
     Args:
         name: the name of the function's parameter, and of the keyword argument of a call.
-        axes: the coordinates of D that its elements depend on, some of `l`, `m` and `n` in this
-            order; the operand is broadcast along the others. '' is a scalar.
-        dtype: the element type; '' means D's type, or the accumulator's for a scalar.
-        optional: True if a call may leave the operand out; it is 0 then.
+        axes: the coordinates of D on which the operand's elements depend: some of `l`, `m` and `n`
+            in this order. The operand is broadcast along the other coordinates; '' is a scalar.
+        dtype: the element type; '' means the type of D, or the accumulator's type for a scalar.
+        optional: True if a call may leave the operand out, which then counts as 0.
         in_memory: True for a scalar that the kernel reads from an array of one element; False for a
             scalar that is passed by value.
         summed: True to convert elements to the accumulator's type when they are read.
@@ -97,7 +99,7 @@ class Operand:
         """Parse the text form of an operand, as `text` writes it.
 
         Raises:
-            VerifyError: the text is not an operand.
+            VerifyError: the text is not the text form of an operand.
         """
         name, found, rest = text.partition(":")
         words = rest.split()
@@ -122,13 +124,13 @@ def operand(
     in_memory: bool = False,
     summed: bool = False,
 ) -> Operand:
-    """Declare an operand of an epilogue in full, as in `residual=operand("mn", optional=True)`.
+    """Declare an operand of an epilogue with all properties: `c=operand("mn", optional=True)`.
 
     Args:
-        axes: the coordinates of D that its elements depend on: some of `l` (product of a batch),
-            `m` (row) and `n` (column), in this order.
-        dtype: the element type; by default D's type, or the accumulator's for a scalar.
-        optional: True if a call may leave the operand out; it is 0 then.
+        axes: the coordinates of D on which the operand's elements depend: some of `l` (product of a
+            batch), `m` (row) and `n` (column), in this order.
+        dtype: the element type; by default the type of D, or the accumulator's type for a scalar.
+        optional: True if a call may leave the operand out, which then counts as 0.
         in_memory: True for a scalar that the kernel reads from an array of one element.
         summed: True to convert elements to the accumulator's type when they are read.
     """

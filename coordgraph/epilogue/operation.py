@@ -1,4 +1,4 @@
-"""`Elementwise`: the base class of epilogue operations; each subclass has a file of its own."""
+"""`Elementwise`: the base class of epilogue operations; every subclass has a separate file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from coordgraph.errors import VerifyError
 
 __all__ = ["FLOATS", "NUMPY_KINDS", "Algebra", "Array", "Composed", "Elementwise"]
 
-if TYPE_CHECKING:  # numpy is only imported when an operation is evaluated, to keep imports fast
+# numpy is only imported when an operation is evaluated, which keeps `import coordgraph` fast
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
@@ -27,10 +28,10 @@ else:
     Array = Any
 FLOATS = ("f32", "f64")
 NUMPY_KINDS = {"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"}
-"""numpy's dtype names of the kinds of value that epilogues compute with."""
+"""NumPy's names of the types of values with which epilogues compute, by the name of the kind."""
 
 _NOT_IN_TEXT = frozenset("()'\",;\\")
-"""Characters that an option's value must not contain, since the text form cannot express them."""
+"""Characters that an option's value must not contain, because the text form cannot express them."""
 
 
 class Elementwise:
@@ -44,13 +45,16 @@ class Elementwise:
     name: ClassVar[str] = ""
     """The name of the operation in the text form of epilogues, an identifier."""
     arity: ClassVar[int] = 1
-    """The number of values that the operation takes."""
+    """The number of values (operands of the operation) that the operation takes."""
     options: ClassVar[Mapping[str, Constant]] = {}
-    """Default values of the options, which are fixed at tracing, such as `approximate="none"`."""
+    """Default values of the operation's options by option name; an example is `approximate="none"`.
+
+    Options are fixed when the epilogue is traced.
+    """
     floating: ClassVar[bool] = True
-    """True if the operation takes only f32 and f64, not i32."""
+    """True if the operation accepts only values of kind f32 and f64, not of kind i32."""
     temporaries: ClassVar[int] = 0
-    """32-bit registers that a GPU thread needs beyond those of the arguments and the result."""
+    """The number of 32-bit registers that a GPU thread needs beside arguments and result."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -62,7 +66,7 @@ class Elementwise:
 
         Args:
             arguments: traced values and numbers, as many as `arity`; at least one traced value.
-            constants: options by name.
+            constants: the operation's options, by option name.
         """
         tape = next((a.tape for a in arguments if isinstance(a, Value)), None)
         if tape is None:
@@ -94,7 +98,7 @@ class Elementwise:
         return tuple((n, v) for n, v in merged.items() if repr(v) != repr(self.options[n]))
 
     def _option(self, name: str, value: object) -> Constant:
-        """The value of the option `name`, converted to the type of its default value."""
+        """Convert the value of the option `name` to the type of the option's default value."""
         default = self.options[name]
         if getattr(value, "shape", None) == ():  # a NumPy scalar
             value = cast("Any", value).item()
@@ -122,7 +126,7 @@ class Elementwise:
         return ""
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """The argument that the result always equals bit by bit, as x for `x * 1`; else None."""
+        """The argument that equals the result bit for bit, such as x for `x * 1`; else None."""
         return None
 
     def kind(self, kinds: tuple[str, ...], **constants: Any) -> str:
@@ -145,7 +149,7 @@ class Elementwise:
         return kinds[0]
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the result is certainly 0.
+        """True if the operation's result is certainly 0.
 
         Args:
             zeros: for each argument, True if it is known to be 0.
@@ -153,7 +157,7 @@ class Elementwise:
         return False
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
-        """True if the result is affine in `acc`, provided that every argument is.
+        """True if the result is affine in `acc`, provided that all arguments are affine in `acc`.
 
         Args:
             constant: for each argument, True if it does not depend on `acc`.
@@ -165,22 +169,24 @@ class Elementwise:
         raise NotImplementedError
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The operation as a C-like expression, given the texts of its arguments."""
+        """The operation as a C-like expression, made from the texts of its arguments."""
         listed = (*arguments, *(f"{n}={v}" for n, v in constants.items()))
         return f"{self.name}({', '.join(listed)})"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit the operation's code by calls of `emit`; `kind` is the kind of its arguments."""
+        """Emit the operation's code by calls of `emit`; `kind` is the kind of the arguments."""
         raise NotImplementedError
 
 
 def _register(kind: type[Elementwise]) -> None:
     """Add an instance of the operation class `kind` to `OPERATIONS`.
 
-    A class with the same name in the same module is replaced, as when a notebook cell is rerun.
+    An operation with the same name from the same module is replaced, which happens if a notebook
+    cell is rerun.
 
     Raises:
-        VerifyError: the name is not an ASCII identifier, or another module's operation has it.
+        VerifyError: the name is not an ASCII identifier, or an operation of another module has this
+            name.
     """
     if not (kind.name.isidentifier() and kind.name.isascii()):
         raise VerifyError(
@@ -227,17 +233,20 @@ class Algebra:
 
 
 class Composed(Elementwise):
-    """Base class of operations composed of others; `compose` defines both `numpy` and `llvm`."""
+    """Base class of operations that are composed of other operations by the method `compose`.
+
+    `compose` defines both `numpy` and `llvm`.
+    """
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """Compute the result by calls such as `on("mul", a, 0.5)`."""
+        """Compute the result from other operations, by calls such as `on("mul", a, 0.5)`."""
         raise NotImplementedError
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Run `compose` on NumPy arrays."""
+        """Compute the result on NumPy arrays by `compose`."""
         kind = next(k for k, t in NUMPY_KINDS.items() if arguments[0].dtype == t)
         return self.compose(Algebra(kind), *arguments, **constants)
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Run `compose` on values of the code generator."""
+        """Emit code for the result by `compose`, on values of the code generator."""
         return self.compose(Algebra(kind, emit), *arguments, **constants)

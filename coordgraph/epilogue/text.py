@@ -1,4 +1,4 @@
-"""Two text forms of an epilogue function: one line, which can be parsed, and pseudo-code."""
+"""The text forms of an epilogue function: a line that `parse_function` reads, and pseudo-code."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def _argument(text: str) -> Argument:
 
 
 def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str]:
-    """The epilogue as C-like statements that assign the result to `acc`.
+    """The epilogue as C-like statements, of which the last assigns the result to `acc`.
 
     Args:
         function: the epilogue.
-        names: replacements for the names of `acc` and operands, such as `bias[n]` for `bias`.
+        names: texts that replace the names of `acc` and operands, such as `bias[n]` for `bias`.
     """
     uses: dict[str, int] = {}
     for step in function.steps:
@@ -109,7 +109,7 @@ def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str
 
 
 def _matched(text: str) -> bool:
-    """True if the parenthesis that opens a text is closed by its last character."""
+    """True if the last character of a text closes the parenthesis that is its first character."""
     depth = 0
     for position, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -18,17 +18,18 @@ __all__ = ["epilogue"]
 def epilogue(
     *wrong: object, **operands: str | Operand
 ) -> Callable[[Callable[..., Any]], EpilogueFunction]:
-    """A decorator that traces a function of `acc` and operands once, for `Gemm(epilogue=…)`.
+    """A decorator that turns a function of `acc` and operands into an epilogue for `Gemm`.
 
     Args:
         wrong: must be empty: the decorator takes keyword arguments only.
-        operands: for each parameter of the function after `acc`, the coordinates of D that its
-            elements depend on (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)` to declare
-            further properties.
+        operands: for each parameter of the function after `acc`, the coordinates of D on which the
+            operand's elements depend (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)` to
+            declare further properties.
 
     Raises:
-        VerifyError: the function's parameters and `operands` differ, the result does not depend on
-            an operand, or the function applies an operation to a value that cannot be traced.
+        VerifyError: the names of the function's parameters and of `operands` differ, the result
+            does not depend on an operand, or the function applies an operation to a value that
+            cannot be traced.
     """
     if wrong:
         raise VerifyError(
@@ -74,7 +75,7 @@ def epilogue(
 
 
 def _named(name: str, given: object) -> Operand:
-    """The operand that the keyword argument `name=given` of `@epilogue` declares."""
+    """The operand that is declared by the keyword argument `name=given` of `@epilogue`."""
     if isinstance(given, Operand):
         return replace(given, name=name)
     if isinstance(given, str):
@@ -89,7 +90,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[str]:
     """The names of a function's parameters.
 
     Raises:
-        VerifyError: Python cannot inspect the parameters, or one cannot be passed by name.
+        VerifyError: Python cannot inspect the parameters, or a parameter cannot be passed by name.
     """
     try:
         found = inspect.signature(function).parameters

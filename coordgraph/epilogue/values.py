@@ -1,4 +1,4 @@
-"""Traced values: the arguments that an epilogue's Python function gets while it is traced."""
+"""Traced values: the arguments with which an epilogue's Python function is called to trace it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Argument: TypeAlias = str | bool | int | float
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of an epilogue: its name, its arguments and its options (`constants`).
+    """One operation of a traced epilogue: its name, its arguments and its options (`constants`).
 
-    The step at position i of a function computes the value `%i`. Steps are equal if their texts
-    are: 0.0 differs from -0.0, 1 differs from 1.0 and from True, and NaN equals NaN.
+    The step at position i of a function computes the value `%i`. Steps are equal if their texts are
+    equal: 0.0 differs from -0.0, 1 differs from 1.0 and from True, and NaN equals NaN.
     """
 
     operation: str
@@ -48,21 +48,21 @@ class Step:
 
     @cached_property
     def _exact(self) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """A key for comparison: the fields, with numbers as text to keep type and sign of zero."""
+        """A key that compares steps: the fields, with numbers as text to keep type and sign."""
         options = tuple((name, repr(value)) for name, value in self.constants)
         return self.operation, tuple(map(repr, self.arguments)), options
 
 
 class Operation(Protocol):
-    """Protocol of the one method of `Elementwise` operations that tracing calls."""
+    """Protocol of `Elementwise` operations with the only method that tracing calls."""
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """The argument that the result always equals bit by bit, or None if there is none."""
+        """The argument that equals the result bit for bit, such as x for `x * 1`; else None."""
         ...
 
 
 OPERATIONS: dict[str, Any] = {}
-"""All epilogue operations by name; defining a subclass of `Elementwise` adds it."""
+"""All epilogue operations by operation name; defining a subclass of `Elementwise` adds one."""
 
 
 def known(name: str) -> Any:
@@ -77,7 +77,7 @@ def known(name: str) -> Any:
 
 
 def fits_float(number: bool | int | float) -> bool:
-    """True if a number can be converted to a float: Python ints may be too large."""
+    """True if a number can be converted to a float; Python ints may be too large for that."""
     try:
         float(number)
     except OverflowError:
@@ -86,7 +86,7 @@ def fits_float(number: bool | int | float) -> bool:
 
 
 def plain_number(number: bool | int | float) -> bool | int | float:
-    """Convert a subclass of int or float to the base class, whose repr is the number's text."""
+    """Convert an instance of a subclass of int or float to int or float, whose repr is plain."""
     if isinstance(number, bool):
         return number
     return int(number) if isinstance(number, int) else float(number)
@@ -99,7 +99,7 @@ class Tape:
     steps: dict[Step, str] = field(default_factory=dict[Step, str])
 
     def record(self, name: str, arguments: tuple[object, ...], constants: Constants) -> Value:
-        """Record the operation `name` on the given arguments and return its result."""
+        """Record the operation `name` on the given arguments; returns the operation's result."""
         given = tuple(self._argument(argument) for argument in arguments)
         operation: Operation = known(name)
         folded = operation.fold(given, constants)
@@ -115,7 +115,7 @@ class Tape:
                     "an epilogue uses a value of another epilogue; use only its own parameters"
                 )
             return argument.name
-        if getattr(argument, "shape", None) == ():  # a NumPy scalar
+        if getattr(argument, "shape", None) == ():  # a NumPy scalar, which becomes a Python number
             argument = cast("Any", argument).item()
         if isinstance(argument, bool | int | float):
             if not fits_float(argument):
@@ -131,7 +131,12 @@ class Tape:
 
 
 def _refusing(symbol: str, remedy: str) -> Callable[..., Any]:
-    """A method for `Value` that rejects the operator `symbol` with a `VerifyError`."""
+    """A method for `Value` that refuses the operator `symbol`: it raises a `VerifyError`.
+
+    Args:
+        symbol: the operator, such as `**`.
+        remedy: what the message tells the user to write instead.
+    """
 
     def refuse(self: Value, *others: object) -> Any:
         raise VerifyError(f"{symbol} does not work on the values of an epilogue; {remedy}")
@@ -147,12 +152,15 @@ _CAST = "use ep.cast, and functions such as ep.exp for math.exp"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Value:
-    """A value of an epilogue that is being traced; operators on it record steps on `tape`."""
+    """A value of an epilogue that is being traced; operators on values record steps.
+
+    The steps are recorded on `tape`.
+    """
 
     tape: Tape
     name: str
 
-    __array_ufunc__ = None  # so that `numpy_scalar + value` calls Value.__radd__
+    __array_ufunc__ = None  # lets `numpy_scalar + value` call Value.__radd__
 
     def _record(self, operation: str, *arguments: object, **constants: Constant) -> Value:
         return self.tape.record(operation, arguments, tuple(constants.items()))

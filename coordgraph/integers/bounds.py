@@ -1,4 +1,4 @@
-"""Numeric bounds of polynomials and of their atoms; every proof ends with such a bound.
+"""Numeric bounds of polynomials and of their atoms (variables); every proof ends with such a bound.
 
 To bound a polynomial from below, every atom is written as its lower bound plus an excess that is at
 least 0. If no coefficient other than the constant is then negative, the constant is a lower bound.
@@ -28,7 +28,7 @@ from coordgraph.integers.polynomials import (
 from coordgraph.integers.tables import Load, Search
 
 Bound: TypeAlias = int | None
-"""A numeric bound; None if there is none or none is known."""
+"""A numeric bound; None if there is no bound or none is known."""
 Fact: TypeAlias = tuple[Polynomial, int]
 """A known upper limit: a polynomial, and a number that its value never exceeds."""
 
@@ -40,10 +40,10 @@ class TableBounds:
     Args:
         maximum: an upper bound of all entries.
         from_zero: whether the first entry is 0.
-        step: a lower bound of the difference between an entry and the one before it; None if the
-            entries need not be non-decreasing.
-        found: for each symbol that holds the result of a `Search` of the table, the x of the
-            search.
+        step: a lower bound of the difference between consecutive entries; None if the entries need
+            not be non-decreasing.
+        found: for each symbol that holds the result of a `Search` of the table, the value that was
+            searched for (`x` of `Search`).
     """
 
     maximum: Expr
@@ -53,26 +53,26 @@ class TableBounds:
 
 
 def largest(a: Bound, b: Bound) -> Bound:
-    """The larger of two bounds; if only one is known, that one."""
+    """The larger of two bounds; if only one of them is known, the known bound."""
     if a is None or b is None:
         return b if a is None else a
     return a if a > b else b
 
 
 def smallest(a: Bound, b: Bound) -> Bound:
-    """The smaller of two bounds; if only one is known, that one."""
+    """The smaller of two bounds; if only one of them is known, the known bound."""
     if a is None or b is None:
         return b if a is None else a
     return a if a < b else b
 
 
 def both(pick: Callable[[int, int], int], a: Bound, b: Bound) -> Bound:
-    """Combine two bounds by ``pick``; None if one of them is unknown."""
+    """Apply ``pick`` (``min``, ``max``, …) to two bounds; None if one of the bounds is unknown."""
     return None if a is None or b is None else pick(a, b)
 
 
 def assumed_lower(symbol: Expr) -> Bound:
-    """The lower bound by SymPy's assumptions: 1 if positive (sizes), 0 if nonnegative (indices)."""
+    """The lower bound that SymPy's assumptions give: 1 if positive, 0 if nonnegative."""
     if symbol.is_positive:
         return 1
     return 0 if symbol.is_nonnegative else None
@@ -102,26 +102,26 @@ class NumericBounds:
         self._fact_maxima: dict[Monomial, Bound] = {}
 
     def minimum(self, p: Polynomial) -> Bound:
-        """A lower bound of the polynomial ``p``, or None."""
+        """A lower bound of the polynomial ``p``, or None if none is found."""
         return self.numeric_minimum(p)
 
     def maximum(self, p: Polynomial) -> Bound:
-        """An upper bound of the polynomial ``p``, or None."""
+        """An upper bound of the polynomial ``p``, or None if none is found."""
         low = self.minimum(negate(p))
         return None if low is None else -low
 
     def symbol_lower(self, symbol: Atom) -> Bound:
-        """The largest known numeric lower bound of a symbol, or None."""
+        """The largest known numeric lower bound of a symbol, or None if there is none."""
         return assumed_lower(symbol.expr)
 
     def symbol_upper(self, symbol: Atom) -> Bound:
-        """The smallest known numeric upper bound of a symbol, or None."""
+        """The smallest known numeric upper bound of a symbol, or None if there is none."""
         return self.fact_maximum((symbol,))
 
     def lower(self, target: Atom) -> Bound:
-        """A numeric lower bound of an atom (a symbol or a function), or None; cached."""
+        """A numeric lower bound of an atom (a symbol or a function), or None; it is cached."""
         if target not in self._lowers:
-            # This provisional bound ends the recursion if bounds of symbols depend on each other.
+            # The provisional bound ends the recursion if bounds of symbols depend on each other.
             self._lowers[target] = assumed_lower(target.expr)
             symbol = isinstance(target.expr, Symbol)
             low = self.symbol_lower(target) if symbol else self._bounds(target.expr)[0]
@@ -129,7 +129,7 @@ class NumericBounds:
         return self._lowers[target]
 
     def upper(self, target: Atom) -> Bound:
-        """A numeric upper bound of an atom (a symbol or a function), or None; cached."""
+        """A numeric upper bound of an atom (a symbol or a function), or None; it is cached."""
         if target not in self._uppers:
             self._uppers[target] = None
             symbol = isinstance(target.expr, Symbol)
@@ -161,22 +161,22 @@ class NumericBounds:
         return assumed_lower(target), None
 
     def interval_of(self, expr: Expr) -> tuple[Bound, Bound]:
-        """A numeric lower and upper bound of an expression, each perhaps None."""
+        """A numeric lower and a numeric upper bound of an expression; None for an unknown bound."""
         if isinstance(expr, Integer):
             return int(expr), int(expr)
         p = to_polynomial(expr)
         return self.minimum(p), self.maximum(p)
 
     def natural(self, monomial: Monomial) -> bool:
-        """Whether every atom of a monomial is known to be at least 0."""
+        """Whether all atoms of a monomial are known to be at least 0."""
         lowers = [self.lower(a) for a in monomial]
         return None not in lowers and min(cast(list[int], lowers), default=0) >= 0
 
     def fact_maximum(self, monomial: Monomial) -> Bound:
-        """An upper bound of a product of non-negative atoms by facts about other products.
+        """An upper bound of a product of non-negative atoms, from facts about other products.
 
-        From ``a*b*c <= 60`` and ``c >= 1`` it concludes ``a*b <= 60``; from ``c >= 5``,
-        ``a*b <= 12``. None if no fact applies.
+        From the fact ``a*b*c <= 60`` and ``c >= 1`` it follows that ``a*b <= 60``; if ``c >= 5``,
+        that ``a*b <= 12``. None if no fact applies.
         """
         if monomial not in self._fact_maxima:
             self._fact_maxima[monomial] = self._find_fact_maximum(monomial)
@@ -202,9 +202,9 @@ class NumericBounds:
         return best
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
-        """A lower bound of ``p`` from numeric bounds of its atoms and from facts, or None.
+        """A lower bound of ``p`` from numeric bounds of atoms and from facts, or None.
 
-        No symbol is replaced by a symbolic bound; cached.
+        No symbol is replaced by a symbolic bound. The result is cached.
         """
         key = frozenset(p.items())
         if key not in self._minima:
@@ -216,8 +216,8 @@ class NumericBounds:
         negative = [m for m, c in p.items() if c < 0 and m] if self.facts else []
         if not negative:
             return best
-        # First bound each term with a negative coefficient by a fact about its monomial. Then try
-        # to cancel negative terms by adding a multiple of one fact's polynomial.
+        # First bound each term with a negative coefficient by a fact about the term's monomial.
+        # Then cancel the remaining negative terms by adding a multiple of one fact's polynomial.
         paid, rest = 0, dict(p)
         for monomial in negative:
             limit = self.fact_maximum(monomial)
@@ -250,10 +250,10 @@ class NumericBounds:
         return total
 
     def _shifted(self, p: Polynomial) -> Polynomial | None:
-        """Rewrite ``p`` so that each atom stands for its excess over its lower bound.
+        """Rewrite ``p`` in new variables: the excess of each atom over the atom's lower bound.
 
-        An atom without a lower bound stands for the amount by which it is less than its upper
-        bound. None if an atom has neither.
+        For an atom without a lower bound, the new variable is the upper bound minus the atom. None
+        if an atom has neither bound.
         """
         result: Polynomial = {}
         for monomial, coefficient in p.items():
@@ -281,14 +281,14 @@ class NumericBounds:
             elif limit is not None:
                 limit *= high - low
         if self.facts:
-            # The excess of an atom over a lower bound >= 0 is at most the atom, so a fact about the
-            # atoms holds for the excesses; `fact_maximum` is None if an atom may be negative.
+            # If an atom's lower bound is >= 0, its excess is at most the atom, so a fact about
+            # atoms also holds for excesses. `fact_maximum` is None if an atom may be negative.
             limit = smallest(limit, self.fact_maximum(monomial))
         return None if limit is None else max(limit, 0)
 
 
 def divided(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
-    """Bounds of the quotient ``x // d``, from bounds (lower, upper) of x and of d."""
+    """Bounds (lower, upper) of the quotient ``x // d``, from (lower, upper) of x and of d."""
     (xl, xh), (dl, dh) = x, d
     if dl is None or dl < 1:
         return None, None
@@ -302,7 +302,7 @@ def divided(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Boun
 
 
 def reduced(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
-    """Bounds of the remainder ``x % d``, from bounds (lower, upper) of x and of d."""
+    """Bounds (lower, upper) of the remainder ``x % d``, from (lower, upper) of x and of d."""
     (xl, xh), (dl, dh) = x, d
     if dl is None or dl < 1:
         return None, None

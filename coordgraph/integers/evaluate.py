@@ -1,4 +1,4 @@
-"""Evaluating index expressions exactly: directly, or through a compiled Python function."""
+"""Evaluate index expressions exactly: directly, or through a compiled Python function."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,18 +32,18 @@ _BINARY: dict[type[Basic], Callable[[int, int], int]] = {
     Maximum: max,
 }
 MAX_INLINE = 400
-"""The largest number of nodes in one compiled statement, so that Python's parser can read it."""
+"""The largest number of expression nodes in one compiled statement; Python's parser has a limit."""
 
 
 def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
     """The exact value of an expression; a ``bool`` for a condition.
 
-    Only the branch that a select chooses is evaluated.
+    Of a `Select`, only the chosen branch is evaluated.
 
     Args:
         expr: the expression or condition.
-        values: the value of each symbol, by symbol or by name: an int, or for the symbol of a table
-            a sequence of ints.
+        values: the value of each symbol, by symbol or by symbol name; it is an int, or a sequence
+            of ints for the symbol of a table.
 
     Raises:
         KeyError: a symbol has no value.
@@ -111,7 +111,8 @@ class _Evaluation:
                 a, b = expr.args
                 return _COMPARE[comparison_sign(expr)](self.value(a), self.value(b))
             case And():
-                # Evaluate all parts: SymPy's order is not stable, so stopping early would not be.
+                # Evaluate all arguments: the order of SymPy's arguments varies, so stopping early
+                # would vary, too.
                 return all([self.value(arg) for arg in expr.args])
             case Or():
                 return any([self.value(arg) for arg in expr.args])
@@ -127,7 +128,7 @@ class _PythonPrinter(Printer):
     """Prints index expressions as Python source.
 
     Args:
-        names: the Python names of arguments, and of subexpressions that are already computed.
+        names: the Python names of symbols and of subexpressions that are computed before.
     """
 
     def __init__(self, names: dict[Basic, str]) -> None:
@@ -167,7 +168,8 @@ def compile_function(
             symbol of a table is a sequence of ints.
 
     Raises:
-        ValueError: an argument is repeated, or an expression has a symbol that is no argument.
+        ValueError: an argument is repeated, or an expression contains a symbol that is not in
+            `arguments`.
     """
     roots = [Integer(e) if isinstance(e, int) else e for e in expressions]
     names: dict[Basic, str] = {symbol: f"a{i}" for i, symbol in enumerate(arguments)}
@@ -194,9 +196,10 @@ def compile_function(
 
 
 def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:
-    """The nodes that every evaluation computes, each with whether it is used more than once.
+    """The nodes that every evaluation computes; True for a node that is used more than once.
 
-    A node comes after its arguments. Nodes that occur only in branches of selects are left out.
+    A node comes after its arguments. Nodes that occur only in branches of a `Select` are left out,
+    because they may not be computed.
     """
     order: dict[Basic, None] = {}
     for root in roots:
@@ -214,11 +217,11 @@ def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:
 
 
 def _visit(node: Basic, order: dict[Basic, None]) -> None:
-    """Add a node to `order`, after those of its arguments that every evaluation computes."""
+    """Add a node to `order`, after the nodes of its arguments that every evaluation computes."""
     if node in order:
         return
-    # Of a select only the condition is always computed; of "and" and "or", no part is, because
-    # Python stops at the first that decides.
+    # Of a Select, only the condition is always computed. Of "and" and "or", no argument is, because
+    # Python stops at the first argument that decides the result.
     certain = node.args[:1] if isinstance(node, Select) else node.args
     if isinstance(node, (And, Or)):
         certain = ()

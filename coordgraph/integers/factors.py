@@ -1,4 +1,4 @@
-"""Splitting sums into a multiple of a divisor and a remainder, if possible without expansion."""
+"""Split sums into a multiple of a divisor and a remainder, if possible without expansion."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -36,9 +36,9 @@ def product(coefficient: int, factors: Counter[Expr]) -> Expr:
 
 
 def quotient_of(expr: Expr, divisor: Expr) -> Expr | None:
-    """The quotient ``expr / divisor`` if the divisor's factors are all factors of ``expr``.
+    """The quotient ``expr / divisor`` if all factors of the divisor are factors of ``expr``.
 
-    Otherwise None. Sums are not expanded.
+    None otherwise. Sums are not expanded.
     """
     c, factors = factors_of(expr)
     dc, wanted = factors_of(divisor)
@@ -48,17 +48,18 @@ def quotient_of(expr: Expr, divisor: Expr) -> Expr | None:
 
 
 def common_factor(a: Expr, b: Expr) -> Expr:
-    """The product of the factors that two products have in common; sums are not factored."""
+    """The product of the factors that ``a`` and ``b`` have in common; sums are not factored."""
     c, factors = factors_of(a)
     dc, others = factors_of(b)
     return product(gcd(c, dc), factors & others)
 
 
 def peel(x: Expr, d: Expr, natural: Callable[[Expr], bool]) -> tuple[Expr, Expr] | None:
-    """Split ``x = a*d + r`` with a nonzero ``a``; return ``(a, r)``, or None if there is no such a.
+    """Split ``x = a*d + r`` with ``a != 0``; returns ``(a, r)``, or None if no such a is found.
 
-    The remainder of each term of x has the sign of the term. A negative constant is an exception
-    if x may be negative: its remainder is positive, so ``x - 1`` is ``-1*8 + (x + 7)`` for d = 8.
+    Each term of x is divided by d separately, with a remainder of the term's sign. If x may be
+    negative, a negative constant is split with a positive remainder instead: for d = 8, ``x - 1``
+    is ``-1*8 + (x + 7)``.
 
     Args:
         x: the dividend.

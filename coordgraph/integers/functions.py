@@ -1,8 +1,8 @@
 """Integer functions for index expressions, such as floor division, as SymPy functions.
 
-They replace SymPy's ``floor``, which is slow, and its ``Mod``, which rewrites nested moduli
-wrongly. ``eval`` folds constants and identities that hold for all values; rewrites that need bounds
-of symbols are in :mod:`coordgraph.integers.simplify`.
+They replace ``sympy.floor``, which is slow, and ``sympy.Mod``, which rewrites nested moduli
+wrongly. Methods ``eval`` fold constants and apply identities that hold for all values; rewrites
+that need bounds of symbols are in :mod:`coordgraph.integers.simplify`.
 """
 
 from functools import cache
@@ -14,13 +14,13 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, Boolean, BooleanAtom, Not, Or
 
 IntegerLike: TypeAlias = Expr | int
-"""An integer expression or an int."""
+"""An integer expression or a Python int."""
 
 
 class IntegerFunction(Function):
     """Base class of the integer functions in index expressions.
 
-    They are declared commutative, which SymPy does not infer for functions of conditions.
+    Products of these functions commute: SymPy does not infer that for functions of conditions.
     """
 
     is_integer = True
@@ -43,7 +43,7 @@ class FloorDiv(IntegerFunction):
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Evaluate ``3//2``, ``x//1``, ``0//d``, and ``x//x`` for a positive x; else None."""
+        """Simplify ``3//2``, ``x//1``, ``0//d``, and ``x//x`` for a positive x; otherwise None."""
         _refuse_non_integers(a, b)
         _refuse_zero_divisor("division", b)
         if isinstance(a, Integer) and isinstance(b, Integer):
@@ -64,7 +64,7 @@ class FloorMod(IntegerFunction):
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Evaluate ``3%2``, ``x%1``, ``0%d``, and ``x%x`` for a positive x; else None."""
+        """Simplify ``3%2``, ``x%1``, ``0%d``, and ``x%x`` for a positive x; otherwise None."""
         _refuse_non_integers(a, b)
         _refuse_zero_divisor("remainder", b)
         if isinstance(a, Integer) and isinstance(b, Integer):
@@ -82,7 +82,7 @@ class BitXor(IntegerFunction):
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Evaluate constants, ``x^0`` and ``x^x``; else put the arguments in a canonical order."""
+        """Simplify constants, ``x^0`` and ``x^x``; other arguments are put in a canonical order."""
         _refuse_non_integers(a, b)
         if isinstance(a, Integer) and isinstance(b, Integer):
             return Integer(int(a) ^ int(b))
@@ -102,7 +102,7 @@ class Minimum(IntegerFunction):
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Evaluate constants and ``min(x, x)``; else put the arguments in a canonical order."""
+        """Simplify constants and ``min(x, x)``; other arguments are put in a canonical order."""
         _refuse_non_integers(a, b)
         if a == b:
             return a
@@ -124,7 +124,7 @@ class Maximum(IntegerFunction):
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Evaluate constants and ``max(x, x)``; else put the arguments in a canonical order."""
+        """Simplify constants and ``max(x, x)``; other arguments are put in a canonical order."""
         _refuse_non_integers(a, b)
         if a == b:
             return a
@@ -146,7 +146,7 @@ class Select(IntegerFunction):
 
     @classmethod
     def eval(cls, condition: Basic, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Evaluate to one branch if the condition is decided or the branches are equal."""
+        """Simplify to one of the branches if the condition is decided or the branches are equal."""
         if not isinstance(condition, (Relational, And, Or, Not, BooleanAtom)):
             raise TypeError(f"a condition is needed, but {condition!r} is given")
         _refuse_non_integers(a, b)
@@ -199,9 +199,10 @@ def equal(a: IntegerLike, b: IntegerLike) -> Boolean:
 
 
 def operands(expr: Basic) -> tuple[Any, ...]:
-    """The arguments of an expression node, as ``Any``.
+    """The arguments of an expression node, typed as ``Any``.
 
-    SymPy declares them as `Basic`; the class of the node determines their actual types.
+    SymPy declares arguments as `Basic`; the class of the node determines the arguments' actual
+    types.
     """
     return expr.args
 
@@ -213,11 +214,11 @@ def ceil_div(a: IntegerLike, b: IntegerLike) -> Expr:
 
 @cache
 def index_symbol(name: str) -> Symbol:
-    """The symbol with this name that stands for an index: an integer ≥ 0."""
+    """The symbol named ``name`` for an index: an integer that is at least 0."""
     return Symbol(name, integer=True, nonnegative=True)
 
 
 @cache
 def size_symbol(name: str) -> Symbol:
-    """The symbol with this name that stands for a size: an integer ≥ 1."""
+    """The symbol named ``name`` for a size: an integer that is at least 1."""
     return Symbol(name, integer=True, positive=True)

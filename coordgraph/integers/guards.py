@@ -1,4 +1,4 @@
-"""Converts conditions on integers into polynomials that are non-negative where they hold."""
+"""Convert conditions on integers into polynomials that are at least 0 where the conditions hold."""
 
 from typing import cast
 
@@ -12,7 +12,7 @@ from coordgraph.integers.polynomials import Polynomial, add, constant, to_polyno
 def guard_polynomials(condition: Basic) -> tuple[Polynomial, ...]:
     """Polynomials that are ≥ 0 wherever the condition holds: ``b - a - 1`` for ``a < b``.
 
-    The result is empty for a condition that is no comparison or conjunction of comparisons.
+    The result is empty for a condition other than a comparison or a conjunction of comparisons.
     """
     if isinstance(condition, And):
         return tuple(p for part in condition.args for p in guard_polynomials(part))

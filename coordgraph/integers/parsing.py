@@ -15,11 +15,12 @@ from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, M
 from coordgraph.integers.tables import Load, Search
 from coordgraph.integers.text import MAX_DIGITS, NAME, RESERVED
 
-# The limits keep the parser, and later recursive walks over an expression, within Python's stack.
+# MAX_DEPTH and MAX_HEIGHT keep the parser, and later recursive walks over an expression, within
+# Python's stack.
 MAX_DEPTH = 50
 """The largest nesting depth of parentheses, calls, `not` and unary minus in a text."""
 MAX_HEIGHT = 120
-"""The largest height of the tree of a parsed expression."""
+"""The largest height (nodes from the root to a leaf) of the tree of a parsed expression."""
 
 _TOKEN = re.compile(
     rf"\s*(?:(?P<number>[0-9]+)|(?P<name>{NAME.pattern})"
@@ -42,8 +43,9 @@ class ExpressionSyntaxError(ValueError):
     """A text is not a valid index expression.
 
     Args:
-        message: what is wrong.
-        column: the position of the error, counted from 0; the printed message counts from 1.
+        message: what is wrong with the text.
+        column: the position of the error, counted from 0; the printed message counts columns from
+            1.
     """
 
     def __init__(self, message: str, column: int) -> None:
@@ -76,13 +78,14 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """A recursive-descent parser: one method for each level of operator precedence.
+    """A recursive-descent parser of index expressions: one method per level of operator precedence.
 
-    Methods that parse return the expression and the height of its tree.
+    Each of these methods returns the expression and the height of its tree.
 
     Args:
         text: the text to parse.
-        symbols: returns the expression of a name; KeyError for an unknown name.
+        symbols: a function that returns the expression for a name, or raises KeyError for an
+            unknown name.
     """
 
     def __init__(self, text: str, symbols: Callable[[str], Expr]) -> None:
@@ -118,7 +121,12 @@ class _Parser:
             raise ExpressionSyntaxError(message, column)
 
     def build(self, token: _Token, maker: Callable[..., object], *nodes: _Node) -> _Node:
-        """Apply ``maker`` to ``nodes``; its errors become syntax errors at ``token``'s column."""
+        """Apply ``maker`` to the expressions ``nodes``.
+
+        Raises:
+            ExpressionSyntaxError: ``maker`` raises an error; it is reported at the column of
+                ``token``.
+        """
         height = 1 + max(h for _, h in nodes)
         if height > MAX_HEIGHT:
             message = f"the tree of the expression is higher than {MAX_HEIGHT} levels"
@@ -134,7 +142,8 @@ class _Parser:
         return node
 
     def condition(self, node: _Node, token: _Token) -> _Node:
-        # SymPy symbols are both expressions and Booleans; here symbols are integers.
+        # For SymPy, symbols are both expressions and Booleans; in index expressions symbols are
+        # integers.
         if not isinstance(node[0], Boolean) or isinstance(node[0], Expr):
             raise ExpressionSyntaxError("a condition is needed, not an integer", token.column)
         return node
@@ -192,8 +201,8 @@ class _Parser:
         return terms[0] if len(terms) == 1 else self.build(start, Add, *terms)
 
     def product(self) -> _Node:
-        # Build one Mul of all factors: a product of only a number and a sum would be expanded by
-        # SymPy, so building 2*(y + 1)*x step by step changes the expression.
+        # Build one Mul of all factors: SymPy expands a product of a number and a sum, so building
+        # 2*(y + 1)*x factor by factor would change the expression.
         start = self.token
         factors = [self.unary()]
         while token := self.take("*", "//", "%"):
@@ -270,8 +279,9 @@ def parse_expression(text: str, symbols: Callable[[str], Expr]) -> Expr:
     """Parse an index expression or a condition; the inverse of `to_text`.
 
     Args:
-        text: the text.
-        symbols: returns the expression of a name; KeyError for an unknown name.
+        text: the text of the expression or condition.
+        symbols: a function that returns the expression for a name, or raises KeyError for an
+            unknown name.
 
     Raises:
         ExpressionSyntaxError: the text is not a valid index expression.
@@ -279,7 +289,7 @@ def parse_expression(text: str, symbols: Callable[[str], Expr]) -> Expr:
     parser = _Parser(text, symbols)
     try:
         node, _ = parser.disjunction()
-    except RecursionError as error:  # the caller had already used most of the stack
+    except RecursionError as error:  # the caller had used most of Python's stack already
         message = "the expression is nested too deeply for Python's stack"
         raise ExpressionSyntaxError(message, parser.token.column) from error
     if parser.token.kind != "end":

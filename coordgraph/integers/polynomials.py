@@ -1,7 +1,8 @@
-"""Sparse polynomials with integer coefficients, in symbols and integer functions as variables.
+"""Sparse polynomials with integer coefficients, whose variables are symbols and integer functions.
 
-Proofs and the simplifier use them, because they are much faster than ``sympy.expand``. A polynomial
-is a dictionary from monomials to coefficients; it must not be changed after it is built.
+Proofs and the simplifier use these polynomials, because they are much faster than ``sympy.expand``.
+A polynomial is a dictionary from monomials to coefficients, which must not be changed after it is
+built.
 """
 
 from collections import Counter
@@ -25,10 +26,10 @@ class Atom:
     """A variable of polynomials: a symbol, or another expression that is not expanded.
 
     Equal expressions share one `Atom`, so atoms are hashed and compared by identity. Proofs spend
-    most of their time on that, and SymPy's own comparison takes ten times as long.
+    most of their time on hashing and comparing, and SymPy's comparison takes ten times as long.
 
     Args:
-        expr: the expression.
+        expr: the expression that the atom stands for.
     """
 
     __slots__ = ("__weakref__", "expr", "key", "symbols")
@@ -46,21 +47,22 @@ class Atom:
 
 
 Monomial: TypeAlias = tuple[Atom, ...]
-"""A product of atoms, repeated for powers, in a canonical order; ``()`` is 1."""
+"""A product of atoms in a canonical order, in which powers are repeated atoms; ``()`` is the number
+1."""
 Polynomial: TypeAlias = dict[Monomial, int]
 """A sum of monomials: a dictionary from each monomial to its nonzero integer coefficient."""
 
 _ATOMS: WeakValueDictionary[Expr, Atom] = WeakValueDictionary()
 _NEW_ATOM = Lock()
 by_key = attrgetter("key")
-"""The sort key of an atom, which gives the same order in every process."""
+"""The function that returns an atom's sort key, whose order is the same in every process."""
 
 
 def atom_of(expr: Expr) -> Atom:
-    """The atom of an expression; equal expressions give the same object while it is referenced."""
+    """The atom of an expression; while it is referenced, equal expressions give this object."""
     found = _ATOMS.get(expr)
     if found is None:
-        with _NEW_ATOM:  # two threads must not create two atoms of one expression
+        with _NEW_ATOM:  # under a lock: two threads must not create two atoms of one expression
             found = _ATOMS.setdefault(expr, Atom(expr))
     return found
 
@@ -68,17 +70,17 @@ def atom_of(expr: Expr) -> Atom:
 MAX_TERMS = 400
 """The largest number of terms of a polynomial; a larger product is kept as one atom."""
 MAX_EXPONENT = 8
-"""The largest exponent of a power that is expanded."""
+"""The largest exponent of a power that `to_polynomial` expands."""
 MAX_KEY = 160
-"""The largest length of a sort key in characters; longer keys are replaced by their hash."""
+"""The largest number of characters of an atom's sort key; a longer key is replaced by its hash."""
 
 
 @lru_cache(maxsize=1 << 16)
 def order_key(expr: Basic) -> str:
-    """A text key that sorts expressions in the same order in every process.
+    """A text that sorts expressions in the same order in every process.
 
-    Long keys are hashed, because the text of an expression with shared parts can be exponentially
-    long.
+    Long texts are replaced by their hash, because the text of an expression with shared parts can
+    be exponentially long.
     """
     if isinstance(expr, Symbol):
         return expr.name
@@ -92,12 +94,12 @@ def order_key(expr: Basic) -> str:
 
 
 def constant(value: int) -> Polynomial:
-    """The constant polynomial with this value."""
+    """The constant polynomial with the value ``value``."""
     return {(): value} if value else {}
 
 
 def atom(expr: Expr) -> Polynomial:
-    """The polynomial that consists of one atom: the expression, not expanded."""
+    """The polynomial with one term: ``expr`` as an atom, not expanded."""
     return {(atom_of(expr),): 1}
 
 
@@ -110,7 +112,7 @@ def add(p: Polynomial, q: Polynomial, scale: int = 1) -> Polynomial:
 
 
 def _accumulate(p: Polynomial, monomial: Monomial, coefficient: int) -> None:
-    """Add a term to a polynomial in place; only for one that is still being built."""
+    """Add a term to a polynomial in place; only allowed while the polynomial is being built."""
     total = p.get(monomial, 0) + coefficient
     if total:
         p[monomial] = total
@@ -184,8 +186,8 @@ def to_polynomial(expr: Expr) -> Polynomial:
 
 
 def _opaque(expr: Expr) -> Polynomial:
-    """The polynomial of an integer function: an atom, after its arguments are expanded."""
-    # Expand the arguments, so that equal arguments in different forms give the same atom.
+    """The polynomial with one term: an integer function as an atom, with expanded arguments."""
+    # Expand arguments, so that arguments of the same value in different forms give the same atom.
     args: tuple[Basic, ...] = expr.args
     expanded = tuple(
         to_expression(to_polynomial(arg)) if isinstance(arg, Expr) else arg for arg in args
@@ -194,7 +196,8 @@ def _opaque(expr: Expr) -> Polynomial:
         return atom(expr)
     try:
         rebuilt = expr.func(*cast(tuple[Expr, ...], expanded))
-    except ZeroDivisionError:  # a divisor expands to 0, in a branch that is never evaluated
+    # an argument is a divisor that expands to 0, in a branch that is never evaluated
+    except ZeroDivisionError:
         return atom(expr)
     return atom(rebuilt) if isinstance(rebuilt, IntegerFunction) else to_polynomial(rebuilt)
 
@@ -221,7 +224,7 @@ def atoms_of(p: Polynomial) -> list[Atom]:
 
 
 def coefficient_of(p: Polynomial, target: Atom) -> tuple[Polynomial, Polynomial] | None:
-    """Split ``p = c·target + rest``; return ``(c, rest)``, or None if p is not linear in target."""
+    """Split ``p = c·target + rest`` into ``(c, rest)``; None if p is not linear in target."""
     coefficient: Polynomial = {}
     rest: Polynomial = {}
     for monomial, c in p.items():
@@ -266,7 +269,7 @@ def shared(a: Monomial, b: Monomial) -> Monomial:
 
 
 def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Divide polynomials: return ``(q, r)`` with ``p = q·divisor + r``.
+    """Divide polynomials with remainder: returns ``(q, r)`` with ``p = q·divisor + r``.
 
     Monomials that the divisor's leading monomial divides are eliminated, the largest first.
     """
@@ -279,7 +282,8 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         monomial = max(remaining, key=lambda m: (len(m), [a.key for a in m]))
         c = remaining[monomial]
         rest = without(monomial, lead)
-        # Truncating the quotient of coefficients keeps the sign of what remains.
+        # Truncating the quotient of the coefficients keeps the sign of the coefficient that
+        # remains.
         ratio = abs(c) // abs(divisor[lead]) * (1 if (c > 0) == (divisor[lead] > 0) else -1)
         if rest is None or not ratio:
             done = add(done, {monomial: c})
@@ -288,7 +292,7 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         step: Polynomial = {rest: ratio}
         quotient = add(quotient, step)
         remaining = add(remaining, multiply(step, divisor), -1)
-        if remaining.get(monomial):  # the remainder of this monomial's coefficient
+        if remaining.get(monomial):  # the coefficient of this monomial left a remainder
             done = add(done, {monomial: remaining[monomial]})
             remaining = {m: x for m, x in remaining.items() if m != monomial}
     return quotient, add(done, remaining)

@@ -1,11 +1,11 @@
 """`Prover`: proves lower bounds of polynomials by elimination; :class:`Ranges` uses it.
 
-To prove ``p >= 0``, atoms are replaced one after another by their bounds. An atom with a
-positive coefficient is replaced by its lower bound, and one with a negative coefficient by an upper
-bound; if there are several upper bounds, each is tried. If the sign of the coefficient is unknown,
-both ends are tried, because a linear function has its minimum at an end of its range.
-Every replacement is valid by itself, so any order is sound; the order only affects how much can be
-proved. Symbols whose bounds depend on other symbols are replaced first.
+To prove ``p >= 0``, atoms are replaced one after another by their bounds. An atom with a positive
+coefficient is replaced by a lower bound, and an atom with a negative coefficient by an upper bound;
+if there are several bounds, each of them is tried. If the sign of the coefficient is unknown, the
+atom's lower and upper bounds are both tried, because a linear function has its minimum at an end of
+its range. Every replacement is valid by itself, so the order of replacements only affects how much
+can be proved. Symbols whose bounds depend on other symbols are replaced first.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,27 +42,28 @@ FUEL = 64
 MAX_MAXIMA = 6
 """The largest number of symbolic upper bounds of one polynomial."""
 MOST_STEPS = 8
-"""The largest constant c for which proofs derive a bound of a table entry t[i + c] from t[i]."""
+"""Proofs derive a bound of a table entry t[i + c] from t[i] for constants c up to MOST_STEPS."""
 
 SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
-"""The lower bounds and the upper bounds of an atom; all of them hold."""
+"""The lower bounds and the upper bounds of an atom; every one of these bounds holds."""
 Guards: TypeAlias = tuple[Polynomial, ...]
 """Polynomials that are known to be at least 0."""
 _Step: TypeAlias = list[tuple[Polynomial, Guards]]
-"""The result of replacing an atom: polynomials, each with guards that hold for it.
+"""The result of replacing an atom of a polynomial: polynomials, each with guards that hold for it.
 
-The smallest of their lower bounds is a lower bound of the polynomial before the replacement."""
+The smallest lower bound of these polynomials is a lower bound of the original polynomial.
+"""
 
 
 class Prover(NumericBounds):
-    """Proves bounds under one immutable set of ranges, and caches the results.
+    """Proves bounds of polynomials under one immutable set of ranges, and caches the bounds.
 
     Args:
         bounds: the symbolic lower and upper bounds of each symbol.
         facts: known upper limits of polynomials.
         definitions: the expression that each defined symbol equals.
         guards: polynomials that are known to be at least 0.
-        outer: the prover of the enclosing scope, and the one symbol that this scope adds to it.
+        outer: the prover of the enclosing scope, and the symbol that the inner scope adds.
         tables: the known bounds of tables' entries, by the table's symbol.
     """
 
@@ -85,9 +86,9 @@ class Prover(NumericBounds):
         self._ends: dict[Atom, SymbolBounds] = {}
 
     def home(self, target: Atom) -> "Prover":
-        """The outermost prover whose ranges already contain all knowledge about an atom.
+        """The outermost prover whose ranges contain everything that is known about an atom.
 
-        Its cache then serves all inner scopes.
+        Its cache of bounds then serves all inner scopes.
         """
         prover, symbols = self, target.symbols
         while prover.outer and prover.outer[1] not in symbols:
@@ -95,7 +96,7 @@ class Prover(NumericBounds):
         return prover
 
     def lower(self, target: Atom) -> Bound:
-        """A numeric lower bound of an atom, or None; computed and cached by the prover `home`."""
+        """A numeric lower bound of an atom, or None; the prover `home` computes and caches it."""
         try:
             return self._lowers[target]
         except KeyError:
@@ -106,7 +107,7 @@ class Prover(NumericBounds):
         return found
 
     def upper(self, target: Atom) -> Bound:
-        """A numeric upper bound of an atom, or None; computed and cached by the prover `home`."""
+        """A numeric upper bound of an atom, or None; the prover `home` computes and caches it."""
         try:
             return self._uppers[target]
         except KeyError:
@@ -117,7 +118,7 @@ class Prover(NumericBounds):
         return found
 
     def minimum(self, p: Polynomial, goal: int | None = None) -> Bound:
-        """A lower bound of ``p``, or None; the search stops early at a bound of at least `goal`."""
+        """A lower bound of ``p``, or None; the search ends at a bound of at least ``goal``."""
         key = (frozenset(p.items()), goal)
         if key not in self._found:
             self._found[key] = _Search(self, goal).run(p, self.guards)
@@ -151,7 +152,7 @@ class Prover(NumericBounds):
         return best
 
     def level(self, target: Atom) -> int:
-        """The length of the longest chain of bounds that depend on other atoms, from this atom on.
+        """Length of the longest chain of atoms from ``target``, each in bounds of the previous one.
 
         Atoms with longer chains are eliminated first.
         """
@@ -166,16 +167,17 @@ class Prover(NumericBounds):
                 floor = 1 if used or lowers or uppers else 0
             else:
                 used, floor = set(map(atom_of, target.symbols)), 1
-                if isinstance(target.expr, Load):  # eliminate it before the atoms of its bounds
+                # a table entry comes before the atoms of its bounds
+                if isinstance(target.expr, Load):
                     ends = *self._most_loaded(target.expr), *self._least_loaded(target.expr)
                     used |= {a for p in ends for m in p for a in m}
-            # Sort, because the order affects the result if bounds of atoms depend on each other.
+            # Sort atoms: their order affects the result if bounds of atoms depend on each other.
             levels = (self.level(a) for a in sorted(used, key=by_key) if a is not target)
             self._levels[target] = max(floor, 1 + max(levels, default=-1))
         return self._levels[target]
 
     def ends(self, target: Atom) -> SymbolBounds:
-        """The symbolic lower bounds and upper bounds of an atom, numeric ones included."""
+        """All lower bounds and all upper bounds of an atom, symbolic and numeric."""
         if target not in self._ends and (home := self.home(target)) is not self:
             self._ends[target] = home.ends(target)
         if target not in self._ends:
@@ -196,7 +198,7 @@ class Prover(NumericBounds):
         return lowers, uppers
 
     def _stated(self, target: Atom) -> SymbolBounds:
-        """The bounds that are declared for an atom or follow from its kind: ``min(a, b) <= a``."""
+        """The bounds declared for an atom, or given by its function: ``min(a, b) <= a``."""
         expr = target.expr
         if isinstance(expr, (Minimum, Maximum)):
             parts = tuple(to_polynomial(cast(Expr, arg)) for arg in expr.args)
@@ -204,7 +206,7 @@ class Prover(NumericBounds):
         if isinstance(expr, Load):
             return (constant(0), *self._least_loaded(expr)), self._most_loaded(expr)
         if isinstance(expr, Search):
-            # A search among n entries is at most n - 1.
+            # The result of a search among n entries is at most n - 1.
             last = add(to_polynomial(cast(Expr, expr.args[1])), constant(1), -1)
             return (constant(0),), (last,) if self.at_least_zero(last) else ()
         return self.bounds.get(target, ((), ()))
@@ -212,7 +214,7 @@ class Prover(NumericBounds):
     def _most_loaded(self, target: Load) -> tuple[Polynomial, ...]:
         """Upper bounds of a table's entry: the table's maximum, and ``t[search(t, n, x)] <= x``.
 
-        The second holds only if an entry is at most x: if the table begins with 0 and x >= 0.
+        The second bound holds only if the table begins with 0 and x >= 0.
         """
         table, index = cast(tuple[Symbol, Expr], target.args)
         known = self.tables.get(table)
@@ -228,7 +230,7 @@ class Prover(NumericBounds):
         return (most,)
 
     def _least_loaded(self, target: Load) -> tuple[Polynomial, ...]:
-        """Lower bounds of a table's entry: the entry before it, plus the table's smallest step."""
+        """Lower bounds of a table's entry: the previous entry, plus the table's smallest step."""
         table, index = cast(tuple[Symbol, Expr], target.args)
         known, place = self.tables.get(table), index.as_coeff_Add()[0]
         if known is None or known.step is None or not 1 <= place <= MOST_STEPS:
@@ -257,7 +259,7 @@ class Prover(NumericBounds):
         return ((constant(0),) if natural else ()), (*uppers, *below)
 
     def maxima(self, p: Polynomial) -> list[Polynomial]:
-        """Symbolic upper bounds of ``p``, in which as many symbols as possible are eliminated."""
+        """Symbolic upper bounds of ``p``, from which as many symbols as possible are eliminated."""
         open_, done = [p], cast(list[Polynomial], [])
         for _ in range(FUEL):
             if not open_ or len(done) + len(open_) >= MAX_MAXIMA:
@@ -281,7 +283,7 @@ class Prover(NumericBounds):
         return []
 
     def order(self, p: Polynomial) -> list[Atom]:
-        """The atoms of ``p`` in the order in which they are eliminated."""
+        """The atoms of ``p``, in the order in which proofs eliminate them."""
         return sorted(atoms_of(p), key=lambda a: -self.level(a))
 
     def sign(self, p: Polynomial) -> int:
@@ -293,7 +295,7 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Rewrite ``p`` to prove equality: expand definitions, and ``x//d*d`` to ``x - x%d``."""
+        """Rewrite ``p`` to prove equality: expand definitions; ``x//d*d`` becomes ``x - x%d``."""
         for _ in range(FUEL):
             for a in self.order(p):
                 changed = self.exact(p, a)
@@ -307,7 +309,7 @@ class Prover(NumericBounds):
     def exact(self, p: Polynomial, a: Atom) -> Polynomial | None:
         """Replace a defined atom in ``p`` by its definition, or ``c·d·(x//d)`` by ``c·(x - x%d)``.
 
-        None if neither applies to the atom ``a``.
+        None if neither rewrite applies to the atom ``a``.
         """
         if a in self.definitions:
             return substitute(p, a, to_polynomial(self.definitions[a]))
@@ -326,8 +328,8 @@ class _Search:
     """One search for the best lower bound of a polynomial, with a limited number of steps.
 
     Args:
-        prover: the prover that has the ranges.
-        goal: the search stops early at a bound of at least this; None for the best bound.
+        prover: the prover whose ranges the search uses.
+        goal: the search ends at the first bound of at least ``goal``; None searches the best bound.
     """
 
     def __init__(self, prover: Prover, goal: int | None) -> None:
@@ -344,7 +346,7 @@ class _Search:
         if not p or len(p) > MAX_TERMS or self.reached(best):
             return best
         steps: list[_Step] = []
-        # First bound the result of every step numerically: most proofs end after one step.
+        # First bound the polynomials of every step numerically: most proofs end after one step.
         for step in self.steps(p, guards):
             steps.append(step)
             lows = [self.prover.numeric_minimum(q) for q, _ in step]
@@ -372,7 +374,7 @@ class _Search:
         return worst
 
     def steps(self, p: Polynomial, guards: Guards) -> Iterator[_Step]:
-        # Expand defined symbols last, because facts and bounds may be stated in terms of them.
+        # Expand defined symbols last: facts and bounds may be stated in terms of these symbols.
         order = self.prover.order(p)
         named = [a for a in order if a in self.prover.definitions]
         for a in (b for b in order if b not in named):
@@ -414,7 +416,7 @@ class _Search:
         return result
 
     def by_term(self, p: Polynomial, a: Atom, guards: Guards) -> list[_Step]:
-        # p has a power of the atom. If all atoms are at least 0, each term is monotone in the atom.
+        # p has a power of the atom a. If all atoms are at least 0, every term is monotone in a.
         if not all(self.prover.natural(monomial) for monomial in p):
             return []
         lowers, uppers = self.prover.ends(a)

@@ -29,12 +29,12 @@ from coordgraph.integers.proofs import Prover
 from coordgraph.integers.tables import Search
 
 MAX_ALTERNATIVES = 16
-"""The largest number of bounds into which one bound with minima or maxima is split."""
+"""The largest number of bounds into which one bound that contains minima or maxima is split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of one symbol, all inclusive; every lower bound and every upper bound holds."""
+    """The inclusive lower and upper bounds of one symbol; every one of these bounds holds."""
 
     lowers: tuple[Expr, ...] = ()
     uppers: tuple[Expr, ...] = ()
@@ -46,17 +46,17 @@ def _nothing() -> Mapping[Symbol, Expr]:
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """An immutable set of statements about symbols; every ``with_…`` method returns a new object.
+    """Immutable statements about the values of symbols; ``with_…`` methods return new objects.
 
     A symbol without a statement is at least 1 if SymPy assumes it positive (a size), and at least 0
     if SymPy assumes it nonnegative (an index). New bounds or a new value of a symbol replace all
-    statements about its old value.
+    statements about the symbol's old value.
 
     Args:
         bounds: the lower and upper bounds of symbols.
         facts: pairs of an expression and a number that it never exceeds.
         definitions: the expression that each defined symbol always equals.
-        guards: conditions that hold.
+        guards: conditions that are known to be true.
         tables: the known bounds of tables' entries, by the table's symbol.
     """
 
@@ -70,7 +70,7 @@ class Ranges:
         default_factory=cast("type[Mapping[Symbol, TableBounds]]", _nothing)
     )
     simplified: dict[Basic, Basic] = field(default_factory=dict, init=False, repr=False)
-    """The simplifier's cache of results, which are valid under exactly these ranges."""
+    """The simplifier's cache of simplified expressions, which are valid only under these ranges."""
     _provers: list[Prover] = field(default_factory=list, init=False, repr=False)
     _outer: list[tuple["Ranges", Symbol]] = field(default_factory=list, init=False, repr=False)
     _inner: dict[tuple[Symbol, Bounds, bool], "Ranges"] = field(
@@ -83,11 +83,11 @@ class Ranges:
         return _copied, (*known, dict(self.tables))
 
     def about(self, *exprs: Basic) -> "Ranges":
-        """The outermost enclosing ranges that contain all statements relevant to expressions.
+        """The ranges of the outermost scope that has all statements relevant to ``exprs``.
 
-        An inner loop adds statements about its index only. For expressions without that index, the
-        ranges of the outer loop give the same bounds and simplified forms, and their cache is
-        shared by all inner loops.
+        An inner loop's ranges add statements only about the loop's index. For expressions without
+        that index, the ranges of the outer loop give the same bounds and simplified forms, and all
+        inner loops share the caches of these outer ranges.
         """
         known, symbols = self, frozenset[Symbol]().union(*map(symbols_of, exprs))
         while known._outer and known._outer[0][1] not in symbols:
@@ -95,11 +95,14 @@ class Ranges:
         return known
 
     def with_index(self, symbol: Symbol, size: IntegerLike) -> "Ranges":
-        """A copy of the ranges in which ``0 <= symbol < size``."""
+        """A copy of the ranges with the statement ``0 <= symbol < size``."""
         return self.with_bounds(symbol, 0, (_expr(size) - 1,))
 
     def with_indices(self, sizes: Iterable[tuple[Symbol, IntegerLike]]) -> "Ranges":
-        """A copy in which ``0 <= symbol < size`` for each pair; repeated `with_index` is slower."""
+        """A copy of the ranges with ``0 <= symbol < size`` for each pair (symbol, size).
+
+        It is faster than repeated calls of `with_index`.
+        """
         known, bounds = self, dict(self.bounds)
         for symbol, size in sizes:
             if symbol in bounds or symbol in known.definitions:
@@ -114,11 +117,11 @@ class Ranges:
     def with_bounds(
         self, symbol: Symbol, lower: IntegerLike, uppers: Iterable[IntegerLike]
     ) -> "Ranges":
-        """A copy in which ``lower <= symbol``, and ``symbol <= upper`` for each of ``uppers``.
+        """A copy with ``lower <= symbol``, and with ``symbol <= upper`` for each of ``uppers``.
 
         An upper bound that is a minimum (or a lower bound that is a maximum) is split into several
-        bounds. If a known guard limits an upper bound, the guard's limit becomes a bound, too.
-        Earlier statements about the symbol are dropped.
+        bounds. If a known guard limits an upper bound, the guard's limit becomes another upper
+        bound of the symbol. Earlier statements about the symbol are dropped.
         """
         lowers = _alternatives(_expr(lower), Maximum, Minimum)
         highs = [u for upper in uppers for u in _alternatives(_expr(upper), Minimum, Maximum)]
@@ -130,21 +133,22 @@ class Ranges:
         return self._bounded(symbol, new, forget=self._knows(symbol))
 
     def with_upper(self, symbol: Symbol, upper: IntegerLike) -> "Ranges":
-        """A copy in which also ``symbol <= upper``, as in a branch that tests this condition."""
+        """A copy of the ranges with ``symbol <= upper`` added, as in a branch that tests this."""
         highs = _alternatives(_expr(upper), Minimum, Maximum)
         old = self.bounds.get(symbol, Bounds())
         new = Bounds(old.lowers, _distinct([*highs, *old.uppers]))
         return self._bounded(symbol, new, forget=False)
 
     def with_fact(self, expr: IntegerLike, maximum: int) -> "Ranges":
-        """A copy in which ``expr <= maximum``, as in ``with_fact(TM*TN*TK, 2**31 - 1)``.
+        """A copy of the ranges with ``expr <= maximum``: ``with_fact(TM*TN*TK, 2**31 - 1)``.
 
-        Proofs also bound ``TM*TN`` by it, because the size ``TK`` is at least 1.
+        From this example proofs also conclude ``TM*TN <= 2**31 - 1``, because the size ``TK`` is at
+        least 1.
         """
         return replace(self, facts=(*self.facts, (_expr(expr), int(maximum))))
 
     def with_definition(self, symbol: Symbol, expr: IntegerLike) -> "Ranges":
-        """A copy in which ``symbol`` always equals ``expr``, so that proofs may substitute it.
+        """A copy of the ranges with ``symbol == expr``, so that proofs may substitute ``expr``.
 
         Raises:
             ValueError: ``expr`` contains ``symbol``.
@@ -161,7 +165,7 @@ class Ranges:
         return replace(known, definitions=MappingProxyType({**known.definitions, symbol: expr}))
 
     def with_guard(self, condition: Basic | bool) -> "Ranges":
-        """A copy of the ranges in which a condition holds, so that proofs may use it.
+        """A copy of the ranges with a condition that holds, which proofs may use.
 
         The condition is ignored unless it is a comparison or a conjunction of comparisons.
         """
@@ -178,23 +182,23 @@ class Ranges:
         from_zero: bool = False,
         step: int | None = 0,
     ) -> "Ranges":
-        """A copy with the bounds of a table's entries.
+        """A copy of the ranges with bounds of a table's entries.
 
         Args:
             table: the symbol of the table.
             maximum: an upper bound of all entries.
             from_zero: whether the first entry is 0.
-            step: a lower bound of the difference between an entry and the one before it; None if
-                the entries need not be non-decreasing.
+            step: a lower bound of the difference between consecutive entries; None if the entries
+                need not be non-decreasing.
         """
         return self._tabled(table, TableBounds(_expr(maximum), from_zero, step))
 
     def with_found(self, symbol: Symbol, value: IntegerLike) -> "Ranges":
-        """A copy which records that ``symbol`` holds the result of a `Search`.
+        """A copy of the ranges in which ``symbol`` is the result of the `Search` ``value``.
 
-        Proofs then use ``table[symbol] <= x`` for the search's x. The symbols in ``value`` must not
-        change while ``symbol`` keeps its value. A ``value`` that is no `Search`, or that contains
-        ``symbol``, is not recorded.
+        Proofs then use ``table[symbol] <= x``, where x is the value that was searched for. The
+        symbols in ``value`` must not change while ``symbol`` keeps its value. A ``value`` that is
+        not a `Search`, or that contains ``symbol``, is ignored.
         """
         value = _expr(value)
         if not isinstance(value, Search):
@@ -210,11 +214,11 @@ class Ranges:
     def with_value(
         self, symbol: Symbol, expr: IntegerLike, fixed: frozenset[Symbol] = frozenset()
     ) -> "Ranges":
-        """A copy in which ``symbol`` holds the current value of ``expr``.
+        """A copy of the ranges with ``symbol`` set to the current value of ``expr``.
 
-        The symbols of ``expr`` may change later, so no equation is recorded, only bounds of
-        ``symbol``: numeric bounds, limits from guards on ``expr``, and bounds in terms of sizes and
-        of the symbols in ``fixed``, which never change.
+        The symbols of ``expr`` may change later, so the copy does not state ``symbol == expr``. It
+        states bounds of ``symbol``: numeric bounds, limits from guards on ``expr``, and bounds in
+        terms of sizes and of the symbols in ``fixed``, whose values never change.
         """
         expr = _expr(expr)
         p = to_polynomial(expr)
@@ -227,7 +231,7 @@ class Ranges:
         uppers.extend(to_expression(top) for top in self._prover.maxima(p) if top != p)
         uppers.extend(self._guarded(expr))
         uppers.extend(() if high is None else (_expr(high),))
-        # Drop bounds that contain the symbol itself: they refer to its old value.
+        # Drop bounds that contain the symbol itself: they refer to the symbol's old value.
         kept = _distinct([u for u in uppers if symbol not in symbols_of(u)])
         new = Bounds(() if low is None else (_expr(low),), kept)
         return self._bounded(symbol, new, forget=True)
@@ -260,7 +264,7 @@ class Ranges:
     def fits(self, expr: IntegerLike, bits: int) -> bool:
         """Whether the value of ``expr`` is proved to fit a signed integer of ``bits`` bits.
 
-        Intermediate results of its computation are not considered.
+        Intermediate results of the computation of ``expr`` are not considered.
         """
         expr, most = _expr(expr), (1 << (bits - 1)) - 1
         p, prover = to_polynomial(expr), self.about(expr)._prover
@@ -286,26 +290,27 @@ class Ranges:
         return self._provers[0]
 
     def _guarded(self, expr: Expr) -> list[Expr]:
-        """Upper bounds of ``expr`` that follow from guards: ``stop - 1`` from ``expr < stop``."""
+        """Upper bounds of ``expr`` that guards give: ``stop - 1`` for guard ``expr < stop``."""
         p = to_polynomial(expr)
         found: list[Expr] = []
         for condition in self.guards:
             for guard in guard_polynomials(condition):
                 bound = add(guard, p)
-                # If the guard's polynomial is bound - expr, the sum is a bound without expr.
+                # If the guard's polynomial is bound - expr, adding expr to it gives a bound that
+                # lacks expr.
                 if p and all(monomial not in bound for monomial in p if monomial):
                     found.append(to_expression(bound))
         return found
 
     def _bounded(self, symbol: Symbol, bounds: Bounds, *, forget: bool) -> "Ranges":
-        """A copy in which a symbol has these bounds; equal arguments give the same object.
+        """A copy of the ranges with bounds of a symbol; equal arguments give the same object.
 
         Loops over the same index therefore share the caches of proofs.
 
         Args:
             symbol: the symbol.
-            bounds: its new bounds.
-            forget: whether to drop all statements about its old value.
+            bounds: the symbol's new bounds.
+            forget: whether to drop all statements about the symbol's old value.
         """
         key = symbol, bounds, forget
         if key not in self._inner:
@@ -317,7 +322,7 @@ class Ranges:
         return self._inner[key]
 
     def _mentions(self, symbol: Symbol) -> bool:
-        """Whether a statement about another symbol, a fact, table or guard contains `symbol`."""
+        """Whether a bound of another symbol, a fact, a table or a guard contains ``symbol``."""
         others = (b for s, b in self.bounds.items() if s != symbol)
         stated = chain(
             chain.from_iterable((*b.lowers, *b.uppers) for b in others),
@@ -336,7 +341,7 @@ class Ranges:
         return found or symbol in self.bounds or symbol in self.definitions
 
     def _forget(self, symbol: Symbol) -> "Ranges":
-        """A copy without any statement that contains the symbol, because its value changes."""
+        """A copy of the ranges without statements that contain ``symbol``, whose value changes."""
 
         def keep(expr: Basic) -> bool:
             return symbol not in symbols_of(expr)
@@ -380,9 +385,11 @@ def _alternatives(expr: Expr, rising: type[Basic], falling: type[Basic]) -> list
     """Split a bound with minima into several: ``min(a, b) + c`` into ``a + c`` and ``b + c``.
 
     Args:
-        expr: the bound.
-        rising: the function that is split where it is added (`Minimum` for an upper bound).
-        falling: the function that is split where it is subtracted (`Maximum` for an upper bound).
+        expr: the lower or upper bound.
+        rising: the function that is split if its coefficient is positive: `Minimum` for upper
+            bounds.
+        falling: the function that is split if its coefficient is negative: `Maximum` for upper
+            bounds.
     """
     pending, done = [expr], cast(list[Expr], [])
     while pending:
@@ -411,6 +418,6 @@ def _copied(
     guards: tuple[Basic, ...],
     tables: Mapping[Symbol, TableBounds],
 ) -> Ranges:
-    """Rebuild pickled ranges; read-only mappings cannot be pickled, so they are created anew."""
+    """Rebuild pickled `Ranges` from ordinary dictionaries: read-only mappings have no pickle."""
     views = MappingProxyType(bounds), facts, MappingProxyType(definitions), guards
     return Ranges(*views, MappingProxyType(tables))

@@ -1,8 +1,8 @@
 """The simplifier of index expressions, which uses the known ranges of symbols.
 
 Each rule is documented by a comment, often with an example, above the method that applies it. A
-rule preserves the value of an expression for all values of symbols inside the ranges. A method
-returns None if its rule does not apply.
+rule preserves the value of an expression for all values of symbols inside the ranges. A rule's
+method returns None if the rule does not apply.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,22 +25,22 @@ from coordgraph.integers.functions import (
 from coordgraph.integers.ranges import Ranges
 
 MAX_STEPS = 2000
-"""The largest number of rewrites in one walk over an expression."""
+"""The largest number of rewrites in one bottom-up walk of the simplifier over an expression."""
 MAX_ROUNDS = 8
-"""The largest number of walks over one expression."""
+"""The largest number of the simplifier's walks over one expression."""
 
 _Basic = TypeVar("_Basic", bound=Basic)
 _Rule = Callable[["_Simplifier", Expr, Expr], Expr | None]
 
 
 def simplify(expr: _Basic, ranges: Ranges) -> _Basic:
-    """Simplify an expression or a condition; its value is unchanged inside the ranges.
+    """Simplify an expression or a condition; for values inside the ranges its value is unchanged.
 
     Simplifying the result again does not change it.
 
     Args:
         expr: the expression or condition.
-        ranges: the known ranges of symbols; they also cache results.
+        ranges: the known ranges of symbols, which also cache the simplified expressions.
     """
     ranges = ranges.about(expr)
     known = ranges.simplified
@@ -83,7 +83,8 @@ class _Simplifier:
         if any(new is not old for new, old in zip(args, expr.args, strict=True)):
             try:
                 rebuilt = expr.func(*cast(tuple[Expr, ...], tuple(args)))
-            except ZeroDivisionError:  # a divisor is always 0, in a branch that is never evaluated
+            # a divisor that is always 0, in a branch that is never evaluated
+            except ZeroDivisionError:
                 return expr
             if rebuilt != expr:
                 return self.again(rebuilt)
@@ -132,9 +133,9 @@ class _Simplifier:
         parts = peel(x, d, natural)
         if parts is None or natural(parts[1]) or not natural(x):
             return parts
-        # If x >= 0 is proved but not r >= 0, the plain split would prevent unsigned division. Take
-        # one divisor less: (TK*y - 1)//TK with y >= 1 -> (TK - 1)//TK + y - 1. If that makes the
-        # quotient 0, do not split: (x + TK - 1)//TK stays.
+        # If x >= 0 is proved but r >= 0 is not, the split x = a*d + r would prevent unsigned
+        # division: split off (a - 1)*d instead, as in (TK*y - 1)//TK -> (TK - 1)//TK + y - 1 for y
+        # >= 1. Do not split if a = 1, as in (x + TK - 1)//TK.
         count, rest = parts[0] - 1, parts[1] + d
         return (count, rest) if count != 0 and natural(rest) else None
 
@@ -192,7 +193,7 @@ class _Simplifier:
         return floor_mod(Add(*terms), d) if changed else None
 
     def low_parts(self, x: Expr, d: Expr) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
-        """Yield all found (g, h, y, low) with ``x = g*h + low``, ``d = g*y``, ``0 <= low < g``."""
+        """Yield splits (g, h, y, low) with ``x = g*h + low``, ``d = g*y``, ``0 <= low < g``."""
         seen: set[Expr] = set()
         for pivot in terms_of(x):
             g = common_factor(pivot, d)
@@ -215,7 +216,7 @@ class _Simplifier:
         return next((g * floor_mod(h, y) + low for g, h, y, low in parts), None)
 
     def carry_free(self, x: Expr, d: Expr) -> tuple[Expr, Expr] | None:
-        """Split ``x = a + b`` so that ``b >= 0`` and ``a%d + b < d``; b is a symbol with bounds."""
+        """Split ``x = a + b`` with ``b >= 0`` and ``a%d + b < d``; b is a symbol with bounds."""
         terms = terms_of(x)
         for b in terms if len(terms) > 1 else ():
             if not isinstance(b, Symbol) or b not in self.ranges.bounds:
@@ -226,7 +227,7 @@ class _Simplifier:
                     y, divisor = cast(tuple[Expr, Expr], node.args)
                     if divisor != d or self.expr(floor_mod(a - y, d)) != 0:
                         continue
-                    # a - y is a multiple of d, so a%d equals y%d.
+                    # If a - y is a multiple of d, then a%d equals y%d.
                     top = cast(Expr, node) + b
                     if self.ranges.prove_less(top, d) and self.ranges.prove_nonnegative(b):
                         return a, b

@@ -1,8 +1,9 @@
-"""Functions of index expressions that read a table: an array of non-negative integers.
+"""The functions `Load` and `Search`, with which index expressions read a table of integers.
 
-A symbol names the table; its entries are known only when the kernel runs. `Load` reads an entry;
-`Search` searches a table whose entries are non-decreasing. `Ranges.with_table` declares bounds of
-the entries for proofs; `coordgraph.tables.Table.checked` checks given entries at launch.
+A table is an array of non-negative integers. A symbol names the table; the entries are known only
+when the kernel runs. `Load` reads an entry; `Search` searches a table whose entries are
+non-decreasing. `Ranges.with_table` declares bounds of the entries for proofs;
+`coordgraph.tables.Table.checked` checks given entries at launch.
 """
 
 from bisect import bisect_right
@@ -26,7 +27,7 @@ class Load(IntegerFunction):
 
     @classmethod
     def eval(cls, table: Basic, index: Expr) -> Expr | None:  # pyright: ignore
-        """Check the arguments; None, because entries are known only when the kernel runs."""
+        """Check the arguments; returns None (no simplification), because entries are unknown."""
         _refuse_no_table(table)
         return None
 
@@ -39,7 +40,7 @@ class Search(IntegerFunction):
 
     @classmethod
     def eval(cls, table: Basic, count: Expr, x: Expr) -> Expr | None:  # pyright: ignore
-        """Check the arguments; None, because entries are known only when the kernel runs."""
+        """Check the arguments; returns None (no simplification), because entries are unknown."""
         _refuse_no_table(table)
         return None
 
@@ -48,7 +49,7 @@ class Search(IntegerFunction):
 
 
 def load(table: Symbol, index: IntegerLike) -> Expr:
-    """The expression ``table[index]`` for the table that a symbol names."""
+    """The expression ``table[index]``; ``table`` is the symbol that names a table."""
     return cast(Expr, Load(table, index))
 
 
@@ -61,14 +62,22 @@ def search(table: Symbol, count: IntegerLike, x: IntegerLike) -> Expr:
 
 
 def read_table(table: Sequence[int], index: int) -> int:
-    """The entry ``table[index]``; NoEntry if the index is out of bounds."""
+    """The entry ``table[index]``.
+
+    Raises:
+        NoEntry: the index is out of bounds.
+    """
     if not 0 <= index < len(table):
         raise NoEntry(f"entry {index} of a table of {len(table)} entries")
     return int(table[index])
 
 
 def search_table(table: Sequence[int], count: int, x: int) -> int:
-    """The last ``g < count`` with ``table[g] <= x``, or 0; NoEntry if count is out of bounds."""
+    """The last ``g < count`` with ``table[g] <= x``, or 0 if there is none.
+
+    Raises:
+        NoEntry: ``count`` is out of bounds.
+    """
     if not 1 <= count <= len(table):
         raise NoEntry(f"the first {count} entries, in a search, of a table of {len(table)} entries")
     return max(0, bisect_right(table, x, 0, count) - 1)

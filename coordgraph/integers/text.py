@@ -24,7 +24,7 @@ MAX_DIGITS = 100
 MAX_POWER = 64
 """The largest exponent of a power that is written as a product."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-"""The pattern of the name of a symbol."""
+"""The pattern of names of symbols in the text form."""
 RESERVED = frozenset(
     {"and", "or", "not", "true", "false", "min", "max", "select", "load", "search"}
 )
@@ -37,15 +37,20 @@ OR, AND, NOT, COMPARISON, XOR, SUM, PRODUCT, UNARY, ATOM = range(9)
 class Printer:
     """Prints index expressions; subclasses change how symbols, constants and selects are written.
 
-    A printer caches the text of every node. A sum uses the text of each term twice (to sort the
-    terms, and to print them), so without the cache the work would double with every nesting level.
+    A printer caches the text of every node. Printing a sum needs the text of each term twice, to
+    sort and to print the terms, so without the cache the work would double with every nesting
+    level.
     """
 
     def __init__(self) -> None:
         self.known: dict[Basic, tuple[str, int]] = {}
 
     def symbol(self, symbol: Symbol) -> str:
-        """The text of a symbol: its name; ValueError if the parser could not read the name back."""
+        """The text of a symbol: the symbol's name.
+
+        Raises:
+            ValueError: the parser could not read the name.
+        """
         name = symbol.name
         if not NAME.fullmatch(name) or name in RESERVED:
             raise ValueError(
@@ -55,7 +60,11 @@ class Printer:
         return name
 
     def integer(self, value: int) -> str:
-        """The text of an integer in decimal; ValueError if it has more than `MAX_DIGITS` digits."""
+        """The text of an integer in decimal.
+
+        Raises:
+            ValueError: the integer has more than `MAX_DIGITS` digits.
+        """
         if abs(value) >= 10**MAX_DIGITS:
             raise ValueError(f"the integer {value:#x} has more than {MAX_DIGITS} decimal digits")
         return str(value)
@@ -65,7 +74,7 @@ class Printer:
         return "true" if value else "false"
 
     def select(self, condition: Basic, a: Basic, b: Basic) -> str:
-        """The text of a `Select`: ``select(condition, a, b)``; subclasses may write another."""
+        """The text ``select(condition, a, b)`` of a `Select`; subclasses may print another form."""
         return f"select({self.at(condition)}, {self.at(a)}, {self.at(b)})"
 
     def at(self, expr: Basic, strength: int = OR) -> str:
@@ -128,7 +137,7 @@ class Printer:
         return f"{self.at(left, XOR)} {comparison_sign(expr)} {self.at(right, XOR)}"
 
     def _joined(self, expr: Basic, separator: str, strength: int) -> str:
-        # Sort by text, because the order of SymPy's arguments is not stable.
+        # Sort arguments by text, because the order of SymPy's arguments is not stable.
         return separator.join(sorted(self.at(arg, strength) for arg in expr.args))
 
     def _sum(self, expr: Add) -> str:
@@ -139,7 +148,7 @@ class Printer:
             key = (degree == 0, -degree, self.at(rest))
             terms.append((key, bool(coefficient < 0), term))
         terms.sort(key=lambda item: item[0])
-        # Move the first positive term, if there is one, to the front.
+        # If a term is positive, move the first positive term to the front of the sum.
         first = next((i for i, item in enumerate(terms) if not item[1]), 0)
         terms.insert(0, terms.pop(first))
         head = self.at(terms[0][2], PRODUCT)
@@ -187,6 +196,6 @@ def to_text(expr: Basic) -> str:
 
     Raises:
         TypeError: a node is not allowed in index expressions, such as a negative power.
-        ValueError: the name of a symbol or an integer could not be read back.
+        ValueError: the parser could not read the name of a symbol or an integer.
     """
     return Printer().at(expr)

@@ -1,11 +1,12 @@
 """Check that a traced workgroup uses its accumulators in a valid order.
 
 The valid order: zero the accumulator; add products and partial sums of one output tile to it; then
-either send it to the workspace, or run the epilogue on it and store it. It must be zeroed again
-before more products are added.
+either send the accumulator to the workspace, or run the epilogue on it and store it. The
+accumulator must be zeroed again before more products are added.
 
-In a reduce-scatter a workgroup waits for the slots of all pieces of a tile. Each accumulator that
-it then finishes for a share of the tile must have added every one of these slots once.
+In a reduce-scatter, every workgroup of an output tile sends its partial sum of the whole tile, then
+waits for the workspace slots of all these partial sums, then finishes one share of the tile. The
+accumulator of that share must have added the partial sum of every awaited slot exactly once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ __all__ = ["Accumulators"]
 
 
 class _State(Enum):
-    """What was last done to an accumulator; the value is the clause that error messages append."""
+    """The operation last done to an accumulator.
+
+    The value of a member is the clause that describes the accumulator in error messages.
+    """
 
     UNSET = "which was never zeroed"
     SUMMING = "which its epilogue has not finished"
@@ -29,9 +33,9 @@ class _State(Enum):
 
 
 class Accumulators:
-    """Checks the order of operations on the accumulators of one workgroup.
+    """Checks the order in which one workgroup operates on its accumulators.
 
-    `problem` describes the first operation out of order; it is '' while there is none.
+    `problem` describes the first operation that is out of order; it is empty if there is none.
     """
 
     def __init__(self, workgroup: int) -> None:
@@ -39,23 +43,30 @@ class Accumulators:
         self._workgroup = workgroup
         self._states: dict[str, _State] = {}
         self._tiles: dict[str, OutputTile] = {}
-        """By accumulator, the output tile whose products it holds; absent if it holds none."""
+        """By accumulator name, the output tile whose products the accumulator holds; absent if
+        none."""
         self._used: set[str] = set()
         """Names of the accumulators whose sums have been neither sent nor stored yet."""
         self._awaited: dict[OutputTile, list[int]] = {}
-        """For each tile, the slots of its pieces that the workgroup has waited for."""
+        """For each output tile, the workspace slots of its partial sums that the workgroup waited
+        for."""
         self._taken: dict[str, list[int]] = {}
-        """For each accumulator, the slots added to it since it was zeroed."""
+        """By accumulator name, the workspace slots added to the accumulator since it was zeroed."""
 
     def zero(self, name: str) -> None:
-        """Note that the workgroup zeroes the accumulator `name`."""
+        """Check that the workgroup may zero the accumulator `name` now, and record that it does."""
         self._check_used(name, "zeroes")
         self._states[name] = _State.SUMMING
         self._tiles.pop(name, None)
         self._taken.pop(name, None)
 
     def add(self, name: str, tile: OutputTile | None) -> None:
-        """Note that products of output tile `tile` are added to `name`; None means padding."""
+        """Check that products of output tile `tile` may be added to accumulator `name` now.
+
+        Args:
+            name: the accumulator's name.
+            tile: the output tile; None if the products are padding, which is zero.
+        """
         self._check(name, "accumulates into", _State.SUMMING)
         if tile:
             self._check_tile(name, "accumulates", tile)
@@ -63,31 +74,40 @@ class Accumulators:
             self._used.add(name)
 
     def receive(self, name: str) -> None:
-        """Note that a partial sum from the workspace is added to the accumulator `name`."""
+        """Check that a partial sum from the workspace may be added to accumulator `name` now."""
         self._check(name, "adds a partial to", _State.SUMMING, _State.SENT, _State.EXCHANGED)
-        if self._states.get(name) is _State.SENT:  # as in a butterfly reduction
+        # In a butterfly reduction, a workgroup sends its sum, then receives another.
+        if self._states.get(name) is _State.SENT:
             self._states[name] = _State.EXCHANGED
         self._used.add(name)
 
     def wait_for(self, slot: int, tile: OutputTile) -> None:
-        """The workgroup has waited for a slot with a piece of a tile."""
+        """Record that the workgroup waited for workspace slot `slot`, a partial sum of `tile`."""
         self._awaited.setdefault(tile, []).append(slot)
 
     def take(self, name: str, slot: int) -> None:
-        """The accumulator takes the piece in a slot that the workgroup has waited for."""
+        """Check that the partial sum in slot `slot` may be added to accumulator `name` now.
+
+        The workgroup must have waited for the slot (`wait_for`).
+        """
         self.receive(name)
         if not any(slot in slots for slots in self._awaited.values()):
             self._report(f"adds slot {slot} to accumulator '{name}' and did not wait for the slot")
         self._taken.setdefault(name, []).append(slot)
 
     def send(self, name: str) -> None:
-        """Note that the accumulator `name` is written to a slot of the workspace."""
+        """Check that accumulator `name` may be sent to a workspace slot now."""
         self._check(name, "sends", _State.SUMMING, _State.SENT, _State.EXCHANGED)
         self._states[name] = _State.SENT
         self._used.discard(name)
 
     def finish(self, name: str, tile: OutputTile | None) -> None:
-        """Note that the epilogue of output tile `tile` runs on `name`; None means padding."""
+        """Check that the epilogue of output tile `tile` may run on accumulator `name` now.
+
+        Args:
+            name: the accumulator's name.
+            tile: the output tile; None if it is padding.
+        """
         self._check(name, "runs the epilogue on", _State.SUMMING, _State.EXCHANGED)
         self._check_tile(name, "finishes", tile)
         if tile in self._awaited:
@@ -100,14 +120,22 @@ class Accumulators:
         self._states[name] = _State.FINISHED
 
     def store(self, name: str, tile: OutputTile | None) -> None:
-        """Note that the accumulator `name` is stored as output tile `tile`; None means padding."""
+        """Check that accumulator `name` may be stored as output tile `tile` now.
+
+        Args:
+            name: the accumulator's name.
+            tile: the output tile; None if it is padding, of which nothing is stored.
+        """
         self._check(name, "stores", _State.FINISHED)
         self._check_tile(name, "stores", tile)
         self._states[name] = _State.STORED
         self._used.discard(name)
 
     def end(self) -> None:
-        """Note that the workgroup has ended: no accumulator may hold an unstored sum."""
+        """Check that no accumulator holds a sum that was neither sent nor stored.
+
+        It is called once, after the workgroup's last operation.
+        """
         for name in self._states:
             self._check_used(name, "ends with")
 
@@ -122,7 +150,12 @@ class Accumulators:
             self._report(f"{does} output tile {tile} with accumulator '{name}', which holds {held}")
 
     def _check_used(self, name: str, does: str) -> None:
-        """Report a problem if the sum in `name` has been neither sent nor stored."""
+        """Report a problem if the sum in accumulator `name` was neither sent nor stored.
+
+        Args:
+            name: the accumulator's name.
+            does: the verb phrase that follows the workgroup's number in the message.
+        """
         if name in self._used:
             of = f" of output tile {self._tiles[name]}" if name in self._tiles else ""
             self._report(f"{does} accumulator '{name}', whose sum{of} is neither sent nor stored")

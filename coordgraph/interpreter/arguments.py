@@ -1,4 +1,4 @@
-"""Check the arguments of a call against a graph's tensors, and derive sizes from the arrays."""
+"""Check the arguments of a call against a graph's tensors, and read sizes from array shapes."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def unwritten(name: str) -> Any:
 
 
 def scalars(gemm: GemmProblem, alpha: Any, beta: Any) -> tuple[float, float]:
-    """Alpha and beta converted for the kernel: to int if it sums in an integer type, else float.
+    """Convert alpha and beta for the kernel: to int if sums are of an integer type, else to float.
 
     Raises:
-        LaunchError: alpha or beta is not a number, or is not a whole number though sums are
-            integers; or beta is not 0, sums are integers, and C has another type than the sums.
+        LaunchError: alpha or beta is not a number; or sums are integers, and alpha or beta is not a
+            whole number; or sums are integers of another type than C, and beta is not 0.
     """
     sums = dtype(gemm.accumulator)
     found = scalar(alpha, "alpha", sums), scalar(beta, "beta", sums)
@@ -68,15 +68,16 @@ def scalars(gemm: GemmProblem, alpha: Any, beta: Any) -> tuple[float, float]:
 
 
 def scalar(value: Any, what: str, sums: DType) -> float:
-    """A scalar operand of the epilogue, converted to int if `sums` is an integer type, else float.
+    """A scalar operand of the epilogue: int if `sums` is an integer type, else float.
 
     Args:
         value: the number that the caller passed.
         what: the operand's name, for error messages.
-        sums: the element type in which the operand is used.
+        sums: the element type in which the epilogue computes with the operand.
 
     Raises:
-        LaunchError: `value` is not a number, or is not a whole number in the range of `sums`.
+        LaunchError: `value` is not a number; or `sums` is an integer type, and `value` is not a
+            whole number in its range.
     """
     try:
         found = float(value)
@@ -99,7 +100,11 @@ def scalar(value: Any, what: str, sums: DType) -> float:
 
 
 def host_array(value: object, what: str) -> Array:
-    """`value` as a plain `numpy.ndarray`: subclasses such as `matrix` may index differently.
+    """Convert `value` to a plain `numpy.ndarray`; subclasses like `matrix` may index differently.
+
+    Args:
+        value: the array that the caller passed.
+        what: the array's name, for error messages.
 
     Raises:
         LaunchError: `value` is not a numpy array, or is a masked array.
@@ -117,15 +122,22 @@ def host_array(value: object, what: str) -> Array:
 
 
 DEFAULTS = {"c": None, "alpha": 1.0, "beta": 0.0}
-"""The default values of the operands c, alpha and beta, which every call accepts."""
+"""Default values of the epilogue operands that every call accepts.
+
+`alpha` scales the product A·B, `beta` scales the matrix C; None means that C is not passed.
+"""
 
 
 def with_defaults(function: EpilogueFunction, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the epilogue's operands by name: those in `given`, else their defaults.
+    """Values of an epilogue's operands by name: the caller's value, else the operand's default.
+
+    Args:
+        function: the epilogue.
+        given: the values that the caller passed, by operand name.
 
     Raises:
-        LaunchError: `given` names an operand that the epilogue lacks (c, alpha and beta may be
-            passed with their default values), or an operand without a default is missing.
+        LaunchError: the epilogue lacks an operand in `given` (c, alpha and beta are always accepted
+            with their default values), or an operand without a default is missing.
     """
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -156,10 +168,10 @@ def _is_default(name: str, value: Any) -> bool:
 def reads(
     gemm: GemmProblem, given: Mapping[str, bool], scalars: Mapping[str, Any]
 ) -> dict[str, int]:
-    """The kernel parameters `read_…`: for each optional operand 1 if the kernel reads it, else 0.
+    """Launch parameters `read_NAME` for optional operands: 1 if the kernel must read it, else 0.
 
-    An operand is not read if it is not given, or if the epilogue only uses it multiplied by a
-    scalar that is 0.
+    The kernel does not read an operand that was not passed, or that the epilogue only uses
+    multiplied by a scalar whose value is 0.
 
     Args:
         gemm: the problem, whose epilogue declares the operands.
@@ -176,9 +188,9 @@ def reads(
 
 
 def check_scaled(gemm: GemmProblem, given: Mapping[str, bool], scalars: Mapping[str, Any]) -> None:
-    """Check that C was passed if beta, which multiplies it, is not 0.
+    """Check that the caller passed C if beta, the factor of C, is not 0.
 
-    Other optional operands may be left out whatever multiplies them; they are 0 then.
+    Other optional operands may be left out, whatever the value of their factor: they are read as 0.
 
     Raises:
         LaunchError: beta is not 0, and C, which is optional, was not passed.
@@ -205,16 +217,18 @@ def bind(
     Args:
         graph: the kernel graph.
         inputs: the arrays A and B.
-        operands: the epilogue's operands by name, as `with_defaults` returns them.
+        operands: values of the epilogue's operands by operand name, as `with_defaults` returns
+            them.
         parameters: values of launch parameters that the arrays do not determine.
-        tables: the graph's tables by name.
+        tables: entries of the graph's tables by table name.
 
     Returns:
-        The arrays by tensor name; the epilogue's numbers by operand name; and the values of all
-        parameters and the entries of all tables by name.
+        A tuple of three dictionaries: the arrays by tensor name; the scalar operands of the
+            epilogue by operand name; and the values of all parameters and entries of all tables, by
+            name.
 
     Raises:
-        LaunchError: an argument does not fit the graph.
+        LaunchError: an array, number, parameter or table does not fit the graph.
     """
     gemm = graph.gemm
     arrays = _arrays(graph, inputs, operands, tables)
@@ -224,12 +238,13 @@ def bind(
         for o in gemm.epilogue.scalars
     }
     if gemm.epilogue == ALPHA_BETA:
-        scalars(gemm, operands["alpha"], operands["beta"])  # raises if C cannot be added to sums
+        scalars(gemm, operands["alpha"], operands["beta"])  # raises if C cannot be added
     given = {name: whole(value, name, LaunchError) for name, value in parameters.items()}
     for tensor in graph.tensors:
         if tensor.name in arrays and not tensor.role.finishes:
             _read_sizes(tensor, arrays[tensor.name], given)
-    for tensor in graph.tensors:  # operands last: the sizes that they must have follow from A and B
+    # Operands of the epilogue come last: A and B determine the sizes that operands must have.
+    for tensor in graph.tensors:
         if tensor.name in arrays and tensor.role.finishes:
             _read_sizes(tensor, arrays[tensor.name], given)
     there = dict.fromkeys(arrays, True)
@@ -256,7 +271,12 @@ def _arrays(
     operands: Mapping[str, Any],
     tables: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """The arrays of a call by tensor name, with element types and numbers of axes checked."""
+    """The arrays of a call by tensor name: inputs, operands of the epilogue, and tables.
+
+    Raises:
+        LaunchError: an array is missing or not of this graph, or has another element type or number
+            of axes than the graph's tensor.
+    """
     wanted = [t for t in graph.tensors if t.role is Role.INPUT]
     if len(wanted) != len(inputs):
         names = ", ".join(t.name for t in wanted)
@@ -297,14 +317,19 @@ def _typed(tensor: Tensor, value: object) -> Array:
 
 
 def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
-    """Set the parameters in `given` that are extents of `tensor` from the array's shape.
+    """Set the launch parameters that are extents of `tensor` to the extents of `array`.
+
+    Args:
+        tensor: the graph's tensor.
+        array: the array that the caller passed for the tensor.
+        given: values of launch parameters by name, which are extended.
 
     Raises:
-        LaunchError: an extent differs from the graph's, or from a value already in `given`.
+        LaunchError: an extent of the array differs from the tensor's, or from the value in `given`.
     """
     for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
         more, symbol = extent.as_coeff_Add()
-        if isinstance(symbol, Symbol):  # as in `groups + 1` of a table
+        if isinstance(symbol, Symbol):  # such as `groups + 1`, the extent of a table
             expected = given.setdefault(symbol.name, found - int(more)) + int(more)
         elif isinstance(extent, Integer):
             expected = int(extent)
@@ -319,9 +344,14 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
 
 
 def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> None:
-    """Set the parameter in `given` that is the stride between a batch's matrices, in elements.
+    """Set the launch parameter that is the stride between the matrices of a batch, in elements.
 
-    It is read from the array. Without an array, the matrices are contiguous.
+    The stride is read from `array`; without an array, matrices are taken to be contiguous.
+
+    Args:
+        tensor: the graph's tensor; nothing is set if its stride is not a parameter.
+        array: the array that the caller passed for the tensor; None if there is none.
+        given: values of launch parameters by name, which are extended.
     """
     stride = tensor.strides[0] if tensor.strides else None
     if not isinstance(stride, Symbol) or stride.name in given:
@@ -333,16 +363,17 @@ def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> 
 
 
 def _rows_follow(array: Array) -> bool:
-    """True if every matrix of a batch is contiguous, at a stride of 0 or more whole elements."""
+    """True if `array` is a batch of contiguous matrices, 0 or more whole elements apart."""
     return bool(array[0].flags.c_contiguous) and array.strides[0] >= 0 == array.strides[0] % (
         array.itemsize
     )
 
 
 def flat(array: Array) -> Array:
-    """A one-dimensional array of the elements, from the first to the last in memory.
+    """The elements of `array` as a one-dimensional array, in the order of their addresses.
 
-    A batch of contiguous matrices with gaps between them becomes a view that includes the gaps.
+    A batch of contiguous matrices with gaps between them becomes a view that includes the gaps. All
+    other arrays are flattened in row-major order, and copied if they are not contiguous.
     """
     if array.ndim < 3 or not _rows_follow(array):
         return np.ascontiguousarray(array).reshape(-1)

@@ -1,4 +1,4 @@
-"""Events: the points where the interpreter may switch from one workgroup to another."""
+"""Events: points in a workgroup's program where the interpreter may switch to another workgroup."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import Enum
 __all__ = ["ANY", "Event", "Point"]
 
 ANY = -1
-"""Value of `Event.value` that stands for every flag value greater than 0."""
+"""Value of `Event.value` for a workgroup that waits until a flag has any value greater than 0."""
 
 
 class Point(Enum):
-    """The step that a workgroup takes when the scheduler next chooses it."""
+    """The step that a stopped workgroup takes when the scheduler next runs it."""
 
     BEGIN = "begin"
     """Start the workgroup's program."""
@@ -23,16 +23,17 @@ class Point(Enum):
     RAISE = "raise"
     """Set the flag of a workspace slot, which says that the slot holds a partial sum."""
     WAIT = "wait"
-    """Read a workspace slot. The scheduler cannot choose the workgroup before the flag is set."""
+    """Read a workspace slot; the scheduler cannot choose the workgroup before the slot's flag is
+    set."""
     CLEAR = "clear"
-    """Reset the flag of a workspace slot, or subtract 1 where several workgroups read the slot."""
+    """Reset the flag of a workspace slot, or decrement it if several workgroups read the slot."""
     CLEARED = "cleared"
-    """Continue after `CLEAR` has changed the flag."""
+    """Continue after the flag of a workspace slot was reset or decremented (`CLEAR`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A point before which a workgroup stops, so that the scheduler may run another one.
+    """A point before which a workgroup stops, so that the scheduler may run another workgroup.
 
     Args:
         point: the step that the workgroup takes next.
@@ -48,5 +49,9 @@ class Event:
     value: int = 1
 
     def met(self, now: int) -> bool:
-        """True if `now`, the flag's current value, is the value that the event waits for."""
+        """True if the awaited flag has the value for which the workgroup waits.
+
+        Args:
+            now: the current value of the flag.
+        """
         return now > 0 if self.value == ANY else now == self.value

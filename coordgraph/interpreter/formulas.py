@@ -19,26 +19,27 @@ from coordgraph.integers.columns import compile_columns
 __all__ = ["Elements", "Environment", "Formula", "Slots", "linear"]
 
 Environment = list[Any]
-"""The values of all symbols of a kernel for one workgroup, by the position that `Slots` assigns.
+"""The values of a kernel's symbols for one workgroup, as a list; `Slots` maps symbols to positions.
 
-The value of a table's symbol is the sequence of the table's entries."""
+The value of a table's symbol is the sequence of the table's entries.
+"""
 
 
 class Slots:
-    """Maps every symbol of a kernel to its position in an `Environment`."""
+    """Maps each symbol of a kernel to the position of its value in an `Environment`."""
 
     def __init__(self) -> None:
         self._places: dict[Symbol, int] = {}
 
     def add(self, symbol: Symbol) -> int:
-        """The position of a symbol; a symbol that has none yet gets the next free position."""
+        """The position of a symbol's value; a new symbol gets the next free position."""
         return self._places.setdefault(symbol, len(self._places))
 
     def of(self, symbol: Symbol) -> int:
-        """The position of a symbol.
+        """The position of a symbol's value in an `Environment`.
 
         Raises:
-            EvaluationError: `add` was never called with the symbol.
+            EvaluationError: the symbol has no position, because `add` was never called with it.
         """
         if symbol not in self._places:
             raise EvaluationError(
@@ -47,12 +48,16 @@ class Slots:
             )
         return self._places[symbol]
 
+    def find(self, symbol: Symbol) -> int | None:
+        """The position of a symbol; None if it has none."""
+        return self._places.get(symbol)
+
     def __len__(self) -> int:
         return len(self._places)
 
 
 class Formula:
-    """Integer expressions and conditions, compiled to one function of an `Environment`.
+    """Integer expressions and conditions, compiled to one Python function of an `Environment`.
 
     `roots` has the expressions and conditions.
     """
@@ -67,7 +72,7 @@ class Formula:
         self._places = tuple(slots.of(symbol) for symbol in self._symbols)
 
     def __call__(self, env: Environment) -> tuple[int, ...]:
-        """Evaluate all expressions in `env`; the values are in the order of the expressions."""
+        """Evaluate all expressions, in their order, for the symbols' values in `env`."""
         return self._function(*[env[place] for place in self._places])
 
     def columns(self, value: Callable[[int], Any]) -> tuple[Any, ...]:
@@ -83,7 +88,7 @@ class Formula:
 
 
 class Elements:
-    """Offsets of all elements of a tile in its tensor, and a mask of those that are not padding.
+    """Computes the offsets of a tile's elements in a tensor, and which of them are not padding.
 
     Args:
         offset: the offset of one element from the start of the tensor, in elements.
@@ -107,9 +112,10 @@ class Elements:
         self.extents = tuple(extents)
 
     def __call__(self, env: Environment) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Offsets in elements and mask, both of the tile's shape.
+        """Offsets of the tile's elements and their mask, as two arrays of the tile's shape.
 
-        The mask is True where an element is inside the tensor; other offsets are meaningless.
+        Offsets are in elements from the start of the tensor. The mask is True where an element is
+        inside the tensor; where it is False, the offset is meaningless.
         """
         offset, *conditions = (part(env, self._grid) for part in self._parts)
         mask = np.ones(self.extents, np.bool_)
@@ -119,10 +125,11 @@ class Elements:
 
 
 class _OnGrid:
-    """One expression, evaluated for all elements of a tile.
+    """An expression, compiled to be evaluated for all elements of a tile.
 
-    numpy evaluates sums and products of whole grids. An expression that applies an integer function
-    such as FloorDiv to an index inside the tile is evaluated in Python, element by element.
+    Sums and products are evaluated by numpy for the whole tile. An expression that applies an
+    integer function such as FloorDiv to an index inside the tile is evaluated in Python, element by
+    element.
     """
 
     def __init__(self, expr: Basic, axes: Sequence[Symbol], slots: Slots) -> None:
@@ -149,7 +156,7 @@ def _symbols(*roots: Basic) -> set[Symbol]:
 
 
 def linear(guard: Boolean, symbol: Symbol) -> bool:
-    """True if `guard` is a conjunction of inequalities, each linear in `symbol` or free of it."""
+    """True if `guard` is a conjunction of inequalities that are linear in `symbol` or lack it."""
     for part in guard.args if isinstance(guard, And) else (guard,):
         if symbol not in part.free_symbols:
             continue

@@ -1,4 +1,4 @@
-"""Indices inside macro tiles: those that an operation iterates over, element by element."""
+"""Indices inside macro tiles over which an operation iterates, element by element."""
 
 from __future__ import annotations
 
@@ -13,18 +13,28 @@ __all__ = ["bound_below", "free_indices", "indices_below"]
 
 
 def bound_below(graph: CoordinateGraph, axis: Dimension, known: Mapping[str, Expr]) -> list[str]:
-    """The dimensions directly downstream of `axis`, an index inside a tile, that `known` binds."""
+    """Ids of the dimensions directly downstream of `axis` that have a value in `known`.
+
+    Args:
+        graph: the coordinate graph.
+        axis: an index inside a macro tile.
+        known: values of dimensions, by id.
+    """
     return [d for edge in graph.edges_below(axis) for d in edge.downstream if d in known]
 
 
 def free_indices(
     graph: CoordinateGraph, known: Mapping[str, Expr], others: frozenset[str]
 ) -> list[MacroTileIndex]:
-    """The indices inside macro tiles that have no value in `known`, so that loops run over them.
+    """The indices inside macro tiles that have no value in `known`; operations iterate over them.
 
-    Where a tile is cut into shares and `known` binds the number of the share, the index inside the
-    share takes the place of the index inside the tile. `others` are the ids of dimensions to leave
-    out: the indices inside tiles of other shapes.
+    Where a tile is cut into shares and the number of the share has a value in `known`, the index
+    inside the share replaces the index inside the tile.
+
+    Args:
+        graph: the coordinate graph.
+        known: values of dimensions, by id.
+        others: ids of dimensions to leave out, which index macro tiles of other shapes.
     """
     indices = [axis for axis in graph.of_kind(MacroTileIndex) if axis.id not in others]
     cut = {axis.id for axis in indices if bound_below(graph, axis, known)}
@@ -44,7 +54,14 @@ def free_indices(
 def indices_below(
     graph: CoordinateGraph, user: User, known: Mapping[str, Expr], others: frozenset[str]
 ) -> list[MacroTileIndex]:
-    """The `free_indices` downstream of the tensor `user`, sorted by axis of that tensor."""
+    """The `free_indices` downstream of tensor `user`, in the order of the tensor's axes.
+
+    Args:
+        graph: the coordinate graph.
+        user: the tensor.
+        known: values of dimensions, by id.
+        others: ids of dimensions to leave out, which index macro tiles of other shapes.
+    """
     below = graph.below(user)
     found = (d for d in free_indices(graph, known, others) if d.id in below)
     return sorted(found, key=lambda d: -1 if d.axis is None else d.axis)

@@ -1,4 +1,4 @@
-"""The interpreter's model of a GPU: global memory, and the execution of one workgroup on it."""
+"""The interpreter's model of a GPU: global memory, and one workgroup's operations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.dimensions import SubDimension, User
 from coordgraph.coordinates.edges import Diagonal, Ragged
 from coordgraph.epilogue.operand import ACCUMULATOR
-from coordgraph.errors import EvaluationError
+from coordgraph.errors import EvaluationError, OutOfBounds
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, flat, numpy_dtype, unwritten
 from coordgraph.interpreter.events import ANY, Event, Point
+from coordgraph.interpreter.faults import Fault
 from coordgraph.interpreter.formulas import Elements, Environment
 from coordgraph.interpreter.program import Loop, Program, Work
 from coordgraph.kernel import KernelGraph
@@ -39,9 +40,10 @@ __all__ = ["Machine", "Memory"]
 
 
 class Memory:
-    """The global memory of one launch: a flat array for each tensor of the graph, by name.
+    """The global memory of one launch: for each tensor of the graph, a flat array by tensor name.
 
-    Outputs and partial sums start as NaN or the least integer; flags and atomic sums start as zero.
+    Unwritten elements of outputs and partial sums are NaN (the least integer for integer types);
+    flags and atomic sums start as zero.
     """
 
     def __init__(
@@ -66,18 +68,27 @@ class Memory:
                 self.flat[t.name] = flat(arrays[t.name])
 
     def user(self, tensor: str) -> User:
-        """The `User` dimension of a tensor: the offset of an element, in elements."""
+        """The `User` dimension of the tensor named `tensor`: element offsets in that tensor."""
         (user,) = self.graph.coordinates.of_kind(User, tensor=tensor)
         return user
 
     def read(self, tensor: str, elements: Elements, env: Environment) -> Array:
-        """Load a tile in the tensor's element type; elements of padding are zero."""
+        """Load a tile of a tensor; elements of the tile that are padding are zero.
+
+        Args:
+            tensor: the tensor's name.
+            elements: the offsets and mask of the tile's elements.
+            env: the values of the workgroup's symbols.
+
+        Returns:
+            An array of the tile's shape and the tensor's element type.
+        """
         flat = self.flat[tensor]
         offsets, mask = self._place(tensor, elements, env)
         return np.where(mask, flat[np.where(mask, offsets, 0)], np.zeros((), flat.dtype))
 
     def write(self, tensor: str, elements: Elements, env: Environment, value: Array) -> None:
-        """Store `value` as a tile of a tensor and count the writes; padding is not written."""
+        """Store `value` as a tile of a tensor, without padding, and count each element's writes."""
         offsets, mask = self._place(tensor, elements, env)
         places = offsets[mask]
         flat = self.flat[tensor]
@@ -85,53 +96,63 @@ class Memory:
         np.add.at(self.written[tensor], places, 1)
 
     def add(self, tensor: str, elements: Elements, env: Environment, value: Array) -> None:
-        """Add `value` to a tile of a tensor in memory; padding is not written."""
+        """Add `value` to a tile of a tensor in global memory, without padding."""
         offsets, mask = self._place(tensor, elements, env)
         self.flat[tensor][offsets[mask]] += np.broadcast_to(value, elements.extents)[mask]
 
     def clear(self, tensor: str, elements: Elements, env: Environment) -> None:
-        """Set a tile of a tensor in memory to zero."""
+        """Set the elements of a tile of a tensor in global memory to zero, without padding."""
         offsets, mask = self._place(tensor, elements, env)
         self.flat[tensor][offsets[mask]] = 0
 
     def flag(self, tensor: str, offset: int) -> tuple[str, int]:
-        """The flag at index `offset` of a tensor of flags, as (tensor, offset).
+        """Check that a tensor of flags has a flag at index `offset`; returns (tensor, offset).
 
         Raises:
-            EvaluationError: the tensor has no such flag.
+            EvaluationError: `offset` is outside the tensor.
         """
         if not 0 <= offset < (count := len(self.flat[tensor])):
-            raise EvaluationError(
+            raise OutOfBounds(
                 f"flag {offset} is outside the {count} flags of {tensor}; give the workspace more "
                 "slots"
             )
         return tensor, offset
 
     def value(self, flag: tuple[str, int]) -> int:
-        """The current value of a flag; 0 if it is not set."""
+        """The current value of a flag, given as (tensor, offset); 0 means that it is not set."""
         return int(self.flat[flag[0]][flag[1]])
 
     def finish(self) -> tuple[Array, Array]:
-        """The output array, and a Boolean array of the elements that were written.
+        """Check the memory after a launch; returns the output and the mask of written elements.
 
         Raises:
-            EvaluationError: an element of the output was not written exactly once, an element that
-                belongs to no product was written, a flag is still set, or the workspace of atomic
-                sums was not cleared.
+            EvaluationError: an output element of a product was not written exactly once, an output
+                element outside all products was written, a flag is still set at the end, or the
+                workspace of atomic sums is not zero at the end.
         """
-        problems: list[str] = []
+        if problems := [fault.message for fault in self.faults()]:
+            raise EvaluationError("; ".join(problems))
+        (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
+        shape = self.shapes[output]
+        return self.flat[output].reshape(shape), self.written[output].reshape(shape) > 0
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong with the memory after a launch: see `finish`."""
         for t in self.graph.tensors:
             if t.role is Role.FLAGS:
-                problems += [
-                    f"flag {t.name}[{at}] is still set at the end: workgroup "
-                    f"{self.raised_by[t.name, at]} set it, and no workgroup received its slot"
-                    for at in map(int, np.flatnonzero(self.flat[t.name]))
-                ]
+                for at in map(int, np.flatnonzero(self.flat[t.name])):
+                    workgroup = self.raised_by[t.name, at]
+                    message = (
+                        f"flag {t.name}[{at}] is still set at the end: workgroup {workgroup} set "
+                        "it, and no workgroup received its slot"
+                    )
+                    yield Fault("fix-up", message, (workgroup,))
             elif t.role is Role.SUMS and self.flat[t.name].any():
                 first = int(np.flatnonzero(self.flat[t.name])[0])
-                problems.append(
+                message = (
                     f"{t.name}[{first}] is not zero at the end; collect every slot that is added to"
                 )
+                yield Fault("fix-up", message)
             elif t.role is Role.OUTPUT:
                 counts = self.written[t.name]
                 wanted = self._wanted(t.name).reshape(-1)
@@ -143,18 +164,14 @@ class Memory:
                     if wrong.any():
                         first = np.unravel_index(int(wrong.argmax()), self.shapes[t.name])
                         at = ", ".join(str(int(i)) for i in first)
-                        problems.append(
+                        message = (
                             f"{int(wrong.sum())} elements of {t.name} are written {what}, "
                             f"the first at ({at})"
                         )
-        if problems:
-            raise EvaluationError("; ".join(problems))
-        (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
-        shape = self.shapes[output]
-        return self.flat[output].reshape(shape), self.written[output].reshape(shape) > 0
+                        yield Fault("cover", message)
 
     def _wanted(self, tensor: str) -> Array:
-        """Mask of the output elements that a correct kernel writes: those between table borders."""
+        """Mask of the output elements that a kernel must write: rows or columns of all groups."""
         shape, coordinates = self.shapes[tensor], self.graph.coordinates
         for edge in coordinates.edges_below(self.user(tensor)):
             if isinstance(edge, Diagonal):
@@ -170,7 +187,10 @@ class Memory:
         return wanted
 
     def _blocks(self, edge: Diagonal, shape: tuple[int, ...]) -> Array:
-        """Mask of the elements of a vector of blocks that are not row padding of a block."""
+        """Mask of the elements that belong to a product, for outputs of several sizes in a buffer.
+
+        Elements outside all products, such as the padding of a product's rows, are False.
+        """
         wanted = np.zeros(shape, np.bool_)
         borders = (self.values[table] for table in (edge.table, edge.rows, edge.columns))
         for start, rows, columns in zip(*map(pairwise, borders), strict=True):
@@ -184,7 +204,7 @@ class Memory:
         inside = offsets[mask]
         size = len(self.flat[tensor])
         if inside.size and not (0 <= inside.min() and inside.max() < size):
-            raise EvaluationError(
+            raise OutOfBounds(
                 f"offsets {inside.min()}..{inside.max()} of {tensor} are outside 0..{size - 1}, "
                 "and no guard masks them; add an edge such as Tile whose guard excludes them"
             )
@@ -199,9 +219,9 @@ class Machine:
         program: the compiled graph.
         memory: the global memory that all workgroups share.
         workgroup: the number of the workgroup.
-        scalars: the numbers of the epilogue, by operand name.
-        tiles: by tensor, the tile that was loaded last.
-        accumulators: by name, the accumulators that the workgroup has zeroed so far.
+        scalars: the values of the epilogue's scalar operands, by operand name.
+        tiles: by tensor name, the tile of that tensor that was loaded last.
+        accumulators: the values of the accumulators, by accumulator name.
     """
 
     program: Program
@@ -215,11 +235,14 @@ class Machine:
         self.type = numpy_dtype(self.program.graph.gemm.accumulator)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Always False: computing elements needs every iteration of a loop."""
+        """Always False: the elements of sums need every iteration, so `walk` executes the loop."""
         return False
 
+    def iterate(self) -> None:
+        """Called before each iteration of a loop; iterations are not limited."""
+
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Execute one operation, with an event before each access that others can observe."""
+        """Execute one operation; yields an event before each access that workgroups share."""
         match op := work.node.op:
             case InitAccumulator():
                 yield Event(Point.SEGMENT)
@@ -240,7 +263,10 @@ class Machine:
                 yield from self._exchange(work, env)
 
     def _finished(self, work: Work, op: Epilogue, env: Environment) -> Array:
-        """The epilogue's value for the accumulator; optional operands that are not read are 0."""
+        """The result of the epilogue for one accumulator.
+
+        Optional operands that the kernel does not read count as 0.
+        """
         gemm = self.program.graph.gemm
         out = gemm.out_dtype or gemm.dtype
         zero = np.zeros((), self.type)
@@ -256,11 +282,17 @@ class Machine:
         return values[ACCUMULATOR]
 
     def _given(self, tensor: str) -> bool:
-        """True if the kernel reads operand `tensor`: its `read_…` parameter is absent or not 0."""
+        """True if the kernel reads the epilogue operand whose tensor is `tensor`.
+
+        It reads every operand whose launch parameter `read_NAME` is not 0 or does not exist.
+        """
         return bool(self.memory.values.get(read_of(tensor), 1))
 
     def _operand(self, work: Work, tensor: str, env: Environment) -> Array:
-        """The operand's values for this tile, shaped to broadcast against the accumulator."""
+        """The values of an epilogue operand for the operation's output tile.
+
+        Their shape broadcasts against the accumulator.
+        """
         axes = self.program.graph.gemm.axes[tensor]
         user = self.memory.user(tensor)
         if not axes and not self.program.graph.coordinates.edges_below(user):
@@ -269,7 +301,10 @@ class Machine:
         return tile.reshape(-1, 1) if axes == "m" else tile
 
     def _exchange(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Execute an operation on the workspace, which other workgroups read or wait for."""
+        """Execute a send or receive: an operation on the workspace and its flags.
+
+        It yields an event before each access, because other workgroups can observe it.
+        """
         match op := work.node.op:
             case SendPartial():
                 yield from self._send(work, op, env)
@@ -371,7 +406,12 @@ class Machine:
     def _slot(
         self, work: Work, env: Environment, role: Role = Role.PARTIALS
     ) -> tuple[User, int, tuple[str, int]]:
-        """The workspace tensor of the given role, the slot's number, and the slot's flag."""
+        """The workspace of an operation that sends or receives.
+
+        Returns:
+            The tensor with role `role` that holds the slot, the number of the slot, and the slot's
+            flag.
+        """
         flags = work.workspace(Role.FLAGS)
         (slot,), (offset,) = work.slot(env), work.offset(flags)(env)
         return work.workspace(role), slot, self.memory.flag(flags.tensor, offset)

@@ -76,7 +76,7 @@ WORK = (
 
 
 class Program:
-    """The steps that every workgroup executes, and the positions of their symbols in `slots`."""
+    """The steps that every workgroup of a scheduled graph executes."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self.graph = graph
@@ -90,7 +90,12 @@ class Program:
         self.steps = self._compile(resolve(graph.control.root.body, graph.scope()))
 
     def environment(self, values: Mapping[str, Any], workgroup: int = 0) -> Environment:
-        """The values of all symbols for one workgroup; `values` has the parameters and tables."""
+        """The initial values of all symbols for one workgroup.
+
+        Args:
+            values: the parameters' values and the tables' entries, by name.
+            workgroup: the number of the workgroup.
+        """
         env = [0] * len(self.slots)
         for name, value in values.items():
             env[self.parameters[name]] = value
@@ -99,9 +104,10 @@ class Program:
 
     @cached_property
     def tiles(self) -> Formula:
-        """The numbers of tiles in m, n and k; in a batch, the number of products comes first.
+        """The numbers of macro tiles in m, n and k; in a batch, the number of products comes first.
 
-        If output tiles have several shapes, it counts the largest tiles that divide every shape.
+        If macro tiles have several shapes, the numbers count unit tiles: the largest tile that
+        divides every shape.
         """
         coordinates = self.graph.coordinates
         for work in self.work(MultiplyAccumulate):
@@ -118,7 +124,7 @@ class Program:
         raise EvaluationError("the graph has no MultiplyAccumulate; start from Gemm.graph()")
 
     def shapes(self, values: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-        """For each product its numbers of tiles in m, n and k; empty unless products differ."""
+        """For each product its numbers of macro tiles in m, n and k; empty if all are equal."""
         ragged = ragged_axes(self.graph)
         tiles = self.tiles(self.environment(values))[-3:]
         found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in ragged]
@@ -126,13 +132,14 @@ class Program:
         each = (steps or [size] * count for steps, size in zip(found, tiles, strict=True))
         shapes = [*zip(*each, strict=True)]
         if shapes and not any(map(prod, shapes)):
-            # Empty groups only: the schedule runs one tile of padding along each ragged axis.
+            # If all groups are empty, schedules still run one tile of padding along each ragged
+            # axis.
             shapes[-1] = tuple(1 if e else n for e, n in zip(ragged, shapes[-1], strict=True))
         places = values[order.table] if (order := product_order(self.graph)) else range(len(shapes))
         return tuple(shape for _, shape in sorted(zip(places, shapes, strict=True)))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
-        """`scope`, with a symbol for each index inside a tile except for those in `others`.
+        """Extend `scope` by symbols for indices inside macro tiles, except dimensions in `others`.
 
         Operations in one scope share the result, and with it the cache of simplified expressions.
         """
@@ -215,7 +222,7 @@ class Program:
                 )
 
     def _let(self, dims: tuple[str, ...], values: tuple[Expr, ...], node: Node) -> tuple[Step, ...]:
-        """Nested `Let` steps that give `dims` their `values`, around the body of `node`."""
+        """Nested `Let` steps that set dimensions `dims` to `values`, around the body of `node`."""
         named = [
             (self.slots.add(self.graph.coordinates.symbol(dim)), Formula([value], self.slots))
             for dim, value in zip(dims, values, strict=True)
@@ -228,7 +235,7 @@ class Program:
 
 @lru_cache(maxsize=64)
 def program(graph: KernelGraph) -> Program:
-    """The program of a scheduled graph, from an LRU cache of the last 64 graphs.
+    """The program of a scheduled graph, from an LRU cache of 64 programs.
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
@@ -237,9 +244,13 @@ def program(graph: KernelGraph) -> Program:
 
 
 class Work:
-    """A step that executes one operation, and the formulas of the numbers that it needs.
+    """A step that executes one operation; its formulas give the operation's offsets and numbers.
 
-    `factors` names the dimensions of A's and B's tile numbers if the operation multiplies them.
+    Args:
+        program: the program that contains the step.
+        node: the operation, and the values of dimensions where it is executed.
+        factors: ids of the dimensions that are the tile numbers of A and then of B, for a
+            `MultiplyAccumulate`; empty for other operations.
     """
 
     def __init__(self, program: Program, node: Node, factors: tuple[str, ...] = ()) -> None:
@@ -249,7 +260,7 @@ class Work:
         self._workspaces: dict[Role, User] = {}
 
     def elements(self, user: User) -> Elements:
-        """Offsets and mask of the tile of the tensor `user` that this operation accesses."""
+        """Offsets and mask of the elements of tensor `user` that this operation reads or writes."""
         if user.id not in self._elements:
             graph = self.program.graph.coordinates
             axes = indices_below(graph, user, self.node.scope.known, self._others)
@@ -265,25 +276,25 @@ class Work:
 
     @cached_property
     def slot(self) -> Formula:
-        """The number of the workspace slot that the operation sends or receives."""
+        """Formula for the number of the workspace slot that this operation sends or receives."""
         return Formula(self._place("slot").values, self.program.slots)
 
     @cached_property
     def senders(self) -> Formula:
-        """The turn of the first workgroup that adds to the slot, and the number of workgroups."""
+        """Formula for two numbers: the turn of a slot's first sender, and the number of senders."""
         first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
         return Formula([first, self._scope.resolve(count)], self.program.slots)
 
     @cached_property
     def raised(self) -> Formula:
-        """The value that the slot's flag has once the partial sum has been sent."""
+        """Formula for the value of the workspace slot's flag after the partial sum was sent."""
         if "turn" in self.node.op.bindings:
             return Formula([self._place("turn").values[0] + 1], self.program.slots)
         readers = getattr(self.node.op, "readers", Integer(1))
         return Formula([self._scope.resolve(readers)], self.program.slots)
 
     def workspace(self, role: Role) -> User:
-        """The workspace tensor with role `role` that contains the operation's slot."""
+        """The tensor with role `role` that holds this operation's workspace slot or its flag."""
         if role not in self._workspaces:
             self._workspaces[role] = self._find_workspace(role)
         return self._workspaces[role]
@@ -297,7 +308,7 @@ class Work:
         raise EvaluationError(f"no tensor of {role.value} is upstream of the slot '{slot}'")
 
     def offset(self, user: User) -> Formula:
-        """The offset of the slot's flag in the tensor of flags `user`, in elements."""
+        """Formula for the index of the workspace slot's flag in the tensor of flags `user`."""
         if user.id not in self._offsets:
             found = self._scope.reverse(user.id)
             self._offsets[user.id] = Formula(found.values, self.program.slots)
@@ -305,19 +316,19 @@ class Work:
 
     @cached_property
     def tile(self) -> Formula:
-        """The tile numbers that the operation binds, then 1 if the tile exists, 0 if padding."""
+        """Formula for the tile numbers that this operation binds, then 1, or 0 for padding."""
         found = self._place("tile")
         return Formula([*found.values, found.guard], self.program.slots)
 
     @cached_property
     def output(self) -> Formula:
-        """The numbers of the output tile that the workgroup computes at this operation."""
+        """Formula for the numbers of the output tile that the workgroup computes."""
         names = next(self.program.work(StoreTile)).node.op.bindings["tile"]
         return Formula(self._scope.reverse(*names).values, self.program.slots)
 
     @cached_property
     def share(self) -> Formula:
-        """Which share of the tile the operation handles, and of how many; (0, 1) is all of it."""
+        """Formula for two numbers: this operation's share of the tile, and the number of shares."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op
@@ -330,29 +341,33 @@ class Work:
 
     @cached_property
     def iteration(self) -> Formula:
-        """The tile numbers of A and of B, then 1 if both tiles exist, 0 if one is padding."""
+        """Formula for the tile numbers of A and B, then 1 if both tiles exist, else 0 (padding)."""
         found = self.multiplied
         return Formula([*found.values, found.guard], self.program.slots)
 
     @cached_property
     def multiplied(self) -> Solution:
-        """The tile numbers of A and of B as expressions, with the guard that both exist."""
+        """The tile numbers of A and B as expressions, and the condition that both tiles exist."""
         return self._scope.reverse(*self.factors)
 
     @cached_property
     def tiling(self) -> Tiling:
-        """The tiling (shape and dimensions of macro tiles) that the operation works on."""
+        """The shape and the dimensions of the macro tiles on which this operation works."""
         return self.program.graph.tilings.of_operation(self.node.op)
 
     @cached_property
     def span(self) -> tuple[int, int]:
-        """How many unit tiles in m and n this tile covers; `Program.tiles` counts unit tiles."""
+        """How many unit tiles in m and n the operation's macro tile covers.
+
+        If macro tiles have several shapes, a unit tile is the largest tile that divides every
+        shape.
+        """
         tilings = self.program.graph.tilings
         return tilings.span(self.tiling) if len(tilings) > 1 else (1, 1)
 
     @cached_property
     def _others(self) -> frozenset[str]:
-        """Ids of the dimensions that index elements inside tiles of other shapes than this one."""
+        """Ids of the dimensions that index elements inside macro tiles of other shapes."""
         tilings = self.program.graph.tilings
         return tilings.others(self.tiling) if len(tilings) > 1 else frozenset()
 
@@ -365,9 +380,9 @@ class Work:
 
 
 class Loop:
-    """The step `for (index = start; index < stop; index += step)`.
+    """A step that executes the loop `for (index = start; index < stop; index += step)`.
 
-    `start` and `stop` are evaluated at entry, `step` after every iteration.
+    `start` and `stop` are evaluated once at entry, `step` after every iteration.
     """
 
     def __init__(self, program: Program, node: Node, body: tuple[Step, ...]) -> None:
@@ -383,9 +398,9 @@ class Loop:
     def accumulation(self) -> Work | None:
         """The `MultiplyAccumulate` step of a loop that only sums consecutive k tiles, else None.
 
-        The body must be the loads and one `MultiplyAccumulate`. One iteration must advance k by
-        one tile and leave m and n unchanged. The guard must be linear in the index: if it holds
-        in the first and the last iteration, it holds in all.
+        The loop's body must be loads and one `MultiplyAccumulate`. An iteration must advance k by
+        one tile and leave m and n unchanged. The guard must be linear in the loop's index, so that
+        it holds in all iterations if it holds in the first and the last one.
         """
         products = [s for s in self.body if isinstance(s, Work) and s.factors]
         if not self._unit or len(products) != 1:
@@ -394,7 +409,8 @@ class Loop:
             return None
         (product,) = products
         found, symbol = product.multiplied, self.symbol
-        # Simplification assumed only the loop's range, so index + 1 may be substituted for index.
+        # Simplification used the range of the loop's index and no value of it, so index + 1 may
+        # replace it.
         moves = [(value.xreplace({symbol: symbol + 1}) - value).expand() for value in found.values]
         batch = [0] * (len(moves) // 2 - 2)
         wanted = [*batch, 0, 1, *batch, 1, 0]
@@ -415,9 +431,9 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class Let:
-    """A step that stores `value` at the position `place` of the environment, then runs `body`.
+    """A step that stores `value` at position `place` of the environment, then runs `body`.
 
-    An empty body means that the steps after it read the value, as for an `Assign` operation.
+    `body` is empty for an `Assign` operation, whose value is read by the steps that follow it.
     """
 
     place: int

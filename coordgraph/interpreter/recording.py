@@ -39,7 +39,7 @@ from coordgraph.interpreter.tracing import (
     Trace,
     TraceEvent,
 )
-from coordgraph.interpreter.walking import walk
+from coordgraph.interpreter.walking import Fuel, walk
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 
@@ -50,37 +50,47 @@ def trace(
     graph: KernelGraph,
     parameters: Mapping[str, int] | None = None,
     tables: Mapping[str, Sequence[int]] | None = None,
+    *,
+    most_steps: int | None = None,
 ) -> Trace:
-    """Record which segments, messages, epilogues and stores every workgroup executes.
+    """Record which segments, sends, receives, epilogues and stores every workgroup executes.
 
     Args:
         graph: a kernel graph to which a schedule pass has been applied (level "scheduled").
-        parameters: a value for every launch argument, by name. Those whose least value is 0, such
-            as `read_c` and the strides of a batch, may be left out and are 0 then.
+        parameters: a value for every launch argument, by name. Parameters whose least value is 0,
+            such as `read_c` and the strides of a batch, may be left out and are 0 then.
         tables: the entries of the tables that the graph reads, by name: `offsets` for groups;
             `m_offsets`, `n_offsets` and `k_offsets` for a list of products.
+        most_steps: the largest number of loop iterations of one workgroup; None for no limit.
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
         LaunchError: a parameter or a table is missing or out of bounds.
+        EvaluationError: a workgroup needs more iterations, or works on two output tiles at once.
     """
     given = dict(parameters or {})
     for p in graph.parameters.given:
-        if p.minimum == 0:  # such a parameter (read_c, a stride) does not affect the trace
+        if p.minimum == 0:  # parameters that may be 0 (`read_c`, a stride) do not change the trace
             given.setdefault(p.name, 0)
     code = program(graph)
-    return record(code, graph.parameters.launch(given, tables or {}))
+    return record(code, graph.parameters.launch(given, tables or {}), most_steps)
 
 
-def record(code: Program, values: Mapping[str, Any]) -> Trace:
-    """The trace of a program; `values` has every parameter's value and every table's entries."""
+def record(code: Program, values: Mapping[str, Any], most_steps: int | None = None) -> Trace:
+    """The trace of a compiled program.
+
+    Args:
+        code: the program.
+        values: the values of all parameters and the entries of all tables, by name.
+        most_steps: the largest number of loop iterations of one workgroup; None for no limit.
+    """
     env = code.environment(values)
     (count,), tiles, shapes = code.grid(env), code.tiles(env), code.shapes(values)
     depths = tuple(depth for *_, depth in shapes)
     workgroups: list[tuple[TraceEvent, ...]] = []
     disorder: list[str] = []
     for workgroup in range(count):
-        recorder = _Recorder(workgroup, depths or tiles[-1:])
+        recorder = _Recorder(workgroup, depths or tiles[-1:], Fuel(workgroup, most_steps))
         for _ in walk(code.steps, code.environment(values, workgroup), recorder):
             pass
         recorder.flush()
@@ -94,19 +104,28 @@ def record(code: Program, values: Mapping[str, Any]) -> Trace:
 
 
 class _Recorder:
-    """Walks one workgroup's program and appends its trace events to `events`."""
+    """Worker of `walk` that appends the trace events of one workgroup to `events`.
 
-    def __init__(self, workgroup: int, depths: tuple[int, ...]) -> None:
-        self.workgroup, self.depths = workgroup, depths
+    Args:
+        workgroup: the number of the workgroup.
+        depths: for each product, its number of k tiles; one number if all products have as many.
+    """
+
+    def __init__(self, workgroup: int, depths: tuple[int, ...], fuel: Fuel) -> None:
+        self.workgroup, self.depths, self.iterate = workgroup, depths, fuel.burn
         self.events: list[TraceEvent] = []
         self.accumulators = Accumulators(workgroup)
-        # What each accumulator has summed since it was last zeroed or sent: its output tile, its
-        # span, and half-open ranges of k tiles. The key is (accumulator, whether it is padding).
+        # For each accumulator, what was summed since the accumulator was last zeroed or sent: the
+        # output tile, its span, and half-open ranges of k tiles. The key is the accumulator's name
+        # and whether the ranges are padding.
         self.sums: dict[tuple[str, bool], tuple[OutputTile, Span, list[tuple[int, int]]]] = {}
         self.tile: OutputTile = (-1, -1)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Record an accumulation loop as one range of k tiles; False if it must be walked."""
+        """Record an accumulation loop as one range of k tiles, and return True.
+
+        Returns False if `walk` must execute the loop iteration by iteration instead.
+        """
         accumulated = loop.accumulation
         if accumulated is None or stop <= start:
             return False
@@ -120,7 +139,7 @@ class _Recorder:
         return True
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Record one operation; a recorder never yields an event."""
+        """Record one operation; yields no events, because a trace needs no scheduler."""
         match op := work.node.op:
             case MultiplyAccumulate():
                 self._add(work, work.iteration(env), 1)
@@ -183,10 +202,10 @@ class _Recorder:
             self.events.append(Receive(self.workgroup, slot, self.tile, turn))
 
     def flush(self, accumulator: str | None = None) -> None:
-        """Append a `Segment` for every range of k tiles summed since the last flush.
+        """Append a `Segment` event for each range of k tiles summed since the last flush.
 
         Args:
-            accumulator: the accumulator to flush; None for all of them.
+            accumulator: the name of the accumulator to flush; None for all accumulators.
         """
         for name, padding in list(self.sums):
             if accumulator in (None, name):
@@ -221,13 +240,18 @@ class _Recorder:
 
 
 def _first(tile: Sequence[int], span: Span) -> OutputTile:
-    """Convert the number of a large tile, `span` unit tiles in m and n, to its first unit tile."""
+    """The number of the first unit tile in a macro tile.
+
+    Args:
+        tile: the macro tile's number, counted in macro tiles of its shape.
+        span: how many unit tiles in m and n the macro tile covers.
+    """
     *batch, m, n = tile
     return (*batch, m * span[0], n * span[1])
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sort half-open ranges and join those that touch; overlapping ranges are kept apart."""
+    """Sort half-open ranges and join ranges that touch; ranges that overlap are not joined."""
     merged: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if merged and merged[-1][1] == first:

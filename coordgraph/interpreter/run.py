@@ -1,4 +1,4 @@
-"""`interpret`: run a scheduled graph on numpy arrays, the reference that compiled kernels match."""
+"""`interpret`: run a scheduled graph on numpy arrays; compiled kernels are tested against it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from coordgraph.errors import Deadlock, LaunchError, NoEntry
 from coordgraph.interpreter.arguments import Array, bind, with_defaults
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
-from coordgraph.interpreter.program import Program, program
+from coordgraph.interpreter.program import program
 from coordgraph.interpreter.recording import record
 from coordgraph.interpreter.schedulers import InOrder, Scheduler
 from coordgraph.interpreter.tracing import Trace
 from coordgraph.interpreter.walking import walk
 from coordgraph.kernel import KernelGraph
 
-__all__ = ["Result", "interpret"]
+__all__ = ["Result", "execute", "interpret"]
 
 Starter = Callable[[int], Iterator[Event]]
+Maker = Callable[[int], Machine]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Result:
         d: the output D, with the shape of the graph's output tensor. Elements that the kernel does
             not write, such as rows that belong to no group, are NaN or the least integer.
         written: a Boolean array of the shape of `d`: True where the kernel wrote an element.
-        trace: the segments and messages of every workgroup; None unless `trace=True` was passed.
+        trace: the segments, sends, receives, epilogues and stores of every workgroup; None unless
+            `trace=True` was passed.
     """
 
     d: Array
@@ -60,7 +62,7 @@ def interpret(
     Args:
         graph: a kernel graph to which a schedule pass has been applied (level "scheduled").
         a, b: the inputs, with the element types and numbers of axes of the graph's tensors.
-        c: the operand C of the epilogue; it is read only where beta is not zero.
+        c: the operand C of the epilogue; it is read only if beta is not zero.
         alpha, beta: scalars of the epilogue, rounded to the accumulator's type. They must be whole
             numbers if that type is an integer.
         parameters: launch arguments that do not follow from the arrays, such as `workgroups`.
@@ -68,15 +70,16 @@ def interpret(
             `n_offsets` and `k_offsets` for a list of products.
         operands: the arrays and numbers that the graph's epilogue function takes, by name, other
             than c, alpha and beta.
-        schedule: chooses the workgroup to run at every event; by default `InOrder`.
-        resident: how many workgroups run concurrently, at least 1; the next one starts when one
-            ends. By default all do.
-        trace: record the segments and messages of every workgroup as well.
+        schedule: chooses the workgroup that runs next, at every event; by default `InOrder`.
+        resident: how many workgroups run concurrently, at least 1; a further workgroup starts when
+            one ends. By default all run concurrently.
+        trace: whether to record the events of every workgroup in `Result.trace`.
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
-        LaunchError: the arguments do not fit the graph; nothing was computed.
-        Deadlock: every workgroup that has started waits for a flag.
+        LaunchError: the arguments do not fit the graph; this is checked before anything is
+            computed.
+        Deadlock: every workgroup that runs waits for a flag, and none can continue.
         EvaluationError: a flag is still set at the end, an output element was not written exactly
             once, or an index was outside its tensor.
     """
@@ -90,29 +93,47 @@ def interpret(
     memory = Memory(graph, arrays, values)
     (count,) = code.grid(code.environment(values))
 
-    def start(workgroup: int) -> Iterator[Event]:
-        machine = Machine(code, memory, workgroup, numbers)
-        return _begin(code, code.environment(values, workgroup), machine)
+    def machine(workgroup: int) -> Machine:
+        return Machine(code, memory, workgroup, numbers)
 
-    # Overflow to infinity and NaN are results here, as on a GPU.
-    with np.errstate(all="ignore"):
-        try:
-            _Run(memory, schedule or InOrder(), count, resident or count).run(start)
-        except NoEntry as error:
-            raise NoEntry(
-                f"an index expression reads beyond the end of a table ({error}); call the graph's "
-                "verify() to see which check the graph fails"
-            ) from error
+    try:
+        execute(memory, machine, count, schedule or InOrder(), resident or count)
+    except NoEntry as error:
+        raise NoEntry(
+            f"an index expression reads beyond the end of a table ({error}); call the graph's "
+            "verify() to see which check the graph fails"
+        ) from error
     return Result(*memory.finish(), record(code, values) if trace else None)
 
 
-def _begin(code: Program, env: list[int], machine: Machine) -> Iterator[Event]:
+def execute(memory: Memory, machine: Maker, count: int, schedule: Scheduler, resident: int) -> None:
+    """Run all workgroups of one launch until they end.
+
+    Args:
+        memory: the global memory of the launch.
+        machine: makes the machine that executes a workgroup, by the workgroup's number.
+        count: how many workgroups there are.
+        schedule: chooses the workgroup to run at every event.
+        resident: how many workgroups run concurrently, at least 1.
+
+    Raises:
+        Deadlock: every workgroup that has started waits for a flag.
+        EvaluationError: an operation cannot be executed.
+    """
+    # Infinity from overflow and NaN are valid results, as on a GPU.
+    with np.errstate(all="ignore"):
+        _Run(memory, schedule, count, resident).run(lambda number: _begin(machine(number)))
+
+
+def _begin(machine: Machine) -> Iterator[Event]:
     yield Event(Point.BEGIN)
+    code = machine.program
+    env = code.environment(machine.memory.values, machine.workgroup)
     yield from walk(code.steps, env, machine)
 
 
 class _Run:
-    """Interleaves the workgroups of one launch until all have ended."""
+    """The execution of one launch: interleaves its workgroups until all have ended."""
 
     def __init__(self, memory: Memory, schedule: Scheduler, count: int, resident: int) -> None:
         self.memory, self.schedule, self.count, self.resident = memory, schedule, count, resident
@@ -122,7 +143,11 @@ class _Run:
         self.dispatched = 0
 
     def run(self, start: Starter) -> None:
-        """Start and run workgroups until all have ended; raises Deadlock if none can continue."""
+        """Start and run all workgroups of the launch until they have ended.
+
+        Raises:
+            Deadlock: no workgroup can continue.
+        """
         while self.live or self.dispatched < self.count:
             while self.dispatched < self.count and len(self.live) < self.resident:
                 self.live[self.dispatched] = start(self.dispatched)
@@ -146,7 +171,7 @@ class _Run:
             self.ready[workgroup] = event
 
     def _wake(self, flag: tuple[str, int]) -> None:
-        """Make ready the workgroups that wait for the value which `flag` now has."""
+        """Make workgroups that wait for the flag `flag` ready if it now has their awaited value."""
         waiting, now = self.blocked.pop(flag, {}), self.memory.value(flag)
         self.ready.update({w: e for w, e in waiting.items() if e.met(now)})
         if left := {w: e for w, e in waiting.items() if not e.met(now)}:

@@ -1,9 +1,9 @@
 """Schedulers: strategies that choose which workgroup the interpreter runs next.
 
 A correct kernel gives the same result under every scheduler. A scheduler receives the workgroups
-that can continue, each with the `Event` before which it stopped, and picks one of them. A workgroup
-that waits for a flag is not offered until the flag is set, because a failed poll changes nothing.
-Between two events a workgroup touches only state of its own, so no finer interleaving matters.
+that can continue, with the `Event` before which each workgroup stopped, and chooses one of them.
+Workgroups whose awaited flag is not set are left out. Between two events a workgroup only accesses
+state that no other workgroup reads, so switching more often could not change the result.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Scheduler(Protocol):
     """Protocol: an object whose `choose` method picks the workgroup to run next."""
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """The number of the workgroup to run up to its next event.
+        """Choose the workgroup that runs up to its next event; returns its number.
 
         Args:
-            ready: the workgroups that can continue, each with the event before which it stopped;
-                never empty.
+            ready: the numbers of the workgroups that can continue, and the event before which each
+                workgroup stopped; never empty.
         """
         ...
 
@@ -62,42 +62,45 @@ class Shuffled:
         self._random = random.Random(seed)
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """A random workgroup of `ready`."""
+        """The number of a random workgroup in `ready`."""
         return self._random.choice(sorted(ready))
 
 
 class OneAtATime(Shuffled):
-    """Scheduler that runs one workgroup until it waits or ends, then another at random."""
+    """Scheduler that runs a workgroup until it waits or ends, then runs a random workgroup."""
 
     _running = -1
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """The workgroup chosen last if it can continue, else a random workgroup of `ready`."""
+        """The workgroup chosen last if it is in `ready`, else a random workgroup in `ready`."""
         if self._running not in ready:
             self._running = super().choose(ready)
         return self._running
 
 
 class _Preferring(Shuffled):
-    """Base of schedulers that prefer some kinds of event; ties are broken at random."""
+    """Base class of schedulers that prefer some kinds of events; ties are broken at random."""
 
     rank: Mapping[Point, int]
-    """Priority by the point before which a workgroup stopped: the lowest runs first; default 1."""
+    """Priority of a workgroup by the kind of event before which it stopped.
+
+    A lower number runs first; kinds of events that are left out have priority 1.
+    """
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """A random one of the workgroups in `ready` whose events have the lowest rank."""
+        """A random workgroup among those in `ready` whose events have the lowest `rank`."""
         best = min(self.rank.get(event.point, 1) for event in ready.values())
         return super().choose({w: e for w, e in ready.items() if self.rank.get(e.point, 1) == best})
 
 
 class StarveSignallers(_Preferring):
-    """Scheduler that delays workgroups about to store a partial sum or to change a flag."""
+    """Scheduler that delays workgroups which are about to store a partial sum or change a flag."""
 
     rank = {Point.SEND: 2, Point.CLEAR: 3, Point.RAISE: 4}  # noqa: RUF012
 
 
 class WaitersFirst(_Preferring):
-    """Scheduler that runs workgroups whose awaited flag is set first, then unstarted ones."""
+    """Scheduler that prefers workgroups whose awaited flag is set, then unstarted workgroups."""
 
     rank = {Point.WAIT: -2, Point.BEGIN: -1}  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""`Trace`: the events of every workgroup of a scheduled graph, with checks of completeness."""
+"""`Trace`: the events of every workgroup of a scheduled graph, checked for missing work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import product
 from math import prod
 from typing import TypeVar
+
+from coordgraph.interpreter.faults import Fault
 
 __all__ = [
     "Finish",
@@ -25,10 +27,11 @@ __all__ = [
 OutputTile = tuple[int, ...]
 """The number of an output tile: (m, n), or (product, m, n) in a kernel for several products."""
 Span = tuple[int, int]
-"""How many unit tiles in m and n an event covers, of which the event's `tile` is the first.
+"""How many unit tiles in m and n an event covers; the event's `tile` is the first of them.
 
-(1, 1) unless a kernel has output tiles of several shapes; then the unit is the largest tile that
-divides every shape."""
+If output tiles have several shapes, a unit tile is the largest tile that divides every shape.
+Otherwise the unit is the output tile, and every span is (1, 1).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,11 @@ class Segment:
 
     Args:
         workgroup: the number of the workgroup.
-        tile: the output tile.
-        k_first: the first k tile.
-        k_count: how many k tiles there are.
+        tile: the number of the output tile.
+        k_first: the number of the segment's first k tile.
+        k_count: how many k tiles the segment has.
         depth: how many k tiles the whole output tile has.
-        padding: True if these k tiles lie outside the tensors: they are loaded as zeros.
+        padding: True if these k tiles lie outside the tensors: their elements count as zero.
         span: how many unit tiles in m and n the segment covers.
     """
 
@@ -55,12 +58,16 @@ class Segment:
 
     @property
     def iterations(self) -> int:
-        """The number of (m, n, k) tiles that it sums: its k tiles times the tiles in its span."""
+        """The number of (m, n, k) tiles that the segment sums: k tiles times tiles in its span."""
         return self.k_count * prod(self.span)
 
     @property
     def role(self) -> str:
-        """`whole` if it has all k tiles of its output tile, else `first`, `middle` or `final`."""
+        """Which k tiles of its output tile the segment has.
+
+        `whole` if it has all of them, `first` or `final` if it has the first or the last one, else
+        `middle`.
+        """
         if self.k_count == self.depth:
             return "whole"
         if self.k_first == 0:
@@ -76,8 +83,8 @@ class Send:
         workgroup: the number of the sending workgroup.
         slot: the number of the workspace slot.
         tile: the output tile that the partial sum belongs to.
-        turn: which of the sends to this slot it is, counted from 0. Where partial sums are added
-            to a slot atomically, `turn` only distinguishes their senders.
+        turn: how many partial sums were sent to this slot before. Where partial sums are added to a
+            slot atomically, `turn` only distinguishes their senders.
         readers: how many workgroups receive the partial sum.
     """
 
@@ -90,7 +97,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """A workgroup waits for the partial sum in `slot` and adds it to its sum of `tile`.
+    """A workgroup waits for the partial sum in `slot` and adds it to its own sum of `tile`.
 
     A slot to which several workgroups added their sums atomically is received once per sender.
 
@@ -98,7 +105,7 @@ class Receive:
         workgroup: the number of the receiving workgroup.
         slot: the number of the workspace slot.
         tile: the output tile that the partial sum belongs to.
-        turn: the `turn` of the `Send` that it receives.
+        turn: the `turn` of the `Send` that is received.
     """
 
     workgroup: int
@@ -113,9 +120,9 @@ class Finish:
 
     Args:
         workgroup: the number of the workgroup.
-        tile: the output tile.
-        share: which share of the tile it is, counted from 0.
-        shares: into how many equal shares the tile is cut; 1 if it is not.
+        tile: the number of the output tile.
+        share: the number of the share, counted from 0.
+        shares: into how many equal shares the tile is cut; 1 if it is not cut.
         span: how many unit tiles in m and n the tile covers.
     """
 
@@ -132,9 +139,9 @@ class Store:
 
     Args:
         workgroup: the number of the workgroup.
-        tile: the output tile.
-        share: which share of the tile it is, counted from 0.
-        shares: into how many equal shares the tile is cut; 1 if it is not.
+        tile: the number of the output tile.
+        share: the number of the share, counted from 0.
+        shares: into how many equal shares the tile is cut; 1 if it is not cut.
         span: how many unit tiles in m and n the tile covers.
     """
 
@@ -154,12 +161,15 @@ class Trace:
     """The events of every workgroup of one launch, in program order.
 
     Args:
-        workgroups: for each workgroup its events.
-        tiles: the numbers of tiles in m, n and k; in a batch, the number of products comes first.
-            If products differ in size, the differing axes count the tiles of all products together.
+        workgroups: for each workgroup, its events in program order.
+        tiles: the numbers of macro tiles in m, n and k; in a batch, the number of products comes
+            first. If products differ in size, the numbers along the differing axes are sums over
+            all products.
         slots: how many slots the workspace has.
-        shapes: if products differ in size, for each product its numbers of tiles in m, n and k.
-        disorder: for each workgroup that uses an accumulator out of order, its first such step.
+        shapes: if products differ in size, for each product its numbers of macro tiles in m, n and
+            k; else empty.
+        disorder: for each workgroup that uses an accumulator out of order, a sentence that
+            describes the first such operation.
     """
 
     workgroups: tuple[tuple[TraceEvent, ...], ...]
@@ -174,12 +184,12 @@ class Trace:
         return tuple(depth for *_, depth in self.shapes)
 
     def depth(self, tile: OutputTile) -> int:
-        """The number of k tiles that sum to the output tile `tile`."""
+        """The number of k tiles of the output tile numbered `tile`."""
         return self.shapes[tile[0]][-1] if self.shapes else self.tiles[-1]
 
     @property
     def useful(self) -> int:
-        """The number of (m, n, k) tiles of all products: the iterations without padding."""
+        """The number of (m, n, k) tiles of all products: the iterations that compute no padding."""
         return sum(map(prod, self.shapes)) if self.shapes else prod(self.tiles)
 
     @cached_property
@@ -194,16 +204,16 @@ class Trace:
 
     @cached_property
     def receives(self) -> tuple[Receive, ...]:
-        """All `Receive` events, including those of a workgroup's own partial sums."""
+        """All `Receive` events, including receives of a workgroup's own partial sums."""
         return self._all(Receive)
 
     @cached_property
     def fix_ups(self) -> tuple[Receive, ...]:
-        """The `Receive` events of partial sums that another workgroup sent.
+        """The `Receive` events whose partial sum another workgroup sent.
 
-        In a reduce-scatter of a tile among p workgroups there are p·(p - 1) of them, each for about
-        1/p of a tile: every workgroup sends its whole sum, and receives from each of the others the
-        part that it finishes.
+        In a reduce-scatter of a tile among p workgroups there are p·(p - 1) such events, each for
+        about 1/p of the tile: every workgroup sends its partial sum of the whole tile, and receives
+        from each other workgroup the part that belongs to its own share.
         """
         return tuple(
             receive
@@ -236,7 +246,10 @@ class Trace:
 
     @property
     def utilisation(self) -> float:
-        """`useful` over workgroups times the most iterations of one: 1 if load is balanced."""
+        """The load balance: `useful` iterations per workgroup, over the most of one workgroup.
+
+        It is 1 if all workgroups have equally many iterations and none computes padding.
+        """
         busiest = max(self.iterations, default=0)
         return self.useful / (busiest * len(self.workgroups)) if busiest else 0.0
 
@@ -246,11 +259,11 @@ class Trace:
         return frozenset(send.slot for send in self.sends)
 
     def of(self, workgroup: int) -> tuple[Segment, ...]:
-        """The segments of one workgroup, in program order."""
+        """The `Segment` events of one workgroup, in program order."""
         return tuple(e for e in self.workgroups[workgroup] if isinstance(e, Segment))
 
     def wait_edges(self) -> frozenset[tuple[int, int]]:
-        """Pairs (receiving workgroup, sending workgroup) of all partial sums."""
+        """Pairs (receiving workgroup, sending workgroup), over all receives of partial sums."""
         return frozenset(
             (receive.workgroup, sender)
             for receive in self.receives
@@ -258,10 +271,10 @@ class Trace:
         )
 
     def stuck(self) -> tuple[Receive, ...]:
-        """The receives at which workgroups wait for ever, though all run at the same time.
+        """The `Receive` events at which workgroups wait for ever, even if all run concurrently.
 
-        A workgroup does its events in order. A receive waits until its partial has been sent, and
-        a partial serves as many receives as it has readers.
+        A workgroup executes its events in order. A receive waits until its partial sum was sent,
+        and a partial sum can be received as often as its `Send` has readers.
         """
         at = [0] * len(self.workgroups)
         sent: Counter[tuple[int, int]] = Counter()
@@ -283,26 +296,32 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """By (slot, turn), the workgroups that send: one, unless the schedule is wrong."""
+        """By slot and turn, the workgroups that send; exactly one if the schedule is right."""
         found: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:
             found[send.slot, send.turn].add(send.workgroup)
         return found
 
-    def problems(self) -> tuple[str, ...]:
-        """Errors of the schedule, one sentence each; empty if it computes every tile exactly once.
+    @cached_property
+    def faults(self) -> tuple[Fault, ...]:
+        """Errors of the schedule; empty if each output tile is computed once.
 
-        Checked are that each (m, n, k) tile is summed once, that each output tile has one epilogue
-        and one store, that each send has its receives, that slots are in the workspace, and that
-        accumulators are used in order.
+        The checks: each (m, n, k) tile is summed once; each output tile has one epilogue and one
+        store; each send has its receives; slots are inside the workspace; accumulators are used in
+        a valid order.
         """
-        return (*self._coverage(), *self._endings(), *self._signals(), *self.disorder)
+        disorder = (Fault("fix-up", message) for message in self.disorder)
+        return (*self._coverage(), *self._endings(), *self._signals(), *disorder)
+
+    def problems(self) -> tuple[str, ...]:
+        """The messages of `faults`, one sentence each."""
+        return tuple(fault.message for fault in self.faults)
 
     def _all(self, kind: type[E_]) -> tuple[E_, ...]:
         return tuple(e for events in self.workgroups for e in events if isinstance(e, kind))
 
     def covered(self, event: Segment | Finish | Store) -> Iterator[OutputTile]:
-        """The output tiles that an event covers, without those beyond the edge of the output."""
+        """The output tiles that an event covers, without tiles beyond the edge of the output."""
         if event.span == (1, 1):
             yield event.tile
             return
@@ -319,59 +338,75 @@ class Trace:
         every = enumerate(self.shapes)
         return ((g, *tile) for g, (*own, _) in every for tile in product(*map(range, own)))
 
-    def _coverage(self) -> Iterator[str]:
-        """Errors where the (m, n, k) tiles are not each summed exactly once."""
-        shares: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
+    def _coverage(self) -> Iterator[Fault]:
+        """Faults of (m, n, k) tiles that segments do not sum exactly once."""
+        shares: dict[OutputTile, list[tuple[int, int, int]]] = defaultdict(list)
         for s in self.segments:
             if not s.padding:
                 for tile in self.covered(s):
-                    shares[tile].append((s.k_first, s.k_first + s.k_count))
+                    shares[tile].append((s.k_first, s.k_first + s.k_count, s.workgroup))
         for tile in self._output():
-            reached = 0
-            for first, end in sorted(shares.pop(tile, [])):
+            reached, found = 0, sorted(shares.pop(tile, []))
+            who = tuple(sorted({workgroup for *_, workgroup in found}))
+            for first, end, _ in found:
                 if first != reached:
                     what = "are left out" if first > reached else "are done twice"
                     low, high = sorted((first, reached))
-                    yield f"k tiles {low}..{high - 1} of output tile {tile} {what}"
+                    message = f"k tiles {low}..{high - 1} of output tile {tile} {what}"
+                    yield Fault("cover", message, who, tile)
                 reached = max(reached, end)
             if reached != (depth := self.depth(tile)):
                 what = "are left out" if reached < depth else "do not exist"
                 low, high = sorted((reached, depth))
-                yield f"k tiles {low}..{high - 1} of output tile {tile} {what}"
-        for tile in shares:
-            yield f"a segment sums output tile {tile}, which does not exist"
+                message = f"k tiles {low}..{high - 1} of output tile {tile} {what}"
+                yield Fault("cover", message, who, tile)
+        for tile, found in shares.items():
+            who = tuple(sorted({workgroup for *_, workgroup in found}))
+            message = f"a segment sums output tile {tile}, which does not exist"
+            yield Fault("cover", message, who, tile)
 
-    def _endings(self) -> Iterator[str]:
-        """Errors where an output tile has not exactly one epilogue and one store of every share."""
-        for what, events in (("epilogues", self.epilogues), ("stores", self.stores)):
-            counts: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
+    def _endings(self) -> Iterator[Fault]:
+        """Faults of output tiles without exactly one epilogue and one store of each share."""
+        for check, what, events in (
+            ("fix-up", "epilogues", self.epilogues),
+            ("cover", "stores", self.stores),
+        ):
+            counts: dict[OutputTile, list[Finish | Store]] = defaultdict(list)
             for event in events:
                 for tile in self.covered(event):
-                    counts[tile].append((event.share, event.shares))
+                    counts[tile].append(event)
             for tile in self._output():
-                found = counts.pop(tile, [])
+                ends = counts.pop(tile, [])
+                found = sorted((end.share, end.shares) for end in ends)
                 shares = found[0][1] if found else 1
-                if sorted(found) == [(share, shares) for share in range(shares)]:
+                if found == [(share, shares) for share in range(shares)]:
                     continue
-                of = f" of shares {sorted(found)}" if any(n > 1 for _, n in found) else ""
-                yield f"output tile {tile} has {len(found)} {what}{of}"
-            for tile in counts:
-                yield f"{what} of output tile {tile}, which does not exist"
+                of = f" of shares {found}" if any(n > 1 for _, n in found) else ""
+                message = f"output tile {tile} has {len(found)} {what}{of}"
+                yield Fault(check, message, tuple(sorted({e.workgroup for e in ends})), tile)
+            for tile, ends in counts.items():
+                message = f"{what} of output tile {tile}, which does not exist"
+                yield Fault(check, message, tuple(sorted({e.workgroup for e in ends})), tile)
 
-    def _signals(self) -> Iterator[str]:
-        """Errors where sends and receives differ, or use a slot outside the workspace."""
+    def _signals(self) -> Iterator[Fault]:
+        """Faults of slots whose sends and receives differ, or that are outside the workspace."""
         sent: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
         got: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
+        who: dict[tuple[int, int], set[int]] = defaultdict(set)
         for events, place in ((self.sends, sent), (self.receives, got)):
             for event in events:
                 readers = event.readers if isinstance(event, Send) else 1
                 place[event.slot, event.turn] += [event.tile] * readers
+                who[event.slot, event.turn].add(event.workgroup)
                 if not 0 <= event.slot < self.slots:
-                    yield f"workspace slot {event.slot} is outside 0..{self.slots - 1}"
+                    message = f"workspace slot {event.slot} is outside 0..{self.slots - 1}"
+                    yield Fault("bounds", message, (event.workgroup,), event.tile)
         for at in sorted(sent.keys() | got.keys()):
             if sorted(sent[at]) != sorted(got[at]):
                 turn = f" in turn {at[1]}" if at[1] else ""
-                yield (
+                message = (
                     f"workspace slot {at[0]} is sent partial sums of output tiles {sent[at]} but "
                     f"received for {got[at]}{turn}"
                 )
+                tile = (sent[at] or got[at])[0]
+                yield Fault("fix-up", message, tuple(sorted(who[at])), tile)

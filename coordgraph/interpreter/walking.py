@@ -1,4 +1,4 @@
-"""`walk`: execute the steps of a program for one workgroup, with an exchangeable worker."""
+"""`walk`: execute the steps of a program for one workgroup; a `Worker` handles the operations."""
 
 from __future__ import annotations
 
@@ -10,23 +10,57 @@ from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.program import Branch, Let, Loop, Step, Work
 
-__all__ = ["Worker", "walk"]
+__all__ = ["Fuel", "Worker", "walk"]
+
+
+class Fuel:
+    """Limits the loop iterations of one workgroup, so that a faulty loop cannot run for ever.
+
+    Args:
+        workgroup: the number of the workgroup.
+        most: the largest number of iterations; None for no limit.
+    """
+
+    def __init__(self, workgroup: int, most: int | None) -> None:
+        self._workgroup, self._most, self._burnt = workgroup, most, 0
+
+    def burn(self) -> None:
+        """Count one iteration; EvaluationError if the limit is exceeded."""
+        self._burnt += 1
+        if self._most is not None and self._burnt > self._most:
+            raise EvaluationError(
+                f"the loops of workgroup {self._workgroup} run for more than {self._most} "
+                "iterations; correct the bounds of its loops"
+            )
 
 
 class Worker(Protocol):
-    """Protocol of the visitors of `walk`: one computes elements, one records a trace."""
+    """Protocol of the objects to which `walk` passes loops and operations.
+
+    One implementation computes elements, another records a trace.
+    """
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Handle a whole loop at once and return True; return False to have it walked."""
+        """Handle all iterations of a loop and return True, or return False to have it walked.
+
+        Args:
+            loop: the loop.
+            env: the values of the workgroup's symbols.
+            start, stop: the first value of the loop's index, and the end of its range.
+        """
         ...
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Handle one operation; yield an event before each access that others can observe."""
+        """Handle one operation; yields an event before each access that workgroups share."""
+        ...
+
+    def iterate(self) -> None:
+        """Called before each iteration of a loop that is walked; may raise to end the walk."""
         ...
 
 
 def walk(steps: tuple[Step, ...], env: Environment, worker: Worker) -> Iterator[Event]:
-    """Execute `steps` for one workgroup with the given worker; yields the worker's events."""
+    """Execute `steps` for one workgroup; `worker` handles operations and yields events."""
     for step in steps:
         match step:
             case Work():
@@ -41,6 +75,7 @@ def walk(steps: tuple[Step, ...], env: Environment, worker: Worker) -> Iterator[
                 if worker.accumulate(step, env, index, stop):
                     continue
                 while index < stop:
+                    worker.iterate()
                     env[step.index] = index
                     yield from walk(step.body, env, worker)
                     env[step.index] = index

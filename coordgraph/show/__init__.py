@@ -1,4 +1,4 @@
-"""Show graphs to people, as mermaid diagrams or as C-like pseudo-code."""
+"""Show graphs as Mermaid diagrams or as C-like pseudo-code."""
 
 from coordgraph.show.mermaid import control, coordinates
 from coordgraph.show.pseudocode import pseudocode

@@ -1,6 +1,6 @@
 """Print index expressions as C.
 
-C's `/` and `%` round toward zero, whereas `FloorDiv` and `FloorMod` round down. They agree for
+C's `/` and `%` round toward zero, whereas `FloorDiv` and `FloorMod` round down. Both agree for
 non-negative operands, so `/` and `%` are printed only if both operands are proved non-negative, as
 in code generation. Otherwise a call of one of the `FLOOR_HELPERS` is printed.
 """
@@ -22,7 +22,7 @@ FLOOR_HELPERS = {
     "floor_div": "int floor_div(int a, int b) { return a / b - (a % b && (a < 0) != (b < 0)); }",
     "floor_mod": "int floor_mod(int a, int b) { return (a % b + b) % b; }",
 }
-"""C source of functions for the quotient and the remainder of a division that rounds down."""
+"""C source of the functions that divide integers rounding down: quotient and remainder, by name."""
 
 
 def to_c(expr: Basic, ranges: Ranges | None = None) -> str:
@@ -30,14 +30,14 @@ def to_c(expr: Basic, ranges: Ranges | None = None) -> str:
 
     Args:
         expr: the expression or condition to print.
-        ranges: bounds of its symbols, which prove operands non-negative; by default every index
-            symbol is at least 0.
+        ranges: bounds of the expression's symbols, with which operands are proved non-negative; by
+            default every index symbol is at least 0.
     """
     return _CPrinter(ranges or Ranges()).at(expr)
 
 
 def identifier(name: str) -> str:
-    """The C variable for a dimension's id: dots become underscores, as in `partial_slot`."""
+    """The C variable name for a dimension's id: dots become underscores, as in `partial_slot`."""
     return name.replace(".", "_")
 
 
@@ -61,7 +61,8 @@ class _CPrinter(Printer):
                 yes = _CPrinter(self.ranges.with_guard(condition)).at(a, AND)
                 no = _CPrinter(self.ranges.with_guard(Not(condition))).at(b, AND)
                 return f"{self.at(condition, COMPARISON)} ? {yes} : {no}", OR
-            case BitXor():  # C's ^ binds weaker than comparisons, so operands get parentheses
+            # C's ^ binds more weakly than comparisons, so its operands get parentheses
+            case BitXor():
                 return self._joined(expr, " ^ ", SUM), OR
             case And():
                 return self._joined(expr, " && ", NOT), AND
@@ -73,7 +74,7 @@ class _CPrinter(Printer):
                 return super().bound(expr)
 
     def _quotient(self, expr: FloorDiv | FloorMod) -> tuple[str, int]:
-        """A quotient or remainder; a nested one is put in parentheses for legibility."""
+        """The C source of a quotient or remainder; if nested in another, it is in parentheses."""
         a, b = (cast("Expr", arg) for arg in expr.args)
         division = isinstance(expr, FloorDiv)
         if not (self.ranges.prove_nonnegative(a) and self.ranges.prove_nonnegative(b)):

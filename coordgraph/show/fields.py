@@ -1,4 +1,4 @@
-"""The fields of edges and operations as diagrams and pseudo-code print them."""
+"""The fields of edges and operations, as diagrams and pseudo-code print them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["shown", "written"]
 def shown(record: Edge | Operation) -> dict[str, Any]:
     """The fields of an edge or operation that differ from their defaults, by name.
 
-    The operands of an edge and the bodies of an operation are not among them.
+    The operands of an edge and the bodies of an operation are left out.
     """
     defaults = {f.name: f.default for f in fields(record)}
     return {name: v for name, v in record.details.items() if v != defaults[name]}
 
 
 def written(value: Any, expression: Callable[[Basic], str]) -> str:
-    """The text of a field's value; `expression` prints index expressions and conditions."""
+    """The text of a field's value; the function `expression` prints expressions and conditions."""
     if isinstance(value, tuple):
         return ", ".join(written(part, expression) for part in value)
     if isinstance(value, bool):

@@ -1,9 +1,9 @@
 """Mermaid diagrams of coordinate and control graphs.
 
-A dimension is drawn as a stadium, with tensors at the top and workgroups and loops at the bottom.
-An edge between one dimension and one other is a labelled arrow. Any other edge is a box; arrows
-number its operands if there are several. Green outlines mark loops, and tile numbers that no
-schedule has tied to workgroups yet.
+Dimensions are drawn as stadiums, with tensors at the top and workgroups and loops at the bottom. An
+edge between two dimensions is a labelled arrow. An edge with more operands is a box, whose arrows
+have operand numbers. Green outlines mark loops, and tile numbers that no schedule has tied to
+workgroups or loops yet.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def coordinates(
 
     Args:
         graph: the graph to draw.
-        only: ids of the dimensions to draw, with the edges whose operands are all among them; by
-            default the whole graph.
+        only: ids of the dimensions to draw; edges are drawn if all their operands are. By default
+            the whole graph is drawn.
         compare_to: an earlier version of the graph; new and changed dimensions and edges are
             highlighted by a fill colour.
         notes: True to print the dimensions' notes.
         direction: where arrows point: TD or TB (down), BT (up), LR (right) or RL (left).
 
     Raises:
-        VerifyError: the graph has no dimension of an id in `only`, or the direction is unknown.
+        VerifyError: the graph lacks a dimension whose id is in `only`, or the direction is unknown.
     """
     shown = set(graph.dimensions) if only is None else {graph[name].id for name in only}
     edges = [e for e in graph.edges if shown.issuperset((*e.upstream, *e.downstream))]
@@ -83,8 +83,8 @@ def control(
 
     Args:
         graph: the graph to draw.
-        compare_to: an earlier version of the graph; operations that it lacks are highlighted by a
-            fill colour.
+        compare_to: an earlier version of the graph; operations that the earlier version lacks are
+            highlighted by a fill colour.
         direction: where arrows point: TD or TB (down), BT (up), LR (right) or RL (left).
 
     Raises:
@@ -132,10 +132,10 @@ class _Picture:
     def node(
         self, key: object, opening: str, lines: Iterable[str], closing: str, name: str = ""
     ) -> str:
-        """Add a node and return its name.
+        """Add a node to the diagram; returns the node's name in the Mermaid source.
 
         Args:
-            key: identifies the node in later calls of `arrow` and `style`.
+            key: the object that identifies the node in later calls of `arrow` and `style`.
             opening: mermaid's bracket before the label, which selects the node's shape.
             lines: the lines of the label.
             closing: mermaid's bracket after the label.
@@ -147,9 +147,12 @@ class _Picture:
         return node
 
     def arrow(self, start: object, end: object, label: str = "", added: bool = False) -> None:
-        """Add an arrow between the nodes with the keys `start` and `end`.
+        """Add an arrow between the nodes that `start` and `end` identify.
 
-        `added` highlights an arrow that an earlier version of the graph lacks.
+        Args:
+            start, end: the keys of the nodes.
+            label: the text on the arrow.
+            added: whether to highlight the arrow, because an earlier version of the graph lacks it.
         """
         middle = f'-- "{escape(label)}" -->' if label else "-->"
         self._lines.append(f"  {self._nodes[start]} {middle} {self._nodes[end]}")
@@ -158,11 +161,11 @@ class _Picture:
         self._arrows += 1
 
     def style(self, key: object, style: str) -> None:
-        """Give the node with the key `key` a mermaid style such as `stroke:#3f3`."""
+        """Give the node that `key` identifies a Mermaid style such as `stroke:#3f3`."""
         self._styles.append(f"  style {self._nodes[key]} {style}")
 
     def text(self) -> str:
-        """The mermaid source of the whole diagram."""
+        """The Mermaid source of the whole diagram."""
         lines = [self._head, *self._lines, *self._styles]
         if self.added:
             lines += [f"  classDef added {ADDED}", f"  class {','.join(self.added)} added"]
@@ -171,7 +174,10 @@ class _Picture:
         return "\n".join(lines) + "\n"
 
     def _name(self, wanted: str) -> str:
-        """An unused name of letters, digits and underscores that mermaid does not reserve."""
+        """An unused Mermaid name for a node, similar to `wanted`.
+
+        It has only letters, digits and underscores, and is no word that Mermaid reserves.
+        """
         name = re.sub(r"[^A-Za-z0-9]+", "_", wanted)
         if not name[:1].isalpha() or name.lower().startswith(_WORDS):
             name = f"n_{name}"
@@ -183,8 +189,8 @@ class _Picture:
         return candidate
 
 
-# Reserved words of mermaid, and properties of the JavaScript objects in which mermaid stores nodes.
-# Some mermaid versions also misread longer names that start with one, so those are avoided too.
+# Reserved words of Mermaid, and properties of the JavaScript objects in which Mermaid stores nodes.
+# Node names must not start with these words, because some Mermaid versions misread such names.
 _WORDS = (
     *("accdescr", "acctitle", "call", "class", "click", "default", "direction", "end"),
     *("flowchart", "graph", "href", "interpolate", "linkstyle", "style", "subgraph"),
@@ -197,7 +203,7 @@ def escape(text: str) -> str:
     """Escape a label so that mermaid shows it verbatim: syntax characters become entities."""
     escaped = _SYNTAX.sub(lambda match: f"#{ord(match[0])};", text)
     # Mermaid decodes entities before it looks for `\n` (line break), `$$` (formula) and `fa:`
-    # (icon). A word joiner (U+2060) after the character prevents that.
+    # (icon). A word joiner (U+2060) after an entity prevents that these are found.
     escaped = re.sub("#(36|58|92);", r"\g<0>#8288;", escaped)
     return " ".join(escaped.split()) or " "
 
@@ -207,7 +213,7 @@ _SYNTAX = re.compile(r'["#&<>`\\$]|:(?=\S)')
 
 
 def _describe(dimension: Dimension, notes: bool) -> Iterator[str]:
-    """The lines of a dimension's label: its kind, as `MacroTileNumber(A; 0)`; id and size; note."""
+    """The lines of a dimension's label: class and fields; id and size; note."""
     yield dimension.label
     size = "" if dimension.size is None else f", size {to_text(dimension.size)}"
     yield f"{dimension.id}{size}"
@@ -216,7 +222,7 @@ def _describe(dimension: Dimension, notes: bool) -> Iterator[str]:
 
 
 def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
-    """Draw an edge of the graph: an arrow if it has two operands, else a box with arrows."""
+    """Draw an edge: an arrow if the edge has two operands, else a box with an arrow per operand."""
     upstream, downstream = edge.upstream, edge.downstream
     details = [f"{name} {written(v, to_text)}" for name, v in shown(edge).items()]
     if len(upstream) == len(downstream) == 1:
@@ -233,7 +239,7 @@ def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
 
 
 def _operation(op: Operation) -> list[str]:
-    """The lines of the label of a control operation."""
+    """The lines of the label of an operation in a diagram of a control graph."""
     match op:
         case For():
             step = [] if op.step == 1 else [f"step {to_text(op.step)}"]
@@ -254,5 +260,5 @@ def _operation(op: Operation) -> list[str]:
 
 
 def _shallow(op: Operation) -> tuple[Any, ...]:
-    """A hashable key of an operation, without its bodies, to compare two control graphs."""
+    """A hashable key of an operation without its bodies, for comparing control graphs."""
     return (type(op), *op.details.items())

@@ -1,8 +1,8 @@
 """Print the loop nest of a kernel graph as C-like text, with every index as an expression.
 
-Derived parameters come first, then a loop over workgroups, whose iterations run concurrently on a
-GPU. The coordinate graph computes every index in the scope of its operation, in the same way as for
-the interpreter and for code generation.
+Parameters that the host computes come first, then a loop over workgroups, whose iterations run
+concurrently on a GPU. The coordinate graph computes every index in the scope of its operation, in
+the same way as for the interpreter and for code generation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TILE_OPERATIONS = (LoadTile, Epilogue, StoreTile)
 
 @PSEUDOCODE.implement
 def pseudocode(graph: KernelGraph) -> str:
-    """The loop nest of a kernel graph as C-like text; it is for people and does not compile."""
+    """The loop nest of a kernel graph as C-like text, which is for people and does not compile."""
     headline, *lines = _Writer(graph).lines()
     body = "\n".join(lines)
     helpers = [code for name, code in FLOOR_HELPERS.items() if f"{name}(" in body]
@@ -69,7 +69,7 @@ class _Writer:
         self._graph = graph
 
     def lines(self) -> Iterator[str]:
-        """The lines of the whole program, the headline first."""
+        """The lines of the whole pseudo-code, beginning with its headline."""
         graph, root = self._graph, self._graph.control.root
         known = graph.parameters.ranges()
         yield f"// {_headline(graph)}"
@@ -104,7 +104,7 @@ class _Writer:
         yield from _braces(body)
 
     def _unscheduled(self) -> Iterator[str]:
-        """The body of a graph without a schedule: the work of one output tile."""
+        """The lines of a graph without a schedule: operations that compute one output tile."""
         dangling = [d.id for d in self._graph.dangling]
         if dangling:
             yield f"// for one tile: {', '.join(map(identifier, dangling))} are not scheduled yet"
@@ -114,7 +114,10 @@ class _Writer:
     def body(self, ops: Body, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         """The lines of the operations `ops`, in order.
 
-        `seen` maps the variables for tile numbers to the expressions last assigned to them.
+        Args:
+            ops: the operations.
+            scope: the scope of the first operation.
+            seen: by variable name of a tile number, the expression that was last assigned to it.
         """
         seen = dict(seen)
         for position, op in enumerate(ops):
@@ -141,7 +144,8 @@ class _Writer:
                     yield from self.body(op.body, scope, seen)
                 case LoadTile() | Epilogue() | StoreTile():
                     if position == 0 or not isinstance(ops[position - 1], TILE_OPERATIONS):
-                        # Consecutive tile operations share one group of tile-number assignments.
+                        # Consecutive operations on tiles share one group of assignments to tile
+                        # numbers.
                         tiles = list(_leading_tiles(ops[position:]))
                         yield from self._tile_numbers(tiles, scope, seen)
                     yield from self._tile(op)
@@ -169,7 +173,10 @@ class _Writer:
         yield from _braces([*lines, *self.body(op.body, inside, seen)])
 
     def _set(self, op: SetCoordinate, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
-        """A computed value is assigned to a variable in a block; a constant is substituted."""
+        """The lines of a `SetCoordinate`: a computed value is assigned to a variable in a block.
+
+        A constant is substituted in the body instead.
+        """
         value, inside = scope.enter_set(op)
         if value is None:
             yield f"// {op.dim} = {to_c(inside.known[op.dim], inside.ranges)}"
@@ -181,7 +188,7 @@ class _Writer:
 
     def _branch(self, op: If | Inside, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         condition = scope.condition(op)
-        if condition in (true, false):  # the ranges of the sizes decide the branch
+        if condition in (true, false):  # the ranges of the sizes decide which body is executed
             yield from self.body(op.body if condition == true else op.orelse, scope, seen)
             return
         yield f"if ({to_c(condition, scope.ranges)})"
@@ -193,7 +200,7 @@ class _Writer:
     def _tile_numbers(
         self, ops: Iterable[LoadTile | Epilogue | StoreTile], scope: Scoped, seen: dict[str, Expr]
     ) -> Iterator[str]:
-        """Assignments such as `tile_m = …;` to the tile numbers whose values have changed."""
+        """Assignments such as `tile_m = …;` to tile numbers whose values differ from `seen`."""
         values: dict[str, Expr] = {}
         guards: list[Basic] = []
         for op in ops:
@@ -203,7 +210,9 @@ class _Writer:
                 yield f"// tile of {_tensor(op)}: {str(error).splitlines()[0]}"
                 continue
             values.update(zip(_names(op), solution.values, strict=True))
-            guard = solution.guard  # And.make_args returns a set, whose order changes between runs
+            # And.make_args returns a set, whose order changes between runs: read the arguments
+            # instead
+            guard = solution.guard
             guards += guard.args if isinstance(guard, And) else (guard,)
         for name in sorted(values, key=_axis_order):
             if seen.get(name) != values[name] and identifier(str(values[name])) != name:
@@ -225,7 +234,7 @@ class _Writer:
                 yield f"// store {op.accumulator} into {place}"
 
     def _epilogue(self, op: Epilogue) -> Iterator[str]:
-        """The epilogue's statements for one element; operands are subscripted by their axes."""
+        """The statements of an epilogue for one element; operands have their axes as subscripts."""
         gemm, function = self._graph.gemm, op.function
         names = {ACCUMULATOR: op.accumulator}
         for tensor in op.operands:
@@ -273,9 +282,9 @@ class _Writer:
                 yield from self._generic(op, scope, seen)
 
     def _generic(self, op: Operation, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
-        """The lines of any other operation: its fields, and the indices of its coordinates."""
+        """The lines of an operation without special syntax: its fields and the indices it uses."""
         bound = op.bindings
-        # A register's dimension has no value: it enumerates the elements of a fragment.
+        # A register dimension has no single index: it enumerates the elements of a fragment.
         spread = [n for role, names in bound.items() if role.endswith("registers") for n in names]
         inside = scope.hardware([n for n in spread if n not in scope.known])
         places = {
@@ -339,7 +348,7 @@ def _tensor(op: LoadTile | Epilogue | StoreTile) -> str:
 
 
 def _names(op: LoadTile | Epilogue | StoreTile) -> list[str]:
-    """The variable names of an operation's tile numbers, such as `tile_m` and `tile_k`."""
+    """The variable names for the tile numbers of an operation, such as `tile_m` and `tile_k`."""
     axes = TENSORS.get(_tensor(op), "")
     if len(axes) == len(op.tile):
         return [f"tile_{axis}" for axis in axes]
@@ -352,7 +361,7 @@ def _axis_order(name: str) -> tuple[int, str]:
 
 
 def _without(seen: dict[str, Expr], symbol: Symbol) -> dict[str, Expr]:
-    """The entries of `seen` whose expressions stay valid when `symbol` changes its value."""
+    """The entries of `seen` whose expressions do not contain `symbol`, whose value changes."""
     return {name: value for name, value in seen.items() if symbol not in value.free_symbols}
 
 
@@ -368,7 +377,7 @@ def _index(scope: Scoped, name: str) -> str:
 
 
 def _raised(scope: Scoped, turn: str) -> str:
-    """The value that a flag is set to: 1, or 1 plus the index along the dimension `turn`."""
+    """The value to which a flag is set: 1, or 1 plus the index along the dimension `turn`."""
     if not turn:
         return "1"
     try:
@@ -378,7 +387,7 @@ def _raised(scope: Scoped, turn: str) -> str:
 
 
 def _indexed(scope: Scoped, name: str) -> str:
-    """`A.shared[index]`, or the name alone if the scope does not determine its index."""
+    """The text `A.shared[index]`, or only the name if the scope does not determine the index."""
     try:
         return f"{name}[{to_c(scope.reverse(name).values[0], scope.ranges)}]"
     except EvaluationError:

@@ -1,6 +1,6 @@
-"""Build a kernel graph from the records that were read: resolve names and check rules.
+"""Build a kernel graph from unresolved records: resolve names and check the graph's rules.
 
-Every error names the position in the input that caused it.
+The message of every error names the position in the input that caused the error.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import Assumption, Parameter, Parameters
 from coordgraph.tables import Table, place_of
 from coordgraph.tensors import DTYPES, Role, Tensor
+from coordgraph.text.origins import with_origins
 from coordgraph.text.raw import (
     RawExpression,
     RawGraph,
@@ -39,18 +40,18 @@ T = TypeVar("T")
 
 
 def build(raw: RawGraph) -> KernelGraph:
-    """The kernel graph that the records describe.
+    """Build the kernel graph that the unresolved records of `raw` describe.
 
     Raises:
         ParseError: the text names something unknown, breaks a size rule or has an invalid value.
-        VerifyError: the same for plain data; or the edges form a cycle.
+        VerifyError: plain data does one of these things; or the edges form a cycle.
     """
     builder = _Builder(raw)
     if raw.gemm is None:
         raise raw.end.error("the problem is missing; add a line such as 'gemm dtype=bf16'")
     if raw.level_at is not None and raw.level not in LEVELS:
         raise raw.level_at.error(f"unknown level '{raw.level}'{suggest(raw.level, LEVELS)}")
-    return KernelGraph(
+    graph = KernelGraph(
         builder.record(raw.gemm),
         builder.coordinates(raw.dimensions, raw.edges),
         builder.control(raw.root),
@@ -59,10 +60,11 @@ def build(raw: RawGraph) -> KernelGraph:
         raw.level,
         tuple(raw.log),
     )
+    return with_origins(graph, raw.origins) if raw.origins else graph
 
 
 class _Builder:
-    """Makes the parts of a graph; holds the symbols that names stand for."""
+    """Makes the parts of a kernel graph from records; holds the symbols that names stand for."""
 
     def __init__(self, raw: RawGraph) -> None:
         self._expressions: dict[str, Basic] = {}
@@ -101,7 +103,7 @@ class _Builder:
             stack += [child for body in op.bodies.values() for child in body]
 
     def expression(self, raw: RawExpression) -> Any:
-        """The parsed integer expression, or the condition if `raw.condition` is True."""
+        """Parse the text of `raw` as an expression, or as a condition if `raw.condition` is set."""
         value = self._expressions.get(raw.text)
         if value is None:
             self._unknown = ""
@@ -114,7 +116,8 @@ class _Builder:
                     message += suggest(self._unknown, {**self._symbols, **dict.fromkeys(self._ids)})
                 raise raw.at.error(message, error.column) from error
             self._expressions[raw.text] = value
-        # A sympy Symbol is both an Expr and a Boolean; here it is always an integer.
+        # In SymPy, a Symbol is both an Expr and a Boolean; in a graph, a symbol is always an
+        # integer.
         if isinstance(value, Expr) == raw.condition:
             kinds = ("an integer expression", "a condition")
             wanted, found = reversed(kinds) if raw.condition else kinds
@@ -131,7 +134,7 @@ class _Builder:
         return symbol
 
     def value(self, raw: Any) -> Any:
-        """A field's value, with every `RawExpression` in it replaced by its expression."""
+        """A field's value: `raw`, with every `RawExpression` in it replaced by its parsed form."""
         if isinstance(raw, RawExpression):
             return self.expression(raw)
         if isinstance(raw, tuple):
@@ -139,7 +142,7 @@ class _Builder:
         return raw
 
     def record(self, raw: RawRecord, **bodies: Any) -> Any:
-        """An instance of the record's class; errors of its constructor name the position."""
+        """Make an instance of the record's class; errors of its constructor name the position."""
         values = {name: self.value(value) for name, value in raw.values.items()}
         for name in required_fields(raw.cls, without=tuple(bodies)):
             if name not in values:
@@ -149,7 +152,7 @@ class _Builder:
     def coordinates(
         self, dimensions: Iterable[RawRecord], edges: Iterable[RawRecord]
     ) -> CoordinateGraph:
-        """The coordinate graph; dimensions are added before edges, in any written order."""
+        """Make the coordinate graph; all dimensions are added before the first edge."""
         editor: CoordinateEditor = CoordinateGraph().edit()
         for raw in dimensions:
             dimension = self.record(raw)
@@ -157,7 +160,8 @@ class _Builder:
         for raw in edges:
             for side in ("upstream", "downstream"):
                 for position, name in enumerate(raw.values[side]):
-                    if name not in self._ids:  # each earlier operand is 2 tokens: name and comma
+                    # each operand before this one has two tokens: a name and a comma
+                    if name not in self._ids:
                         at = raw.places.get(side, raw.at).after(2 * position)
                         raise self._unknown_dimension(name, at)
             edge = self.record(raw)
@@ -168,7 +172,7 @@ class _Builder:
         return at.error(f"there is no dimension '{name}'{suggest(name, self._ids)}")
 
     def control(self, root: RawOperation | None) -> ControlGraph:
-        """The control graph; if none was written, one with an empty kernel."""
+        """Make the control graph; without operations in the input, it has an empty kernel."""
         if root is None:
             return ControlGraph()
         if not issubclass(root.cls, Kernel):
@@ -189,7 +193,7 @@ class _Builder:
         return self.record(raw, **bodies)
 
     def parameters(self, raw: RawGraph) -> Parameters:
-        """The parameters; a parameter's value may only use parameters defined above it."""
+        """Make the parameters; a parameter's value may only contain parameters defined earlier."""
         items: list[Parameter] = []
         above: set[str] = set()
         names = {p.name for p in raw.parameters}
@@ -212,7 +216,7 @@ class _Builder:
         return _placed(raw.at, Table, raw.name, length, maximum, step, raw.note, raw.rule)
 
     def tensors(self, raw: RawGraph) -> tuple[Tensor, ...]:
-        """The tensor arguments, checked for duplicate names, unknown dtypes and unknown roles."""
+        """Make the tensors; checks for duplicate names, unknown element types and unknown roles."""
         made: dict[str, Tensor] = {}
         roles = {role.value: role for role in Role}
         for t in raw.tensors:
@@ -234,7 +238,7 @@ class _Builder:
 
 
 def _placed(at: Where, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `make(*args, **kwargs)`; an error that it raises is raised again with the position."""
+    """Call `make(*args, **kwargs)`; messages of errors that it raises get the position `at`."""
     try:
         return make(*args, **kwargs)
     except (VerifyError, ValueError, TypeError, ArithmeticError) as error:

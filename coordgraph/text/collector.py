@@ -14,7 +14,8 @@ def paused_collector() -> Generator[None]:
     """Pause the cyclic garbage collector inside a `with` block, if it is enabled.
 
     Reading a large graph allocates hundreds of thousands of objects and no garbage. The collector
-    would traverse all of them about a dozen times: a third of the time to read 10,000 edges.
+    would traverse all these objects about a dozen times, which takes a third of the time to read
+    10,000 edges.
     """
     if not gc.isenabled():
         yield

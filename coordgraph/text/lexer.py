@@ -1,8 +1,8 @@
-"""The lexer of the text form: splits lines into tokens, and reads them with a cursor.
+"""The lexer of the text form: splits lines into tokens; a `Cursor` reads the tokens in order.
 
 A statement ends at the end of its line, `#` starts a comment, and strings have JSON's syntax. Lines
-are split into tokens on demand. Tokens store no positions, which speeds up reading: the column of a
-token is computed only for an error message.
+are split into tokens on demand. Tokens store no positions, which speeds up reading: a token's
+column is computed only for an error message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coordgraph.text.raw import RawExpression
 __all__ = ["BARE", "Cursor", "Place", "Token", "quote", "word"]
 
 BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*")
-"""Matches the ids and names that need no quotes: identifiers, and parts after dots."""
+"""Matches ids and names that need no quotes: identifiers, joined by dots."""
 _TOKEN = re.compile(
     rf"""{BARE.pattern}
     |[0-9]+
@@ -28,8 +28,8 @@ _TOKEN = re.compile(
     |->|\.\.|==|<=|>=|!=|//|[^ \t\r]""",
     re.VERBOSE,
 )
-# Control characters, line separators and surrogates: json.dumps does not escape them, but terminals
-# and programs that split text into lines interpret them.
+# Control characters, line separators and surrogates. json.dumps does not escape these characters,
+# but terminals and programs that split text into lines interpret them.
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
@@ -41,7 +41,7 @@ def quote(text: str) -> str:
 
 
 def word(text: str) -> str:
-    """`text` as it is if it is a valid unquoted name, else as a quoted string."""
+    """`text` unchanged if it is a valid unquoted name, else as a quoted string."""
     return text if BARE.fullmatch(text) else quote(text)
 
 
@@ -71,7 +71,7 @@ class _Tokens(dict[str, Token]):
 
 
 def _split(line: str) -> list[str]:
-    """The texts of the tokens of a line, without a comment at its end."""
+    """The texts of the tokens of a line; a comment at the line's end is dropped."""
     found: list[str] = _TOKEN.findall(line)
     if found and found[-1][0] == "#":
         found.pop()
@@ -87,11 +87,11 @@ class Place:
     index: int
 
     def after(self, tokens: int) -> Place:
-        """The position `tokens` tokens further on the same line."""
+        """The position that is `tokens` tokens further to the right on the same line."""
         return Place(self.lines, self.line, self.index + tokens)
 
     def error(self, message: str, column: int = 0) -> ParseError:
-        """A `ParseError` at this position, moved right by `column` characters."""
+        """A `ParseError` at this position, plus `column` characters to the right."""
         source = self.lines[self.line]
         starts = _starts(source)
         start = starts[self.index] if self.index < len(starts) else len(source)
@@ -104,7 +104,7 @@ def _starts(line: str) -> list[int]:
 
 
 class Cursor:
-    """Reads the tokens of a text in order; `token` is the next token to be read."""
+    """Reads the tokens of a text in order; the attribute `token` is the next token to be read."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
@@ -122,12 +122,12 @@ class Cursor:
 
     @property
     def after(self) -> Token:
-        """The token that follows `token`, or `token` itself at the end of a line."""
+        """The token that follows the next token `token`; at the end of a line, `token` itself."""
         at_end = self.token is NEWLINE or self.token is END
         return self.token if at_end else self._tokens[self._index + 1]
 
     def advance(self, count: int = 1) -> Token:
-        """Consume `count` tokens of the current line and return the first of them."""
+        """Consume `count` tokens of the current line; returns the first of these tokens."""
         token = self.token
         self._index += count
         if token is NEWLINE:
@@ -143,11 +143,11 @@ class Cursor:
         return Place(self._lines, self._line, self._index)
 
     def error(self, message: str, at: Place | None = None) -> ParseError:
-        """A `ParseError` at the position `at`, by default that of the next token."""
+        """A `ParseError` at the position `at`, by default the position of the next token."""
         return (at or self.place()).error(message)
 
     def expected(self, what: str) -> ParseError:
-        """A `ParseError` that the next token is not `what`, which the grammar needs there."""
+        """A `ParseError` saying that the grammar needs `what` in place of the next token."""
         token = self.token
         found = {"newline": "the end of the line", "end": "the end"}.get(token.kind)
         if token.kind == "sign" and token.text == '"':
@@ -155,7 +155,7 @@ class Cursor:
         return self.error(f"expected {what}, found {found or repr(token.text)}")
 
     def at(self, *signs: str) -> bool:
-        """True if the next token is one of the given signs, such as `{`."""
+        """True if the next token is one of the signs in `signs`, such as `{`."""
         return self.token.kind == "sign" and self.token.text in signs
 
     def take(self, sign: str) -> bool:
@@ -166,7 +166,11 @@ class Cursor:
         return True
 
     def expect(self, sign: str) -> None:
-        """Consume the next token, which must be `sign`; raises ParseError if it is not."""
+        """Consume the next token.
+
+        Raises:
+            ParseError: the next token is not `sign`.
+        """
         if not self.take(sign):
             raise self.expected(repr(sign))
 
@@ -175,7 +179,11 @@ class Cursor:
         return self.token.kind in ("newline", "end")
 
     def end_statement(self) -> None:
-        """Consume the end of a line; raises ParseError if another token comes first."""
+        """Consume the end of a line.
+
+        Raises:
+            ParseError: the line has a further token.
+        """
         if not self.at_line_end():
             raise self.expected("the end of the line")
         self.advance()
@@ -186,19 +194,31 @@ class Cursor:
             self.advance()
 
     def name(self, what: str) -> str:
-        """Consume and return an unquoted name; `what` describes it in the ParseError if absent."""
+        """Consume and return an unquoted name.
+
+        Raises:
+            ParseError: the next token is not an unquoted name; the message asks for `what`.
+        """
         if self.token.kind != "name":
             raise self.expected(what)
         return self.advance().text
 
     def word(self, what: str) -> str:
-        """Consume and return a name or a quoted string; `what` describes it in the ParseError."""
+        """Consume and return a name or the value of a quoted string.
+
+        Raises:
+            ParseError: the next token is neither; the message asks for `what`.
+        """
         if self.token.kind == "string":
             return self.string(what)
         return self.name(what)
 
     def string(self, what: str = "a string in quotes") -> str:
-        """Consume a quoted string and return its value; `what` describes it in the ParseError."""
+        """Consume a quoted string and return the string's value.
+
+        Raises:
+            ParseError: the next token is not a quoted string; the message asks for `what`.
+        """
         if self.token.kind != "string":
             raise self.expected(what)
         try:
@@ -224,7 +244,7 @@ class Cursor:
         return -int(digits) if negative else int(digits)
 
     def expression(self, *, condition: bool = False, stop: tuple[str, ...] = ()) -> RawExpression:
-        """Consume the tokens of an expression, which is parsed later.
+        """Consume the tokens of an expression; returns its text, which is parsed later.
 
         The expression ends at the end of the line, and outside parentheses before a comma, a
         closing bracket, `{`, a string, `name=`, or one of the tokens `stop`.
@@ -253,7 +273,7 @@ class Cursor:
         return RawExpression(self._text(first, self._index), at, condition)
 
     def _text(self, first: int, end: int) -> str:
-        """The source text from token `first` of the line to the token before `end`."""
+        """The source text of the current line from token `first` to the token before `end`."""
         if end == first + 1:
             return self._tokens[first].text
         line = self._lines[self._line]

@@ -1,6 +1,6 @@
-"""Convert kernel graphs to and from plain data: dicts, lists, strings and numbers, as for JSON.
+"""Convert kernel graphs to and from plain data for JSON: dicts, lists, strings and numbers.
 
-An expression becomes a string, in the syntax of the text form. Keys are the field names of the
+An expression becomes a string in the syntax of the text form. Keys are the field names of the
 classes; a field that has its default value is omitted.
 """
 
@@ -16,10 +16,12 @@ from coordgraph.epilogue import function_text
 from coordgraph.errors import VerifyError
 from coordgraph.frontend import Gemm
 from coordgraph.kernel import JSON, KernelGraph
+from coordgraph.provenance.record import Origin, Part
 from coordgraph.tables import SUMS
 from coordgraph.text.build import build
 from coordgraph.text.collector import paused_collector
-from coordgraph.text.printer import Expressions
+from coordgraph.text.origins import NUMBERED
+from coordgraph.text.printer import Expressions, origins
 from coordgraph.text.raw import (
     MAX_NESTING,
     VERSION,
@@ -28,6 +30,7 @@ from coordgraph.text.raw import (
     RawExpression,
     RawGraph,
     RawOperation,
+    RawOrigin,
     RawParameter,
     RawRecord,
     RawTable,
@@ -55,12 +58,17 @@ _PARTS = (
     "edges",
     "control",
     "log",
+    "origins",
 )
 
 
 @JSON.implement
-def to_json(graph: KernelGraph) -> dict[str, Any]:
-    """The graph as plain data, which `from_json` reads back.
+def to_json(graph: KernelGraph, *, provenance: bool = False) -> dict[str, Any]:
+    """Convert a graph to plain data, which `from_json` reads back.
+
+    Args:
+        graph: the graph.
+        provenance: whether to also write the origin of each record that passes made or changed.
 
     Raises:
         VerifyError: plain data cannot express part of the graph, such as an operation nested too
@@ -105,7 +113,15 @@ def to_json(graph: KernelGraph) -> dict[str, Any]:
         "edges": [{"kind": e.kind, **write.record(e)} for e in graph.coordinates.edges],
         "control": write.operation(graph.control.root),
         "log": list(graph.log),
+        **({"origins": [_origin(*each) for each in origins(graph)]} if provenance else {}),
     }
+
+
+def _origin(part: Part, key: str | int, origin: Origin) -> dict[str, Any]:
+    found: dict[str, Any] = {"part": part.value, "key": key, "made": origin.made}
+    if origin.sources:
+        found["sources"] = list(origin.sources)
+    return found | ({"changed": list(origin.changed)} if origin.changed else {})
 
 
 class _Writer:
@@ -156,7 +172,7 @@ def from_json(data: Mapping[str, Any]) -> KernelGraph:
 
     Raises:
         VerifyError: the data is malformed, names something unknown, or breaks a rule of the graph;
-            the message starts with the path of the value, such as `dimensions[3].size`.
+            the message starts with the path of the wrong value, such as `dimensions[3].size`.
     """
     with paused_collector():
         return build(_read_graph(data, Path("")))
@@ -187,7 +203,20 @@ def _read_graph(data: Any, at: Path) -> RawGraph:
     if "control" in top:
         raw.root = _read_operation(top["control"], at / "control", 0)
     raw.log = [_string(v, here) for here, v in _items(top, at, "log")]
+    raw.origins = [_read_origin(v, here) for here, v in _items(top, at, "origins")]
     return raw
+
+
+def _read_origin(item: Any, at: Path) -> RawOrigin:
+    entry = _only(item, at, "part", "key", "made", "sources", "changed")
+    part, key = _string(entry.get("part"), at / "part"), entry.get("key")
+    read = _number if part in NUMBERED else _string
+    sources, changed = (
+        tuple(_string(v, here) for here, v in _items(entry, at, name))
+        for name in ("sources", "changed")
+    )
+    origin = Origin(_string(entry.get("made"), at / "made"), sources, changed)
+    return RawOrigin(part, read(key, at / "key"), at, origin)
 
 
 def _read_symbols(value: Any, at: Path) -> list[tuple[str, bool, Where]]:
@@ -334,7 +363,7 @@ def _only(value: Any, at: Path, *names: str) -> Mapping[str, Any]:
 
 
 def _items(entry: Mapping[str, Any], at: Path, name: str) -> list[tuple[Path, Any]]:
-    """The items of the list `entry[name]`, each with its path; an absent list is empty."""
+    """The items of the list `entry[name]`, each with its path; none if the list is absent."""
     here, value = (at / name if name else at), entry.get(name, [])
     if not isinstance(value, list | tuple):
         raise here.error(f"needs a list, not {type(value).__name__}")

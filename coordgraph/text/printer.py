@@ -9,32 +9,70 @@ from sympy import sympify
 from sympy.core.basic import Basic
 
 from coordgraph.control.operations import Operation
+from coordgraph.coordinates.dimensions import Dimension
+from coordgraph.coordinates.edges import Edge
 from coordgraph.epilogue import function_text
 from coordgraph.errors import VerifyError
 from coordgraph.integers import to_text
 from coordgraph.integers.text import MAX_DIGITS
 from coordgraph.kernel import TEXT, KernelGraph
+from coordgraph.parameters import Assumption, Parameter
+from coordgraph.provenance.record import PROBLEM, Origin, Part
+from coordgraph.tables import Table
+from coordgraph.tensors import Tensor
 from coordgraph.text.lexer import quote, word
 from coordgraph.text.raw import MAX_NESTING, VERSION
 from coordgraph.text.shapes import Kind, Shape, record_fields
 from coordgraph.text.symbols import free_symbols
 
-__all__ = ["Expressions", "print_graph"]
+__all__ = ["Expressions", "RecordPrinter", "origins", "print_graph"]
 
 
 @TEXT.implement
-def print_graph(graph: KernelGraph) -> str:
+def print_graph(graph: KernelGraph, *, provenance: bool = False) -> str:
     """The text form of a graph, which `parse_graph` reads back.
+
+    Args:
+        graph: the graph.
+        provenance: whether to also print the origin of each record that passes made or changed.
 
     Raises:
         VerifyError: the text form cannot express part of the graph, such as an operation nested
             too deep, or an expression or field of an unknown type.
     """
-    return "\n".join(_Printer().lines(graph)) + "\n"
+    lines = [*RecordPrinter().lines(graph)]
+    if provenance:
+        lines += origin_lines(graph)
+    return "\n".join(lines) + "\n"
+
+
+def origins(graph: KernelGraph) -> Iterator[tuple[Part, str | int, Origin]]:
+    """The origins to write, with the part and the key of each record.
+
+    The key of an edge is its position among the edges, that of an operation its id. A record that
+    was there before the first pass and did not change is left out.
+    """
+    positions = {edge: i for i, edge in enumerate(graph.coordinates.edges)}
+    for part, key in graph.provenance:
+        origin = graph.provenance[part, key]
+        if origin != Origin(PROBLEM):
+            yield part, positions[key] if isinstance(key, Edge) else key, origin
+
+
+def origin_lines(graph: KernelGraph) -> Iterator[str]:
+    """The statements `origin` of a graph."""
+    for part, key, origin in origins(graph):
+        name = word(key) if isinstance(key, str) else str(key)
+        line = f"origin {part.value} {name} {quote(origin.made)}"
+        if origin.sources:
+            line += f" from {', '.join(map(quote, origin.sources))}"
+        if origin.changed:
+            line += f" changed {', '.join(map(quote, origin.changed))}"
+        yield line
 
 
 class Expressions:
-    """Prints expressions, with a cache of those printed before."""
+    """Prints expressions and caches their texts, so that equal expressions are printed once."""
 
     def __init__(self) -> None:
         self._texts: dict[Basic, str] = {}
@@ -56,43 +94,68 @@ class Expressions:
         return text
 
 
-class _Printer:
+class RecordPrinter:
+    """Prints the records of a graph, each as one line of the text form."""
+
     def __init__(self) -> None:
         self._expression = Expressions()
 
     def lines(self, graph: KernelGraph) -> Iterator[str]:
+        """All lines of a graph."""
         yield f"coordgraph {VERSION}"
         yield "gemm" + self._fields(graph.gemm)
         yield f"level {word(graph.level)}"
         for symbol in free_symbols(graph):
             yield f"symbol {symbol.name} {'positive' if symbol.is_positive else 'nonnegative'}"
-        for p in graph.parameters.items:
-            value = "" if p.value is None else f" = {self._expression(p.value)}"
-            note = f" {quote(p.note)}" if p.note else ""
-            yield f"param {p.name} in {p.minimum}..{p.maximum}{value}{note}"
-        for known in graph.parameters.tables:
-            step = "" if known.step is None else f" {known.rule} {self._expression(known.step)}"
-            note = f" {quote(known.note)}" if known.note else ""
-            length, most = self._expression(known.length), self._expression(known.maximum)
-            yield f"table {known.name} [{length}] <= {most}{step}{note}"
-        for a in graph.parameters.assumptions:
-            yield f"assume {self._expression(a.expr)} <= {a.maximum}"
-        for t in graph.tensors:
-            shape = ", ".join(map(self._expression, t.shape))
-            strides = ", ".join(map(self._expression, t.strides or ()))
-            last = f" strides [{strides}]" if strides else ""
-            yield f"tensor {word(t.name)} {word(t.dtype)} [{shape}] {t.role.value}{last}"
-        for d in graph.coordinates:
-            note = f" {quote(d.note)}" if d.note else ""
-            yield f"dim {word(d.id)}: {d.kind}{self._fields(d, ('id', 'note'))}{note}"
-        for e in graph.coordinates.edges:
-            sides = f"{_words(e.upstream)} -> {_words(e.downstream)}"
-            yield f"edge {e.kind} {sides}{self._fields(e, ('upstream', 'downstream'))}"
+        yield from map(self.parameter, graph.parameters.items)
+        yield from map(self.table, graph.parameters.tables)
+        yield from map(self.assumption, graph.parameters.assumptions)
+        yield from map(self.tensor, graph.tensors)
+        yield from map(self.dimension, graph.coordinates)
+        yield from map(self.edge, graph.coordinates.edges)
         yield "control {"
         yield from self._operation(graph.control.root, 1)
         yield "}"
         for entry in graph.log:
             yield f"log {quote(entry)}"
+
+    def parameter(self, p: Parameter) -> str:
+        """The line of a launch parameter."""
+        value = "" if p.value is None else f" = {self._expression(p.value)}"
+        note = f" {quote(p.note)}" if p.note else ""
+        return f"param {p.name} in {p.minimum}..{p.maximum}{value}{note}"
+
+    def table(self, known: Table) -> str:
+        """The line of a table."""
+        step = "" if known.step is None else f" {known.rule} {self._expression(known.step)}"
+        note = f" {quote(known.note)}" if known.note else ""
+        length, most = self._expression(known.length), self._expression(known.maximum)
+        return f"table {known.name} [{length}] <= {most}{step}{note}"
+
+    def assumption(self, a: Assumption) -> str:
+        """The line of an assumption about launch parameters."""
+        return f"assume {self._expression(a.expr)} <= {a.maximum}"
+
+    def tensor(self, t: Tensor) -> str:
+        """The line of a tensor."""
+        shape = ", ".join(map(self._expression, t.shape))
+        strides = ", ".join(map(self._expression, t.strides or ()))
+        last = f" strides [{strides}]" if strides else ""
+        return f"tensor {word(t.name)} {word(t.dtype)} [{shape}] {t.role.value}{last}"
+
+    def dimension(self, d: Dimension) -> str:
+        """The line of a dimension."""
+        note = f" {quote(d.note)}" if d.note else ""
+        return f"dim {word(d.id)}: {d.kind}{self._fields(d, ('id', 'note'))}{note}"
+
+    def edge(self, e: Edge) -> str:
+        """The line of an edge."""
+        sides = f"{_words(e.upstream)} -> {_words(e.downstream)}"
+        return f"edge {e.kind} {sides}{self._fields(e, ('upstream', 'downstream'))}"
+
+    def operation(self, op: Operation) -> str:
+        """The line of an operation, without the operations in its bodies."""
+        return op.kind + self._fields(op, op.BODIES)
 
     def _operation(self, op: Operation, depth: int) -> Iterator[str]:
         if depth > MAX_NESTING + 1:
@@ -100,10 +163,10 @@ class _Printer:
                 f"operations nest more than {MAX_NESTING} levels deep; use fewer levels"
             )
         indent = "  " * depth
-        line = indent + op.kind + self._fields(op, op.BODIES)
+        line = indent + self.operation(op)
         bodies: dict[str, tuple[Operation, ...]] = {n: getattr(op, n) for n in op.BODIES}
         for position, (name, body) in enumerate(bodies.items()):
-            # Omit an empty body, except a first body that is followed by one that is not empty.
+            # Omit an empty body, unless it is the first body and a later body is not empty.
             if not body and (position or not any(bodies.values())):
                 continue
             title = "" if position == 0 else f" {'else' if name == 'orelse' else name}"
@@ -114,7 +177,10 @@ class _Printer:
         yield line
 
     def _fields(self, record: Any, without: tuple[str, ...] = ()) -> str:
-        """The text ` name=value` of every field whose value differs from its default."""
+        """The text ` name=value` of all fields with other values than their defaults.
+
+        Fields in `without` are left out.
+        """
         text = ""
         for spec in record_fields(type(record), without=without):
             value = getattr(record, spec.name)

@@ -1,8 +1,8 @@
-"""Unresolved records of a graph that is being read.
+"""Unresolved records of a kernel graph that is being read: names are not looked up yet.
 
-The readers of the text form and of plain data produce these records; `build` resolves their names
-and makes the graph. Names are resolved last because an expression may name a parameter, a dimension
-or an assigned value that is defined later in the text.
+The readers of the text form and of plain data produce these records; `coordgraph.text.build`
+resolves names and makes the graph. Names are resolved last because an expression may name a
+parameter, a dimension or an assigned value that is defined later in the text.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from coordgraph.epilogue import EpilogueFunction, parse_function
 from coordgraph.errors import CoordGraphError, VerifyError
+from coordgraph.provenance.record import Origin
 
 __all__ = [
     "MAX_NESTING",
@@ -23,6 +24,7 @@ __all__ = [
     "RawExpression",
     "RawGraph",
     "RawOperation",
+    "RawOrigin",
     "RawParameter",
     "RawRecord",
     "RawTable",
@@ -33,20 +35,20 @@ __all__ = [
 ]
 
 VERSION = 1
-"""The version of the text form and of plain data; incremented when older readers would fail."""
+"""The version of the text form and of plain data, which changes if older readers would fail."""
 MAX_NESTING = 100
-"""How many levels deep operations may nest; low enough not to exhaust Python's stack."""
+"""The largest number of levels to which operations may nest; more could exhaust Python's stack."""
 
 
 class Where(Protocol):
-    """Protocol: a position in the input, for error messages."""
+    """Protocol of positions in the input (a text or plain data), for error messages."""
 
     def error(self, message: str, column: int = 0) -> CoordGraphError:
-        """An error that names this position, moved right by `column` characters."""
+        """An error whose message names this position, plus `column` characters to the right."""
         ...
 
     def after(self, tokens: int) -> Where:
-        """The position `tokens` tokens further on the line; the same one in plain data."""
+        """The position `tokens` tokens further on the line; in plain data, this position itself."""
         ...
 
 
@@ -66,13 +68,13 @@ class Path:
         return self
 
     def error(self, message: str, column: int = 0) -> VerifyError:
-        """A `VerifyError` whose message starts with the path."""
+        """A `VerifyError` whose message starts with this path; plain data has no columns."""
         return VerifyError(f"{self.name or 'graph'}: {message}")
 
 
 @dataclass(slots=True)
 class RawExpression:
-    """The unparsed text of an integer expression, or of a condition if `condition` is True."""
+    """The text of an expression before parsing; `condition` is True if it must be a condition."""
 
     text: str
     at: Where
@@ -81,25 +83,25 @@ class RawExpression:
 
 @dataclass(slots=True)
 class RawRecord:
-    """A dimension, an edge or the problem as it was read: its class and its fields' values."""
+    """A dimension, an edge or the problem before names are resolved: its class and field values."""
 
     cls: type[Any]
     at: Where
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     places: dict[str, Where] = field(default_factory=dict[str, Where])
-    """By field, the position in the input of the dimension id that it holds, or of the first."""
+    """By field name, the position in the input of the field's first dimension id."""
 
 
 @dataclass(slots=True)
 class RawOperation(RawRecord):
-    """An operation as it was read, with its bodies by field name."""
+    """An operation before names are resolved, with the operations of its bodies by field name."""
 
     bodies: dict[str, list[RawOperation]] = field(default_factory=dict[str, list["RawOperation"]])
 
 
 @dataclass(slots=True)
 class RawParameter:
-    """A parameter as it was read: `param name in minimum..maximum = value "note"`."""
+    """A parameter before names are resolved: `param name in minimum..maximum = value "note"`."""
 
     name: str
     at: Where
@@ -111,7 +113,7 @@ class RawParameter:
 
 @dataclass(slots=True)
 class RawTable:
-    """A table as it was read: `table name [length] <= maximum rule step "note"`."""
+    """A table before names are resolved: `table name [length] <= maximum rule step "note"`."""
 
     name: str
     at: Where
@@ -124,7 +126,7 @@ class RawTable:
 
 @dataclass(slots=True)
 class RawAssumption:
-    """An assumption as it was read: `assume expr <= maximum`."""
+    """An assumption before names are resolved: `assume expr <= maximum`."""
 
     expr: RawExpression
     maximum: int
@@ -132,7 +134,7 @@ class RawAssumption:
 
 @dataclass(slots=True)
 class RawTensor:
-    """A tensor argument as it was read: name, element type, shape, role and strides."""
+    """A tensor before names are resolved: name, element type, shape, role and strides."""
 
     name: str
     at: Where
@@ -145,14 +147,15 @@ class RawTensor:
 
 @dataclass(slots=True)
 class RawGraph:
-    """All records of a graph in the order of the input; `end` is the position after the last."""
+    """All records of a graph, in input order; `end` is the position after the last record."""
 
     end: Where
     gemm: RawRecord | None = None
     level: str = "problem"
     level_at: Where | None = None
     symbols: list[tuple[str, bool, Where]] = field(default_factory=list[tuple[str, bool, Where]])
-    """Declared symbols: the name, True if it is positive (else non-negative), the position."""
+    """Symbols that `symbol` lines declare, as (name, is positive, position); others are
+    non-negative."""
     parameters: list[RawParameter] = field(default_factory=list[RawParameter])
     tables: list[RawTable] = field(default_factory=list[RawTable])
     assumptions: list[RawAssumption] = field(default_factory=list[RawAssumption])
@@ -161,10 +164,24 @@ class RawGraph:
     edges: list[RawRecord] = field(default_factory=list[RawRecord])
     root: RawOperation | None = None
     log: list[str] = field(default_factory=list[str])
+    origins: list[RawOrigin] = field(default_factory=list["RawOrigin"])
+
+
+@dataclass(slots=True)
+class RawOrigin:
+    """The origin of a record as it was read: the part, the key of the record, and its position."""
+
+    part: str
+    key: str | int
+    at: Where
+    origin: Origin
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: similar known words, or all if at most 12."""
+    """The end of an error message about an unknown word: similar known words.
+
+    If at most 12 words are known, it lists all of them.
+    """
     names = list(known)
     if close := get_close_matches(word, names, n=3):
         return f"; did you mean {' or '.join(map(repr, close))}?"
@@ -172,7 +189,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def function_at(text: str, at: Where) -> EpilogueFunction:
-    """Parse the text of an epilogue function; errors name its position `at` in the input."""
+    """Parse the text of an epilogue function; messages of errors name the text's position `at`."""
     try:
         return parse_function(text)
     except VerifyError as error:

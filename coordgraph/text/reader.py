@@ -1,4 +1,4 @@
-"""Parse the statements of a graph's text form."""
+"""Parse the text form of a kernel graph, statement by statement."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
 from coordgraph.frontend import Gemm
 from coordgraph.kernel import KernelGraph
+from coordgraph.provenance.record import Origin
 from coordgraph.tables import RULES, SUMS
 from coordgraph.text.build import build
 from coordgraph.text.collector import paused_collector
 from coordgraph.text.lexer import Cursor, Place
+from coordgraph.text.origins import NUMBERED
 from coordgraph.text.raw import (
     MAX_NESTING,
     VERSION,
     RawAssumption,
     RawGraph,
     RawOperation,
+    RawOrigin,
     RawParameter,
     RawRecord,
     RawTable,
@@ -34,7 +37,7 @@ __all__ = ["parse_graph"]
 
 T = TypeVar("T")
 ELSE = {"else": "orelse"}
-"""Keywords of the text form that differ from the field they fill: `else` is the body `orelse`."""
+"""Keywords of the text form whose body has another field name: `else` is the body `orelse`."""
 
 
 def parse_graph(text: str) -> KernelGraph:
@@ -44,7 +47,7 @@ def parse_graph(text: str) -> KernelGraph:
 
     Raises:
         ParseError: the text is malformed, names something unknown, or breaks a rule of the graph;
-            the message has the line and the column.
+            the message names the line and the column.
         VerifyError: the edges form a cycle, or `text` is not a string.
     """
     with paused_collector():
@@ -67,10 +70,11 @@ class _Reader:
             "edge": self._edge,
             "control": self._control,
             "log": self._log,
+            "origin": self._origin,
         }
 
     def graph(self) -> RawGraph:
-        """Parse the whole text into unresolved records."""
+        """Parse the whole text into unresolved records of a graph."""
         c = self.cursor
         c.skip_lines()
         if c.token.text != "coordgraph":
@@ -188,6 +192,19 @@ class _Reader:
     def _log(self, at: Place) -> None:
         self.raw.log.append(self.cursor.string())
 
+    def _origin(self, at: Place) -> None:
+        c, at = self.cursor, self.cursor.place()
+        part = c.name("the part of the graph, such as dimension")
+        key = c.integer() if part in NUMBERED else c.word("the name of the record")
+        made = c.string("the pass that made it, in quotes")
+        lists: dict[str, tuple[str, ...]] = {"from": (), "changed": ()}
+        for name in lists:
+            if c.token.text == name:
+                c.advance()
+                lists[name] = tuple(self._listed(c.string))
+        origin = Origin(made, lists["from"], lists["changed"])
+        self.raw.origins.append(RawOrigin(part, key, at, origin))
+
     def _control(self, at: Place) -> None:
         if self.raw.root is not None:
             raise self.cursor.error("there is a 'control' block already; remove one of them", at)
@@ -199,7 +216,7 @@ class _Reader:
         self.raw.root = operations[0]
 
     def _body(self, depth: int) -> list[RawOperation]:
-        """Parse the operations between braces."""
+        """Parse the operations of a body in braces; `depth` is the nesting level of the body."""
         c = self.cursor
         if depth > MAX_NESTING:
             raise c.error(f"operations nest more than {MAX_NESTING} levels deep; use fewer levels")
@@ -229,7 +246,7 @@ class _Reader:
         return raw
 
     def _further_bodies(self, raw: RawOperation, depth: int) -> None:
-        """Parse the bodies after the first one of an operation, such as `else { … }`."""
+        """Parse further bodies of an operation after the first body, such as `else { … }`."""
         c = self.cursor
         while c.token.kind == "name":
             at, written = c.place(), c.advance().text
@@ -248,7 +265,7 @@ class _Reader:
         return registry[name]
 
     def _fields(self, raw: RawRecord, without: tuple[str, ...] = ()) -> None:
-        """Parse `name=value` pairs into `raw`; a quoted string after them is the `note` field."""
+        """Parse `name=value` pairs as fields of `raw`; a string after the pairs is its note."""
         c, binding = self.cursor, getattr(raw.cls, "ROLES", ())
         known = field_shapes(raw.cls, without)
         while c.token.kind == "name" and c.after.text == "=":
@@ -304,7 +321,7 @@ class _Reader:
         return tuple(values)
 
     def _listed(self, read: Callable[[], T]) -> list[T]:
-        """Parse one or more items, each by `read`, separated by commas."""
+        """Parse one or more items that are separated by commas; `read` parses one item."""
         items = [read()]
         while self.cursor.take(","):
             items.append(read())

@@ -1,7 +1,7 @@
 """Derive from type hints how the fields of dimensions, edges and operations are written and read.
 
-The text form and plain data both use these shapes, so that a dimension, edge or operation class
-defined outside this library can be written and read as well.
+The text form and plain data both use these shapes. Classes of dimensions, edges and operations that
+are defined outside this library can therefore be written and read, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FieldSpec", "Kind", "Shape", "field_shapes", "record_fields", "requi
 
 
 class Kind(Enum):
-    """The kinds of value that a field may hold; the value is the name for error messages."""
+    """The kinds of values of fields; a member's value is the kind's name in error messages."""
 
     INTEGER = "a whole number"
     STRING = "a word or a string"
@@ -37,12 +37,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Shape:
-    """The type of a field's value.
+    """The type of a field's value, as the text form and plain data see it.
 
     Args:
         kind: the kind of value.
         optional: True if the value may be None.
-        items: the shapes of a tuple's items; of an open tuple, the one shape that all items have.
+        items: the shapes of a tuple's items; for an open tuple, the only shape, which all items
+            have.
         open: True if a tuple may have any number of items.
     """
 
@@ -60,7 +61,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """A field of a dataclass: its name, the shape of its values, and its default if any."""
+    """A field of a dataclass: the field's name, the shape of its values, and any default."""
 
     name: str
     shape: Shape
@@ -68,11 +69,11 @@ class FieldSpec:
 
     @property
     def required(self) -> bool:
-        """True if the field has no default, so that every record must give it a value."""
+        """True if the field has no default, so that the input must give the field a value."""
         return self.default is MISSING
 
     def is_default(self, value: object) -> bool:
-        """True if `value` is the default, type included; such a field is not written."""
+        """True if `value` equals the default and has its type; such a value is not written."""
         return not self.required and type(value) is type(self.default) and value == self.default
 
 
@@ -90,10 +91,10 @@ _COMMON_NAMES = {"Expr": Expr, "Boolean": Boolean, "ClassVar": ClassVar, "Litera
 
 @cache
 def record_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[FieldSpec, ...]:
-    """The fields of a dataclass in order, except those named in `without`.
+    """The fields of a dataclass in order, except fields named in `without`.
 
     Raises:
-        VerifyError: a field has a type that has no written form.
+        VerifyError: the text form and plain data cannot express the type of a field.
     """
     wanted = [f for f in fields(cls) if f.init and f.name not in without]
     hints = _hints(cls)
@@ -111,20 +112,21 @@ def record_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[FieldS
 
 @cache
 def field_shapes(cls: type[Any], without: tuple[str, ...] = ()) -> Mapping[str, Shape]:
-    """By field name, the shapes of a dataclass's fields, except those named in `without`."""
+    """The shapes of a dataclass's fields, by field name, except fields named in `without`."""
     return {spec.name: spec.shape for spec in record_fields(cls, without)}
 
 
 @cache
 def required_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The names of a dataclass's fields without a default, except those named in `without`."""
+    """The names of a dataclass's fields without a default, except fields named in `without`."""
     return tuple(spec.name for spec in record_fields(cls, without) if spec.required)
 
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
     """The type hints of a dataclass's fields.
 
-    A hint that names something imported only for type checkers becomes None; others still resolve.
+    A hint with a name that is imported only for type checkers becomes None; other hints are
+    resolved.
     """
     try:
         return get_type_hints(cls)

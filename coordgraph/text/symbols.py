@@ -1,8 +1,9 @@
 """Map the names in a written graph to sympy symbols.
 
 A parameter has a positive or non-negative symbol. The id of a dimension and the name of an `Assign`
-stand for a non-negative index symbol. A graph under construction may use symbols that none of these
-declares; the text form declares each by a `symbol` line.
+stand for a non-negative index symbol. A graph under construction may use symbols that neither a
+parameter, a dimension nor an `Assign` declares; the text form declares each such symbol by a
+`symbol` line.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["declared_symbols", "free_symbols"]
 
 
 def declared_symbols(graph: KernelGraph) -> dict[str, Symbol]:
-    """By name, the symbols of a graph's parameters, tables, dimensions and `Assign` operations."""
+    """The symbols of a graph's parameters, tables, dimensions and `Assign` operations, by name."""
     table = {p.name: p.symbol for p in graph.parameters.items}
     for known in graph.parameters.tables:
         table |= {symbol.name: symbol for symbol in (known.symbol, known.place)}
@@ -35,7 +36,7 @@ def free_symbols(graph: KernelGraph) -> list[Symbol]:
 
     Raises:
         VerifyError: two symbols have one name, or a symbol was made neither by `index_symbol` nor
-            by `size_symbol`; the text form could not be read back.
+            by `size_symbol`, so that the text form could not be read back.
     """
     table = declared_symbols(graph)
     free: dict[str, Symbol] = {}

@@ -114,7 +114,7 @@ class Measurements:
         return cls(table, seconds, of, chooseable(table, device))
 
     def where(self, chosen: Flag) -> Measurements:
-        """The measurements for which `chosen` is true, with new ids of problems, from 0."""
+        """The measurements for which `chosen` is true; their problems are numbered from 0 again."""
         _, problem = np.unique(self.problem[chosen], return_inverse=True)
         table = self.table.where(chosen)
         return Measurements(table, self.seconds[chosen], problem, self.usable[chosen])

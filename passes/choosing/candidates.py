@@ -149,7 +149,7 @@ def crowded(table: Table, device: Constants) -> Flag:
 def unusual(table: Table) -> Flag:
     """For each plan, whether it is of a kind that the cost model never prefers.
 
-    Such plans are only measured.
+    Such plans are candidates only in benchmarks that measure them.
     """
     streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
     evenly = streamed & (table.workgroups % Shape(table).tiles == 0)
@@ -162,7 +162,7 @@ def unusual(table: Table) -> Flag:
 def chooseable(table: Table, device: Constants) -> Flag:
     """For each plan, whether `codegen.matmul` may choose it.
 
-    It may if none of `slow`, `crowded` and `unusual` is true.
+    A plan may be chosen if none of `slow`, `crowded` and `unusual` is true for it.
     """
     return ~(slow(table) | crowded(table, device) | unusual(table))
 
@@ -306,8 +306,8 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if counter.fixup == "none" and not cut.each:
-            # a data-parallel schedule must be persistent here, so it is tried with
-            # every tiling
+            # Only the persistent data-parallel schedule takes this problem, so it suits every
+            # tiling.
             suits = np.ones_like(tried)
         yield Kind(schedule, tried & suits, cut.slots)
         if counter.all_streamed and cut.counted:
@@ -340,9 +340,10 @@ def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
 def _divisible(cut: Tiled) -> Flag:
     """For each tiling, whether tiles may be divided along k among workgroups.
 
-    They may not if groups have their own k. Workgroups would get equal numbers of iterations, but a
-    workgroup with short groups would finish many more tiles than others, and the cost model does
-    not know how many. Such plans were measured to be up to three times as slow as others.
+    Tiles may not be divided if groups have their own k. Workgroups would get equal numbers of
+    iterations, but a workgroup with short groups would finish many more tiles than others, and the
+    cost model does not know how many. Such plans were measured to be up to three times as slow as
+    others.
     """
     return cut.even & (cut.depth >= LEAST_DEPTH) & (cut.held <= MOST_SUMS_STREAMED)
 
@@ -363,7 +364,7 @@ def _unusual(cut: Tiled) -> Iterator[Kind]:
         yield Kind(replace(schedule, least_segment=SLIVER), some & deep, slots)
         if isinstance(schedule, HybridStreamK):
             yield Kind(schedule, some & (2 * cut.rest < slots), slots)
-        # If a tile has only two partial sums, all reductions do the same: they add one to the
+        # If a tile has only two partial sums, every kind of reduction adds one partial sum to the
         # other.
         several_pieces = some & (2 * streamed < slots)
         yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)

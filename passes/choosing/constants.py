@@ -85,9 +85,9 @@ class Constants:
             reduction, and bytes of partial sums per second.
         sum_seconds, sum_rate: latency and bytes per second of sums over a cluster whose CTAs divide
             k.
-        power_flops, power_shared, power_l2, power_dram: multiplications' operations, and bytes of
-            shared memory, L2 cache and memory, per second at the power limit if nothing else
-            consumed power.
+        power_flops, power_shared, power_l2, power_dram: arithmetic operations per second, and bytes
+            per second of shared memory, L2 cache and memory, that alone would reach the power
+            limit.
         sharpness: degree of the norm that approximates the maximum of the main loop's time and its
             lower bounds.
         evenness: degree of the norm that approximates the maximum of the resources' times in one

@@ -180,7 +180,7 @@ def _main(choice: Choice) -> float:
 def _cells(choice: Choice) -> list[str]:
     """The total of a plan and its terms as text.
 
-    They are rounded so that the shown summands add up to the shown total.
+    The terms are rounded so that the shown summands add up to the shown total.
     """
     digits = 1 if choice.seconds * MICRO < 1000 else 0
 

@@ -13,7 +13,7 @@ GPU_TILES, ROWS = ((128, 128), (64, 64)), 2
 """GPU_TILES: rows and columns of output tiles that are tried, the largest first. ROWS: number of k
 tiles in 128 bytes of A or B, so that a tile's extent along k is 64 bytes."""
 DEEP = 16
-"""Number of k tiles from which a problem's output tiles are divided along k."""
+"""Smallest number of k tiles of an output tile for which `instructions_plan` divides it along k."""
 
 
 def host_plan(m: int, n: int, k: int) -> Plan:
@@ -32,8 +32,9 @@ def instructions_plan(
 ) -> Plan:
     """The plan for mma.sync: on GPUs before Hopper, and for operands that TMA's alignment excludes.
 
-    It has the largest tile of `GPU_TILES` of which there is at least one for every SM. If there is
-    none, tiles are divided along k by Stream-K if k is large; else the tile is the smallest one.
+    The plan has the largest tile of `GPU_TILES` that gives every SM at least one output tile. If no
+    tile does, tiles are divided along k by Stream-K if k is large; else the plan has the smallest
+    tile.
 
     Args:
         m, n, k: extents of the problem.

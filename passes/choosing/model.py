@@ -90,8 +90,8 @@ class Part:
 class Counts:
     """Work counts of the plans in a table: what the cost model needs besides a device's constants.
 
-    They depend on the device only by its number of resident workgroups, so a fit of the other
-    constants computes them once.
+    Work counts depend on the device only by its number of resident workgroups, so a fit of the
+    other constants computes them once.
     """
 
     def __init__(self, table: Table, device: Constants) -> None:

@@ -126,7 +126,7 @@ class Plan:
     def lowering(self) -> Pass:
         """The lowering pass with the plan's options, for launches without C.
 
-        Its class is that of the first registered lowering that has options for clusters and
+        The pass's class is that of the first registered lowering that has options for clusters and
         consumers.
         """
         architecture, lowering = first_with(*CLUSTER_OPTIONS, "consumers", "reads_c")

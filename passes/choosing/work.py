@@ -77,8 +77,8 @@ class Work:
     def apart(self) -> Flag:
         """Whether workgroups are at different k of their tiles at the same time.
 
-        They are not if no tile is divided along k, or if each workgroup has an equal part of a
-        tile.
+        All workgroups are at the same k if no tile is divided along k, or if each workgroup
+        computes an equal part of a tile.
         """
         counts = self.counts
         together = (counts.shortest == 0) | (counts.shortest == counts.streamed)
@@ -87,9 +87,9 @@ class Work:
     def utilisation(self, t: Table, tiles: Column) -> Column:
         """The share of the workgroups' time that is used: 1 if all have equally much work.
 
-        It is the number of all iterations, divided by those that all workgroups could do in the
-        time of the one with most work. An iteration on a small tile counts by its share of the
-        macro tile's area.
+        The share is the number of all iterations, divided by the number that all workgroups could
+        do in the time of the workgroup with most work. An iteration on a small tile counts by its
+        share of the macro tile's area.
 
         Args:
             t: problems and plans.

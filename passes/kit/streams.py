@@ -239,7 +239,7 @@ class Stream:
         ranges = graph.ranges(e.parameters.ranges())
         left = mine.symbol - behind
         # In every segment the last iteration is at least 0, and the first lies before the end
-        # of the share. So `maximum` and `minimum` change no value: they make bounds provable.
+        # of the share. So `maximum` and `minimum` change no value; they make bounds provable.
         last = maximum(left - 1, Integer(0))
         (k_last,) = graph.reverse({**at, TILE: last}, [self.work.loop.dim], ranges)
         # A segment ends where the next one begins, and begins at iteration 0 of its tile unless the

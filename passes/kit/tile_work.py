@@ -30,7 +30,7 @@ def accumulation_loop(graph: KernelGraph) -> For:
 def depth_is_data(graph: KernelGraph) -> bool:
     """Whether output tiles differ in their number of k tiles, which a table gives at run time.
 
-    This is so if groups have their own k.
+    The result is True if groups have their own k.
     """
     return graph.coordinates[accumulation_loop(graph).dim].size is None
 
@@ -72,7 +72,8 @@ class TileWork:
     def whole(self, dim: str = "") -> Body:
         """Operations on a whole output tile.
 
-        Its main loop runs over the dimension `dim`; if that is empty, over the k tiles.
+        The main loop of the tile runs over the dimension `dim`; if `dim` is empty, over the k
+        tiles.
         """
         loop = self.accumulate(dim, self.depth) if dim else self.loop
         return self._located((*self.before, loop, *self.after))
@@ -81,7 +82,7 @@ class TileWork:
     def depth(self) -> Expr:
         """Number of main loop iterations of an output tile.
 
-        It may depend on coordinates in `located`.
+        The number may depend on coordinates in `located`.
         """
         return self.loop.stop
 

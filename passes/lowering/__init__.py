@@ -1,7 +1,7 @@
 """Lowering passes: turn a scheduled kernel graph into the operations of one thread of a machine.
 
-There are three: `LowerToHost` for CPUs, `LowerToTensorCores` for `mma.sync` (sm_80 and later) and
-`LowerToHopper` for `wgmma` (sm_90a).
+There are three lowering passes: `LowerToHost` for CPUs, `LowerToTensorCores` for `mma.sync` (sm_80
+and later) and `LowerToHopper` for `wgmma` (sm_90a).
 """
 
 from passes.lowering.architectures import ARCHITECTURES, Architecture, Lowering, architecture_of

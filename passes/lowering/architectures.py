@@ -35,9 +35,10 @@ __all__ = [
 ]
 
 ALIGNED_BYTES = 16
-"""The largest alignment in bytes that a lowering needs: that of TMA and of 16-byte cp.async."""
+"""The largest alignment, in bytes, that a lowering needs: TMA and 16-byte cp.async need 16."""
 OLDEST, REASON = 80, "cp.async and bf16 mma need sm_80 or later"
-"""The oldest supported compute capability, times ten, and the reason that error messages give."""
+"""OLDEST: the lowest supported compute capability, times ten. REASON: why older GPUs are not
+supported, as error messages say it."""
 
 
 class Vectors(NamedTuple):
@@ -47,11 +48,13 @@ class Vectors(NamedTuple):
         a: elements of A in one access.
         b: elements of B in one access.
         d: elements of C, and of D, in one access.
+        operands: elements of the epilogue's operands that vary along rows of D, in one access.
     """
 
     a: int = 0
     b: int = 0
     d: int = 0
+    operands: int = 0
 
     @classmethod
     def widest(cls, gemm: GemmProblem) -> Vectors:
@@ -61,7 +64,7 @@ class Vectors(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """The alignment of the tensors of a call, by which a `Lowering` is selected.
+    """The alignment of the tensors of a call, which decides which lowerings can multiply them.
 
     Args:
         vectors: how many elements one access of each tensor may move; each tensor's address and
@@ -75,7 +78,9 @@ class Alignment(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """One of the programs that a kernel is compiled to; a call's alignment selects one of them.
+    """One of the compiled programs of a kernel.
+
+    The alignment of a call's tensors, and whether the call passes C, select the program.
 
     Args:
         vectors: how many elements of each tensor one access moves.
@@ -95,13 +100,14 @@ class Lowering(ABC):
     instructions: ClassVar[str]
     """The multiply instruction's name in PTX, such as `mma.sync`; also the lowering's name."""
     copies: ClassVar[str] = ""
-    """The name of what copies A and B to shared memory, such as `cp.async`; '' leaves it out."""
+    """The mechanism that copies A and B to shared memory, such as `cp.async`, for reports; '' if
+    reports do not name it."""
     kind: ClassVar[type[Pass]]
     """The class of the lowering pass. `codegen.compile(…, lowering=…)` takes an instance of it."""
     alignment: ClassVar[int] = 1
     """The alignment in bytes that addresses and strides of A and B must have."""
     values: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """For each string option of the pass, by its name: the values that are allowed."""
+    """The allowed values of each string option of the pass, by the option's name."""
 
     @abstractmethod
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
@@ -114,15 +120,15 @@ class Lowering(ABC):
 
     @abstractmethod
     def configured(self, options: Pass, variant: Variant) -> Pass:
-        """The pass `options`, with the fields replaced that select the program `variant`."""
+        """The lowering pass `options`, with its fields replaced by those of `variant`."""
 
     @property
     def family(self) -> str:
-        """What multiplies and what copies, for reports: `wgmma + TMA`."""
+        """The multiply instruction and the copy mechanism, for reports, such as `wgmma + TMA`."""
         return f"{self.instructions} + {self.copies}" if self.copies else self.instructions
 
     def options(self, architecture: str, **given: Any) -> Pass:
-        """The pass for an architecture, with the `given` options and defaults for all others."""
+        """The lowering pass for `architecture`, with `given` options and defaults for others."""
         return self.kind(**{"architecture": architecture, **given})  # type: ignore[call-arg]
 
     def has(self, *names: str) -> bool:
@@ -130,7 +136,7 @@ class Lowering(ABC):
         return {f.name for f in fields(self.kind)} >= set(names)
 
     def why_not_aligned(self, alignment: int) -> str | None:
-        """Why this lowering cannot multiply A and B, aligned to `alignment` bytes, or None."""
+        """Why this lowering cannot multiply A and B aligned to `alignment` bytes, or None."""
         if alignment >= self.alignment:
             return None
         return f"rows or addresses of A and B are no multiples of {self.alignment} bytes"
@@ -151,7 +157,7 @@ class Architecture:
             `vector` (sm_90 and later; PTX ISA, "red") or `scalar`.
         ptx: the PTX version of the generated code, times ten: 80 for 8.0.
         exact: whether the code runs on this compute capability only, as code for sm_90a does.
-        isa: the architecture name that LLVM and ptxas are given; '' means `name`.
+        isa: the architecture name that is passed to LLVM and ptxas; '' means `name`.
     """
 
     name: str
@@ -165,7 +171,7 @@ class Architecture:
 
     @property
     def assembled_as(self) -> str:
-        """The architecture name that LLVM and ptxas are given, such as `sm_90a`."""
+        """The architecture name that is passed to LLVM and ptxas, such as `sm_90a`."""
         return self.isa or self.name
 
     def runs_on(self, capability: int) -> bool:
@@ -173,7 +179,7 @@ class Architecture:
         return capability == self.capability if self.exact else capability >= self.capability
 
     def lowering(self, instructions: str = "") -> Lowering:
-        """The lowering named `instructions`; '' is the last one, which takes any alignment.
+        """The lowering named `instructions`; '' means the last one, which takes any alignment.
 
         Raises:
             CodegenError: the architecture has no lowering of that name.
@@ -219,7 +225,15 @@ def register(*architectures: Architecture) -> None:
 
 
 def unregister(name: str) -> None:
-    """Remove an architecture from the registry."""
+    """Remove an architecture from the registry.
+
+    Raises:
+        CodegenError: no architecture has this name.
+    """
+    if name not in ARCHITECTURES:
+        raise CodegenError(
+            f"no architecture is called {name!r}; registered are {', '.join(names())}"
+        )
     del ARCHITECTURES[name]
 
 
@@ -230,7 +244,7 @@ def names() -> tuple[str, ...]:
 
 
 def architecture_of(name: str) -> Architecture:
-    """The registered architecture of this name, such as `sm_80`.
+    """The registered architecture that is called `name`, such as `sm_80`.
 
     Raises:
         CodegenError: no architecture of this name is registered.
@@ -284,7 +298,7 @@ def first_with(*options: str) -> tuple[Architecture, Lowering]:
 
 
 def option_values(name: str) -> tuple[str, ...]:
-    """The values that any lowering of any architecture allows for the string option `name`."""
+    """All values of the string option `name` that some lowering of an architecture allows."""
     found = (
         value
         for architecture in ARCHITECTURES.values()

@@ -1,4 +1,4 @@
-"""Lowered control that all machines share: loops over registers, epilogues, fix-up of partials."""
+"""Operations that lowerings for all machines share: register loops, epilogues, fix-up."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ __all__ = [
 
 
 NOTHING = "nothing is multiplied in this graph, so there is nothing to lower; start from Gemm.graph"
-"""The reason why a graph without a `MultiplyAccumulate` cannot be lowered."""
+"""The error message for a graph without a `MultiplyAccumulate`, which cannot be lowered."""
 
 
 def unrolled(c: CoordinateEditor, dims: tuple[str, ...], *body: Operation) -> Operation:
@@ -66,10 +66,10 @@ def unrolled(c: CoordinateEditor, dims: tuple[str, ...], *body: Operation) -> Op
 
 
 def at(dims: dict[str, int], *body: Operation) -> Operation:
-    """`body` with dimensions set to fixed indices, as to 0 for the first element of a vector.
+    """`body` with coordinates set to fixed indices, such as 0 for the first element of a vector.
 
     Args:
-        dims: the index of each dimension, by the dimension's name.
+        dims: the index of each coordinate, by the coordinate's name.
         body: the operations that are executed at these indices.
     """
     for dim, value in reversed(dims.items()):
@@ -123,7 +123,7 @@ def stages(gemm: GemmProblem, op: Epilogue, absent: Container[str] = ()) -> tupl
 
 
 def read_if(stage: Stage, op: Operation) -> Operation:
-    """`op`, guarded by whether the launch passes the optional operand that `stage` reads."""
+    """`op`, executed only if the launch passes the optional operand that `stage` reads."""
     if not stage.optional:
         return op
     return If(equal(index_symbol(read_of(tensor_of(stage.optional))), 1), (op,))
@@ -145,7 +145,7 @@ def applied(
         gemm: the problem.
         stage: the stage of the epilogue.
         fragment: the name of the accumulator.
-        registers: the unrolled dimensions whose indices select a vector of registers.
+        registers: the unrolled coordinates whose indices select a vector of registers.
         width: registers in a vector.
         absent: tensors of optional operands that no launch of this kernel passes.
     """
@@ -173,12 +173,12 @@ def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None
 
 
 class Accumulator:
-    """Control that zeroes, adds, exchanges and stores an accumulator, vector by vector.
+    """Operations that zero, add to, exchange and store an accumulator, vector by vector.
 
     Args:
         c: the coordinate graph under construction.
-        registers: unrolled dimensions; each combination of their indices is a vector of registers.
-        vector: the dimension along a vector; its size is the number of registers in a vector.
+        registers: unrolled coordinates; each combination of their indices is a vector of registers.
+        vector: the coordinate along a vector; its size is the number of registers in a vector.
         fragment: the name of the accumulator.
         barrier: the barrier among the threads that hold the accumulator.
     """
@@ -189,7 +189,7 @@ class Accumulator:
         registers: tuple[str, ...],
         vector: str,
         fragment: str = ACCUMULATOR,
-        barrier: Barrier = Barrier(),  # noqa: B008 - frozen
+        barrier: Barrier = Barrier(),  # noqa: B008 - Barrier is frozen
     ) -> None:
         self.c = c
         self.registers = registers
@@ -199,7 +199,11 @@ class Accumulator:
         self.barrier = barrier
 
     def _each(self, op: Operation, width: int) -> Operation:
-        """`op` on every vector: whole, if `width` is its size, else one register at a time."""
+        """`op`, executed for all registers of the accumulator, in unrolled loops.
+
+        If vectors have `width` registers, `op` is executed for one vector at a time, else for one
+        register at a time.
+        """
         if width == self.width:
             return unrolled(self.c, self.registers, at({self.vector: 0}, op))
         changes: dict[str, Any] = {"registers": (*self.registers, self.vector), "width": 1}
@@ -234,26 +238,32 @@ class Accumulator:
             width: how many elements of an operand, adjacent in a row of D, one access may read.
             absent: tensors of optional operands that no launch of this kernel passes.
         """
-        body: list[Operation] = []
-        for stage in stages(gemm, op, absent):
-            apply = applied(gemm, stage, self.fragment, self.registers, width, absent)
-            own = width if apply.sources or apply.elements else self.width
-            each = self._each(replace(apply, width=self.width), own)
-            body.append(read_if(stage, each))
-        return tuple(body)
+        return tuple(self.stage(gemm, each, width, absent) for each in stages(gemm, op, absent))
+
+    def stage(
+        self, gemm: GemmProblem, stage: Stage, width: int, absent: Container[str] = ()
+    ) -> Operation:
+        """Apply one stage of an epilogue to every vector of the accumulator.
+
+        The arguments are those of `epilogue`.
+        """
+        apply = applied(gemm, stage, self.fragment, self.registers, width, absent)
+        own = width if apply.sources or apply.elements else self.width
+        return read_if(stage, self._each(replace(apply, width=self.width), own))
 
     def send(self, turn: str = "") -> Body:
         """Store the accumulator in the workspace, then let one thread raise the flag.
 
-        The barrier orders the stores of all threads before that thread's release.
+        The barrier orders the stores of all threads before the release by that thread.
         """
         signal = SignalFlag("flags", turn)
         return (self.store("partials", self.width), self.barrier, leader(signal))
 
     def receive(self, turn: str = "") -> Body:
-        """Wait for the flag, add the partial in the workspace, then clear the flag.
+        """Wait for the flag, add the partial sums in the workspace, then clear the flag.
 
-        One thread acquires for all threads; it clears the flag once all threads have read.
+        One thread acquires the flag for all threads, and clears the flag once all threads have read
+        the partial sums.
         """
         return (
             leader(WaitFlag("flags", turn)),
@@ -278,8 +288,9 @@ class Accumulator:
     def collect(self, op: CollectPartial) -> Body:
         """Wait until all senders have added to the slot, add the slot, and clear slot and flag.
 
-        One thread acquires for all threads. Each thread zeroes what it has read, for the next
-        launch. No workgroup adds to the slot again in this launch, so the flag is cleared at once.
+        One thread acquires the flag for all threads. Each thread zeroes the elements that it has
+        read, for the next launch. No workgroup adds to the slot again in this launch, so the flag
+        is cleared at once.
         """
         wait = (WaitFlag("flags", senders=op.senders), ClearFlag("flags"))
         clear = FillElements("partials", self.width)

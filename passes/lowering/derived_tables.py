@@ -1,4 +1,4 @@
-"""Derived tables on a GPU: each workgroup computes them in shared memory before its first tile.
+"""Derived tables on a GPU: each workgroup computes tables in shared memory before its first tile.
 
 A derived table is a prefix sum or a sort of another table, such as the row offsets of groups. Only
 tables that the kernel reads are computed. One warp computes one table; tables that do not depend on
@@ -23,13 +23,13 @@ from coordgraph.tables import SORTS, SUMS, Table
 __all__ = ["add_tables", "table_bytes"]
 
 ENTRY = "i32"
-"""The type of the entries of a derived table."""
+"""The element type of the entries of a derived table."""
 ENTRY_BYTES = 4
 """Bytes of one entry of a derived table."""
 WARP = 32
 """Threads of a warp."""
 NOTES = {SUMS: "prefix sums", SORTS: "an order"}
-"""The note that diagrams show for a derived table, by the rule that computes the table."""
+"""The note of a derived table in diagrams, by the name of the rule that computes the table."""
 
 
 def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
@@ -48,7 +48,7 @@ def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
             names |= {part} if isinstance(part, str) else set[str]()
             symbols |= _symbols(part)
     parameters = graph.parameters
-    for p in reversed(parameters.items):  # a parameter reads only earlier parameters
+    for p in reversed(parameters.items):  # parameters read only earlier ones
         if p.symbol in symbols:
             symbols |= _symbols(p.value)
     live: tuple[Table, ...] = ()
@@ -60,12 +60,12 @@ def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
 
 
 def _symbols(value: object) -> set[Symbol]:
-    """The symbols of parameters, indices and tables in an expression; none for other values."""
+    """The symbols of parameters, indices and tables in `value`; none if it is no expression."""
     return set(symbols_of(value)) | tables_in(value) if isinstance(value, Basic) else set[Symbol]()
 
 
 def _sizes(graph: KernelGraph) -> dict[Table, int]:
-    """The largest number of entries of each live derived table."""
+    """For each derived table that the kernel reads, the largest number of entries."""
     ranges = graph.parameters.ranges()
     found: dict[Table, int] = {}
     for table in _live_tables(graph):
@@ -76,14 +76,14 @@ def _sizes(graph: KernelGraph) -> dict[Table, int]:
 
 
 def table_bytes(graph: KernelGraph) -> int:
-    """Bytes of shared memory that the derived tables of a kernel take."""
+    """Bytes of shared memory that the derived tables of a kernel take in each workgroup."""
     return ENTRY_BYTES * sum(_sizes(graph).values())
 
 
 def add_tables(c: CoordinateEditor, graph: KernelGraph) -> Body:
     """Allocate the derived tables in shared memory, and return the operations that compute them.
 
-    A workgroup executes these operations before anything reads a table.
+    Each workgroup executes the operations once, before any other operation reads a table.
     """
     for t, size in _sizes(graph).items():
         c.add(Shared(f"{t.name}.shared", Integer(size), element=ENTRY, note=NOTES[t.rule]))

@@ -1,4 +1,4 @@
-"""The types that `mma.sync` and `wgmma` multiply and store, and why they may refuse a problem."""
+"""The element types that `mma.sync` and `wgmma` kernels multiply and store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def outputs(sums: DType) -> tuple[str, ...]:
 
 
 def instruction_of(gemm: GemmProblem, family: str) -> MatrixInstruction:
-    """The instruction of a family for the type of A and B.
+    """The matrix instruction of a family for the element type of A and B.
 
     `no_instruction` must have returned None for the same problem and family.
 

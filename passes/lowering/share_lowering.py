@@ -1,10 +1,11 @@
-"""Reduce-scatter on a GPU: each workgroup with a partial of a tile finishes a share of the tile.
+"""Reduce-scatter on a GPU: each workgroup with partial sums of a tile finishes a share of the tile.
 
-Each thread polls the flag of another peer, so all flags are waited for at the same time. A share is
-one access (16 bytes at most) of each thread. Threads add up shares in registers, reading the
-workspace directly: the partials are in the L2 cache, so the time depends on how many loads are in
-flight. The loop over peers is therefore unrolled in batches of 16, 8, 4, 2 and 1 peers, and the
-loads of a batch do not wait for each other.
+A workgroup's peers are the other workgroups with partial sums of the tile. Each thread polls the
+flag of a different peer, so a workgroup waits for all flags at the same time. A share is one access
+(16 bytes at most) of each thread. Threads add up shares in registers, reading the workspace
+directly: the partial sums are in the L2 cache, so the time depends on how many loads are in flight.
+The loop over peers is therefore unrolled in batches of 16, 8, 4, 2 and 1 peers, and the loads of a
+batch do not wait for each other.
 """
 
 from __future__ import annotations
@@ -36,9 +37,12 @@ from passes.lowering.control import Accumulator, unrolled
 __all__ = ["ScatterLowering"]
 
 FIRST, BATCH = "partial.first", "partial.batch"
-"""Names of coordinates: the first peer of those that are waited for together, and of a batch."""
+"""FIRST: the coordinate of the first of the peers whose flags are waited for together. BATCH: the
+coordinate of a loop, of one iteration, over the peers of a batch; other coordinates of batches have
+this name as a prefix."""
 BATCHES = (16, 8, 4, 2, 1)
-"""Sizes of batches: partials whose loads are in flight together. 16 take 64 registers a thread."""
+"""Sizes of batches: peers whose partial sums a thread loads together. 16 peers take 64 registers of
+a thread."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +50,15 @@ class ScatterLowering:
     """Lowers the operations of a reduce-scatter to the operations of one thread.
 
     Args:
-        c: the coordinate graph under construction; it has edges from shares to registers already.
+        c: the coordinate graph under construction, with the edges from shares to registers.
         share: the registers that hold one share in each thread. They are the first registers of
-            the accumulator, which is free once its partial is sent.
-        add: the operation that adds one peer's partial of a share.
+            the accumulator, which is free once its partial sums are sent.
+        add: the operation that adds one peer's partial sums of a share.
         member: the thread's number among the threads that hold the accumulator.
         workitems: how many threads hold the accumulator.
         barrier: the barrier among the threads that hold the accumulator.
         send: the operation that stores the accumulator in the workspace.
-        after: lowers an operation of the epilogue, applied to one share.
+        after: a function that lowers an epilogue or a store to D, for one share.
     """
 
     c: CoordinateEditor
@@ -77,8 +81,9 @@ class ScatterLowering:
         """Lower the sends, the waits and the loops over shares in `body`; keep everything else.
 
         Args:
-            body: the operations.
-            by: wraps lowered operations in a guard that selects the workgroups that execute them.
+            body: operations of the scheduled graph.
+            by: a function that wraps lowered operations in a guard, which selects the workgroups
+                that execute them.
         """
 
         def lower(op: Operation) -> Operation | Body:
@@ -95,9 +100,9 @@ class ScatterLowering:
         return tuple(new for op in body for new in rewrite(op, lower))
 
     def _send(self, op: SendPartial) -> Body:
-        """Store the partial, then let one thread raise the flag to the number of its readers.
+        """Store the partial sums, then let one thread set the flag to the number of their readers.
 
-        The barrier orders the stores of all threads before that thread's release.
+        The barrier orders the stores of all threads before the release by that thread.
         """
         return (self.send, self.barrier, self._leader(SignalFlag("flags", "", op.readers)))
 
@@ -106,7 +111,7 @@ class ScatterLowering:
         return If(Lt(self.member, 1), (op,))
 
     def _wait(self, peers: For) -> Body:
-        """Wait for all peers: each thread polls the flag of a different peer, then a barrier."""
+        """Wait for all peers: each thread polls one peer's flag, then a barrier follows."""
 
         def take(op: Operation) -> Operation:
             return TakeFlag("flags") if isinstance(op, AwaitPartial) else op
@@ -118,7 +123,10 @@ class ScatterLowering:
         return (waits, self.barrier)
 
     def _finish(self, loop: For) -> Operation:
-        """Finish one share after another; there are as many as vectors of registers a thread."""
+        """Finish the workgroup's shares one after another.
+
+        A tile has as many shares as a thread has vectors of accumulator registers.
+        """
 
         def lower(op: Operation) -> Operation | Body:
             match op:
@@ -132,7 +140,7 @@ class ScatterLowering:
         return replace(_rewritten(loop, lower), stop=Integer(self.c[SHARE].fixed_size))
 
     def _in_batches(self, peers: For) -> Body:
-        """Add the partials of all peers in order, in unrolled batches of 16, 8, 4, 2 and 1."""
+        """Add the partial sums of all peers in order, in unrolled batches of 16, 8, 4, 2 and 1."""
 
         def add(op: Operation) -> Operation:
             return self.add if isinstance(op, AddPartial) else op
@@ -144,8 +152,8 @@ class ScatterLowering:
             stop = peers.stop - floor_mod(count, Integer(width)) if width > 1 else peers.stop
             first, peer = f"{BATCH}.{width}", f"{BATCH}.{width}.peer"
             piece = _at_peer(index_symbol(first) + index_symbol(peer), body)
-            # Two unrolled loops: code generation computes addresses once per iteration of the
-            # outer one, which has a single iteration, and shares them among the peers of a batch.
+            # Code generation computes addresses once per iteration of the outer unrolled loop. That
+            # loop has one iteration, so all peers of a batch share the addresses.
             each = unrolled(self.c, (BATCH, peer), piece)
             batches.append(For(first, start, stop, Integer(width), (each,)))
             start = stop
@@ -153,7 +161,7 @@ class ScatterLowering:
 
 
 def _holds(op: Operation, kind: type[Operation]) -> bool:
-    """Whether `op` is, or contains, an operation of this kind."""
+    """Whether `op` is, or contains, an operation of the type `kind`."""
     return any(isinstance(inner, kind) for inner in op.walk())
 
 
@@ -168,5 +176,5 @@ def _rewritten_body(loop: For, change: Callable[[Operation], Operation | Body]) 
 
 
 def _at_peer(peer: Expr, body: Body) -> Operation:
-    """`body`, executed for the peer of this number."""
+    """`body`, executed with the coordinate `PEER` set to the number `peer`."""
     return SetCoordinate(PEER, peer, body)

@@ -15,7 +15,7 @@ from passes.kit import depth_is_data, flatten_into, number_of, number_of_iterati
 __all__ = ["Grouped"]
 
 MOST_GROUPS = 8
-"""Largest number of groups."""
+"""The largest value of the option `groups`, the number of groups of output tiles: 8."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Grouped(Pass):
     """Distribute output tiles round-robin to G groups, and visit one group after another.
 
     Tile `t·G + g` in row-major order becomes tile t of group g. The purpose is reuse in the L2
-    cache with Stream-K: shares of workgroups are contiguous, so without groups W workgroups begin
-    at W tiles far apart. With G groups, workgroup w and workgroup `w + W/G` are at the same t and
-    at nearly the same k, so they compute neighbouring tiles at the same time (as CUTLASS's Stream-K
-    groups do). Before: `MacroTileNumber`s m and n with no edge below them. After (only
-    `tile.grouped` has no edge below it)::
+    cache with Stream-K: shares of workgroups are contiguous, so without groups the tiles at which W
+    workgroups begin are far apart. With G groups and W workgroups, workgroup w and workgroup
+    `w + W/G` are at the same t and at nearly the same k, so they compute neighbouring tiles at the
+    same time (as CUTLASS's Stream-K groups do). Before: `MacroTileNumber`s m and n with no edge
+    below them. After (only `tile.grouped` has no edge below it)::
 
         m, n --Flatten--> tile.dealt --Deal(G)--> tile.grouped
 
@@ -55,7 +55,8 @@ class Grouped(Pass):
         depth = number_of_iterations(graph, ())
         with graph.edit(str(self)) as e:
             c = e.coordinates
-            # Checked at launch: divisors in the formulas of `Deal`, times iterations, fit 32 bits.
+            # Launches check that the divisors in the formulas of `Deal` fit 32 bits even when the
+            # formulas are multiplied by the number of k tiles.
             e.assume((floor_div(tiles, self.groups) + 1) * depth)
             dealt = numbers[0].id
             if len(numbers) > 1:

@@ -1,4 +1,4 @@
-"""`LongestFirst`: an order for groups with their own k: those with most k tiles come first."""
+"""`LongestFirst`: an order for groups of different k: groups with most k tiles come first."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from passes.kit import accumulation_loop, depth_is_data
 __all__ = ["LongestFirst"]
 
 ORDER = "order"
-"""Name of the table with the order of the groups."""
+"""The name of the table that lists the groups in descending order of their number of k tiles."""
 
 
 @dataclass(frozen=True)
 class LongestFirst(Pass):
     """Visit the output tiles of groups with large k before those of groups with small k.
 
-    If workgroups take tiles in turn, their end times then differ by a tile of small k instead of
-    one of large k: the rule "longest processing time first" (R. L. Graham, Bounds on
+    If workgroups take tiles in turn, their end times then differ by the time of a tile of small k
+    instead of a tile of large k: the rule "longest processing time first" (R. L. Graham, Bounds on
     multiprocessing timing anomalies, SIAM J. Appl. Math. 17, 1969). The pass is for graphs whose
-    groups have their own k. Before: `group` and tile numbers with no edge below them. After
-    (`rank` has no edge below it, instead of `group`)::
+    groups have different k. Before: `group` and tile numbers with no edge below them. After
+    (`rank`, instead of `group`, has no edge below it)::
 
         group --Permute(order)--> rank
 
-    The table `order` lists the groups from the one with most k tiles on. Output tiles and
-    iterations are numbered in this order; the addresses of the groups' elements do not change.
+    The table `order` lists the groups in descending order of their number of k tiles. Output tiles
+    and iterations are numbered in this order; the addresses of the groups' elements do not change.
     """
 
     name = "longest-first"
@@ -85,11 +85,11 @@ def _tiles(graph: KernelGraph, edge: Ragged) -> bool:
 
 
 def _sorted(tables: tuple[Table, ...], order: Table, names: set[str]) -> tuple[Table, ...]:
-    """The kernel's tables with `order` added, and with the prefix sums `names` in that order.
+    """The kernel's tables with `order` added; the prefix sums `names` then follow that order.
 
     Args:
         tables: all tables of the kernel.
-        order: the table that lists the groups from the one with most k tiles on.
+        order: the table that lists the groups in descending order of their number of k tiles.
         names: names of the tables of prefix sums that count tiles of groups.
     """
     given = tuple(t for t in tables if not t.derived)
@@ -120,9 +120,9 @@ def _reader(names: set[str], group: Symbol, rank: Symbol) -> Callable[[Expr], Ex
 
 
 def _rewritten(op: Operation, to_rank: Callable[[Expr], Expr], rank: str) -> Operation:
-    """The operation with every expression in its fields replaced by `to_rank` of the expression.
+    """`op` with `to_rank` applied to every expression in its fields.
 
-    A `Locate`, which computes coordinates, also computes the coordinate `rank`.
+    A `Locate`, an operation that computes coordinates, also computes the coordinate `rank`.
     """
     changed: dict[str, Any] = {}
     for name, value in op.details.items():

@@ -34,13 +34,14 @@ class Rasterize(Pass):
 
         m, n --Curve(order, width)--> raster.row, raster.column --Bands(width)--> tile.raster
 
-    Along a curve, each aligned run of 4^j consecutive tiles fills a square of 2^j x 2^j tiles, for
-    every j, so consecutive tiles share operands whatever the number of workgroups is.
+    Along a curve, for every j, each run of 4^j consecutive tiles that begins at a multiple of 4^j
+    fills a square of 2^j x 2^j tiles. So consecutive tiles share operands for any number of
+    workgroups.
 
     Args:
         width: rows of tiles in a band.
         snake: visit the columns of every other band backwards, so that a band begins near the last
-            tile of the band before it.
+            tile of the previous band.
         along: `m` for bands of rows; `n` for bands of columns, each visited row by row.
         order: the order of the tiles in a band: `columns`, or the curve `hilbert` or `morton` in
             its squares. For a curve, `width` must be a power of two.
@@ -71,7 +72,7 @@ class Rasterize(Pass):
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if (self.width, self.snake, self.along) == (1, False, "m"):
-            return graph  # bands of one row give row-major order, which is every schedule's default
+            return graph  # bands of one row are row-major order, the default of all schedules
         numbers = tile_plane(graph)
         across, walked = numbers if self.along == "m" else reversed(numbers)
         tiles, columns = number_of(graph, numbers), number_of_iterations(graph, (walked,))

@@ -22,19 +22,20 @@ __all__ = ["Reorder"]
 class Reorder(Pass):
     """Visit output tiles in column-major order, or with a stride of `group` tiles, or both.
 
-    Before: `MacroTileNumber`s m and n with no edge below them. After (only the last dimension has
-    no edge below it)::
+    Before: `MacroTileNumber`s m and n with no edge below them. After (only `tile.order`, or
+    `tile.flat` with `group=1`, has no edge below it)::
 
         m, n --Flatten (n, m if swap=true)--> tile.flat
         tile.flat --Tile--> outer, inner(group); inner, outer --Join--> tile.order
 
     With `group=g`, tiles 0, g, 2g and so on come first, then 1, g + 1 and so on. If g does not
-    divide the number of tiles, the order contains a few numbers that are no tiles; their work is
-    masked.
+    divide the number of tiles, the order is padded with numbers of no tile, for which guards skip
+    all work.
 
     Args:
         swap: visit tiles in column-major order, by exchanging the operands of the `Flatten`.
-        group: distance of tiles that are visited one after another; 1 adds no `Tile` and `Join`.
+        group: difference between the numbers of tiles that are visited one after another; 1 adds no
+            `Tile` and no `Join`.
     """
 
     swap: bool = False

@@ -32,7 +32,7 @@ class DataParallel(Pass):
     Args:
         persistent: launch `workgroups` workgroups, each of which loops over its tiles; otherwise
             launch one workgroup for each output tile.
-        workgroups: number of workgroups W of the persistent form; None makes it a launch argument.
+        workgroups: number of workgroups W if persistent; None makes it a launch argument.
     """
 
     persistent: bool = False

@@ -33,8 +33,8 @@ from passes.kit import (
 __all__ = ["HeterogeneousTiles"]
 
 SMALL = "small"
-"""Name of the accumulator of small tiles, which are parts of the macro tiles of the last wave.
-Names of coordinates of small tiles begin with it."""
+"""The name of the accumulator of small tiles, which are parts of the macro tiles of the last wave.
+The names of small tiles' coordinates begin with `small` too."""
 AXES = "mn"
 """Axes of an output tile along which macro tiles are divided into small tiles."""
 
@@ -45,10 +45,10 @@ class HeterogeneousTiles(Pass):
 
     With T macro tiles and W workgroups, the first `T div W` waves compute whole macro tiles. The
     remaining `T mod W` macro tiles are divided into p small tiles each, and all workgroups compute
-    those in `⌈(T mod W)·p / W⌉` waves, each of which takes about 1/p of the time of a full wave.
-    No tile is divided along k, so workgroups exchange no partial sums and need no workspace (as in
-    HyTiS). With few tiles and large k, most workgroups stay idle; Stream-K or split-K suits such
-    problems. Before: `MacroTileNumber`s m and n with no edge below them. After::
+    the small tiles in `⌈(T mod W)·p / W⌉` waves, each of which takes about 1/p of the time of a
+    full wave. No tile is divided along k, so workgroups exchange no partial sums and need no
+    workspace (as in HyTiS). With few tiles and large k, most workgroups stay idle; Stream-K or
+    split-K suits such problems. Before: `MacroTileNumber`s m and n with no edge below them. After::
 
         m, n --Flatten--> tile --Sunder--> full.tiles, rest.tiles, selector
         full.tiles --Tile--> full.wave, workgroup
@@ -59,7 +59,8 @@ class HeterogeneousTiles(Pass):
     Args:
         workgroups: number of workgroups W; None makes it a launch argument.
         small_m, small_n: extents of a small tile in elements. Each must divide the extent of the
-            macro tile. None is half of the macro tile's extent, or all of it if that is odd.
+            macro tile. None means half of the macro tile's extent, or the whole extent if it is
+            odd.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -162,8 +163,8 @@ class HeterogeneousTiles(Pass):
             c.connect(Flatten(("rest.tiles", "small.m", "small.n"), "small.tiles"))
             full = add_waves(e, "full", "full.tiles", waves, count)
             few = add_waves(e, SMALL, "small.tiles", small_waves, count)
-            # Every workgroup computes the same number of macro tiles; the number of small tiles
-            # differs by one if the number of workgroups does not divide them.
+            # All workgroups compute equally many macro tiles. If the number of workgroups does not
+            # divide the number of small tiles, some workgroups compute one small tile more.
             mine = ceil_div(rest * pieces - c["workgroup"].symbol, count)
             e.kernel(
                 SetCoordinate("selector", Integer(0), (_walk("full waves", full, waves, work),)),
@@ -178,16 +179,16 @@ class HeterogeneousTiles(Pass):
 def _divide(
     e: KernelEditor, large: Tiling, small: tuple[int, int], counts: list[Integer]
 ) -> dict[str, str]:
-    """Add coordinates for small tiles, next to those of macro tiles, below the tensors' axes.
+    """Add coordinates for small tiles below the tensors' axes, beside those of macro tiles.
 
     Args:
-        e: the kernel being built.
-        large: the macro tiles and their dimensions.
+        e: the kernel under construction.
+        large: the macro tiles and their coordinates.
         small: extents of a small tile in m and n, in elements.
         counts: small tiles in a macro tile, along m and along n.
 
     Returns:
-        For the name of each macro tile number, the name of the corresponding small tile number.
+        The coordinate of each small tile's number, by the coordinate of the macro tile's number.
     """
     c, names = e.coordinates, dict[str, str]()
     before = c.finish()
@@ -233,7 +234,7 @@ def _renamed(work: TileWork, names: dict[str, str]) -> TileWork:
 
     Args:
         work: the operations on a macro tile.
-        names: for the name of each macro tile number, the name of the small tile number.
+        names: the coordinate of each small tile's number, by that of the macro tile's number.
     """
 
     def change(op: Operation) -> Operation:

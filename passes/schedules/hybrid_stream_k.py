@@ -1,4 +1,4 @@
-"""`HybridStreamK`: Stream-K for tiles of the last, partial wave; others are data-parallel."""
+"""`HybridStreamK`: Stream-K for tiles of the last, partial wave; other tiles are data-parallel."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ __all__ = ["HybridStreamK"]
 
 @dataclass(frozen=True)
 class HybridStreamK(PartlyStreamed):
-    """Full waves of output tiles are data-parallel; only the last, partial wave is streamed.
+    """Full waves of output tiles are data-parallel; Stream-K divides the last, partial wave.
 
-    With T output tiles of TK iterations each and W workgroups, `T div W` waves are data-parallel,
-    and `(T mod W)·TK` iterations are streamed: each workgroup gets an equal contiguous share of
-    them, less than one tile. Compared with `TwoTileStreamK`, more tiles are computed by one
-    workgroup, and each streamed tile is shared by more: about `W / (T mod W)`, at least two. This
-    is "data-parallel + one-tile Stream-K" in Osama et al., Stream-K, arXiv:2301.03598.
+    With T output tiles of TK iterations each and W workgroups, the tiles of `T div W` waves are
+    data-parallel: one workgroup computes each of them alone. The `(T mod W)·TK` iterations of the
+    other tiles are divided into an equal contiguous share for each workgroup, less than one tile.
+    Compared with `TwoTileStreamK`, more tiles are data-parallel, and more workgroups share each
+    other tile: about `W / (T mod W)`, at least two. This schedule is "data-parallel + one-tile
+    Stream-K" in Osama et al., Stream-K, arXiv:2301.03598.
 
     Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After
-    (`dp.tiles` holds the iterations of all full waves)::
+    (`dp.tiles` numbers the iterations of all full waves)::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
@@ -39,7 +40,7 @@ class HybridStreamK(PartlyStreamed):
         return (cls(owner="last"),)
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
-        # If the last wave is less than half full, three or more workgroups share a streamed tile.
+        # If the last wave is less than half full, three or more workgroups share each of its tiles.
         return (tiles > workgroups) & (2 * (tiles % workgroups) >= workgroups)
 
     def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:

@@ -1,7 +1,8 @@
-"""`PartlyStreamed`: base class of schedules that stream some output tiles and not the others.
+"""`PartlyStreamed`: base class of schedules with Stream-K tiles and data-parallel tiles.
 
-The other tiles are data-parallel: each is computed by one workgroup, in waves of one tile for each
-workgroup. Subclasses decide how many such waves there are.
+The iterations of Stream-K ("streamed") tiles are divided into equal shares for the workgroups. A
+data-parallel tile is computed by one workgroup alone, in waves of one tile for each workgroup.
+Subclasses decide how many such waves there are.
 """
 
 from __future__ import annotations
@@ -41,15 +42,16 @@ from passes.schedules.stream_k import least_segment_refusal
 __all__ = ["ORDERS", "PartlyStreamed"]
 
 First = Literal["sk", "dp"]
-"""Which output tiles have the lowest numbers and are computed first: streamed ones (`sk`) or
-data-parallel ones (`dp`)."""
+"""Which output tiles have the lowest numbers and are computed first: Stream-K tiles (`sk`) or
+data-parallel tiles (`dp`)."""
 Waves = Literal["strided", "contiguous"]
 """Which data-parallel tiles a workgroup computes: `strided` (with W workgroups, every W-th tile) or
 `contiguous` (consecutive tiles)."""
 ORDERS: tuple[str, ...] = get_args(First)
 """The values of the option `first`: `sk` and `dp`."""
 WHOLE = "dp.k"
-"""Name of the loop over the k tiles of a data-parallel tile, if groups have their own k."""
+"""The coordinate that the loop over a data-parallel tile's k tiles counts, if the groups of the
+problem have different k."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +74,27 @@ class PartlyStreamed(Pass):
 
     Args:
         workgroups: the grid; None makes it a launch argument.
-        owner: which piece of a shared tile is that of its owner, who adds the others and runs the
-            epilogue: the `first` along k, which waits for workgroups of higher number, or the
-            `last`, which waits for those of lower number. `reduction=scatter` has no owner.
-        first: which part comes first, in the tile space and in time: `sk` or `dp`.
-        waves: which data-parallel tiles a workgroup has. `strided`: every W-th, so that at any
-            time W neighbours are worked on and share what they read in the L2 cache.
-            `contiguous`: neighbours, as the paper draws it; the coordinates are then
+        owner: the workgroup that adds up the pieces of a shared tile and runs the epilogue: the one
+            with the tile's `first` piece along k, which waits for workgroups of higher number, or
+            with the `last`, which waits for those of lower number. Without effect for
+            `reduction=scatter`.
+        first: which tiles have the lowest numbers and are computed first: `sk` (Stream-K) or `dp`
+            (data-parallel).
+        waves: which data-parallel tiles a workgroup computes. `strided`: every W-th tile of W
+            workgroups, so that neighbouring tiles are computed at the same time and share A and B
+            in the L2 cache. `contiguous`: consecutive tiles, as in the Stream-K paper; the
+            coordinates are then
             `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
-        least: smallest number of iterations in a share. Where fewer fall to a workgroup, some
+        least: smallest number of iterations in a share. If equal shares would be smaller, some
             workgroups get no share and exit at once.
         least_segment: smallest number of iterations of one tile in a share, unless the tile has
-            fewer. Where the border of a share would leave fewer, it moves to the end of the tile;
-            the coordinates are then `sk.tiles --Share--> workgroup, sk.begin, sk.local`.
+            fewer. A share's border that would leave fewer moves to the end of the tile; the
+            coordinates are then `sk.tiles --Share--> workgroup, sk.begin, sk.local`.
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
-            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
-            workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to one
-            slot, so the last bits differ from run to run.
+            `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
+            every workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to
+            one slot, so the last bits differ from run to run.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -140,8 +145,8 @@ class PartlyStreamed(Pass):
             streamed = e.parameter(
                 "sk_tiles", tiles - waves * count, minimum=0, note="output tiles that are streamed"
             )
-            # Write the tile count as the sum of its data-parallel and its streamed part: from this
-            # form range analysis can prove that the index of a tile fits 32 bits.
+            # This sum is the number of output tiles, which fits 32 bits. Range analysis needs the
+            # bound on the sum itself to prove that the index of a tile fits 32 bits.
             e.assume(waves * count + streamed)
             part = _part_tiles if depth_is_data(graph) else _part_iterations
             sk, dp = part(e, graph, work, streamed, waves * count)
@@ -182,12 +187,13 @@ class PartlyStreamed(Pass):
 
 
 class _Part(NamedTuple):
-    """The streamed or the data-parallel part of a kernel's work.
+    """The Stream-K part or the data-parallel part of a kernel's work.
 
     Args:
-        within: the id of the dimension that counts both parts.
-        range: the dimension that counts this part: iterations, or output tiles.
-        space: the dimension that counts the iterations of this part, if it is streamed.
+        within: the id of the dimension that numbers the iterations, or output tiles, of both parts.
+        range: the dimension that numbers the iterations, or output tiles, of this part.
+        space: the dimension that numbers the iterations of the Stream-K part; unused for the
+            data-parallel part.
     """
 
     within: str
@@ -198,18 +204,18 @@ class _Part(NamedTuple):
 def _part_iterations(
     e: KernelEditor, graph: KernelGraph, work: TileWork, streamed: Expr, whole: Expr
 ) -> tuple[_Part, _Part]:
-    """Separate the iterations of all output tiles into a streamed and a data-parallel part.
+    """Separate the iterations of all output tiles into a Stream-K part and a data-parallel part.
 
     All output tiles must have equally many k tiles.
 
     Args:
-        e: the kernel being built.
+        e: the kernel under construction.
         graph: the graph before the schedule.
         work: the operations on an output tile.
-        streamed, whole: number of streamed and of data-parallel output tiles.
+        streamed, whole: number of Stream-K and of data-parallel output tiles.
 
     Returns:
-        The streamed part and the data-parallel part.
+        The Stream-K part and the data-parallel part.
     """
     c, depth, numbers = e.coordinates, work.depth, graph.dangling
     e.assume((whole + streamed) * depth)
@@ -224,18 +230,18 @@ def _part_iterations(
 def _part_tiles(
     e: KernelEditor, graph: KernelGraph, work: TileWork, streamed: Expr, whole: Expr
 ) -> tuple[_Part, _Part]:
-    """Separate output tiles into a streamed and a data-parallel part, if groups have their own k.
+    """Separate output tiles into a Stream-K part and a data-parallel part, if groups differ in k.
 
-    Streamed iterations are counted from the first tile to the last tile of the streamed part.
+    The iterations of the Stream-K part are those from its first tile to its last tile.
 
     Args:
-        e: the kernel being built.
+        e: the kernel under construction.
         graph: the graph before the schedule.
         work: the operations on an output tile.
-        streamed, whole: number of streamed and of data-parallel output tiles.
+        streamed, whole: number of Stream-K and of data-parallel output tiles.
 
     Returns:
-        The streamed part and the data-parallel part.
+        The Stream-K part and the data-parallel part.
     """
     c, numbers = e.coordinates, graph.dangling
     tile = c.add(Linear("tile", number_of(graph, numbers), note="output tiles"))
@@ -245,7 +251,7 @@ def _part_tiles(
     every = c.add(Linear("global", note="global M/N/K tiles"))
     flatten_iterations(e, graph, numbers, every.id)
     before, ranges = e.snapshot(), e.parameters.ranges()
-    # The last streamed output tile; tile 0 if none is streamed.
+    # The index of the last Stream-K tile, or 0 if there is no Stream-K tile.
     last = {tile.id: maximum(streamed - 1, Integer(0))}
     names = [d.id for d in numbers]
     here = dict(zip(names, before.reverse(last, names, ranges), strict=True))
@@ -254,8 +260,8 @@ def _part_tiles(
     (end,) = before.forward({**here, work.loop.dim: deepest}, [every.id], ranges)
     count = e.parameter(
         "sk_iterations",
-        # The minimum changes no value: it states an upper bound that range analysis, which knows
-        # only bounds on the depth of each group, cannot derive.
+        # The minimum changes no value. It states an upper bound that range analysis cannot derive,
+        # because it knows only bounds on the number of k tiles of each group.
         minimum((end + 1) * minimum(streamed, Integer(1)), number_of_iterations(graph, numbers)),
         minimum=0,
         note="iterations that are streamed",
@@ -264,11 +270,11 @@ def _part_tiles(
 
 
 def _walk_tiles(e: KernelEditor, tiles: str, waves: Expr, count: Expr, work: TileWork) -> Operation:
-    """A loop over waves of data-parallel output tiles whose numbers of k tiles differ.
+    """A loop over waves of data-parallel output tiles that differ in their number of k tiles.
 
     Args:
-        e: the kernel being built; the coordinates of waves are added.
-        tiles: the dimension that counts data-parallel tiles.
+        e: the kernel under construction; the coordinates of waves are added.
+        tiles: the dimension that numbers data-parallel tiles.
         waves: number of waves.
         count: number of workgroups; workgroup w computes tiles w, w + count and so on.
         work: the operations on an output tile.
@@ -291,8 +297,8 @@ def _walk_strided(
     In each wave, consecutive workgroups compute consecutive tiles.
 
     Args:
-        e: the kernel being built; the coordinates of waves are added.
-        space: the dimension that counts the iterations of data-parallel tiles.
+        e: the kernel under construction; the coordinates of waves are added.
+        space: the dimension that numbers the iterations of data-parallel tiles.
         waves: number of waves.
         count: number of workgroups.
         work: the operations on an output tile.
@@ -314,9 +320,9 @@ def _walk_contiguous(
     """A loop over consecutive data-parallel output tiles of one workgroup.
 
     Args:
-        e: the kernel being built; the coordinates of the tiles are added.
-        space: the dimension that counts the iterations of data-parallel tiles.
-        waves: number of tiles of each workgroup.
+        e: the kernel under construction; the coordinates of the tiles are added.
+        space: the dimension that numbers the iterations of data-parallel tiles.
+        waves: number of data-parallel tiles of each workgroup.
         count: number of workgroups.
         work: the operations on an output tile.
     """

@@ -28,7 +28,7 @@ __all__ = ["SplitK"]
 class SplitK(Pass):
     """Divide the iterations of each output tile into `splits` pieces, each for one workgroup.
 
-    With TK iterations in a tile, a piece has `⌈TK/splits⌉` consecutive iterations.
+    With TK iterations (k tiles) in a tile, a piece has `⌈TK/splits⌉` consecutive iterations.
 
     Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After::
 
@@ -36,24 +36,25 @@ class SplitK(Pass):
         tile, piece --Flatten--> workgroup
 
     Workgroups with pieces of the same tile have consecutive numbers. If a tile has fewer iterations
-    than pieces, some workgroups have none; they exit at once, and no other workgroup waits for
-    them. With the reductions `turnstile` and `atomic` the workspace has one slot for each tile, and
-    a piece's number is its turn::
+    than pieces, some workgroups have no iterations; they exit at once, and no other workgroup waits
+    for them. With the reductions `turnstile` and `atomic` the workspace has one slot for each tile;
+    pieces are added to the slot in the order of their numbers (`turn`)::
 
         partials --Tile--> slot, row, column
         slot --PassThrough--> tile; turn --PassThrough--> piece
 
     Args:
-        splits: pieces of a tile, two or more.
-        owner: `first` or `last` piece of a tile runs the epilogue. With `last` workgroups wait for
-            lower numbers alone, so that any grid makes progress.
+        splits: number of pieces of a tile, two or more.
+        owner: the workgroup with the `first` or the `last` piece of a tile runs the epilogue. With
+            `last`, workgroups wait only for workgroups of lower number, so that a grid of any size
+            makes progress.
         reduction: how the pieces of a tile are added up. `peers`: the owner adds one piece after
             another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
-            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
-            workgroup finishes a share of the tile, and waits for workgroups of higher and of lower
-            number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last bits
-            differ from run to run. `turnstile` and `atomic` need a slot for each tile, the others
-            one for each piece.
+            `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
+            every workgroup finishes a share of the tile, and waits for workgroups of higher and of
+            lower number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last
+            bits differ from run to run. `turnstile` and `atomic` need a slot for each tile, the
+            other reductions a slot for each piece.
     """
 
     splits: int = option(2, least=2, most=MOST_WORKGROUPS, hint="data-parallel has whole tiles")

@@ -26,14 +26,15 @@ __all__ = ["StreamK", "least_segment_refusal"]
 
 
 MOST_PIECES = 64
-"""Largest number of workgroups per output tile for which the `scatter` reduction is considered."""
+"""The most workgroups for each output tile with which `codegen.matmul` considers the reduction
+`scatter`."""
 
 
 def least_segment_refusal(least_segment: int, graph: KernelGraph) -> str | None:
-    """Why a schedule cannot keep `least_segment` on a graph, or None if it can.
+    """Why a schedule of `graph` cannot have the option `least_segment`, or None if it can.
 
     Args:
-        least_segment: smallest number of iterations that a workgroup's share has of a tile.
+        least_segment: smallest number of iterations of one tile in a workgroup's share.
         graph: the graph before the schedule.
     """
     if least_segment > 1 and depth_is_data(graph):
@@ -56,26 +57,28 @@ class StreamK(Pass):
         local --Split{1, 1}--> ForTile, ForK
 
     A workgroup runs an outer loop over the output tiles in its share and an inner loop over the k
-    tiles of each. If several workgroups have a segment of one tile, the workgroup with its first
-    (or last) segment adds up their partial sums and runs the epilogue. With `least_segment`, the
-    `Tile` edge is a `Share` edge, which moves the ends of shares so that no segment is shorter::
+    tiles of each. If several workgroups have a segment of one tile, the workgroup with the tile's
+    first (or last) segment adds up their partial sums and runs the epilogue. If `least_segment` is
+    more than 1, a `Share` edge replaces the `Tile` edge and moves the ends of shares so that no
+    segment has fewer iterations::
 
         global --Share--> workgroup, begin, local
 
     Args:
         workgroups: the grid; None makes it a launch argument.
-        owner: which piece of a shared tile is that of its owner, who adds the others and runs the
-            epilogue: the `first` along k, which waits for workgroups of higher number, or the
-            `last`, which waits for those of lower number. `reduction=scatter` has no owner.
-        least: smallest number of iterations in a share. Where fewer fall to a workgroup, some
+        owner: the workgroup that adds up the pieces of a shared tile and runs the epilogue: the one
+            with the tile's `first` piece along k, which waits for workgroups of higher number, or
+            with the `last`, which waits for those of lower number. Without effect for
+            `reduction=scatter`.
+        least: smallest number of iterations in a share. If equal shares would be smaller, some
             workgroups get no share and exit at once.
         least_segment: smallest number of iterations of one tile in a share, unless the tile has
-            fewer. Where the border of a share would leave fewer, it moves to the end of the tile.
+            fewer. A share's border that would leave fewer moves to the end of the tile.
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
-            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
-            workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to one
-            slot, so the last bits differ from run to run.
+            `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
+            every workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to
+            one slot, so the last bits differ from run to run.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -94,7 +97,7 @@ class StreamK(Pass):
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
         if self.reduction != "scatter":
             return tiles % workgroups != 0
-        # The `scatter` reduction pays off if every output tile is cut into equal pieces.
+        # The `scatter` reduction is fastest if every output tile is divided into equal pieces.
         even = (workgroups % tiles == 0) & (depth * tiles % workgroups == 0)
         several = (tiles < workgroups) & (workgroups <= MOST_PIECES * tiles)
         return even & several & (depth * tiles >= 2 * workgroups)

@@ -1,4 +1,4 @@
-"""`TwoTileStreamK`: Stream-K for one to two tiles per workgroup; others are data-parallel."""
+"""`TwoTileStreamK`: Stream-K for one to two tiles per workgroup; other tiles are data-parallel."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ __all__ = ["TwoTileStreamK"]
 
 @dataclass(frozen=True)
 class TwoTileStreamK(PartlyStreamed):
-    """Each workgroup streams one to two output tiles' iterations; other tiles are data-parallel.
+    """Each workgroup gets a Stream-K share of one to two tiles; other tiles are data-parallel.
 
     With T output tiles and W workgroups, if T > W and W does not divide T, `T div W - 1` waves of W
-    tiles are data-parallel, and the other `(T mod W) + W` tiles are streamed. If W divides T, all
-    tiles are data-parallel; if T < W, all are streamed.
+    tiles are data-parallel, and the other `(T mod W) + W` tiles are divided by Stream-K. If W
+    divides T, all tiles are data-parallel; if T < W, all tiles are divided by Stream-K.
 
-    With TK iterations in a tile, a share is `ceil(streamed tiles·TK/W)` iterations. If T > W, that
-    is at least TK, so at most two workgroups work on a tile. If T < W, it may be fewer, and up to
-    `ceil((TK - 1)/share) + 1` workgroups work on a tile.
+    With S Stream-K tiles of TK iterations (k tiles) each, a workgroup's share is `ceil(S·TK/W)`
+    iterations. If T > W, a share has at least TK iterations, so at most two workgroups work on a
+    tile. If T < W, a share may have fewer, and up to `ceil((TK - 1)/share) + 1` workgroups work on
+    a tile.
 
-    Before: dangling m and n, a loop over k tiles. After::
+    Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK

@@ -10,12 +10,19 @@ from codegen.targets.nvptx import driver
 from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install
 
 
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a cache of kernels, which the tests of a module share."""
+    return tmp_path_factory.mktemp("kernels")
+
+
 @pytest.fixture
-def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clear every cache of chosen plans, and use an empty folder as the cache on disk."""
-    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+def forgotten(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Clear every cache of chosen plans, in memory and on disk, but not the kernels on disk."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(kernels))
 
     def forget() -> None:
+        (kernels / measured.FILE).unlink(missing_ok=True)
         for what in (matmul, measured):
             what.forget()
 

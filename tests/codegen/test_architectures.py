@@ -49,9 +49,9 @@ def kernel(target: str, tile: Any = (128, 128, 64), **options: Any) -> CudaKerne
 
 @pytest.mark.usefixtures("ptxas")
 def test_facts_of_its_own():
-    """An architecture has its own facts:
+    """A registered architecture's own facts are used.
 
-    less shared memory gives fewer stages; LLVM and ptxas know it by other names.
+    Less shared memory gives fewer stages, and LLVM and ptxas get the names that it gives for them.
     """
     stages = {
         name: kernel(name).lowered.coordinates["stage"].fixed_size for name in ("sm_80", "sm_8x")
@@ -167,3 +167,18 @@ def test_gpus_get_the_best_that_runs_on_them():
     register(SM_8Y)
     with pytest.raises(CodegenError, match=r"compute capability 7\.5 is too old"):
         native_to(75)
+
+
+def test_a_processor_that_llvm_does_not_know_is_refused():
+    """LLVM would end the process: it cannot select instructions for its oldest processor."""
+    register(Architecture("sm_86s", 86, 65536, (MMA_SYNC,)))
+    try:
+        with pytest.raises(CodegenError, match=r"knows no GPU 'sm_86s'; register .* with isa="):
+            codegen.compile(DataParallel()(Gemm("bf16").graph()), "sm_86s").ptx  # noqa: B018
+    finally:
+        unregister("sm_86s")
+
+
+def test_only_registered_architectures_can_be_removed():
+    with pytest.raises(CodegenError, match="no architecture is called 'sm_nope'; registered are"):
+        unregister("sm_nope")

@@ -35,7 +35,7 @@ def test_a_look_up_is_a_use():
     memory = LRUCache[str, int](3)
     for key in "abcde":
         memory.put(key, 1)
-    assert memory.get("a") == 1  # an old key that is used again
+    assert memory.get("a") == 1  # a look-up makes an old key the most recently used
     for key in "fg":
         memory.put(key, 1)
     assert memory.get("a") == 1

@@ -121,7 +121,7 @@ def test_a_call_like_one_before(name: str):
 
 
 def test_the_walk_sees_functions():
-    """The walk records functions, so the limits below mean something."""
+    """The walk really records the functions of a call, which the other tests of this file limit."""
     with walking() as walk:
         build.forget()
         HostKernel.__name__  # noqa: B018

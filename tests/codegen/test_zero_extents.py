@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from itertools import pairwise
+from functools import cache
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from codegen.targets.nvptx import driver
 from coordgraph import Gemm, LaunchError
 from passes import DataParallel, StreamK
 from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install, matrix
+from tests.support.sampling import cover
 
 HOSTS = ("cpu", "interpreter")
 NO_D = [(0, 5, 6), (4, 5, 0), (0, 0, 6), (0, 0, 0)]
@@ -25,6 +27,7 @@ DEPTH = 8
 """The number of 16-bit elements in 16 bytes, the smallest row that TMA loads."""
 
 
+@cache
 def kernel(target: str, **options: Any) -> Any:
     return codegen.compile(StreamK()(Gemm("f32", **options).graph((16, 16, 16))), target)
 
@@ -158,8 +161,7 @@ def test_a_gpu_multiplies_zeros_where_there_is_no_depth(
     assert zeroed[1:] == [(2 * ZEROS, 256 * DEPTH * 2)]
 
 
-@pytest.mark.parametrize("layout", ["nt", "tn"])
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(("layout", "target"), cover(0, product(["nt", "tn"], ["sm_80", "sm_90a"])))
 def test_a_gpu_multiplies_zeros_where_groups_have_no_depth(
     fake: FakeDriver, target: str, layout: str
 ):

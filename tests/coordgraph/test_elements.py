@@ -104,8 +104,8 @@ NAMES = {
     *(i.kind for kind in DTYPES.values() for i in kind.instructions),
 }
 KNOWN = {
-    "coordgraph/elements.py",  # the records of the types
-    "codegen/emit/elements.py",  # names of floating-point types in LLVM and PTX
+    "coordgraph/elements.py",  # defines the records of element types
+    "codegen/emit/elements.py",  # has the names of floating-point types in LLVM and PTX
     # Conversions of floating-point numbers for which LLVM or PTX has no single instruction.
     "codegen/targets/cpu/elements.py",
     "codegen/targets/cpu/machine.py",

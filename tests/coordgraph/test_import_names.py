@@ -1,7 +1,4 @@
-"""Other packages that hide `coordgraph`, `passes` or `codegen`:
-
-errors name them and say what to do.
-"""
+"""Errors name packages that hide `coordgraph`, `passes` or `codegen`, and say what to do."""
 
 from __future__ import annotations
 
@@ -84,10 +81,7 @@ def test_codegen_of_another_distribution(tmp_path: Path):
 
 
 def test_a_distribution_that_was_installed_over_ours(tmp_path: Path):
-    """Another distribution overwrote files in our folder:
-
-    `codegen/__init__.py` shows whose it is.
-    """
+    """If another distribution has overwritten `codegen/__init__.py`, the error names that file."""
     ignored = shutil.ignore_patterns("__pycache__", "[a-z]*")
     shutil.copytree(ROOT / "coordgraph", tmp_path / "coordgraph", ignore=ignored)
     for name in ("errors", "import_names", "late", "version"):

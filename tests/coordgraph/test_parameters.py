@@ -1,4 +1,4 @@
-"""Errors and proofs when a launch evaluates parameters."""
+"""Parameters at a launch: errors name the parameter, and tables of numbers need no range proof."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from examples.snake_deal import SnakeDeal
 from passes import LongestFirst, Pass, Pipeline, Rasterize, kit
 from tests.support.mermaid import render
 from tests.support.ptxas import assemble, assert_clean
-from tests.support.sampling import cover, words
+from tests.support.sampling import chosen, cover, words
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_LINES = 60
@@ -147,7 +147,7 @@ def test_gpu_kernels_are_assembled_without_a_spill(step: Pass, target: str):
     assert_clean(assemble(kernel.ptx, target))
 
 
-@each_example
+@pytest.mark.parametrize("step", chosen(PLAIN[1:], PLAIN), ids=str)
 def test_matmul_takes_a_plan_that_names_them(step: Pass):
     a, b = operands(100, 130, 70)
     for grid in (3, 7):

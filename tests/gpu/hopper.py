@@ -58,7 +58,7 @@ __all__ = [
 
 Shape = tuple[int, int, int]
 Code = tuple[Spec, Variant]
-"""A kernel's spec, and a variant of its machine code."""
+"""A kernel's spec, and the name of a variant of its machine code."""
 ALONE = (1, 1, 1)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
@@ -77,10 +77,7 @@ def hopper(
     types: tuple[str, str] = ("bf16", "bf16"),
     consumers: str = "cooperative",
 ) -> Spec:
-    """A kernel for Hopper without a watchdog, as users get it:
-
-    with one, the largest tiles would spill.
-    """
+    """The spec of a Hopper kernel without watchdog, which would make the largest tiles spill."""
     steps = Pipeline.parse(schedule).passes
     return Spec(steps, tile, layout, *types, "sm_90a", cluster, watchdog=False, consumers=consumers)
 
@@ -407,7 +404,7 @@ def code_of_d() -> tuple[Code, ...]:
 
 
 def program(code: Code) -> CudaProgram:
-    """The program of a kernel for a variant."""
+    """The compiled program of a kernel for one variant of its machine code."""
     spec, variant = code
     return CudaProgram(
         spec.graph,

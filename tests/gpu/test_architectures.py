@@ -1,4 +1,4 @@
-"""Kernels run for architectures from outside, and for a lowering that the caller chooses."""
+"""Kernels for architectures that a test registers, and by a lowering that the caller chooses."""
 
 from __future__ import annotations
 

@@ -93,9 +93,9 @@ def test_normal_numbers_and_odd_extents(spec: Spec):
 
 @every_spec
 def test_what_is_no_number_does_not_stay(spec: Spec):
-    """NaN does not stay in the workspace:
+    """NaN does not stay in the workspace.
 
-    slots are cleared after each launch, so the next is exact.
+    Every launch clears the slots that it used, so the next launch is exact.
     """
     problem = whole(spec, SHAPE)
     right = exact(problem)

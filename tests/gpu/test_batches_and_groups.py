@@ -79,7 +79,8 @@ def test_groups(schedule: str, tile: tuple[int, int, int], target: str):
 
 
 ENDS = (0, 1, 63, 64, 65, 127, 128, 129, 0, 192, 256, 300, 48, 96, 0, 512, 17)
-"""Rows of groups: none, whole TMA boxes or tiles, one row less, one row more, and others."""
+"""Numbers of rows of groups: 0, whole TMA boxes or tiles, one row less, one row more, and others.
+"""
 HOPPER = (
     ((128, 256, 64), LowerToHopper()),
     ((128, 128, 64), LowerToHopper()),

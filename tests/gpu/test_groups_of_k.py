@@ -32,7 +32,7 @@ SCHEDULES = (
 LAYOUTS = ("nn", "nt", "tn", "tt")
 TARGETS = ("native", "sm_80")
 LENGTHS = (0, 1, 63, 64, 65, 127, 128, 0, 300, 8, 1000, 17, 512)
-"""Lengths of groups along k: none, whole k tiles, one less, one more, and others."""
+"""Lengths of groups along k: 0, whole k tiles, one less, one more, and others."""
 HOPPER = (
     ((128, 256, 64), LowerToHopper()),
     ((128, 128, 64), LowerToHopper()),

@@ -72,7 +72,7 @@ def framed(rows: int, columns: int, kind: Any, offset: int = 0) -> tuple[Any, An
 
 
 def written_outside(memory: Any, out: Any) -> Any:
-    """Number of elements outside `out` that were written."""
+    """Number of elements of `memory` outside `out` that were written."""
     start = out.storage_offset()
     around = (memory[:start], memory[start + out.numel() :])
     return sum((~part.isnan()).sum() for part in around)
@@ -84,7 +84,7 @@ class Launched:
     def __init__(self, case: Case) -> None:
         self.case, self.problem = case, Problem.make(case.spec, case.shape, case.seed)
         m, n, _ = case.shape
-        if not case.beta:  # C may not be read
+        if not case.beta:  # with beta = 0 the kernel may not read C
             self.problem.c.fill_(float("nan"))
         self.memory, self.out = framed(m, n, self.problem.c.dtype)
         made, p = kernel(case.spec), self.problem
@@ -149,7 +149,7 @@ def test_tiles_of_two_shapes(spec: Spec):
 
 
 def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
-    """The number of D's elements per access, in the code that a call with these tensors uses."""
+    """The number of elements of D per store, in the code that a call with these tensors uses."""
     views = made._views(problem.a, problem.b, c, out, None, ())
     plan = made._checked(views, (1.0, 1.0), None)
     assert isinstance(plan, CheckedCall)

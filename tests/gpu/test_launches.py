@@ -35,7 +35,7 @@ every_schedule = pytest.mark.parametrize(
     "spec", [DATA_PARALLEL, STREAM_K, STREAM_K_LAST, TWO_TILE, WARPGROUPS], ids=str
 )
 SLEEP = 600_000_000
-"""Clock cycles, about a third of a second."""
+"""GPU clock cycles for which a stream sleeps: about a third of a second."""
 
 
 @every_schedule

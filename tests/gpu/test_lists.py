@@ -97,9 +97,7 @@ def test_lists(schedule: str, layout: str, target: str):
 
 @pytest.mark.parametrize(("tile", "lowering", "schedule"), HOPPER, ids=str)
 def test_hopper(tile: tuple[int, int, int], lowering: LowerToHopper, schedule: str):
-    """In a list of products, tensor maps clip TMA boxes at the ends of each matrix, along m,
-    n and k.
-    """
+    """In a list of products, tensor maps clip TMA boxes at the end of each matrix in m, n and k."""
     on_hopper()
     graph = Pipeline.parse(schedule)(Gemm(**gemm("nt")).graph(tile))
     made = codegen.compile(graph, "sm_90a", lowering=lowering)

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.usefixtures("gpu")
 TOLERANCE = 4e-3
 """Relative error in the Frobenius norm; bf16 rounds each result to 2⁻⁹."""
 ON_TOP = 5e-6
-"""Seconds of host time that `matmul` may add to the kernel's own call, on a busy host."""
+"""Largest host time in seconds by which `matmul` may exceed the kernel's own call, on a busy host.
+"""
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 

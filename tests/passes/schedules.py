@@ -109,10 +109,11 @@ ORDERED = (
     *((name, "plain") for name in SCHEDULES),
     *(case.values for case in cover(0, _REORDERED, words) if not case.marks),
 )
-"""Pairs for quick tests: every schedule without an order, every option and order in some pair.
+"""Pairs (schedule, order) for quick tests.
 
-Every order occurs. All test files use these pairs, so that cached graphs are shared. Slow tests use
-all combinations.
+Every schedule occurs in row-major order, and every schedule option and every other order occurs in
+some pair. All test files use these pairs, so that cached graphs are shared. Slow tests use all
+combinations.
 """
 
 

@@ -21,6 +21,7 @@ from coordgraph import (
     from_json,
     parse,
 )
+from coordgraph.coordinates.edges import Edge, Ragged
 from coordgraph.interpreter import SCHEDULERS, Trace, interpret, trace
 from coordgraph.interpreter.schedulers import Shuffled
 from coordgraph.progress import wait_direction
@@ -32,7 +33,7 @@ from tests.passes.schedules import (
     schedule,
     symbolic,
 )
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, kinds, words
 
 GROUPED = [
     name
@@ -99,7 +100,7 @@ def check_groups(
 group_sizes = st.lists(st.integers(0, 2 * TILE[0] + 1), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_groups_are_for_grids_that_are_given(name: str):
     given_grid = "workgroups" in symbolic(name).parameters
     assert (name in GROUPED) == (given_grid and not name.startswith("heterogeneous"))
@@ -110,12 +111,12 @@ def test_groups_are_for_grids_that_are_given(name: str):
     cover(
         0,
         product(GROUPED, ("plain", "swap-group", "bands", "hilbert", "grouped")),
-        words,
+        kinds,
     ),
 )
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     @given(group_sizes, st.integers(1, 12))
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @example([0], 3)
     @example([0, 0, 0], 2)
     @example([4, 0, 8, 0], 3)
@@ -123,7 +124,8 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     def on(sizes: list[int], workgroups: int):
         found = record_of(name, sizes, workgroups, order)
         assert not found.problems()
-        tiles = max(1, sum(-(-size // TILE[0]) for size in sizes))  # at least one tile, of padding
+        # There is at least one tile, which is padding if all groups are empty.
+        tiles = max(1, sum(-(-size // TILE[0]) for size in sizes))
         assert found.tiles == (tiles, -(-N // TILE[1]), -(-K // TILE[2]))
         assert len({end.tile for end in found.epilogues}) == found.tiles[0] * found.tiles[1]
 
@@ -140,10 +142,10 @@ def test_streams_balance_across_groups():
     assert len({segment.tile for segment in found.of(0)}) > 1
 
 
-@pytest.mark.parametrize("name", cover(0, GROUPED, words))
+@pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_groups_give_the_reference(name: str):
     @given(group_sizes, st.integers(1, 9), st.integers(0, 3), st.sampled_from(sorted(SCHEDULERS)))
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @example([0, 0], 2, 0, "in-order")
     @example([5, 0, 4, 0, 9], 4, 2, "reversed")
     def on(sizes: list[int], workgroups: int, first: int, kind: str):
@@ -154,18 +156,16 @@ def test_groups_give_the_reference(name: str):
     on()
 
 
-@pytest.mark.parametrize(
-    "order", chosen(("swap-group", "bands-n", "morton", "bands-grouped"), ORDERS)
-)
+@pytest.mark.parametrize("order", chosen(("swap-group", "morton"), ORDERS))
 def test_groups_in_every_order_of_visits(order: str):
     made = graph("two-tile-stream-k{owner=last}", order, grouped=True, transpose_b=True)
     check_groups(made, [5, 0, 1, 13, 4], 3, schedule=Shuffled(1))
 
 
-@pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
+@pytest.mark.parametrize("name", cover(0, SCHEDULES, kinds))
 def test_batches(name: str):
     @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8))
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     def on(batches: int, m: int, n: int, workgroups: int):
         made = graph(name, batched=True)
         values = given_of(made, m=m, n=n, k=K, batches=batches, workgroups=workgroups)
@@ -227,7 +227,7 @@ def test_what_is_deferred():
     assert (known["tiles_m"], known["dp_waves"], known["sk_tiles"]) == (6, 1, 7)
 
 
-@pytest.mark.parametrize("name", cover(0, GROUPED, words))
+@pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name, grouped=True)) == wait_direction(graph(name))
 
@@ -269,10 +269,20 @@ def test_tables_that_are_missing_or_unknown():
         interpret(made, a, b, tables={"offsets": offsets.astype(np.int64)})
 
 
-def test_a_row_of_no_group_that_is_written_is_found():
-    """If D's `Ragged` edge is removed, the interpreter finds no path to a row of D and
-    raises an error.
+def test_a_row_of_no_group_that_is_written_is_found(monkeypatch: pytest.MonkeyPatch):
+    """The interpreter refuses a kernel that stores the last tile's rows behind the last group.
+
+    `Ragged` without its guard makes such a kernel.
     """
+    # The interpreter caches programs of graphs, so no other test may have a graph of this tile.
+    made = DataParallel(persistent=True)(Gemm("f32", grouped=True).graph((4, 4, 3)))
+    monkeypatch.setattr(Ragged, "guard", Edge.guard)
+    why = r"21 elements of D are written though they belong to no product, the first at \(9, 0\)"
+    with pytest.raises(EvaluationError, match=why):
+        check_groups(made, [4, 5], 2)
+
+
+def test_a_tensor_without_a_path_to_its_rows_is_refused():
     made = graph("data-parallel{persistent=true}", grouped=True)
     bent = parse(made.text().replace("edge Ragged D.0 -> group, D.row table=offsets\n", ""))
     with pytest.raises(EvaluationError):

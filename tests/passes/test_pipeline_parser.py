@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import passes.lowering  # noqa: F401  (registers its passes)
-from coordgraph import ParseError
-from passes import PASSES, Pipeline
+from coordgraph import ParseError, PassError
+from passes import PASSES, Pipeline, StreamK
 from passes.base import Pass
 from passes.options import allowed_range, allowed_values, option_types
 
@@ -126,3 +126,16 @@ def test_errors_say_where(text: str, line: int, column: int, message: str):
     assert message in error.message
     assert (error.line, error.column) == (line, column)
     assert error.source == text.split("\n")[line - 1].rstrip("\r")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        ("stream-k", r"use Pipeline\.parse\('stream-k'\)"),
+        (StreamK(), r"use \[stream-k\]"),
+        ([StreamK], "use instances of classes that derive from passes.Pass"),
+    ],
+)
+def test_what_is_no_list_of_passes_is_refused(wrong: Any, advice: str):
+    with pytest.raises(PassError, match=advice):
+        Pipeline(wrong)

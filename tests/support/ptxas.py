@@ -17,7 +17,7 @@ _PERFORMANCE = re.compile(r"\(C75\d\d\)")
 
 
 def assert_clean(report: PtxasReport) -> None:
-    """Fail if ptxas spilled registers, serialized a wgmma or ignored a setmaxnreg (C75xx)."""
+    """Fail if ptxas spilled registers, serialized wgmma or ignored setmaxnreg (warnings C75xx)."""
     spilled = {
         name: use for name, use in report.functions.items() if use.spill_stores or use.spill_loads
     }

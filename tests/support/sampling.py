@@ -20,10 +20,11 @@ class Slow:
     """Whether this run collects slow tests; `conftest.py` sets it before it loads test modules.
 
     There are more slow tests than quick ones, so a run without them does not create their
-    parameters.
+    parameters. A run that updates goldens runs every page of the documentation.
     """
 
     collected = True
+    updating = False
 
 
 def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
@@ -101,16 +102,17 @@ def cover(
 
 
 def words(case: Any) -> tuple[str, ...]:
-    """The words of a case, for `cover`: the name of a schedule and each of its options."""
+    """Values of a case that `cover` must cover: the schedule's name and each of its options."""
     text = ",".join(map(str, case)) if isinstance(case, tuple) else str(case)
     return tuple(word for word in re.split("[{},]", text) if word)
 
 
 def kinds(case: Any) -> tuple[str, ...]:
-    """The values of a case of code generation, which knows no schedule: options are left out.
+    """Values of a case for tests of code generation: its words without most schedule options.
 
-    Their index formulas are tested on the interpreter. Reductions and orders have operations, or
-    tables, of their own.
+    Most options change only index formulas, which the interpreter's tests cover. Options for
+    reductions and orders are kept, because they add operations or tables, which need code of their
+    own.
     """
     return tuple(w for w in words(case) if w.startswith(("reduction=", "order=")) or "=" not in w)
 

@@ -1,4 +1,4 @@
-"""The CPU target: compiles graphs to machine code of this machine, run by a pool of threads."""
+"""The CPU target: compiles graphs to the host's machine code, which a pool of threads runs."""
 
 from codegen.targets.cpu.runtime import HostKernel, compile_host
 

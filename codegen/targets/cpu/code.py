@@ -1,9 +1,10 @@
 """Machine code of the host from LLVM IR, through caches in the process and on disk.
 
-The cache on disk holds the object file that LLVM emits. Its key is the text of the LLVM IR, the
-host's triple, processor and features, the version of LLVM and a digest of coordgraph's sources, so
-that an object file is loaded only where LLVM would emit the same one. The LLVM IR is generated
-each time: that takes a quarter of the time, and the text identifies all that the code depends on.
+The cache on disk holds the object file that LLVM emits. Its cache key is a digest of the LLVM IR,
+the host's triple, processor and features, the version of LLVM and coordgraph's sources, so that an
+object file is loaded only if LLVM would emit the same one. The LLVM IR is generated for every
+kernel: that takes a quarter of the compilation time, and only the IR's text identifies everything
+that the machine code depends on.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from codegen.lru import LRUCache
 __all__ = ["HostCode", "host_code"]
 
 KEPT_CODES = 64
-"""How many compiled modules are certain to be kept in memory for kernels that are made again."""
+"""How many of the most recently used compiled modules are kept in memory, for kernels with equal
+LLVM IR."""
 OBJECT = "kernel.o"
-"""The member of a cache entry with the object file."""
+"""The name of the object file in a cache entry."""
 
 
 @dataclass(frozen=True, eq=False)
 class HostCode:
-    """Machine code in memory, and the LLVM IR that it is made of.
+    """Machine code in memory, and the LLVM IR that was compiled to it.
 
     Args:
         text: the LLVM IR before optimisation.
-        engine: LLVM's execution engine; the code lives as long as the engine.
+        engine: LLVM's execution engine, which owns the machine code.
         from_cache: whether the object file was read from the cache on disk.
     """
 
@@ -40,18 +42,18 @@ class HostCode:
     from_cache: bool
 
     def address(self, name: str) -> int:
-        """The address of a function of the module."""
+        """The address of the module's function `name`."""
         return self.engine.get_function_address(name)
 
     @cached_property
     def assembly(self) -> str:
-        """The code in the host's assembly language; the LLVM IR is compiled again for it."""
+        """The machine code as assembly text, for which the LLVM IR is compiled again."""
         machine = host_machine()
         return machine.emit_assembly(_optimized(self.text, machine))
 
 
 _CODES: LRUCache[str, HostCode] = LRUCache(KEPT_CODES)
-"""Compiled modules, by their LLVM IR."""
+"""Compiled modules, by the text of their LLVM IR."""
 
 
 def _optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
@@ -60,7 +62,7 @@ def _optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
 
 
 def host_code(text: str) -> HostCode:
-    """The machine code of a module's LLVM IR; kernels with the same LLVM IR share it."""
+    """The machine code of the LLVM IR `text`; kernels with the same LLVM IR share the code."""
     found = _CODES.get(text)
     if found is None:
         found = _CODES.put(text, _from_disk_or_compiled(text))
@@ -73,7 +75,7 @@ def _from_disk_or_compiled(text: str) -> HostCode:
     if content is not None:
         return HostCode(text, _loaded(content, machine), from_cache=True)
     with cache.building(key):
-        content = _cached(key)  # another process may have made it meanwhile
+        content = _cached(key)  # another process may have stored it meanwhile
         from_cache = content is not None
         if content is None:
             content = machine.emit_object(_optimized(text, machine))
@@ -82,7 +84,7 @@ def _from_disk_or_compiled(text: str) -> HostCode:
 
 
 def _key(text: str) -> str:
-    """The cache key of an object file: everything that LLVM makes it from."""
+    """The cache key of an object file: a digest of all inputs from which LLVM makes the file."""
     return cache.key_of(
         "object file of the host",
         text,
@@ -94,12 +96,12 @@ def _key(text: str) -> str:
 
 
 def _cached(key: str) -> bytes | None:
-    """The object file under a key, if the cache has one."""
+    """The object file that the disk cache has under `key`, or None."""
     return (cache.load(key) or {}).get(OBJECT)
 
 
 def _loaded(content: bytes, machine: llvm.TargetMachine) -> llvm.ExecutionEngine:
-    """An execution engine with an object file."""
+    """An LLVM execution engine that has loaded the object file `content`."""
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(content))
     engine.finalize_object()

@@ -1,9 +1,9 @@
 """The control block of a launch: 64-bit words that the threads of one CPU launch share.
 
 Threads take workgroups from the counter `NEXT`. A thread that waits for a flag describes its wait
-in a slot of its own, so that the other threads can tell a deadlock from a long wait. The first
-error of a launch is written to the words from `FAULT` on and sets `STOPPED`; then every thread
-leaves its workgroup at its next wait.
+in a slot of its own, so that the other threads can distinguish a deadlock from a long wait. The
+first error of a launch is written to the words from `FAULT` on and sets `STOPPED`; then every
+thread leaves its workgroup at its next wait.
 """
 
 from __future__ import annotations
@@ -37,31 +37,35 @@ __all__ = [
 ]
 
 NEXT = 0
-"""Word that counts the workgroups that were taken."""
+"""Index of the word that counts the workgroups that threads have taken."""
 STOPPED = 8
-"""Word that is not 0 once the launch has to end early."""
+"""Index of the word that is not 0 once the launch must end early."""
 LIVE = 16
-"""Word that counts the threads that have not finished."""
+"""Index of the word that counts the threads that have not finished."""
 WAITING = 17
-"""Word that counts the threads that wait for a flag."""
+"""Index of the word that counts the threads that wait for a flag."""
 EPOCH = 18
-"""Word that counts the waits that have ended."""
+"""Index of the word that counts the waits that have ended."""
 THREADS = 19
-"""Word with the number of slots."""
+"""Index of the word that holds the number of threads, each of which has a slot."""
 LIMITS = 20
-"""Word with the address of the limits: of each tensor the first index and one past the last."""
+"""Index of the word that holds the address of the limits of tensors: for each tensor, the first
+valid index and one past the last."""
 FAULT = 24
-"""Word with the kind of the first error, a `Fault`; what follows it describes the error."""
+"""Index of the word that holds the kind of the first error (`Fault`). The words after it describe
+the error."""
 FAULT_WORDS = 4
-"""Words of an error after its kind: workgroup, operation, tensor or flag, index."""
+"""How many words describe an error after its kind: workgroup, operation, tensor or flag, index."""
 INDEX = FAULT + FAULT_WORDS
 SLOTS = 32
-"""Word at which the slots of the threads begin."""
+"""Index of the word at which the slots of the threads begin."""
 SLOT_WORDS = 8
-"""Words of a slot: a cache line."""
+"""How many words a thread's slot has: 8, a cache line."""
 ADDRESS, UNTIL, VALUE, WORKGROUP, OPERATION = range(5)
-"""Words of a slot: address of the flag (0: no wait), whether any value but 0 ends the wait, the
-value that ends it otherwise, the workgroup that the thread runs, and the operation that waits."""
+"""Indices of the words of a thread's slot. ADDRESS: the address of the flag that the thread waits
+for, or 0. UNTIL: whether any value but 0 ends the wait. VALUE: the value that ends the wait if
+UNTIL is 0. WORKGROUP: the workgroup that the thread executes. OPERATION: the number of the
+operation that waits."""
 
 
 class Fault(IntEnum):
@@ -77,11 +81,11 @@ class Fault(IntEnum):
 
 
 class ControlBlock:
-    """The control block of one launch.
+    """The control block of one launch on the CPU.
 
     Args:
-        threads: threads of the launch.
-        limits: int64 pairs (first index, one past the last), a pair for each tensor.
+        threads: number of threads of the launch.
+        limits: for each tensor, an int64 pair (first valid index, one past the last).
     """
 
     def __init__(self, threads: int, limits: Array) -> None:
@@ -94,25 +98,25 @@ class ControlBlock:
 
     @property
     def address(self) -> int:
-        """Address of the first word."""
+        """Address of the first word of the control block."""
         return self.words.ctypes.data
 
     def slot(self, thread: int) -> int:
-        """Address of the slot of a thread."""
+        """Address of the slot of the thread with the number `thread`."""
         return self.address + 8 * (SLOTS + SLOT_WORDS * thread)
 
     def stop(self) -> None:
-        """Let every thread end at its next wait or workgroup."""
+        """Make every thread end at its next wait, or before it takes another workgroup."""
         ctypes.c_int64.from_address(self.address + 8 * STOPPED).value = 1
 
     @property
     def fault(self) -> Fault:
-        """The kind of the first error."""
+        """The kind of the first error of the launch; `Fault.NONE` if there is none."""
         return Fault(int(self.words[FAULT]))
 
     @property
     def details(self) -> tuple[int, int, int, int]:
-        """Of the first error: workgroup, operation, number of the tensor, and index."""
+        """(workgroup, operation number, tensor number, index) of the first error of the launch."""
         workgroup, operation, tensor, index = map(int, self.words[FAULT + 1 : INDEX + 1])
         return workgroup, operation, tensor, index
 

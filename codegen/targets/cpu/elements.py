@@ -1,7 +1,7 @@
 """Loads and stores of a CPU kernel, which convert between element types and the accumulator's type.
 
-bf16 is the upper half of an f32, so it is converted by shifts. f16 is converted by instructions of
-the CPU (x86: F16C), without which f16 is refused.
+A bf16 is the upper half of an f32, so shifts convert it. Instructions of the CPU (x86: F16C)
+convert f16; f16 tensors are refused on CPUs without such instructions.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ I16, I32 = ir.IntType(16), ir.IntType(32)
 
 @dataclass(frozen=True)
 class Elements:
-    """Emits loads and stores that convert elements.
+    """Emits loads and stores of elements that convert between types in memory and in registers.
 
     Args:
         builder: the LLVM builder, positioned where the instructions are emitted.
-        register: the type of values in registers.
+        register: the element type of values in registers.
     """
 
     builder: Any  # llvmlite has no precise types for its builder
@@ -42,11 +42,12 @@ class Elements:
         return self._convert(value, F32, self.register)
 
     def store(self, value: Any, address: Any, kind: DType) -> None:
-        """Convert a register to `kind`, rounding to nearest even, and store it."""
+        """Convert a value in a register to `kind`, rounding to nearest even, and store it."""
         if kind == BF16:
             value = self._bf16(self._convert(value, self.register, F32))
         elif kind == F16:
-            # f64 is rounded to f32 first: few CPUs convert f64 to f16, and GPUs round twice too.
+            # f64 is rounded to f32 and then to f16: few CPUs convert f64 to f16 directly, and GPU
+            # kernels round twice too.
             value = self._convert(self._convert(value, self.register, F32), F32, kind)
         else:
             value = self._convert(value, self.register, kind)
@@ -57,9 +58,10 @@ class Elements:
         return Arithmetic(self.builder, target).convert(value, source)
 
     def _bf16(self, value: Any) -> Any:
-        """Round an f32 to bf16, to nearest even: the result as 16 bits. A NaN stays a (quiet) NaN.
+        """Round an f32 to bf16, to nearest even, and return 16 bits; a NaN becomes a quiet NaN.
 
-        It adds 0x7FFF, and 1 more if the lowest kept bit is set, and keeps the upper 16 bits.
+        The emitted code adds 0x7FFF, and 1 more if the lowest kept bit is set, and keeps the upper
+        16 bits.
         """
         b = self.builder
         bits = b.bitcast(value, I32)

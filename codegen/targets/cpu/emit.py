@@ -1,8 +1,8 @@
 """Emits LLVM IR for lowered operations on the CPU: one method for each kind of operation.
 
-The function `gemm` does the work of one workgroup; its last argument is the workgroup's number.
+The LLVM function `gemm` executes one workgroup; its last argument is the workgroup's number.
 `launch_code` adds the function `run`, which calls `gemm` for one workgroup after another. A guarded
-kernel also checks every index before it is used as an address, and every step of a loop.
+kernel also checks every index before a memory access, and every step of a loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KERNEL_NAME, RUN_NAME = "gemm", "run"
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 POINTER, VOID = ir.PointerType(), ir.VoidType()
 LINE = 64
-"""Bytes of a cache line; buffers are aligned to it, and the widest vectors have as many bytes."""
+"""Bytes of a cache line, and of the widest vector registers. Buffers are aligned to 64 bytes."""
 
 
 class HostWalker(GuardedWalker):
@@ -45,7 +45,8 @@ class HostWalker(GuardedWalker):
     Args:
         graph: a graph that `LowerToHost` has lowered.
         triple: LLVM's target triple of the CPU, such as `x86_64-unknown-linux-gnu`.
-        guarded: stop the launch with an error where an index is outside its tensor or buffer.
+        guarded: whether the code stops the launch with an error if an index is outside its tensor
+            or buffer.
     """
 
     widest = True
@@ -75,12 +76,12 @@ class HostWalker(GuardedWalker):
         return [t.name for t in self.graph.parameters.tables if t.derived]
 
     def _entry(self, table: str, place: ir.Value) -> ir.Value:
-        """Load the entry of a table at an index."""
+        """Emit a load of the entry of `table` at the 64-bit index `place`."""
         address = self.builder.gep(self.given[table], [place], source_etype=I32)
         return self.builder.load(address, typ=I32, align=4)
 
     def build(self) -> ir.Module:
-        """Build the LLVM module."""
+        """Build the LLVM module with the functions `gemm` and `run`."""
         module = ir.Module(KERNEL_NAME)
         module.triple = self.triple
         tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
@@ -96,7 +97,8 @@ class HostWalker(GuardedWalker):
         for name, argument in zip(names, function.args, strict=True):
             argument.name = name
             self.given[name] = argument
-        # C and D may be the same array, and other threads write the workspace: neither is noalias.
+        # C and D are not `noalias`, because they may be the same array; the workspace is not,
+        # because other threads write it.
         alone = [t.name for t in self.graph.tensors if t.role in (Role.INPUT, Role.TABLE)]
         for name in (*alone, *self.tables, "buffers"):
             self.given[name].add_attribute("noalias")
@@ -129,16 +131,16 @@ class HostWalker(GuardedWalker):
         self.builder.ret_void()
         entry.branch(start)
 
-    # Memory
+    # Addresses, loads and stores
 
     def _kind(self, dim: str) -> DType:
-        """The type of the elements of a buffer or a tensor."""
+        """The element type of the buffer or tensor whose dimension is `dim`."""
         if dim in self.buffers:
             return self.accumulator
         return dtype(self.graph.tensor(self.tensor_of(dim)).dtype)
 
     def _address(self, node: Node, dim: str, width: int = 1) -> tuple[ir.Value, Any]:
-        """Pointer to the first of `width` elements, and the condition that it is not padding."""
+        """A pointer to the first of `width` elements, and their guard (false for padding)."""
         index, guard = self.place(node, dim)
         b = self.builder
         if self.guarded:
@@ -152,13 +154,13 @@ class HostWalker(GuardedWalker):
         return b.gep(base, [index], source_etype=size, inbounds=guard is True), guard
 
     def _when(self, guard: Any) -> Any:
-        """A context: code emitted inside it is executed only if the guard is true."""
+        """A context manager: code that is emitted in it is executed only if `guard` is true."""
         if isinstance(guard, bool):
             guard = ir.Constant(I1, int(guard))
         return self.builder.if_then(guard)
 
     def _read(self, address: ir.Value, dim: str, guard: Any) -> ir.Value:
-        """Load an element; the value is zero if the guard is false (padding)."""
+        """Emit a load of an element; the value is zero if `guard` is false (padding)."""
         if guard is True:
             return self.elements.load(address, self._kind(dim))
         slot = self.fragments.slot("read", 0, self.sums.type)
@@ -168,7 +170,7 @@ class HostWalker(GuardedWalker):
         return self.builder.load(slot, typ=self.sums.type)
 
     def _write(self, value: ir.Value, address: ir.Value, dim: str, guard: Any) -> None:
-        """Store an element, unless the guard is false (padding)."""
+        """Emit a store of an element, which does nothing if `guard` is false (padding)."""
         if guard is True:
             self.elements.store(value, address, self._kind(dim))
             return
@@ -176,7 +178,7 @@ class HostWalker(GuardedWalker):
             self.elements.store(value, address, self._kind(dim))
 
     def emit_CopyElements(self, node: Node, op: ops.CopyElements) -> None:
-        """Copy one element; zero is stored if the source is padding."""
+        """Emit a copy of one element; it stores zero if the source is padding."""
         self._one(op.width)
         source, readable = self._address(node, op.source)
         target, writable = self._address(node, op.destination)
@@ -189,7 +191,7 @@ class HostWalker(GuardedWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether the copied buffer holds the epilogue's results, of another type than the sums."""
+        """Whether `op` copies results of the epilogue whose type is not that of the accumulator."""
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
         output = self.graph.tensor(self.tensor_of(op.destination)).role is Role.OUTPUT
@@ -197,47 +199,51 @@ class HostWalker(GuardedWalker):
 
     @property
     def result(self) -> DType:
-        """The type of the epilogue's result, before it is converted to D's type."""
+        """The type of the epilogue's result, before its conversion to the element type of D."""
         gemm = self.graph.gemm
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
     def emit_FillElements(self, node: Node, op: ops.FillElements) -> None:
-        """Store one zero."""
+        """Emit a store of one zero element."""
         self._one(op.width)
         target, writable = self._address(node, op.destination)
         self._write(self.sums.zero, target, op.destination, writable)
 
     @staticmethod
     def _one(width: int) -> None:
-        """Raise CodegenError unless an operation's width is 1; LLVM vectorises CPU code itself."""
+        """Raise CodegenError unless `width` is 1; LLVM itself vectorises element-wise CPU code."""
         if width != 1:
             raise CodegenError(f"an operation moves {width} elements; lower it to 1 for the CPU")
 
-    # Flags
+    # Flags of workspace slots
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        """Raise a flag, with release semantics for everything that was stored before."""
+        """Emit a store that raises a flag, with release semantics for all earlier stores."""
         self._set_flag(node, op.flag, self.raised(node, op.turn, op.readers))
 
     def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
-        """Add 1 to a flag, with release semantics (C11: all additions are one release sequence)."""
+        """Emit an atomic addition of 1 to a flag, with release semantics.
+
+        All additions form one release sequence (C11), so a wait acquires the stores of all senders.
+        """
         address, _ = self._address(node, op.flag)
         self.builder.atomic_rmw("add", address, ir.Constant(I32, 1), "release")
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
-        """Poll a flag until it is raised, with acquire semantics."""
+        """Emit a loop that polls a flag until it is raised, with acquire semantics."""
         address, _ = self._address(node, op.flag)
         self.spin(node, op.flag, address, self.raised(node, op.turn, op.senders))
 
     def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
-        """Poll a flag until it is not 0, then subtract 1."""
+        """Emit a loop that polls a flag until it is not 0, and then subtracts 1 from the flag."""
         address, _ = self._address(node, op.flag)
         self.spin(node, op.flag, address, crowded=True)
-        # Relaxed suffices: later readers still acquire the sender's store (C11, release sequence).
+        # Relaxed ordering suffices: the subtraction continues the sender's release sequence (C11),
+        # so later readers of the flag still acquire the sender's stores.
         self.builder.atomic_rmw("sub", address, ir.Constant(I32, 1), "monotonic")
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
-        """Set a flag to 0."""
+        """Emit a store of 0 to a flag."""
         self._set_flag(node, op.flag, ir.Constant(I32, 0))
 
     def _set_flag(self, node: Node, dim: str, value: ir.Value) -> None:
@@ -245,7 +251,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, dim)
         self.builder.atomic_rmw("xchg", address, value, "release")
 
-    # Registers
+    # Operations on registers
 
     def _type(self, width: int) -> Any:
         scalar = self.sums.type
@@ -264,7 +270,7 @@ class HostWalker(GuardedWalker):
         return b.shuffle_vector(first, empty, mask)
 
     def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
-        """Load a vector from a buffer, or broadcast one element to every lane."""
+        """Emit a load of a vector from a buffer, or a broadcast of one element to every lane."""
         vector = op.width > 1 and op.form != "broadcast"
         address, guard = self._address(node, op.source, op.width if vector else 1)
         if not vector:
@@ -276,7 +282,7 @@ class HostWalker(GuardedWalker):
         self.builder.store(value, self._slot(node, op.fragment, op.registers, op.width))
 
     def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
-        """Store a vector to a buffer, or one element to a buffer or tensor."""
+        """Emit a store of a vector to a buffer, or of one element to a buffer or tensor."""
         address, guard = self._address(node, op.destination, op.width)
         slot = self._slot(node, op.fragment, op.registers, op.width)
         value = self.builder.load(slot, typ=self._type(op.width))
@@ -287,7 +293,7 @@ class HostWalker(GuardedWalker):
         self.builder.store(value, address, align=self._align(op.width))
 
     def _vector(self, dim: str, width: int, guard: Any) -> Any:
-        """The LLVM type of a vector in a buffer; CodegenError if `dim` is no buffer."""
+        """The LLVM type of a vector of `width` elements; CodegenError if `dim` is no buffer."""
         if dim not in self.buffers or guard is not True:
             raise CodegenError(f"a vector access of '{dim}': the CPU allows it for buffers only")
         return self._type(width)
@@ -296,7 +302,7 @@ class HostWalker(GuardedWalker):
         return min(LINE, width * self.accumulator.bytes)
 
     def emit_ReduceFragment(self, node: Node, op: ops.ReduceFragment) -> None:
-        """Add one element to memory atomically."""
+        """Emit an atomic addition of one accumulator element to memory."""
         self._one(op.width)
         address, guard = self._address(node, op.destination)
         value = self.builder.load(
@@ -306,7 +312,7 @@ class HostWalker(GuardedWalker):
             self.sums.atomic_add(address, value)
 
     def emit_AccumulateFragment(self, node: Node, op: ops.AccumulateFragment) -> None:
-        """Add one element of memory to a register."""
+        """Emit an addition of one element in memory to an accumulator element."""
         self._one(op.width)
         address, guard = self._address(node, op.source)
         slot = self._slot(node, op.fragment, op.registers, op.width)
@@ -315,7 +321,7 @@ class HostWalker(GuardedWalker):
         self.builder.store(total, slot)
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
-        """Apply a stage of the epilogue to one element."""
+        """Emit the operations of one stage of the epilogue, for one element."""
         self._one(op.width)
         gemm, b = self.graph.gemm, self.builder
         out = gemm.out_dtype or gemm.dtype
@@ -340,7 +346,14 @@ class HostWalker(GuardedWalker):
         b.store(result, slot)
 
     def _operand(self, node: Node, tensor: str, kind: str, op: ops.ApplyFragment) -> Any:
-        """Load an operand's element as a value of type `kind`; 0 if it is padding or not passed."""
+        """Emit a load of an epilogue operand's element; 0 if it is padding or not passed.
+
+        Args:
+            node: the operation `op` in the control graph.
+            tensor: the tensor of the operand.
+            kind: the type of the loaded value.
+            op: the operation that applies the epilogue.
+        """
         b = self.builder
         if tensor in op.elements:
             address, guard = self.given[tensor], True
@@ -362,9 +375,10 @@ class HostWalker(GuardedWalker):
         return b.load(slot, typ=KINDS[kind])
 
     def emit_MultiplyFragments(self, node: Node, op: ops.MultiplyFragments) -> None:
-        """Multiply and add vectors: `fma.f32x16` rounds once, `multiply-add.f32x16` twice.
+        """Emit a multiplication and addition of vectors.
 
-        `multiply-add.i32x16` is exact modulo 2^32.
+        `fma.f32x16` rounds once, `multiply-add.f32x16` twice; `multiply-add.i32x16` is exact modulo
+        2^32.
         """
         instruction, _, shape = op.instruction.partition(".")
         lanes = int(shape.partition("x")[2])

@@ -11,7 +11,7 @@ from coordgraph.interpreter import trace
 __all__ = ["failure_text"]
 
 SHOWN = 3
-"""Largest number of waiting workgroups that a message lists."""
+"""The most waiting workgroups that an error message lists."""
 
 
 def failure_text(
@@ -22,13 +22,13 @@ def failure_text(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]],
 ) -> str:
-    """What stopped a launch, where, and what to do.
+    """The error message for a launch that ended early: what stopped it, where, and what to do.
 
     Args:
         control: the control block of the launch.
         graph: the lowered graph.
         scheduled: the graph before lowering.
-        operations: kind and dimension of the operations that can stop a launch, by number.
+        operations: (kind, dimension) of each operation that can stop a launch, by its number.
         given: the parameters of the launch.
         tables: the tables of the launch.
     """
@@ -54,7 +54,7 @@ def _deadlock(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]],
 ) -> str:
-    """Which workgroups wait for ever, and for what."""
+    """The error message for a deadlock: which workgroups wait for ever, and for what."""
     told = {workgroup: operations[number][1] for workgroup, number in control.waits.items()}
     told |= _missing(graph, given, tables, told.keys())
     shown = [f"workgroup {w} waits for {what}" for w, what in sorted(told.items())[:SHOWN]]
@@ -71,7 +71,10 @@ def _missing(
     tables: Mapping[str, Sequence[int]],
     waiting: Collection[int],
 ) -> dict[int, str]:
-    """The partial that each waiting workgroup does not get, by the interpreter's trace."""
+    """For each waiting workgroup, the partial sum that is never sent, by a run in the interpreter.
+
+    The result is empty if the interpreter cannot run the graph.
+    """
     try:
         found = trace(graph, given, tables)
     except CoordGraphError:

@@ -1,4 +1,4 @@
-"""What can stop a launch on the CPU: waits without end, and, in guarded kernels, wrong indices."""
+"""Code that stops a launch on the CPU: at deadlocks and, in guarded kernels, at wrong indices."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ POINTER = ir.PointerType()
 
 
 class GuardedWalker(Walker):
-    """A walker whose code can leave a workgroup early.
+    """A walker whose code can end a workgroup early, after an error.
 
     Args:
-        graph: a lowered graph.
-        guarded: check every index and every step of a loop.
+        graph: a graph that is lowered for the CPU.
+        guarded: whether the code checks every index and every step of a loop.
     """
 
     def __init__(self, graph: KernelGraph, *, guarded: bool) -> None:
         super().__init__(graph)
         self.guarded = guarded
         self.operations: list[tuple[str, str]] = []
-        """Kind and dimension of every operation that can stop a launch, by its number."""
+        """(kind, dimension) of every operation that can stop a launch, by the operation's index."""
         self.buffers: dict[str, int] = {}
-        """Of each buffer of a thread, the offset in bytes."""
+        """The offset in bytes of each buffer in the memory of a thread, by the buffer's name."""
         self.given: dict[str, Any] = {}
-        """The arguments of the workgroup's function."""
+        """The arguments of the LLVM function that executes a workgroup, by name."""
         self.code: LaunchCode
 
     def tensor_of(self, dim: str) -> str:
-        """The tensor whose elements a dimension counts."""
+        """The name of the tensor whose elements the dimension `dim` numbers; '' for others."""
         return getattr(self.graph.coordinates[dim], "tensor", "")
 
     def spin(
@@ -50,9 +50,15 @@ class GuardedWalker(Walker):
         *,
         crowded: bool = False,
     ) -> None:
-        """Wait until the flag at an address equals a value, or is not 0 if no value is given.
+        """Emit a wait until the flag at an address equals a value, or is not 0.
 
-        `crowded`: more threads may wait than there are processors, so they yield to others.
+        Args:
+            node: the operation that waits.
+            flag: the dimension of the flags.
+            address: the address of the flag.
+            value: the value that ends the wait; None if any value but 0 ends it.
+            crowded: whether more threads may wait than there are processors; if so, a waiting
+                thread yields its processor to other threads.
         """
         b = self.builder
         any_value, yields = (ir.Constant(I1, int(known)) for known in (value is None, crowded))
@@ -66,14 +72,22 @@ class GuardedWalker(Walker):
                 b.ret_void()
 
     def _number(self, node: Node, dim: str) -> ir.Constant:
-        """The number of an operation on a dimension, by which an error names it."""
+        """The number by which an error record identifies the operation `node` on `dim`."""
         operation = (node.op.kind, dim)
         if operation not in self.operations:
             self.operations.append(operation)
         return ir.Constant(I64, self.operations.index(operation))
 
     def _require(self, condition: ir.Value, kind: Fault, node: Node, dim: str, index: Any) -> None:
-        """Stop the launch with an error where a condition does not hold."""
+        """Emit code that stops the launch with an error if `condition` is false.
+
+        Args:
+            condition: the LLVM i1 value that must be true.
+            kind: the kind of the error.
+            node: the operation, for the error message.
+            dim: the dimension of the index, for the error message.
+            index: the 64-bit index, for the error message.
+        """
         b = self.builder
         tensor = ir.Constant(I64, -1 if dim in self.buffers else self._tensor_number(dim))
         with b.if_then(b.not_(condition), likely=False):
@@ -87,7 +101,15 @@ class GuardedWalker(Walker):
         return names.index(self.tensor_of(dim)) if self.tensor_of(dim) in names else -1
 
     def check_bounds(self, node: Node, dim: str, index: ir.Value, guard: Any, width: int) -> None:
-        """Stop the launch where an index that is no padding is outside its tensor or buffer."""
+        """Emit code that stops the launch if a non-padding index is outside its tensor or buffer.
+
+        Args:
+            node: the operation, for the error message.
+            dim: the dimension of the tensor or buffer.
+            index: the 64-bit index of the first element.
+            guard: the condition that the index is no padding.
+            width: how many elements the operation accesses.
+        """
         b = self.builder
         if dim in self.buffers:
             shared = self.graph.coordinates[dim]
@@ -110,7 +132,7 @@ class GuardedWalker(Walker):
         self._require(inside, Fault.BOUNDS, node, dim, index)
 
     def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:
-        """Stop a launch whose loop would not end, because its step is not positive."""
+        """Emit code that stops the launch if a loop's step is not positive, so it would not end."""
         if self.guarded:
             b = self.builder
             dim = getattr(node.op, "dim", "")

@@ -1,7 +1,8 @@
 """LLVM functions around the code of a workgroup: the loop over workgroups, waits, and errors.
 
-All share the launch's control block (`control_block`). `run` is what a thread calls; `wait` is the
-slow path of a wait for a flag; `stuck` tells a deadlock from a long wait; `fail` records an error.
+All these functions use the launch's control block (`control_block`). A thread calls `run`; `wait`
+is the slow path of a wait for a flag; `stuck` distinguishes a deadlock from a long wait; `fail`
+records an error.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ __all__ = ["LaunchCode", "call_intrinsic"]
 I1, I32, I64 = (ir.IntType(n) for n in (1, 32, 64))
 POINTER, VOID = ir.PointerType(), ir.VoidType()
 SPINS = 1024
-"""Times that a thread looks at a flag before it looks for a deadlock."""
-# Instructions that leave the core to its other hardware thread while this one waits.
+"""How many times a waiting thread reads its flag before it checks for a deadlock."""
+# Instructions in a spin loop that leave the core's resources to its other hardware thread.
 _PAUSE = {
     "x86_64": ("llvm.x86.sse2.pause", ()),
     "aarch64": ("llvm.aarch64.hint", (ir.Constant(I32, 1),)),
 }
 _YIELDS = re.compile("linux|darwin|macos|bsd")
-"""Systems whose C library can give the processor to another thread (POSIX, `sched_yield`)."""
+"""Operating systems whose C library has POSIX's `sched_yield`, by LLVM's target triple."""
 
 
 def call_intrinsic(b: Any, name: str, result: Any, args: list[Any]) -> Any:
-    """Call an LLVM intrinsic or a function of the C library; declare it in the module if needed."""
+    """Emit a call of an LLVM intrinsic or C library function; declare the function if needed."""
     function = b.module.globals.get(name)
     if function is None:
         function = ir.Function(b.module, ir.FunctionType(result, [a.type for a in args]), name)
@@ -57,7 +58,7 @@ def _word(value: int) -> ir.Constant:
 
 
 def _at(b: Any, base: Any, word: Any) -> Any:
-    """The address of a 64-bit word."""
+    """The address of the 64-bit word number `word` after `base`."""
     return b.gep(base, [_word(word) if isinstance(word, int) else word], source_etype=I64)
 
 
@@ -66,16 +67,16 @@ def _read(b: Any, base: Any, word: Any) -> Any:
 
 
 def _write(b: Any, base: Any, word: int, value: Any) -> None:
-    # An exchange, because llvmlite's atomic store takes no untyped pointer.
+    # An atomic exchange, because llvmlite's atomic store rejects opaque pointers.
     b.atomic_rmw("xchg", _at(b, base, word), value, "seq_cst")
 
 
 class LaunchCode:
-    """Adds the functions of a launch to a module.
+    """Adds the functions that run a launch to an LLVM module.
 
     Args:
         module: the LLVM module of the kernel.
-        triple: LLVM's name of the host.
+        triple: LLVM's target triple of the host.
     """
 
     def __init__(self, module: ir.Module, triple: str) -> None:
@@ -93,7 +94,10 @@ class LaunchCode:
         return function
 
     def _fail(self) -> ir.Function:
-        """`fail(control, kind, workgroup, …, index)`: stop; record the error if it is the first."""
+        """`fail(control, kind, workgroup, …, index)`: stop the launch, and record its first error.
+
+        Errors after the first error of a launch are not recorded.
+        """
         names = "control kind workgroup operation tensor index"
         function = self._function("fail", VOID, [POINTER, *[I64] * 5], names)
         control, kind, *details = function.args
@@ -108,10 +112,11 @@ class LaunchCode:
         return function
 
     def _find_deadlock(self) -> ir.Function:
-        """`stuck(control)`: whether every thread waits, and no flag is what its thread waits for.
+        """`stuck(control)`: whether every thread waits for a flag, and no flag ends its wait.
 
-        The function reads the number of ended waits before and after it reads the slots. If both
-        are equal and all threads waited, then no thread ran in between, and no flag changed.
+        The function reads the number of ended waits before and after it reads the threads' slots.
+        If both numbers are equal and all threads waited, no thread ran between the two reads, and
+        no flag changed.
         """
         function = self._function("stuck", I1, [POINTER], "control")
         (control,) = function.args
@@ -154,12 +159,12 @@ class LaunchCode:
 
     @staticmethod
     def _met(b: Any, flag: Any, any_value: Any, value: Any) -> Any:
-        """Whether a flag ends a wait: it is not 0, or equals a value."""
+        """Emit whether `flag` ends a wait: it is not 0 (if `any_value`), or it equals `value`."""
         not_zero = b.icmp_unsigned("!=", flag, ir.Constant(I32, 0))
         return b.select(any_value, not_zero, b.icmp_unsigned("==", flag, value))
 
     def _wait(self) -> ir.Function:
-        """`wait(control, slot, flag, any_value, value, operation, crowded)`: false if stopped."""
+        """`wait(control, slot, flag, any_value, value, …)`: false if the launch was stopped."""
         names = "control slot flag any_value value operation crowded"
         types = [POINTER, POINTER, POINTER, I1, I32, I64, I1]
         function = self._function("wait", I1, types, names)
@@ -211,9 +216,10 @@ class LaunchCode:
         return function
 
     def run(self, kernel: ir.Function, name: str) -> None:
-        """`run(order, control, slot, count, …)`: workgroup `order[i]`, or i if there is no order.
+        """`run(order, control, slot, count, …)`: execute workgroups until none is left.
 
-        `kernel(control, slot, …, workgroup)` does the work of one workgroup.
+        The i-th workgroup to start is `order[i]`, or i if `order` is null.
+        `kernel(control, slot, …, workgroup)` executes one workgroup.
         """
         given = [a.type for a in kernel.args[2:-1]]
         kind = ir.FunctionType(VOID, [POINTER, POINTER, POINTER, I64, *given])

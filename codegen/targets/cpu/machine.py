@@ -16,12 +16,12 @@ __all__ = ["Host", "host", "lower"]
 
 @dataclass(frozen=True)
 class Host:
-    """A CPU, as far as lowering and code generation depend on it.
+    """The properties of a CPU on which lowering and code generation depend.
 
     Attributes:
         triple: LLVM's target triple, such as `x86_64-unknown-linux-gnu`.
         vector_bits: bits of a vector register.
-        registers: how many vector registers there are.
+        registers: how many vector registers the CPU has.
         fused: whether the CPU has fused multiply-add instructions.
         half: whether the CPU converts between f16 and f32.
     """
@@ -35,7 +35,7 @@ class Host:
 
 @cache
 def host() -> Host:
-    """The CPU that this process runs on."""
+    """The properties of the CPU that this process runs on."""
     triple = host_machine().triple
     machine = triple.partition("-")[0]
     features = llvm.get_host_cpu_features()

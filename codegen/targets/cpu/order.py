@@ -1,8 +1,8 @@
 """The order in which CPU threads start workgroups, chosen so that no wait deadlocks.
 
-Threads take workgroups in the order of a list, so the started workgroups are always a prefix of it.
-If every workgroup waits only for workgroups before it in the list, the first unfinished one can
-always continue, however few threads there are. Workgroups that wait for each other need one thread
+Threads take workgroups in the order of a list, so the started workgroups are always a prefix of the
+list. If every workgroup waits only for workgroups before it in the list, the first unfinished one
+can always continue, even on a single thread. Workgroups that wait for each other need one thread
 each.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Circle", "starting_order"]
 
 
 class Circle(LaunchError):
-    """Workgroups wait for each other, so that all must run at the same time: no order suffices."""
+    """No starting order suffices: workgroups wait for each other, so all must run concurrently."""
 
 
 def starting_order(
@@ -36,14 +36,15 @@ def starting_order(
 
     Args:
         graph: a scheduled graph.
-        waits: which workgroups a workgroup waits for: none, lower or higher numbers, or both.
+        waits: which workgroups a workgroup waits for: none, those of lower or of higher number, or
+            both ("mixed").
         count: how many workgroups there are.
         given: the parameters of the launch, by name.
         tables: the entries of the tables that the graph reads, by name.
 
     Raises:
-        Circle: workgroups wait for each other, and finish only if all run at the same time.
-        LaunchError: workgroups wait for each other, and would never finish.
+        Circle: workgroups wait for each other in a cycle, and finish only if all run concurrently.
+        LaunchError: workgroups wait for each other in a cycle, and would never finish.
     """
     match waits:
         case "none" | "lower":
@@ -60,7 +61,7 @@ def _topological(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]] | None,
 ) -> Array:
-    """An order with every workgroup after those that it waits for, from a traced execution."""
+    """An order in which every workgroup is after those that it waits for, from a traced run."""
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
     found = trace(graph, given, tables)
     for waiting, signals in sorted(found.wait_edges()):

@@ -45,22 +45,23 @@ from coordgraph.tensors import Role, dtype
 __all__ = ["HostKernel", "compile_host"]
 
 WORKGROUPS_PER_THREAD = 2
-"""The default number of workgroups for each thread, if neither schedule nor call says a number."""
+"""How many workgroups a launch has for each thread, if neither schedule nor call says a number."""
 KEPT_PLANS = 64
-"""For how many different launches (sizes and offsets) a kernel keeps the evaluated parameters."""
+"""For how many combinations of sizes and offsets a kernel keeps the evaluated parameters of a
+launch."""
 
 
 class HostKernel(Kernel):
     """A kernel for this machine's CPU, called with numpy arrays.
 
-    One thread runs a workgroup from beginning to end. The number of threads changes neither the
+    One thread executes a workgroup from beginning to end. The number of threads changes neither the
     result nor whether the kernel finishes. Workgroups that wait for each other
-    (`reduction="scatter"`) get one thread each. A launch whose workgroups wait for each other for
-    ever ends with a LaunchError.
+    (`reduction="scatter"`) get one thread each. A launch that deadlocks ends with a LaunchError.
 
     Args:
         graph: a scheduled graph.
-        debug: check every index; one outside its tensor ends the launch with a LaunchError.
+        debug: whether to check every index; an index outside its tensor ends the launch with a
+            LaunchError.
     """
 
     def __init__(self, graph: KernelGraph, *, debug: bool = False) -> None:
@@ -88,7 +89,7 @@ class HostKernel(Kernel):
 
     @property
     def instruction_family(self) -> str:
-        """Vector instructions of the host's processor."""
+        """The width of the host's vector instructions, such as `256-bit vectors`."""
         return f"{host().vector_bits}-bit vectors"
 
     @property
@@ -98,7 +99,7 @@ class HostKernel(Kernel):
 
     @property
     def build_steps(self) -> str:
-        """The steps that made the machine code."""
+        """The steps of compilation that made the machine code, for reports of compilation times."""
         source = "from the cache" if self.from_cache else "by LLVM"
         return f"lowering, LLVM IR, machine code {source}"
 
@@ -133,8 +134,8 @@ class HostKernel(Kernel):
             a, b, c, out: A, B, C and D as numpy arrays; without `out`, a new array is returned.
             alpha, beta: scalars of the default epilogue.
             stream: must be None, because CPU kernels have no streams.
-            workgroups: how many workgroups to run, if the schedule was made without a number; by
-                default two for each thread, or one if workgroups wait for each other.
+            workgroups: how many workgroups to run, if the schedule's option `workgroups` is None;
+                by default two for each thread, or one if workgroups wait for each other.
             offsets: the group offsets of a grouped kernel.
             operands: the operands of the graph's own epilogue, by name.
             threads: how many threads to use; by default `COORDGRAPH_THREADS`, or one for each
@@ -158,8 +159,8 @@ class HostKernel(Kernel):
             bound = of_depth(self.graph.gemm, bound)
             given = problem_parameters(self.graph, views, scalars=bound.scalars)
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
-            # Workgroups that wait for each other need a thread each, so there is one workgroup for
-            # each thread: more would be more busy threads than processors.
+            # Workgroups that wait for each other need one thread each. With one workgroup for each
+            # thread, there are no more busy threads than processors.
             default = threads if self.waits == "mixed" else WORKGROUPS_PER_THREAD * threads
             given["workgroups"] = default if workgroups is None else workgroups
         elif workgroups is not None:
@@ -179,7 +180,7 @@ class HostKernel(Kernel):
     def _make_plan(
         self, given: tuple[tuple[str, int], ...], tables: tuple[tuple[str, tuple[int, ...]], ...]
     ) -> _Plan:
-        """Evaluate everything that depends only on the launch's parameters and tables."""
+        """Evaluate the values of a launch that depend only on its parameters and tables."""
         return self._formulas.plan(self.waits, dict(given), dict(tables))
 
     def _launch(
@@ -189,7 +190,7 @@ class HostKernel(Kernel):
         scalars: tuple[float, ...],
         threads: int,
     ) -> None:
-        """Run the kernel on so many threads, and wait for its end.
+        """Run the kernel on `threads` threads, and wait until it has ended.
 
         Args:
             plan: the evaluated parameters of the launch.
@@ -234,7 +235,7 @@ class HostKernel(Kernel):
                 )
 
     def _limits(self, views: Mapping[str, TensorView], workspace: Workspace) -> Array:
-        """Of each tensor the first index and one past the last, in elements from its address."""
+        """(first valid index, one past the last) of each tensor, in elements from its address."""
         limits: list[tuple[int, int]] = []
         for t in self.graph.tensors:
             if t.name in workspace.tensors:
@@ -256,20 +257,20 @@ def compile_host(graph: KernelGraph, *, debug: bool = False) -> HostKernel:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What launches with equal parameters and tables share.
+    """The values that launches with equal parameters and tables share.
 
     Attributes:
         integers: the integer arguments of the compiled function, in order.
-        workgroups: how many workgroups there are.
+        workgroups: how many workgroups the launch has.
         workspace: bytes of each workspace tensor, by name.
-        zeroed: the workspace tensors that must be zero before the launch.
+        zeroed: names of the workspace tensors that must be zero before the launch.
         order: the workgroup numbers in the order in which to start them; None for 0, 1, 2, …
         together: whether all workgroups must run at the same time, each on its own thread.
         tables: the entries of the derived tables, i32.
-        given: the parameters of the launch.
-        known: the tables of the launch.
-        shape: the shape of D.
-        kind: the numpy type of D.
+        given: the parameters of the launch, by name.
+        known: the entries of the tables that the call passes, by name.
+        shape: the shape of D in elements.
+        kind: the NumPy type of D's elements.
     """
 
     integers: tuple[int, ...]
@@ -285,7 +286,7 @@ class _Plan:
     kind: np.dtype[Any]
 
     def new_output(self) -> Array:
-        """Allocate D.
+        """Allocate the array for D.
 
         Raises:
             LaunchError: the memory cannot be allocated.
@@ -326,7 +327,7 @@ class _Formulas:
         Args:
             waits: which workgroups a workgroup waits for (`coordgraph.progress.WaitDirection`).
             given: the parameters of the launch, by name.
-            tables: the entries of the tables that a call gives, by name.
+            tables: the entries of the tables that the call passes, by name.
 
         Raises:
             LaunchError: there are more workgroups than threads, and all must run at the same time.
@@ -365,7 +366,7 @@ class _Formulas:
 
 
 def _prototype(walker: HostWalker) -> Any:
-    """The ctypes type of the function `run`; ctypes releases Python's lock while it runs."""
+    """The ctypes type of the function `run`; ctypes releases Python's GIL during a call."""
     pointers = [ctypes.c_void_p] * (len(walker.graph.tensors) + len(walker.tables) + 1)
     scalars = [scalar_type(dtype(kind)) for kind in walker.arguments.float_kinds.values()]
     integers = [ctypes.c_int64] * len(walker.parameters)

@@ -1,4 +1,4 @@
-"""The threads that run a CPU kernel: the caller's thread, and a pool that later calls use again."""
+"""The threads that run a CPU kernel: the caller's thread, and a pool that later calls reuse."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from coordgraph.validation import whole
 __all__ = ["VARIABLE", "run_on_threads", "thread_count"]
 
 VARIABLE = "COORDGRAPH_THREADS"
-"""The environment variable with the default number of threads."""
+"""The environment variable that holds the default number of threads of a launch."""
 MOST_THREADS = 4096
 """The most threads that a launch may use."""
 
 _lock = threading.Lock()
-"""Held while the pool of threads is created."""
+"""The lock that is held while the pool of threads is created."""
 _pool: ThreadPoolExecutor | None = None
 """The pool of threads; None until a launch needs it."""
 
@@ -30,8 +30,8 @@ def thread_count(threads: int | None) -> int:
     """How many threads a launch uses.
 
     Args:
-        threads: the number that the caller gave; None means `COORDGRAPH_THREADS` in the
-            environment, or else one thread for each processor.
+        threads: the number that the caller passed; None means the value of the environment variable
+            `COORDGRAPH_THREADS` or, without it, one thread for each processor.
 
     Raises:
         LaunchError: the number is no integer between 1 and 4096.
@@ -57,10 +57,10 @@ def thread_count(threads: int | None) -> int:
 def run_on_threads(
     work: Callable[[int], None], threads: int, stop: Callable[[], None] = lambda: None
 ) -> None:
-    """Call `work(0)` in this thread and `work(1)`, … in others; return when all have returned.
+    """Call `work(0)` in this thread and `work(1)`, … in other threads; return after all calls.
 
-    Ctrl-C raises KeyboardInterrupt when no thread works any more. Until then Python's handler of
-    SIGINT is replaced by one that calls `stop`, which should make `work` return early.
+    Ctrl-C raises KeyboardInterrupt after all calls have returned. Until then, the handler of SIGINT
+    calls `stop`, which should make `work` return early.
     """
     if threads == 1:
         work(0)
@@ -82,9 +82,9 @@ def run_on_threads(
 
 @contextmanager
 def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
-    """Call the handler of SIGINT at the end of the block instead of within it.
+    """Delay Python's handler of SIGINT until the end of the `with` block; meanwhile call `stop`.
 
-    Python runs signal handlers in the main thread alone, so other threads need no protection.
+    Python runs signal handlers in the main thread only, so other threads need no delay.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -93,11 +93,11 @@ def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
     def defer(number: int, frame: FrameType | None) -> None:
         caught.append((number, frame))
-        if before is signal.default_int_handler:  # which will raise, so the result is not used
+        if before is signal.default_int_handler:  # it raises later, so no result will be used
             stop()
 
     before = signal.getsignal(signal.SIGINT)
-    if not callable(before):  # ignored, the system's own, or set by C code
+    if not callable(before):  # SIG_IGN, SIG_DFL, or a handler that C code has set
         yield
         return
     signal.signal(signal.SIGINT, defer)
@@ -110,7 +110,7 @@ def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
 
 def _helpers() -> ThreadPoolExecutor:
-    """The pool of threads, created at the first use; it starts new threads if all are busy."""
+    """The pool of threads, created at the first use; it adds a thread if all threads are busy."""
     global _pool
     with _lock:
         if _pool is None:
@@ -119,7 +119,7 @@ def _helpers() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """Drop the pool in a forked child process, which has none of its parent's threads."""
+    """Drop the pool in a forked child process, because a fork does not copy the pool's threads."""
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
 

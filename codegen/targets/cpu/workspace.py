@@ -38,21 +38,21 @@ class Workspace:
     """The workspace of one launch.
 
     Attributes:
-        tensors: the memory of each workspace tensor (partials, flags), by name.
-        zeroed: the tensors that are zero before a launch, and that the launch leaves zero.
+        tensors: the memory of each workspace tensor (`partials`, `flags`), by name.
+        zeroed: names of the tensors that are zero before a launch and zero again after it.
     """
 
     tensors: Mapping[str, Array]
     zeroed: tuple[str, ...]
 
     def check(self) -> None:
-        """Assert that the kernel has left flags and collected sums zero, for the next launch."""
+        """Assert that the launch has left the tensors in `zeroed` zero for the next launch."""
         for name in self.zeroed:
             assert not self.tensors[name].any(), f"{name} are not zero after the kernel has ended"
 
 
 class Workspaces:
-    """A pool of the workspaces and buffers of one kernel, which its launches use again.
+    """A pool of the workspaces and thread buffers of one kernel, which later launches reuse.
 
     Args:
         buffer_bytes: bytes of the buffer of one thread.
@@ -66,13 +66,13 @@ class Workspaces:
 
     @contextmanager
     def borrow(self, sizes: Mapping[str, int], zeroed: tuple[str, ...]) -> Generator[Workspace]:
-        """A context with a workspace that no other launch uses meanwhile.
+        """A context manager that yields a workspace, which no concurrent launch uses.
 
-        If the launch fails, the workspace is not used again, because flags may not be zero.
+        If the `with` block raises, the workspace is not reused, because its flags may not be zero.
 
         Args:
             sizes: bytes of each workspace tensor, by name.
-            zeroed: the tensors that must be zero at the beginning.
+            zeroed: names of the tensors that must be zero before the launch.
         """
         key = tuple(sizes.items())
         with self._lock:
@@ -83,15 +83,15 @@ class Workspaces:
         yield found
         found.check()
         with self._lock:
-            # Only workspaces of the latest sizes are kept, so that a kernel that is called with
-            # ever new sizes does not accumulate memory.
+            # Only workspaces of the latest sizes are kept. Otherwise a kernel that is called with
+            # many different sizes would accumulate memory.
             for other in self._free.keys() - {key}:
                 del self._free[other]
             self._free.setdefault(key, []).append(found)
 
     @contextmanager
     def buffers(self, threads: int) -> Generator[list[Array]]:
-        """A context with one buffer for each thread, which no other launch uses meanwhile."""
+        """A context manager that yields one buffer for each thread, for this launch alone."""
         with self._lock:
             taken = [self._buffers.pop() for _ in range(min(threads, len(self._buffers)))]
         taken += [aligned(self._buffer_bytes) for _ in range(threads - len(taken))]

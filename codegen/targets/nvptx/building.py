@@ -1,9 +1,9 @@
 """`Builder`: compiles a scheduled graph, loads it on a GPU, and uses the on-disk cache.
 
-The on-disk cache stores PTX. The driver caches what it assembles from PTX itself (CUDA Programming
-Guide, "Just-in-Time Compilation"). Cubins are not stored: only the driver's linker returns them,
-and its code is slower, because it is relocatable: it has no setmaxnreg, and waits for each wgmma
-before it issues the next one.
+The on-disk cache stores PTX. The driver assembles PTX, and caches the result itself (CUDA
+Programming Guide, "Just-in-Time Compilation"). The cache does not store cubins: only the driver's
+linker returns them, and the code of the linker is relocatable, which makes it slower: it has no
+setmaxnreg, and waits for each wgmma before it issues the next wgmma.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from passes import Pass
 __all__ = ["Builder", "Choice"]
 
 FACTS, CODE = "facts.json", "kernel.ptx"
-"""Names of the two files of a cache entry."""
+"""The names of the two files of a cache entry: the facts about a program, and its PTX."""
 
 
 class Choice(NamedTuple):
-    """The lowering that serves tensors of an alignment.
+    """The lowering that multiplies tensors of a certain alignment.
 
     Args:
-        instructions: its name, such as `wgmma`.
-        family: what multiplies and what copies, such as `wgmma + TMA`.
-        notes: why each better lowering of the architecture does not serve them.
+        instructions: the name of the lowering, such as `wgmma`.
+        family: the instructions that multiply and copy, such as `wgmma + TMA`.
+        notes: for each faster lowering of the architecture, why it does not multiply the tensors.
     """
 
     instructions: str
@@ -52,6 +52,7 @@ class Builder:
         architecture: the architecture to compile for, such as `sm_90a`.
         debug: whether kernels trap, instead of hanging, when a wait takes too long.
         lowering: the lowering pass with options; None means the architecture's default.
+        instructions: the name of the only lowering that may be used; None for all.
 
     Raises:
         CodegenError: the architecture's lowerings, or `lowering`, refuse the graph.
@@ -74,9 +75,9 @@ class Builder:
         self.programs: dict[Variant, CudaProgram] = {}
         """The programs that have been compiled so far, by variant."""
         self.generated = False
-        """Whether code was generated for a device, so that not all came from the cache."""
+        """Whether some code was generated for a device, rather than read from the cache on disk."""
         self._refusals: dict[str, str | None] = {}
-        """Why each lowering refuses the graph, or None, by name; filled as lowerings are tried."""
+        """Why each lowering that was tried refuses the graph (None: it accepts), by its name."""
         self._entry = architecture_of(architecture)
         self.lowerings = self._entry.lowerings if lowering is None else self._allowed(lowering)
         """The lowerings that may be used, the fastest first."""
@@ -87,7 +88,7 @@ class Builder:
         self._text: str | None = None
         """The graph as text, for cache keys; None if the graph must not be cached."""
         if cache.cacheable(graph, lowering, *self.lowerings):
-            with suppress(VerifyError):  # some graphs cannot be written as text: do not cache them
+            with suppress(VerifyError):  # a graph that cannot be written as text is not cached
                 self._text = graph.text()
         # A cached kernel was verified before it was stored.
         if not any(map(self._cached, self._usual)):
@@ -95,10 +96,10 @@ class Builder:
             self._refuse_early()
 
     def _refuse_early(self) -> None:
-        """Refuse a graph that no lowering takes, and say why each lowering does not.
+        """Raise an error if all lowerings refuse the graph.
 
         Raises:
-            CodegenError: the architecture has no code for the graph.
+            CodegenError: all lowerings refuse the graph; the message has the reason of each.
         """
         try:
             self.program(self.widest).lowered  # noqa: B018 - lowers the graph
@@ -110,11 +111,11 @@ class Builder:
             raise CodegenError(f"{self.architecture}: {reasons}") from error
 
     def _only(self, instructions: str) -> Lowering:
-        """The lowering with these instructions.
+        """The lowering named `instructions`, such as `wgmma`.
 
         Raises:
-            CodegenError: the architecture has none, it refuses the graph, or `lowering` gives the
-                options of another.
+            CodegenError: the architecture has no such lowering, the lowering refuses the graph, or
+                the caller also passed options of another lowering.
         """
         found = self._entry.lowering(instructions)
         if self.lowering is not None and type(self.lowering) is not found.kind:
@@ -132,7 +133,7 @@ class Builder:
     def _allowed(self, options: Pass) -> tuple[Lowering, ...]:
         """The lowerings that may be used if the caller passes options for one of them.
 
-        They are that lowering, and the more general ones after it.
+        The result is that lowering, followed by the architecture's more general lowerings.
 
         Raises:
             CodegenError: the architecture has no lowering for these options, or the lowering
@@ -162,7 +163,7 @@ class Builder:
         return self._refusals[name]
 
     def choice(self, alignment: Alignment, *, reads_c: bool) -> Choice:
-        """The lowering that serves tensors of an alignment, and why better ones do not."""
+        """The lowering that multiplies tensors of an alignment, and why faster ones do not."""
         chosen, found = self.variant(alignment, reads_c=reads_c).instructions, list[str]()
         for lowering in self._entry.lowerings:
             if lowering.instructions == chosen:
@@ -172,7 +173,7 @@ class Builder:
         raise AssertionError(chosen)
 
     def _declined(self, lowering: Lowering, alignment: Alignment, *, reads_c: bool) -> str | None:
-        """Why a lowering does not serve tensors of an alignment."""
+        """Why `lowering` is not used for tensors of an alignment."""
         if lowering not in self.lowerings:
             if self.instructions is not None:
                 return f"the caller passed instructions='{self.instructions}'"
@@ -192,10 +193,10 @@ class Builder:
         return (self.variant(self.aligned, reads_c=c) for c in (False, True))
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
-        """The variant of the fastest lowering that takes tensors of this alignment.
+        """The variant of the fastest lowering that accepts tensors of this alignment.
 
         Raises:
-            LaunchError: `instructions` asks for a lowering that needs a larger alignment.
+            LaunchError: the caller allows only a lowering that needs a larger alignment.
         """
         *better, last = self.lowerings
         for lowering in better:
@@ -212,13 +213,13 @@ class Builder:
         return last.variant(alignment, reads_c=reads_c)
 
     def program(self, variant: Variant) -> CudaProgram:
-        """The program of a variant. Loading may replace it by one with fewer bytes in flight."""
+        """The program of a variant; `load` may replace it by one with fewer bytes in flight."""
         if variant not in self.programs:
             self.programs[variant] = self._program(variant)
         return self.programs[variant]
 
     def _program(self, variant: Variant) -> CudaProgram:
-        """A new program of a variant, which is not compiled yet."""
+        """A new program of a variant, which is compiled at the first use of its code."""
         return CudaProgram(
             self.graph,
             self.architecture,
@@ -228,7 +229,7 @@ class Builder:
         )
 
     def load(self, where: Device, variant: Variant) -> Loaded:
-        """Load the program of a variant on a GPU: from the cache, or else compile it.
+        """Load the program of a variant on a GPU, from the cache on disk if it is there.
 
         Raises:
             CodegenError: the driver cannot assemble the program, or spills its registers.
@@ -242,7 +243,7 @@ class Builder:
             return self._load_cached(where, variant) or self._make(where, variant, key)
 
     def _key(self, variant: Variant) -> str | None:
-        """The cache key of a variant; None if the graph must not be cached."""
+        """The cache key of a variant's PTX; None if the graph must not be cached."""
         if self._text is None:
             return None
         return cache.key_of(
@@ -250,7 +251,7 @@ class Builder:
         )
 
     def _cached(self, variant: Variant) -> tuple[Facts, bytes] | None:
-        """The facts and the PTX of a variant from the cache; None if there is no valid entry."""
+        """The facts and the PTX of a variant in the cache on disk; None without a valid entry."""
         key = self._key(variant)
         files = cache.load(key) if key else None
         try:
@@ -259,7 +260,7 @@ class Builder:
             return None
 
     def _load_cached(self, where: Device, variant: Variant) -> Loaded | None:
-        """Load a variant's PTX from the cache; None if there is none, or if it spills registers."""
+        """Load a variant's PTX from the cache on disk; None if it is missing or spills."""
         found = self._cached(variant)
         if found is None:
             return None
@@ -267,7 +268,7 @@ class Builder:
         try:
             with where.current():
                 loaded = Loaded(facts, code, where)
-        except Spilled:  # stored with another driver version, whose code did not spill
+        except Spilled:  # another driver version, whose code did not spill, stored it
             return None
         self.programs[variant] = replace(
             self.program(variant), bytes_in_flight=facts.bytes_in_flight
@@ -275,7 +276,7 @@ class Builder:
         return loaded
 
     def _make(self, where: Device, variant: Variant, key: str | None) -> Loaded:
-        """Compile and load a variant, with fewer bytes in flight as long as registers spill.
+        """Compile and load a variant; while registers spill, halve the bytes in flight and retry.
 
         Args:
             where: the GPU.

@@ -44,28 +44,28 @@ from passes.lowering.architectures import ALIGNED_BYTES
 __all__ = ["CudaKernel"]
 
 MOST_PLANS = 1024
-"""How many checked calls a kernel keeps at least, to launch calls with the same key again."""
+"""How many checked calls, at least, a kernel keeps for later calls with the same key."""
 LOW_BITS = ALIGNED_BYTES - 1
 """Mask for the low 4 bits of an address, which decide its alignment and so which program runs."""
 NOTHING: tuple[Hashable, int] = (None, 0)
-"""The layout key and the address of a tensor that a call does not pass."""
+"""(layout key, address) of a tensor that a call does not pass."""
 ZEROS = "zeros"
 """The name, and the owner, of the workspace buffer of zeros for calls with k = 0."""
 NARROW = Vectors(1, 1, 1)
 """Accesses of one element, for tensors that are not aligned to 16 bytes."""
 PAIR = 2
-"""Adjacent elements of a row of D that a thread holds."""
+"""How many adjacent elements of a row of D a thread holds: 2."""
 
 
 class CudaKernel(Kernel):
     """A GEMM kernel for the tensor cores of NVIDIA GPUs.
 
-    The widest variant moves 16 bytes an access, and serves tensors whose addresses and contiguous
-    extents are multiples of 16 bytes. Variants for other tensors are compiled when they are first
-    needed.
+    A kernel has several variants, which are compiled programs. The widest variant moves 16 bytes an
+    access, and serves tensors whose addresses and contiguous extents are multiples of 16 bytes.
+    Variants for other tensors are compiled at their first use.
 
     The first call with tensors of certain shapes, types and alignments is checked in full. The
-    result is kept as a `CheckedCall`, which later calls with the same key launch without checks.
+    result is kept as a `CheckedCall`, which launches later calls with the same key without checks.
 
     Args:
         graph: a scheduled graph.
@@ -103,7 +103,7 @@ class CudaKernel(Kernel):
         self._others = other_operands(graph.tensors)
         self._lock = threading.RLock()
         release = finalize(self, _release, self._functions, self._workspaces)
-        release.atexit = False  # at the end of the process the driver frees everything
+        release.atexit = False  # the driver frees everything when the process ends
 
     @property
     def instructions(self) -> str:
@@ -112,7 +112,7 @@ class CudaKernel(Kernel):
 
     @property
     def instruction_family(self) -> str:
-        """What multiplies and copies well-aligned tensors, such as `wgmma + TMA`."""
+        """The instructions that multiply and copy well-aligned tensors, such as `wgmma + TMA`."""
         return self.choice().family
 
     @property
@@ -127,24 +127,24 @@ class CudaKernel(Kernel):
 
     @property
     def build_steps(self) -> str:
-        """The steps that made the PTX, and loaded it where that was done."""
+        """The steps of compilation that were run so far, for reports of compilation times."""
         made = "PTX from the cache" if self.from_cache else "lowering, LLVM IR, PTX by LLVM"
         return f"{made}, loading by the driver" if self._functions else made
 
     def choice(self, alignment: int = ALIGNED_BYTES, *, reads_c: bool = False) -> Choice:
-        """The lowering that serves tensors of an alignment, and why better ones do not.
+        """The lowering that multiplies tensors of an alignment, and why faster ones do not.
 
         Args:
-            alignment: the power of two, up to 16, of which addresses and strides of A and B are
-                multiples, in bytes.
-            reads_c: whether C is added.
+            alignment: the largest power of two, up to 16, that divides the addresses and strides of
+                A and B in bytes.
+            reads_c: whether the call passes C.
         """
         widest = self._builder.aligned
         vectors = widest.vectors if alignment == ALIGNED_BYTES else NARROW
         return self._builder.choice(Alignment(vectors, alignment), reads_c=reads_c)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
-        """The compiled program of a variant; by default the widest variant's."""
+        """The compiled program of `variant`; None means the widest variant."""
         return self._builder.program(variant or self._builder.widest)
 
     @property
@@ -176,7 +176,7 @@ class CudaKernel(Kernel):
         offsets: Any = None,
         **operands: Any,
     ) -> Any:
-        """Launch the kernel on a stream, and return D.
+        """Launch the kernel on a stream, and return D without waiting for the end of the launch.
 
         The arguments are those of `codegen.Kernel`. Without `out`, D is a new array of the library
         of `a`; without `stream`, the launch is on that library's current stream.
@@ -207,6 +207,7 @@ class CudaKernel(Kernel):
             seen = [_layout_key(x, name) for x, name in zip(others, self._others, strict=True)]
             at_others = tuple(at for _, at in seen)
             key = (*key, *((found, at & LOW_BITS) for found, at in seen))
+        pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
         plan = self._plans.get(key)
         if plan is None:
             views = self._views(a, b, c, out, offsets, others)
@@ -218,11 +219,12 @@ class CudaKernel(Kernel):
             if at_d & LOW_BITS:
                 more = {"workgroups": workgroups, "offsets": offsets, **operands}
                 return self(a, b, c, out, alpha, beta, stream, **more)
-        elif plan.overlaps((at_a, at_b, at_c, at_d, at_o, *at_others)):
+            pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
+        elif plan.overlaps(pointers):
             # Address ranges overlap, but matrices of a batch may still be disjoint: check them.
             check_overlap(self._views(a, b, c, out, offsets, others))
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
-        plan.launch((at_a, at_b, at_c, at_d, at_o, *at_others), scalars, handle)
+        plan.launch(pointers, scalars, handle)
         if away.waits:
             away.finish(handle)
         return out
@@ -230,7 +232,7 @@ class CudaKernel(Kernel):
     def _views(
         self, a: Any, b: Any, c: Any, out: Any, offsets: Any, others: tuple[Any, ...]
     ) -> dict[str, TensorView]:
-        """Views of the arrays that a call passes, by tensor."""
+        """Views of the arrays that a call passes, by the name of the tensor."""
         arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets}
         arrays |= dict(zip(self._others, others, strict=False))
         return {
@@ -245,12 +247,15 @@ class CudaKernel(Kernel):
         scalars: tuple[float, ...],
         workgroups: int | None,
     ) -> Launches:
-        """Check a call in full, and return what launches it. A missing D counts as well aligned.
+        """Check a call in full, and return a checked call, which can be launched repeatedly.
+
+        If the call passes no D, D is assumed to be aligned to 16 bytes.
 
         Args:
-            views: the arrays that the call passes, by tensor.
+            views: the arrays that the call passes, by the name of the tensor.
             scalars: the scalars of the epilogue, in order.
-            workgroups: how many workgroups to launch, if the schedule leaves that open.
+            workgroups: how many workgroups to launch, if the schedule's option `workgroups` is
+                None.
 
         Raises:
             LaunchError: shapes, types, memory or parameters do not fit the kernel.
@@ -274,10 +279,10 @@ class CudaKernel(Kernel):
             return plan if zeros is None else Depthless(plan, zeros, self._default)
 
     def _zeros(self, workspaces: Workspaces, given: Mapping[str, int]) -> dict[str, TensorView]:
-        """A and B with all zeros, for calls with k = 0.
+        """Views of A and B that are all zeros, for calls with k = 0.
 
-        Their k is the smallest for which rows are multiples of 16 bytes. Both use the same buffer,
-        which all streams share, because it is never written again.
+        Both have the smallest k for which rows are multiples of 16 bytes. Both are in one buffer,
+        which all streams share, because the buffer is never written again.
         """
         kind, where = self.graph.gemm.dtype, workspaces.device
         depth = ALIGNED_BYTES // dtype(kind).bytes
@@ -291,15 +296,15 @@ class CudaKernel(Kernel):
         return {name: replace(view, pointer=pointer) for name, view in made.items()}
 
     def _variant(self, views: Mapping[str, TensorView], given: Mapping[str, int]) -> Variant:
-        """The fastest variant that takes these tensors.
+        """The fastest variant that accepts the tensors of a call.
 
         Args:
-            views: the arrays that a call passes, by tensor.
+            views: the arrays that a call passes, by the name of the tensor.
             given: the parameters of the call, by name.
         """
         gemm = self.graph.gemm
         if gemm.diagonal:
-            # In a list of products, rows of matrices begin at multiples of 16 bytes by definition.
+            # In a list of products, the rows of all matrices begin at multiples of 16 bytes.
             reads_c = bool(given.get(read_of("C"), 0))
             names = {"A", "B", "D", *gemm.operands} - ({"C"} if not reads_c else set())
             moved = (view for name, view in views.items() if name in names)
@@ -316,12 +321,13 @@ class CudaKernel(Kernel):
         aligned = min(alignment_of(views[name]) for name in "AB")
         along_rows = [name for name in gemm.operands if "n" in gemm.axes[name]]
         most = self._builder.aligned.vectors
-        vectors = _vectors({"D": made, **views}, most, along_rows)
+        boxed = [name for name in along_rows if not gemm.operands[name].optional]
+        vectors = _vectors({"D": made, **views}, most, along_rows, boxed)
         reads_c = bool(given.get(read_of("C"), 0))
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 
     def _load(self, where: Device, variant: Variant | None = None) -> Loaded:
-        """A variant (by default the widest), loaded on a GPU; each variant is loaded once."""
+        """The program of `variant` (None: the widest), loaded once on the GPU `where`."""
         variant = variant or self._builder.widest
         key = (where.ordinal, variant)
         with self._lock:
@@ -332,12 +338,12 @@ class CudaKernel(Kernel):
 
     @cached_property
     def waits(self) -> str:
-        """Which workgroups a workgroup waits for: `none`, `lower`, `higher` or `mixed` numbers."""
+        """Which workgroups a workgroup waits for, by number: none, lower, higher or mixed."""
         return wait_direction(self.graph)
 
     @property
     def resident(self) -> int:
-        """How many workgroups of the widest variant are resident on device 0 at once."""
+        """How many workgroups of the widest variant can be resident on device 0 at once."""
         return self._load(device(0)).function.resident
 
     @property
@@ -349,7 +355,7 @@ class CudaKernel(Kernel):
 def _release(
     functions: dict[tuple[int, Variant], Loaded], workspaces: dict[int, Workspaces]
 ) -> None:
-    """Free the workspaces and the code of a kernel, after its launches have ended."""
+    """Free the workspaces and unload the code of a kernel, after its launches have ended."""
     for owned in workspaces.values():
         with suppress(LaunchError), owned.device.current():
             cuda("cuCtxSynchronize")
@@ -361,19 +367,26 @@ def _release(
 
 
 def _layout_key(array: Any, what: str) -> tuple[Hashable, int]:
-    """A key for the shape, type and strides of an array, and its address; NOTHING for None."""
+    """(key, address) of an array, with a key of its shape, type and strides; NOTHING for None."""
     return NOTHING if array is None else library(array).layout_key(array, what)
 
 
-def _vectors(views: Mapping[str, TensorView], most: Vectors, along_rows: Sequence[str]) -> Vectors:
+def _vectors(
+    views: Mapping[str, TensorView],
+    most: Vectors,
+    along_rows: Sequence[str],
+    boxed: Sequence[str],
+) -> Vectors:
     """The widest accesses that rows and addresses of the tensors allow, up to `most`.
 
-    D is stored in 16 bytes (by TMA) only if the operands in `along_rows` can be read in pairs.
+    TMA stores D, in accesses of 16 bytes, only if the operands in `along_rows` can be read in
+    pairs.
 
     Args:
-        views: the arrays that a call passes, by tensor.
-        most: the widest accesses that the types allow.
+        views: the arrays that a call passes, by the name of the tensor.
+        most: the widest accesses that the element types allow.
         along_rows: the epilogue's operands that vary along the rows of D, such as C.
+        boxed: those of `along_rows` that TMA loads, if all of them are aligned to 16 bytes.
     """
 
     def widest(name: str, elements: int) -> int:
@@ -387,4 +400,7 @@ def _vectors(views: Mapping[str, TensorView], most: Vectors, along_rows: Sequenc
 
     pairs = min(widest(name, PAIR) for name in (*along_rows, "D"))
     whole = pairs == PAIR and alignment_of(views["D"]) == ALIGNED_BYTES
-    return Vectors(widest("A", most.a), widest("B", most.b), most.d if whole else pairs)
+    narrow = whole and any(alignment_of(views[name]) < ALIGNED_BYTES for name in boxed)
+    return Vectors(
+        widest("A", most.a), widest("B", most.b), most.d if whole else pairs, PAIR if narrow else 0
+    )

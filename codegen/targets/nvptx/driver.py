@@ -1,8 +1,8 @@
 """Calls the CUDA driver through cuda-python, which is imported only when a GPU is used.
 
-`cuda` calls a driver function by its name. Functions that every launch calls are looked up once,
-and their status is checked by `check`. `python -m benchmarks driver` compares the time of these
-calls with the same calls through ctypes.
+`cuda` calls a driver function by its name. For functions that every launch calls, callers look up
+the function once and check its status by `check`. `python -m benchmarks driver` compares the time
+of calls through cuda-python with the time of the same calls through ctypes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = [
 
 @cache
 def bindings() -> Any:
-    """The module `cuda.bindings.driver`, imported late because it may not be installed."""
+    """The module `cuda.bindings.driver`, imported at the first call: it may not be installed."""
     return import_module("cuda.bindings.driver")
 
 
 @cache
 def unavailable() -> str | None:
-    """Why no GPU can be used on this machine, or None if one can."""
+    """Why no GPU can be used on this machine, or None if a GPU can be used."""
     try:
         driver = bindings()
     except ImportError as error:
@@ -57,11 +57,11 @@ def unavailable() -> str | None:
 
 
 def cuda(name: str, *args: Any) -> Any:
-    """Call a driver function, and return its results without the status.
+    """Call a CUDA driver function, and return its results without the status.
 
     Args:
         name: the function, such as `cuMemAlloc`.
-        args: its arguments.
+        args: the arguments of the function.
 
     Raises:
         LaunchError: the function fails, or there is no driver.
@@ -83,7 +83,7 @@ def check(name: str, status: Any) -> None:
 
 
 def describe(status: Any) -> str:
-    """The name and the description of a status code of the driver."""
+    """The name and the description of a status code of the CUDA driver, as text."""
     driver = bindings()
     status = driver.CUresult(status)
     _, name = driver.cuGetErrorName(status)
@@ -99,7 +99,7 @@ def require_gpu() -> None:
 
 @contextmanager
 def allow_while_capturing() -> Generator[None, None, None]:
-    """A context in which this thread may allocate memory and load code during a graph capture."""
+    """A context manager: this thread may allocate memory and load code during a graph capture."""
     relaxed = bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     before = cuda("cuThreadExchangeStreamCaptureMode", relaxed)
     try:
@@ -120,9 +120,9 @@ class Device:
     Attributes:
         ordinal: the number of the device.
         name: the name of the device, such as `NVIDIA H200`.
-        architecture: the best registered architecture for it, such as `sm_90a`.
-        processors: how many streaming multiprocessors it has.
-        context: its primary CUDA context.
+        architecture: the best registered architecture for the device, such as `sm_90a`.
+        processors: how many streaming multiprocessors the device has.
+        context: the device's primary CUDA context.
     """
 
     ordinal: int
@@ -132,12 +132,12 @@ class Device:
     context: Any
 
     def activate(self) -> None:
-        """Make the device's primary context current; PyTorch, CuPy and JAX use it too."""
+        """Make the device's primary context current, which PyTorch, CuPy and JAX use too."""
         cuda("cuCtxSetCurrent", self.context)
 
     @contextmanager
     def current(self) -> Generator[None]:
-        """A context in which this device is current; the caller's device is restored after it."""
+        """A context manager that makes this device current, and restores the caller's device."""
         cuda("cuCtxPushCurrent", self.context)
         try:
             yield
@@ -147,11 +147,11 @@ class Device:
 
 @cache
 def device(ordinal: int = 0) -> Device:
-    """The GPU with this number.
+    """The GPU with the number `ordinal`.
 
     Raises:
         CodegenError: no GPU can be used on this machine, or the GPU is too old.
-        LaunchError: there is no GPU of this number.
+        LaunchError: there is no GPU of that number.
     """
     require_gpu()
     driver = bindings()

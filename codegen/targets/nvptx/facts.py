@@ -1,4 +1,4 @@
-"""`Facts`: everything that launches need to know about a compiled program, as plain data."""
+"""`Facts`: the properties of a compiled program that its launches need, as plain data."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ __all__ = ["Facts"]
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about a compiled program that its launches need.
+    """The properties of a compiled program that its launches need.
 
     Args:
         threads: threads of a CTA.
         shared_bytes: bytes of dynamic shared memory of a CTA.
-        cluster: CTAs in one workgroup of the schedule, which is a cluster.
-        overlaps: whether the kernel waits for earlier launches itself, so that it may start before
+        cluster: CTAs in one workgroup of the schedule, which is a cluster; 1 without clusters.
+        overlaps: whether the kernel itself waits for earlier launches, so that it may start before
             they end.
-        waits: which workgroups a workgroup waits for: none, lower, higher or mixed numbers.
+        waits: which workgroups a workgroup waits for, by number: none, lower, higher or mixed.
         bytes_in_flight: bytes of operands that a thread's epilogue loads before it uses them.
-        boxes: for each tensor that TMA copies, the shapes of its TMA boxes; each has a tensor map.
+        boxes: for each tensor that TMA copies, the shapes of its TMA boxes; each shape has a tensor
+            map.
         parameters: the parameters of a launch, and the values that follow from them.
         tensors: all tensors, in the order of the kernel's arguments.
-        grid: the number of workgroups of the schedule, as an expression of the parameters.
-        floats: the name and the type (f32 or i32) of each scalar operand of the epilogue.
-        scalars: the integer arguments, as expressions of the parameters.
+        grid: the number of workgroups of the schedule, as an expression in the parameters.
+        floats: (name, type) of each scalar operand of the epilogue; the type is f32 or i32.
+        scalars: the integer arguments, as expressions in the parameters.
         divisors: the divisors that are passed as `Magic` multipliers and shifts.
     """
 
@@ -57,7 +58,7 @@ class Facts:
 
     @classmethod
     def of(cls, program: CudaProgram) -> Facts:
-        """The facts of a program; this generates its code, which determines the arguments."""
+        """The facts of `program`; the call generates its code, which determines the arguments."""
         graph, arguments = program.lowered, program.walker.arguments
         _ = program.module
         grid = graph.workgroup.size
@@ -80,26 +81,26 @@ class Facts:
 
     @property
     def together(self) -> bool:
-        """Whether all workgroups must be resident at once, because some wait for higher numbers."""
+        """Whether all workgroups must be resident at once: some wait for those of higher number."""
         return self.waits in ("higher", "mixed")
 
     def workgroups(self, values: Mapping[str, int]) -> int:
-        """The number of workgroups of a launch, for these values of the parameters."""
+        """The number of workgroups of a launch; `values` are those of the parameters, by name."""
         return int(evaluate(self.grid, values))
 
     def integers(self, values: Mapping[str, int]) -> list[int]:
-        """The integer arguments of a launch, in order, for these values of the parameters."""
+        """The integer arguments of a launch, in order; `values` are those of the parameters."""
         numbers = [int(evaluate(scalar, values)) for scalar in self.scalars]
         for divisor in self.divisors:
             numbers += Magic.numbers(int(evaluate(divisor, values)))
         return numbers
 
     def shape(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...]:
-        """The extents of a tensor, in elements, for these values of the parameters."""
+        """The extents of a tensor, in elements; `values` are those of the parameters, by name."""
         return tuple(int(evaluate(extent, values)) for extent in tensor.shape)
 
     def strides(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...] | None:
-        """The strides of a tensor, in elements; None if the tensor is contiguous."""
+        """The strides of a tensor, in elements, for the parameters `values`; None if contiguous."""
         if tensor.strides is None:
             return None
         return tuple(int(evaluate(stride, values)) for stride in tensor.strides)
@@ -137,10 +138,10 @@ class Facts:
 
     @classmethod
     def from_json(cls, data: Any) -> Facts:
-        """The facts from plain data, as `to_json` makes it.
+        """The facts that `to_json` has converted to the plain data `data`.
 
         Raises:
-            ValueError: `data` has another form.
+            ValueError: `data` does not have the form of the results of `to_json`.
         """
         try:
             return cls._read(data)
@@ -149,7 +150,7 @@ class Facts:
 
     @classmethod
     def _read(cls, data: Mapping[str, Any]) -> Facts:
-        """The facts from plain data; any exception means that `data` has another form."""
+        """The facts in the plain data `data`; raises some exception if its form is wrong."""
         symbols: dict[str, Expr] = {}
 
         def read(text: str) -> Expr:
@@ -202,7 +203,7 @@ def _text(expression: Expr | None) -> str | None:
 
 
 def _texts(expressions: Iterable[Expr]) -> list[str]:
-    """Each expression as text."""
+    """The text of each expression."""
     return [to_text(e) for e in expressions]
 
 

@@ -1,4 +1,4 @@
-"""Kernel arguments that are TMA tensor maps: one for each tensor and each shape of its boxes."""
+"""Kernel arguments that are TMA tensor maps: one for each tensor and each shape of TMA box."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["boxes_of", "map_argument"]
 
 
 def boxes_of(graph: KernelGraph) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """For each tensor that TMA moves: the shapes of its boxes, in elements along each axis.
+    """For each tensor that TMA copies, by name: the shapes of its TMA boxes, in elements.
 
-    The first axis of a box is the contiguous one, as TMA counts axes.
+    The first extent of a shape is along the contiguous axis, as in TMA's order of axes.
     """
     moves = (*graph.control.of_kind(CopyBox), *graph.control.of_kind(StoreBox))
     return {
@@ -21,5 +21,5 @@ def boxes_of(graph: KernelGraph) -> dict[str, tuple[tuple[int, ...], ...]]:
 
 
 def map_argument(tensor: str, number: int) -> str:
-    """The name of the kernel argument for the tensor map of a tensor's box shape `number`."""
+    """The name of the kernel argument that is the tensor map of `tensor` for box shape `number`."""
     return f"{tensor}.map.{number}" if number else f"{tensor}.map"

@@ -1,4 +1,4 @@
-"""`DeviceMemory`: GPU memory allocated by the driver, for callers without PyTorch, CuPy or JAX."""
+"""`DeviceMemory`: GPU memory from the CUDA driver, for callers without PyTorch, CuPy or JAX."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DeviceMemory:
         return pointer
 
     def upload(self, array: npt.NDArray[Any]) -> TensorView:
-        """Copy a numpy array to the GPU, row-major, and return a view of the copy."""
+        """Copy a NumPy array to the GPU in row-major order, and return a view of the copy."""
         source = np.ascontiguousarray(array)
         pointer = self.allocate(source.nbytes)
         if source.nbytes:
@@ -46,9 +46,10 @@ class DeviceMemory:
         return TensorView(pointer, source.shape, strides, kind, self.device.ordinal)
 
     def download(self, view: TensorView, into: npt.NDArray[Any]) -> None:
-        """Copy a view on the GPU to a numpy array of the same shape and type.
+        """Copy the array that `view` describes from the GPU to a NumPy array.
 
-        It first waits until all work on the GPU has finished.
+        The copy begins when all work on the GPU has finished. `into` must be contiguous, and have
+        the shape and the bytes of `view`.
         """
         assert (view.shape, view.bytes) == (into.shape, into.nbytes)
         assert into.flags.c_contiguous
@@ -57,7 +58,7 @@ class DeviceMemory:
         cuda("cuMemcpyDtoH", into.ctypes.data, view.pointer, into.nbytes)
 
     def close(self) -> None:
-        """Free all allocations."""
+        """Free all allocations of this object."""
         self.device.activate()
         while self._pointers:
             cuda("cuMemFree", self._pointers.pop())

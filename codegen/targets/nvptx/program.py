@@ -20,10 +20,10 @@ from passes import Pass
 __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
 WIDEST = Vectors()
-"""Accesses of 16 bytes for every tensor."""
+"""The vectors of a program that accesses every tensor in 16 bytes."""
 VECTOR_REDUCTIONS, WRITTEN_MAPS = 81, 83
-"""The first PTX versions, times ten, with `red` for vectors, and with `tensormap.replace` (PTX
-ISA)."""
+"""PTX versions, times ten (PTX ISA). VECTOR_REDUCTIONS: the first one with `red` for vectors.
+WRITTEN_MAPS: the first one with `tensormap.replace`."""
 MOST_BYTES_IN_FLIGHT = 32
 """The most bytes of operands that a thread's epilogue loads before it uses them."""
 
@@ -38,7 +38,7 @@ class CudaProgram:
         vectors: how many elements of each tensor one access moves.
         instructions: the name of the lowering, `mma.sync` or `wgmma`; '' means the architecture's
             last lowering, which takes tensors of any alignment.
-        reads_c: whether launches may pass C; without C, larger tiles may fit in registers.
+        reads_c: whether launches may pass C. If not, larger tiles may fit in registers.
         watchdog: whether the kernel traps, instead of hanging, when a wait takes too long.
         bytes_in_flight: how many bytes of operands a thread's epilogue loads before it uses them;
             more bytes take more registers.
@@ -56,7 +56,7 @@ class CudaProgram:
 
     @cached_property
     def lowered(self) -> KernelGraph:
-        """The lowered graph, whose operations are those of one thread.
+        """The lowered graph, whose operations one thread executes.
 
         Raises:
             CodegenError: the lowering refuses the graph.
@@ -77,21 +77,22 @@ class CudaProgram:
         return found.configured(options, variant)
 
     def why_not(self) -> str | None:
-        """Why the lowering refuses the graph, or None if it does not."""
+        """Why the lowering refuses the graph, or None if it accepts the graph."""
         return self.chosen.why_not(self.graph)
 
     @cached_property
     def walker(self) -> CudaWalker:
-        """The code generator; it knows the kernel's arguments once `module` is built."""
+        """The code generator; its `arguments` are complete once `module` is built."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         return emitter_of(found.instructions)(
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight
         )
 
     def leaner(self) -> CudaProgram | None:
-        """The same program with half the bytes in flight in its epilogue; None at the minimum.
+        """The same program with half of `bytes_in_flight`; None if they are at the minimum.
 
-        The program at the minimum also keeps ptxas from delaying arithmetic.
+        Fewer bytes of operands in flight take fewer registers. At the minimum, the program also
+        prevents ptxas from delaying arithmetic.
         """
         if self.bytes_in_flight <= LEAST_BYTES_IN_FLIGHT:
             return None
@@ -109,7 +110,7 @@ class CudaProgram:
 
     @cached_property
     def ptx(self) -> str:
-        """The kernel's PTX, which the driver assembles when the kernel is loaded."""
+        """The kernel's PTX, which the CUDA driver assembles when it loads the kernel."""
         control, least = self.lowered.control, 0
         if any(op.form == "vector" for op in control.of_kind(ReduceFragment)):
             least = VECTOR_REDUCTIONS
@@ -119,7 +120,7 @@ class CudaProgram:
         return machine.emit_assembly(optimize(self.module, machine, vectorize=False, unroll=False))
 
     def report(self) -> PtxasReport:
-        """Assemble the PTX by ptxas, and return registers, spills, warnings and the cubin.
+        """Assemble the PTX by ptxas; report registers, register spills, warnings and the cubin.
 
         Raises:
             ToolNotFound: ptxas is not installed.
@@ -131,8 +132,8 @@ class CudaProgram:
         """Reduce the bytes in flight until ptxas reports no register spill.
 
         Returns:
-            The first program without a spill, or the one with the fewest bytes in flight if all
-            spill; and its report.
+            The first program without a register spill, or, if all programs spill, the program with
+            the fewest bytes in flight; and the report of that program.
 
         Raises:
             ToolNotFound: ptxas is not installed.
@@ -150,15 +151,15 @@ class CudaProgram:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the kernel may start before earlier launches end, because it waits for them."""
+        """Whether the kernel itself waits for earlier launches, so may start before they end."""
         return bool(self.lowered.control.of_kind(AwaitEarlierLaunch))
 
     @property
     def threads(self) -> int:
-        """How many threads a workgroup has."""
+        """How many threads a CTA has."""
         return self.walker.threads
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory of a workgroup."""
+        """Bytes of dynamic shared memory of a CTA."""
         return self.walker.shared_bytes

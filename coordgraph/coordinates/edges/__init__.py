@@ -1,6 +1,6 @@
 """The edges of coordinate graphs: coordinate transforms, one class per file.
 
-The class of an edge has its formulas, its size rule, its guard and its laws.
+An edge's class has the formulas, the size rule, the guard and the laws of the coordinate transform.
 """
 
 from coordgraph.coordinates.edges.bands import Bands

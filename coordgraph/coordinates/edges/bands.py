@@ -1,4 +1,4 @@
-"""`Bands`: numbers the points of a grid band by band, a band being `width` consecutive rows."""
+"""`Bands`: number the points of a grid band by band; a band is `width` consecutive rows."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ class Bands(Edge):
     """`Bands(I, J; O)`: number the points (i, j) of a grid in bands of rows, column by column.
 
     The rows are divided into bands of `width` rows; the bands follow one another, and the points of
-    a band are numbered column by column. Let w be the width, `b = i div w` the band, and h the
-    number of its rows: w, except `(nᵢ - 1) mod w + 1` in the last band, so there is no padding.
+    a band are numbered column by column. Let w be the width, `b = i div w` the band of the point,
+    and h the number of rows of the band: w, except `(nᵢ - 1) mod w + 1` in the last band, so there
+    is no padding.
 
     - forward: `o = b·w·nⱼ + j·h + i mod w`;
     - reverse: `b = o div (w·nⱼ)`, `r = o mod (w·nⱼ)`; `i = b·w + r mod h`, `j = r div h`.
 
     With `snake`, bands with odd b are numbered from their last column: `nⱼ - 1 - j` replaces j. A
-    band then begins in the column in which the band before it ended. Size rule: `|O| = nᵢ·nⱼ`.
+    band then begins in the column in which the previous band ends. Size rule: `|O| = nᵢ·nⱼ`.
 
-    h has two possible values. `reverse` divides by both and selects a result, so every divisor
-    depends on sizes only, and generated code can multiply by a precomputed reciprocal instead.
+    h has two possible values. `reverse` divides by both values and selects one of the results, so
+    every divisor depends on sizes only, and generated code can multiply by a precomputed reciprocal
+    instead.
     """
 
     width: int = 8
@@ -63,7 +65,7 @@ class Bands(Edge):
         if height != self.width:
             whole = self._is_whole(band, rows)
             row = select(whole, row, rows - height + floor_mod(rest, height))
-            # The minimum never changes the value, but lets proofs see that column < columns.
+            # The minimum never changes the value; it lets proofs see that column < columns.
             last = minimum(floor_div(rest, height), columns - 1)
             column = select(whole, column, last)
         return row, self._turned(column, band, columns)
@@ -85,14 +87,20 @@ class Bands(Edge):
         return rows, columns
 
     def _is_whole(self, band: Expr, rows: Expr) -> Boolean:
-        """Whether another band follows; only the last band may have fewer than `width` rows."""
+        """Whether another band follows band number `band`.
+
+        Only the last band may have fewer than `width` rows.
+        """
         return Lt((band + 1) * self.width, rows)
 
     def _last_height(self, rows: Expr) -> Expr:
         return floor_mod(rows - 1, self.width) + 1
 
     def _turned(self, column: Expr, band: Expr, columns: Expr) -> Expr:
-        """The column, counted from the right in odd bands if `snake` is set; its own inverse."""
+        """The column, counted from the right in odd bands if `snake` is set.
+
+        The function is its own inverse.
+        """
         if not self.snake:
             return column
         return select(equal(floor_mod(band, Integer(2)), 1), columns - 1 - column, column)

@@ -1,9 +1,10 @@
 """`Edge`, the base class of coordinate transforms, and the registry of its subclasses.
 
 *Upstream* is toward the tensors, *downstream* toward the machine (workgroups, loops, threads).
-`reverse` maps downstream indices to upstream ones; code generation uses it. `forward` maps upstream
-indices to downstream ones. A subclass defines its arity, size rule, both formulas, guard and laws.
-No direction defaults to the identity: a direction without a formula raises `NotInvertible`.
+`reverse` maps downstream indices to upstream indices, as code generation needs; `forward` maps
+upstream indices to downstream indices. A subclass defines its arity, size rule, both formulas,
+guard and laws. No direction defaults to the identity: a direction without a formula raises
+`NotInvertible`.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from coordgraph.tables import TableNeed
 __all__ = ["EDGES", "Edge", "Law", "Sizes"]
 
 EDGES: dict[str, type[Edge]] = {}
-"""Every class of edge by its name; subclassing `Edge` registers a class."""
+"""Every class of edge by class name; subclassing `Edge` registers the subclass."""
 
 if TYPE_CHECKING:
     from coordgraph.coordinates.dimensions import Dimension
 
     class Operands:
-        """The operands on one side of an edge.
+        """The operands on one side (upstream or downstream) of an edge.
 
-        They are assigned as one or several dimensions or ids, and read as a tuple of ids.
+        An edge's field may be assigned one or several dimensions or ids; reading it gives a tuple
+        of ids.
         """
 
         def __get__(self, edge: object, owner: type | None = None) -> tuple[str, ...]: ...
@@ -45,9 +47,9 @@ else:
 
 
 class Law(Enum):
-    """An identity between `forward` and `reverse` that an edge declares, and tests verify.
+    """An identity between `forward` and `reverse` that an edge declares and that tests verify.
 
-    It must hold for all indices that are inside the sizes and for which the guard holds.
+    The identity must hold for all indices inside the sizes for which the edge's guard holds.
     """
 
     REVERSE_UNDOES_FORWARD = "reverse(forward(u)) == u"
@@ -78,9 +80,9 @@ class Edge(ABC):
     downstream: Operands
 
     arity: ClassVar[tuple[int | None, int | None]]
-    """The number of operands upstream and downstream; None stands for one or more."""
+    """The number of operands upstream and downstream; None stands for one or more operands."""
     laws: ClassVar[frozenset[Law]]
-    """The identities that hold between `forward` and `reverse`."""
+    """The identities between `forward` and `reverse` that hold for edges of this class."""
 
     def __init_subclass__(cls) -> None:
         EDGES[cls.__name__] = cls
@@ -100,26 +102,26 @@ class Edge(ABC):
 
     @property
     def kind(self) -> str:
-        """The name of the class, as the text form and diagrams show it."""
+        """The name of the edge's class, as the text form and diagrams show it."""
         return type(self).__name__
 
     @property
     def details(self) -> dict[str, Any]:
-        """The fields that this class adds to `Edge`, such as strides, in order."""
+        """The fields that the edge's class adds to `Edge`, such as strides, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)[2:]}
 
     @abstractmethod
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         """Conditions that the sizes of the operands must satisfy.
 
-        A condition on an operand without a size is left out. The conditions depend only on `sizes`
+        Conditions on operands without a size are left out. The conditions depend only on `sizes`
         and on the fields of the edge, not on the ids of operands.
         """
 
     def table_needs(self, sizes: Sizes) -> tuple[TableNeed, ...]:
         """The properties that tables must have so that `forward`, `reverse` and `guard` are valid.
 
-        `KernelGraph.verify` checks them for every table that the formulas read.
+        `KernelGraph.verify` checks these properties.
         """
         return ()
 
@@ -127,20 +129,20 @@ class Edge(ABC):
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
     ) -> tuple[Expr, ...]:
-        """Compute the upstream indices from the downstream ones.
+        """Compute the upstream indices from the downstream indices.
 
         Args:
-            indices: the downstream indices; None for one that `reverse_needs` did not list.
+            indices: the downstream indices; None for an index that `reverse_needs` does not list.
             sizes: the sizes of the operands.
             ranges: the known ranges of symbols.
 
         Raises:
-            NotInvertible: there is no formula in this direction.
+            NotInvertible: the edge has no reverse formula.
         """
 
     @abstractmethod
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
-        """Compute the downstream indices from the upstream ones.
+        """Compute the downstream indices from the upstream indices.
 
         Args:
             indices: the upstream indices.
@@ -148,7 +150,7 @@ class Edge(ABC):
             ranges: the known ranges of symbols.
 
         Raises:
-            NotInvertible: there is no formula in this direction.
+            NotInvertible: the edge has no forward formula.
         """
 
     def guard(
@@ -158,23 +160,24 @@ class Edge(ABC):
 
         Args:
             upstream: the upstream indices that `reverse` computed.
-            downstream: the downstream indices that it was given.
+            downstream: the downstream indices from which `reverse` computed them.
             sizes: the sizes of the operands.
         """
         return ()
 
     def reverse_needs(self, known: dict[str, Expr]) -> tuple[str, ...]:
-        """The downstream dimensions whose index `reverse` reads.
+        """The ids of the downstream dimensions whose indices `reverse` reads.
 
         Args:
-            known: the known indices by dimension; a constant selector makes some unnecessary.
+            known: the known indices by dimension id; if a selector is a constant, `reverse` reads
+                fewer indices.
         """
         return self.downstream
 
     def reads_when(self, downstream: Sequence[Expr | None]) -> tuple[Boolean, ...]:
-        """For each downstream operand, the condition under which `reverse` depends on it.
+        """For each downstream operand, the condition under which `reverse` depends on its index.
 
-        If it does not hold, the operand may have any value, and guards on it are ignored.
+        If the condition does not hold, the index may have any value, and guards on it are ignored.
         """
         return (true,) * len(self.downstream)
 
@@ -183,7 +186,7 @@ class Edge(ABC):
 
 
 def _ids(side: Any) -> tuple[str, ...]:
-    """The ids of an id, a dimension, or a sequence of ids and dimensions.
+    """Convert an id, a dimension, or a sequence of ids and dimensions to a tuple of ids.
 
     Raises:
         VerifyError: `side` is none of these.

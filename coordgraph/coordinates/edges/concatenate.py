@@ -1,4 +1,4 @@
-"""`Concatenate`: joins segments of different lengths into one index, the converse of `Ragged`."""
+"""`Concatenate`: join segments of different lengths into one index, the inverse of `Ragged`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Concatenate(Edge):
     """`Concatenate(G, I; O)`: index i of segment g becomes `o = t[g] + i`.
 
     - forward: `o = t[g] + i`;
-    - reverse: `g = search(t, n_g, o)`, `i = o - t[g]`.
+    - reverse: `g = search(t, n_g, o)`, the segment with `t[g] <= o < t[g + 1]`; `i = o - t[g]`.
 
-    The table t has n_g + 1 non-decreasing entries, the first 0: the start of each segment, and the
-    end of the last. Segment g has `t[g + 1] - t[g]` indices, possibly none. Size rule: |O| is at
-    least the last entry. An index o past the last entry belongs to no segment; for it, reverse
-    gives the last segment and an i past that segment's end.
+    The table t has n_g + 1 non-decreasing entries: the start of each segment, which is 0 for the
+    first one, and the end of the last segment. Segment g has `t[g + 1] - t[g]` indices, possibly
+    none. Size rule: |O| is at least the last entry. An index o past the last entry belongs to no
+    segment; for such an o, reverse gives the last segment and an i past that segment's end.
 
-    `Concatenate(G, J0, …, I; O)` has operands between: segment g is a row-major block of extents
+    With more operands, `Concatenate(G, J0, …, I; O)`, segment g is a row-major block of extents
     n_0, …, `t[g + 1] - t[g]`, and begins at `p·t[g]`, where p is the product n_0·… of their sizes:
 
     - forward: `o = p·t[g] + (j0·n_1 + …)·(t[g + 1] - t[g]) + i`;
     - reverse: `g = search(t, n_g, o div p)`, the other indices by repeated mod and div.
 
-    It is a `Flatten` whose last extent differs between segments; no segment may be empty.
+    This form is a `Flatten` whose last extent differs between segments; no segment may be empty.
 
     Args:
         table: the name of the table t.
@@ -98,7 +98,7 @@ class Concatenate(Edge):
         return (each * load(starts, segment) + within,)
 
     def _extents(self, segment: Expr, sizes: Sizes) -> tuple[Expr | None, ...]:
-        """The extents of a segment along each upstream operand after the first."""
+        """The extents of segment number `segment` along each upstream operand after the first."""
         _, *own = sizes.upstream
         tables = self.extents or (*("" for _ in own[:-1]), self.table)
         return tuple(
@@ -107,9 +107,9 @@ class Concatenate(Edge):
         )
 
     def _each(self, sizes: Sizes) -> Expr | None:
-        """The number of indices that one unit of the table stands for; None if it is unknown.
+        """The number of indices for each unit of the table's entries; None if it is unknown.
 
-        It is the product of the sizes of the operands between the first and the last.
+        It is the product of the sizes of all upstream operands except the first and the last.
         """
         return Integer(1) if self.extents else product(sizes.upstream[1:-1])
 
@@ -123,6 +123,6 @@ class Concatenate(Edge):
 
 
 def _step(table: str, segment: Expr) -> Expr:
-    """The extent of a segment: `table[segment + 1] - table[segment]`."""
+    """The extent of a segment along one operand: `table[segment + 1] - table[segment]`."""
     starts = index_symbol(table)
     return load(starts, segment + 1) - load(starts, segment)

@@ -1,4 +1,4 @@
-"""`Curve`: reorders the points of square blocks of a grid along a Hilbert or Morton curve."""
+"""`Curve`: reorder the points in square blocks of a grid along a Hilbert or Morton curve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordgraph.validation import whole
 __all__ = ["Curve"]
 
 Bits = list[Expr]
-"""The bits of an index, lowest first; each is an expression with the value 0 or 1."""
+"""The bits of an index, lowest bit first; each bit is an expression with the value 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Curve(Edge):
 
     The grid is cut into blocks of `side` x `side` points. In a complete block, the point (i', j')
     has the number `d = j'·side + i'`; reverse maps it to the point (i, j) that is number d on the
-    curve. A block that the grid's end cuts off is not permuted. With dₖ bit k of d, reverse is
+    curve. A block that the grid's end cuts off is not permuted. Let dₖ be bit k of d. Reverse is
 
     - `morton`: `iₖ = d₂ₖ`, `jₖ = d₂ₖ₊₁`;
     - `hilbert`: with `a = d₂ₖ₊₁` and `b = d₂ₖ`, `jₖ = a ^ (s & b) ^ f` and `iₖ = jₖ ^ b`. The bits
       s and f are 0 at the highest digit. Below a digit (a, b) of value 0 or 3, i and j are swapped
       (s is inverted); below a digit of value 3, both are also mirrored (f is inverted). Consecutive
-      points of the curve are adjacent in the grid. The curve begins at (0, 0) and ends at
-      (0, side - 1), adjacent to the next block along j.
+      points of the curve are adjacent in the grid. The curve begins at `(0, 0)` and ends at
+      `(0, side - 1)`, adjacent to the next block along j.
 
     Forward is the inverse. Size rule: `|I| = |I'|` and `|J| = |J'|`.
 
@@ -42,7 +42,7 @@ class Curve(Edge):
         side: the side of a block, a power of two from 2 to 64.
 
     Raises:
-        VerifyError: the function is unknown, or the side is not such a power of two.
+        VerifyError: the function is unknown, or `side` is not a power of two from 2 to 64.
     """
 
     function: str = "hilbert"
@@ -99,12 +99,12 @@ class Curve(Edge):
         sizes: Sizes,
         along: Callable[[Bits, Bits], tuple[Bits, Bits]],
     ) -> tuple[Expr, ...]:
-        """Permute a point within its block if the block is complete.
+        """Permute a point within its block if the grid's end does not cut off the block.
 
         Args:
-            indices: row and column of the point.
+            indices: the row and the column of the point.
             sizes: the sizes of the operands.
-            along: maps the bits of row and column within a block to the permuted bits.
+            along: maps the bits of the row and of the column within a block to the permuted bits.
         """
         extents = [size for size in sizes.upstream if size is not None]
         if len(extents) != 2:
@@ -113,7 +113,7 @@ class Curve(Edge):
             )
         begins = [floor_div(index, self.side) * self.side for index in indices]
         rows, columns = along(*(self._split(index) for index in indices))
-        # The minimum never changes the value, but lets proofs see that the point is in the grid.
+        # The minimum never changes the value; it lets proofs see that the point is in the grid.
         changed = [
             minimum(begin + sum((bit * 2**k for k, bit in enumerate(bits)), Integer(0)), extent - 1)
             for begin, bits, extent in zip(begins, (rows, columns), extents, strict=True)
@@ -124,7 +124,7 @@ class Curve(Edge):
         return tuple(changed)
 
     def _split(self, index: Expr) -> Bits:
-        """The low bits of an index: its position within a block."""
+        """The low bits of an index, which are its position within a block."""
         return [floor_mod(floor_div(index, 2**k), 2) for k in range(self._bits)]
 
 
@@ -137,7 +137,7 @@ def _and(a: Expr, b: Expr) -> Expr:
 
 
 def _from_curve(function: str, low: Bits, high: Bits) -> tuple[Bits, Bits]:
-    """The bits of row and column of a point, from its number on the curve.
+    """The bits of the row and of the column of a point in a block, from its number on the curve.
 
     Args:
         function: `hilbert` or `morton`.
@@ -158,7 +158,12 @@ def _from_curve(function: str, low: Bits, high: Bits) -> tuple[Bits, Bits]:
 
 
 def _to_curve(function: str, rows: Bits, columns: Bits) -> tuple[Bits, Bits]:
-    """The lower and the higher bits of the base-4 digits of a point's number on the curve."""
+    """The lower and the higher bits of the base-4 digits of a point's number on the curve.
+
+    Args:
+        function: `hilbert` or `morton`.
+        rows, columns: the bits of the point's row and column in its block.
+    """
     if function == "morton":
         return rows, columns
     low: Bits = []
@@ -180,6 +185,6 @@ def _below(a: Expr, b: Expr, swapped: Expr, turned: Expr) -> tuple[Expr, Expr]:
     Args:
         a, b: the higher and the lower bit of the digit.
         swapped, turned: whether rows and columns are swapped, and whether both are mirrored, in the
-            square that is divided into quadrants.
+            square that contains the quadrant.
     """
     return _xor(swapped, a, b, Integer(1)), _xor(turned, _and(a, b))

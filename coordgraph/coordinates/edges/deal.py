@@ -1,4 +1,4 @@
-"""`Deal`: a permutation that deals indices out to groups in turn, then lists group after group."""
+"""`Deal`: a permutation that deals indices out to groups in turn, then lists the groups."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ __all__ = ["Deal"]
 
 @dataclass(frozen=True)
 class Deal(Edge):
-    """`Deal(I; O)`: deal n indices out to G groups in turn, like cards; then group after group.
+    """`Deal(I; O)`: deal n indices out to G groups in turn, like cards, then list the groups.
 
-    Index i goes to group `g = i mod G`, as its member `t = i div G`. The first `r = n mod G` groups
-    have `q + 1` members, the others `q = n div G`, so there is no padding.
+    Index i is dealt to group `g = i mod G` and has position `t = i div G` in the group. Let
+    `q = n div G` and `r = n mod G`. The first r groups have q + 1 members and the other groups have
+    q, so there is no padding. O lists group 0, then group 1, and so on.
 
     - forward: `o = g·q + min(g, r) + t`;
-    - reverse: `i = t·G + g`. With `e = r·(q + 1)`, the length of the larger groups together:
+    - reverse: `i = t·G + g`. With `e = r·(q + 1)`, the number of members of the first r groups:
       `g = o div (q + 1)`, `t = o mod (q + 1)` if `o < e`; else `g = r + (o - e) div q`,
       `t = (o - e) mod q`.
 
@@ -55,10 +56,11 @@ class Deal(Edge):
         size, length, longer = self._sizes(sizes)
         end = longer * (length + 1)
         early = floor_mod(index, length + 1) * self.groups + floor_div(index, length + 1)
-        # If q = 0, the maximum avoids a division by 0; the result is then not selected.
+        # If a shorter group has length 0, the maximum avoids a division by 0; that result is not
+        # selected.
         late, least = maximum(index - end, Integer(0)), maximum(length, Integer(1))
         later = floor_mod(late, least) * self.groups + floor_div(late, least) + longer
-        # The minimum never changes the value, but lets proofs see that the index is below the size.
+        # The minimum never changes the value; it lets proofs see that the index is below the size.
         return (minimum(select(Lt(index, end), early, later), size - 1),)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:

@@ -1,4 +1,4 @@
-"""`Diagonal`: the element offsets of matrices of different shapes, stored one after another."""
+"""`Diagonal`: the offsets of matrices of different shapes that are stored one after another."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ __all__ = ["Diagonal", "row_pitch"]
 
 
 def row_pitch(columns: Expr, step: int) -> Expr:
-    """The elements from one row of a matrix to the next: `columns` rounded up to a multiple.
+    """The leading dimension of a row-major matrix whose rows are aligned, in elements.
+
+    It is `columns` rounded up to a multiple of `step`.
 
     Args:
-        columns: elements of a row.
-        step: rows begin at multiples of this many elements.
+        columns: the number of elements of a row.
+        step: the alignment of rows, in elements.
     """
     return ceil_div(columns, Integer(step)) * step
 
@@ -42,11 +44,12 @@ class Diagonal(Edge):
 
     The R x C matrix is zero outside the blocks on its diagonal. Block g has the rows
     `rows[g] .. rows[g + 1] - 1` and the columns `columns[g] .. columns[g + 1] - 1`. Memory holds
-    the blocks one after another, row-major; block g begins at element `t[g]`. From one row to the
-    next there are `p = ⌈(columns[g + 1] - columns[g])/step⌉·step` elements.
+    the blocks one after another, row-major; block g begins at element `t[g]`. The leading dimension
+    of block g is `p = ⌈(columns[g + 1] - columns[g])/step⌉·step` elements.
 
     - reverse: `i = t[g] + (r - rows[g])·p + c - columns[g]`;
-    - forward: `g = search(t, n_g, i)`, then r and c by div and mod.
+    - forward: `g = search(t, n_g, i)`, the block with `t[g] <= i < t[g + 1]`; then r and c by div
+      and mod.
 
     Guard: r and c are a row and a column of block g. There is no size rule, because the blocks'
     shapes are known only when the kernel runs.
@@ -54,7 +57,7 @@ class Diagonal(Edge):
     Args:
         table: the name of the table t with the first element of each block.
         rows, columns: the names of the tables with each block's first row and first column.
-        step: rows begin at multiples of this many elements.
+        step: the alignment of a block's rows, in elements.
     """
 
     table: str = ""
@@ -97,7 +100,7 @@ class Diagonal(Edge):
             )
         block = search(index_symbol(self.table), count, index)
         within = index - self._first(self.table, block)
-        # An offset outside all blocks may meet a pitch of 0; avoid a division by 0.
+        # For an offset outside all blocks the leading dimension may be 0; avoid a division by 0.
         pitch = maximum(self.pitch(block), Integer(1))
         row = self._first(self.rows, block) + floor_div(within, pitch)
         return block, row, self._first(self.columns, block) + floor_mod(within, pitch)
@@ -121,7 +124,7 @@ class Diagonal(Edge):
         return self._first(table, block + 1) - self._first(table, block)
 
     def pitch(self, block: Expr) -> Expr:
-        """The number of elements from one row of a block to the next in memory."""
+        """The leading dimension of a block: elements from the start of a row to the next."""
         return row_pitch(self.extent(self.columns, block), self.step)
 
     @staticmethod

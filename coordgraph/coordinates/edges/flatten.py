@@ -1,4 +1,4 @@
-"""`Flatten`: combines several indices into one row-major index."""
+"""`Flatten`: combine several indices into one row-major index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Flatten"]
 
 @dataclass(frozen=True)
 class Flatten(Edge):
-    """`Flatten(I0, …, IR; O)`: combine several indices into one, row-major.
+    """`Flatten(I0, …, IR; O)`: combine several indices into one row-major index.
 
     - forward: `o = (i0·n1 + i1)·n2 + …`;
     - reverse: by repeated mod and div; i0 is the last quotient.

@@ -1,4 +1,4 @@
-"""`Join`: combines several indices into one strided sum, the converse of `Split`."""
+"""`Join`: combine several indices into one strided sum, the inverse of `Split`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Join"]
 
 @dataclass(frozen=True)
 class Join(Edge):
-    """`Join(I0, I1, …; O)`: combine several indices into one, with arbitrary strides.
+    """`Join(I0, I1, …; O)`: combine several indices into one index, with arbitrary strides.
 
     - forward: `o = Σ iₖ·strideₖ`;
-    - reverse: by mixed radix if the strides nest (each is larger than the largest sum of the
-      smaller ones), else it raises `NotInvertible`.
+    - reverse: by mixed radix if the strides nest (each stride is larger than the largest sum that
+      smaller strides can make), else reverse raises `NotInvertible`.
 
-    Size rule: `|O| = 1 + Σ (nₖ - 1)·strideₖ`. Strides may leave gaps: an o that no indices lead
-    to. The guard `iₖ < nₖ` does not hold in a gap.
+    Size rule: `|O| = 1 + Σ (nₖ - 1)·strideₖ`. Strides may leave gaps: values of o that are no sum
+    of indices inside the sizes. For such an o, the guard `iₖ < nₖ` does not hold.
 
     Args:
         strides: one stride for each upstream operand.

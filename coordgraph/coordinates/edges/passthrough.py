@@ -1,4 +1,4 @@
-"""`PassThrough`: gives one index a second name."""
+"""`PassThrough`: an edge between two dimensions that have the same index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PassThrough"]
 
 @dataclass(frozen=True)
 class PassThrough(Edge):
-    """`PassThrough(I; O)`: `i = o` in both directions. Size rule: `|I| = |O|`."""
+    """`PassThrough(I; O)`: I and O have the same index, `i = o`. Size rule: `|I| = |O|`."""
 
     arity = (1, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})

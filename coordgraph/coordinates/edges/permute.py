@@ -1,4 +1,4 @@
-"""`Permute`: permutes indices by a table that is computed when the kernel runs."""
+"""`Permute`: permute indices by a table that is computed when the kernel runs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Permute"]
 
 @dataclass(frozen=True)
 class Permute(Edge):
-    """`Permute(I; O)`: permute indices by a table.
+    """`Permute(I; O)`: permute indices by a table t.
 
     - reverse: `i = t[o]`;
-    - forward: `o = s[i]`, where s is the inverse permutation of t; it raises `NotInvertible` if
-      no inverse is given. Code generation uses only reverse.
+    - forward: `o = s[i]`, where s is the inverse permutation of t; forward raises `NotInvertible`
+      if `inverse` is ''. Code generation uses only reverse.
 
     Size rule: `|I| = |O|`.
 

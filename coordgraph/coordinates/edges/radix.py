@@ -13,7 +13,7 @@ __all__ = ["compose", "decompose", "product", "split_by_strides", "strided_sum"]
 
 
 def product(sizes: Sequence[Expr | None]) -> Expr | None:
-    """The product of the sizes; None if one of them is None."""
+    """The product of sizes; None if one of the sizes is None."""
     total: Expr = Integer(1)
     for size in sizes:
         if size is None:
@@ -40,7 +40,7 @@ def compose(indices: Sequence[Expr], sizes: Sequence[Expr | None], what: object)
 
 
 def decompose(index: Expr, sizes: Sequence[Expr | None], what: object) -> tuple[Expr, ...]:
-    """The inverse of `compose`: repeated mod and div by the sizes, from the last to the second.
+    """The indices i0, i1, … of a row-major index: repeated mod and div, the inverse of `compose`.
 
     Args:
         index: the row-major index.
@@ -73,11 +73,11 @@ def split_by_strides(
     ranges: Ranges,
     what: object,
 ) -> tuple[Expr, ...]:
-    """Recover the indices from their `strided_sum`, if the strides nest.
+    """Recover indices from their sum `Σ iₖ·strideₖ`, if the strides nest.
 
-    Strides nest if, in ascending order, each is larger than the largest sum that the smaller ones
-    can make. Otherwise different indices may have the same sum. An axis of size 1 has the index 0
-    and may have any stride.
+    Strides nest if, in ascending order, each stride is larger than the largest sum that the smaller
+    strides can make. Otherwise different indices may have the same sum. An axis of size 1 has the
+    index 0 and may have any stride.
 
     Args:
         value: the strided sum.
@@ -86,7 +86,7 @@ def split_by_strides(
         what: the edge, for error messages.
 
     Raises:
-        NotInvertible: the strides do not provably nest, or a size is None that is needed.
+        NotInvertible: the strides do not provably nest, or a needed size is None.
     """
     order = _ascending([i for i, size in enumerate(sizes) if size != 1], strides, ranges)
     reach: Expr = Integer(0)
@@ -110,10 +110,11 @@ def split_by_strides(
 
 
 def _ascending(positions: Sequence[int], strides: Sequence[Expr], ranges: Ranges) -> list[int]:
-    """The positions of axes in ascending order of their strides, as far as proofs order them."""
+    """Sort positions of axes by ascending strides, as far as the order of strides can be proved."""
 
     def precedes(small: Expr, large: Expr) -> bool:
-        # Symbolic strides may be equal for some sizes: of 1 and ⌈n/3⌉ only 1 <= ⌈n/3⌉ is provable.
+        # Symbolic strides may be equal for some sizes: for 1 and ⌈n/3⌉, only 1 <= ⌈n/3⌉ can be
+        # proved.
         return ranges.prove_less(small, large + 1) and not ranges.prove_less(large, small + 1)
 
     order: list[int] = []
@@ -124,7 +125,11 @@ def _ascending(positions: Sequence[int], strides: Sequence[Expr], ranges: Ranges
 
 
 def _present(size: Expr | None, what: object) -> Expr:
-    """The size; NotInvertible if it is None."""
+    """Return the size, which must not be None.
+
+    Raises:
+        NotInvertible: the size is None.
+    """
     if size is None:
         raise NotInvertible(f"{what}: every operand after the first must have a size")
     return size

@@ -1,4 +1,4 @@
-"""`Ragged`: divides an index into segments whose borders a table gives at run time."""
+"""`Ragged`: divide an index into segments whose borders a table gives when the kernel runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["Ragged", "borders_of"]
 
 
 def borders_of(segments: Expr | None) -> Expr | None:
-    """The number of borders of `segments` segments, the last one's end included; None for None."""
+    """The number of borders of `segments` segments: their starts, and the end of the last segment.
+
+    None if the number of segments is None.
+    """
     return None if segments is None else segments + 1
 
 
@@ -26,7 +29,7 @@ class Ragged(Edge):
     """`Ragged(I; G, O)`: index i is index o of segment g, with the segments' borders in a table.
 
     - reverse: `i = t[g] + o`;
-    - forward: `g = search(t, n_g, i)`, `o = i - t[g]`.
+    - forward: `g = search(t, n_g, i)`, the segment with `t[g] <= i < t[g + 1]`; `o = i - t[g]`.
 
     The table t has n_g + 1 non-decreasing entries; segment g has the indices
     `t[g] .. t[g + 1] - 1`, possibly none. The first segment may begin after 0, and the last may end

@@ -1,7 +1,7 @@
-"""`Share`: divides an index into nearly equal contiguous shares with borders moved to tile ends.
+"""`Share`: divide an index into nearly equal shares whose borders are moved to nearby tile ends.
 
-Stream-K divides iterations into shares for workgroups; a border that is near a tile's end moves
-there, so that no workgroup computes only a few iterations of a tile.
+Stream-K divides iterations into shares for workgroups. A border that is near a tile's end is moved
+to that end, so that no workgroup computes only a few iterations of a tile.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["Share"]
 class Share(Edge):
     """`Share(I; W, B, O)`: index i is index o of share w, which begins at index b.
 
-    The shares are those of a `Tile` by s, but a border that is near the end of a tile of d indices
-    moves to that end: one at most `before` indices in front of it, or at most `behind` after it.
-    The border at x moves to c(x): with `e = (x + before) div d·d` (a tile's end), `c(x) = e` if
-    `x ≤ e + behind`, else x. Share w begins at `b = c(w·s)`.
+    A share is s consecutive indices, but a border that is near the end of a tile of d indices moves
+    to that end, if it is at most `before` indices in front of the end or at most `behind` indices
+    after it. The border at x moves to c(x): with `e = (x + before) div d·d` (a tile's end),
+    `c(x) = e` if `x ≤ e + behind`, else x. Share w begins at `b = c(w·s)`.
 
     - reverse: `i = b + o` if b is known, so that b can be computed once; else `i = c(w·s) + o`;
     - forward: `w = u(i) div s`, `b = c(w·s)`, `o = i - b`. Here
@@ -42,13 +42,13 @@ class Share(Edge):
       with `c(x) ≤ i`.
 
     c and u are non-decreasing, and `c(x) ≤ i` exactly if `x ≤ u(i)`. Every index is therefore in
-    one share, even if some shares are empty because two borders moved to the same end. Guard: i is
-    less than |I| and less than the next border, and b is the border of w. Size rule: `|W|·s ≥ |I|`,
-    |I| is a multiple of d, `before + behind < d`, and `|O| ≥ s + before + behind`, the length of
-    the longest share.
+    exactly one share, even if some shares are empty because two borders moved to the same end.
+    Guard: i is less than |I| and less than the border of share w + 1, and b is the border of share
+    w. Size rule: `|W|·s ≥ |I|`, |I| is a multiple of d, `before + behind < d`, and
+    `|O| ≥ s + before + behind`, the length of the longest share.
 
     Args:
-        share: s, the length of a share before borders move, at least 1.
+        share: s, the length of a share before borders are moved, at least 1.
         tile: d, the length of a tile, at least 1.
         before, behind: the largest distances in front of and after a tile's end from which a border
             moves to that end.
@@ -113,7 +113,8 @@ class Share(Edge):
         return (begin if begin in known else share, inside)
 
     def _border(self, share: Expr) -> Expr:
-        """The first index of a share: its border, moved to the end of a tile if one is near."""
-        border = (share * self.share).expand()  # `derivative` expands, too: proofs compare the two
+        """The first index of a share: its border `c(w·s)`, moved to a tile's end if near."""
+        # expand as `derivative` does: proofs compare both results
+        border = (share * self.share).expand()
         end = floor_div(border + self.before, self.tile) * self.tile
         return select(Le(border, end + self.behind), end, border)

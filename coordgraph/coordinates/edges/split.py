@@ -1,4 +1,4 @@
-"""`Split`: expresses an index as a strided sum of several, such as a tensor's offset."""
+"""`Split`: express an index as a strided sum of several indices, such as the offset in a tensor."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Split"]
 
 @dataclass(frozen=True)
 class Split(Edge):
-    """`Split(I; O0, O1, …)`: an index as a strided sum, such as a tensor's offset by its axes.
+    """`Split(I; O0, O1, …)`: express an index as a strided sum, such as a tensor's offset.
 
     - reverse: `i = Σ oₖ·strideₖ`;
-    - forward: by mixed radix if the strides nest (each is larger than the largest sum of the
-      smaller ones), else it raises `NotInvertible`; strides (1, 1) do not nest.
+    - forward: by mixed radix if the strides nest (each stride is larger than the largest sum that
+      smaller strides can make), else forward raises `NotInvertible`; strides (1, 1) do not nest.
 
     Size rule: `|I| = 1 + Σ (nₖ - 1)·strideₖ`.
 

@@ -1,4 +1,4 @@
-"""`Sunder`: divides an index into consecutive segments, one of which a selector chooses."""
+"""`Sunder`: divide an index into consecutive segments; a selector chooses one of them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Sunder"]
 class Sunder(Edge):
     """`Sunder(I; O0, …, ON-1, X)`: index i is index o_x of the segment that the selector x chooses.
 
-    - reverse: `i = o_x + Σ_{k<x} n_k`, the sum being the length of the segments before segment x.
-      With a constant selector only o_x must be known; with a symbolic one the result is a select
-      over all segments.
-    - forward: x is the segment that contains i, and o_x is i minus its offset. The indices computed
-      for other segments are outside those segments and have no meaning.
+    - reverse: `i = o_x + Σ_{k<x} n_k`, where the sum is the length of all segments before segment
+      x. If the selector is a constant, only o_x must be known; if it is symbolic, the result is a
+      select over all segments.
+    - forward: x is the segment that contains i, and o_x is i minus the first index of that segment.
+      The indices computed for other segments are outside those segments and have no meaning.
 
     Size rule: `n_0 + … + n_{N-1} = |I|`, and `|X| = N`.
     """
@@ -101,10 +101,11 @@ class Sunder(Edge):
         segments = self.downstream[:-1]
         if 0 <= int(selector) < len(segments):
             return (segments[int(selector)], self.downstream[-1])
-        return (self.downstream[-1],)  # invalid selector: `reverse` raises the error
+        # the selector is out of range, for which `reverse` raises an error
+        return (self.downstream[-1],)
 
     def _offsets(self, sizes: Sizes) -> list[Expr]:
-        """The first index of each segment."""
+        """The first index of each segment: the sum of the sizes of all segments before it."""
         offsets: list[Expr] = [Integer(0)]
         for size in sizes.downstream[:-2]:
             if size is None:

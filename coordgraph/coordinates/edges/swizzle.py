@@ -1,4 +1,4 @@
-"""`Swizzle`: permutes one index depending on another, by a function that is its own inverse."""
+"""`Swizzle`: permute an index depending on another index, by a self-inverse function."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Swizzle"]
 
 @dataclass(frozen=True)
 class Swizzle(Edge):
-    """`Swizzle(Y, …, I; Y', …, O)`: permute the last index; the others are unchanged.
+    """`Swizzle(Y, …, I; Y', …, O)`: permute the last index; the other indices are unchanged.
 
-    Let y be the first index and n the size of the last. The functions are their own inverses, so
-    forward and reverse are the same:
+    Let y be the first index and n the size of the last operand. The functions are their own
+    inverses, so forward and reverse are the same:
 
     - `xor`: `o = i ^ ((y div divisor) mod modulus)`, which avoids bank conflicts in shared memory;
       the modulus is a power of two that divides n;
-    - `reflect`: `o = n - 1 - i`; it needs only one operand;
+    - `reflect`: `o = n - 1 - i`; no other operand is needed;
     - `snake`: `o = n - 1 - i` if y is odd, else `o = i` (boustrophedon order).
 
     Size rule: corresponding operands have equal sizes.
@@ -36,7 +36,8 @@ class Swizzle(Edge):
         divisor, modulus: parameters of `xor`.
 
     Raises:
-        VerifyError: the function is unknown, or operands or parameters do not suit it.
+        VerifyError: the function is unknown, or the operands or the parameters are not valid for
+            the function.
     """
 
     function: str = "xor"

@@ -1,4 +1,4 @@
-"""`Tile`: divides an index into the number of a tile and the position within the tile."""
+"""`Tile`: divide an index into the number of a tile and the position within the tile."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Tile(Edge):
     - reverse: `i = (o0·n1 + o1)·n2 + …`;
     - forward: by repeated mod and div.
 
-    Size rule: the tiles cover the dimension, `n0·n1·… >= |I|`. If they reach past its end (a
-    partial tile, workgroups without work), those indices are padding, where the guard `i < |I|`
-    does not hold.
+    Size rule: the tiles cover the dimension, `n0·n1·… >= |I|`. If the tiles reach past the end of
+    the dimension (a partial tile, workgroups without work), the indices past the end are padding:
+    the guard `i < |I|` does not hold.
     """
 
     arity = (1, None)

@@ -1,4 +1,4 @@
-"""The elementwise operations that epilogues may use; each is a class in a file of its own."""
+"""The elementwise operations that epilogues may use; each is a class in a separate file."""
 
 from coordgraph.epilogue.operations.absolute import abs
 from coordgraph.epilogue.operations.add import add

@@ -17,17 +17,17 @@ class Abs(Elementwise):
     floating = False
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument is known to be 0, since the result is then 0."""
+        """True if the argument of `abs` is known to be 0: then the result is 0."""
         return zeros[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `abs` on NumPy arrays; generated code is tested against the result."""
         import numpy as np
 
         return np.abs(arguments[0])
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit `llvm.fabs`; for i32 a comparison, a negation and a select."""
+        """Emit `llvm.fabs` for floats; a comparison, a negation and a select for i32."""
         (a,) = arguments
         if kind == "i32":
             zero = emit.constant(0, kind)

@@ -35,23 +35,23 @@ class Cast(Elementwise):
         return constants["to"]
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument is known to be 0, since the result is then 0."""
+        """True if the argument of `cast` is known to be 0: then the result is 0."""
         return zeros[0]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
-        """False for every cast: one to i32 drops fractions, so it is not affine in `acc`."""
+        """False, because a cast to i32 drops fractions and so is not affine in `acc`."""
         return False
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `cast` on NumPy arrays; generated code is tested against the result."""
         return arguments[0].astype(NUMPY_KINDS[constants["to"]])
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The operation as a C expression, for pseudo-code."""
+        """The C expression of `cast` for pseudo-code, from the texts of the arguments."""
         return f"({constants.get('to', 'f32')}){arguments[0]}"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit a conversion; between equal kinds there is none."""
+        """Emit a conversion from `kind` to the option `to`; nothing if they are equal."""
         return emit.convert(arguments[0], kind, constants["to"])
 
 

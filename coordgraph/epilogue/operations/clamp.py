@@ -10,14 +10,14 @@ __all__ = ["Clamp", "clamp"]
 
 
 class Clamp(Composed):
-    """`min(max(a, low), high)` for `clamp(a, low, high)`; a NaN stays NaN."""
+    """The operation `clamp(a, low, high)`: `min(max(a, low), high)`, or NaN for a NaN."""
 
     name = "clamp"
     arity = 3
     floating = False
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """Compute the maximum with `low`, then the minimum with `high`."""
+        """Compute the maximum of the argument and `low`, then the minimum of that and `high`."""
         a, low, high = arguments
         return on("minimum", on("maximum", a, low), high)
 

@@ -21,7 +21,7 @@ RELATIONS = {
 
 
 class Compare(Elementwise):
-    """The bool `a < b`, or another relation; if a or b is NaN, only `!=` is true.
+    """The comparison `a < b`, or by another relation, as a bool; with NaN, only `!=` is true.
 
     Options:
         relation: `<`, `<=`, `>`, `>=`, `==` or `!=`.
@@ -39,23 +39,27 @@ class Compare(Elementwise):
         return f"relation={constants['relation']!r} is none of {', '.join(RELATIONS)}"
 
     def kind(self, kinds: tuple[str, ...], **constants: Any) -> str:
-        """Always bool; raises VerifyError if the arguments' kinds differ."""
+        """The kind of the result, which is bool.
+
+        Raises:
+            VerifyError: the kinds of the arguments differ.
+        """
         super().kind(kinds, **constants)
         return "bool"
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `compare` on NumPy arrays; generated code is tested against the result."""
         import numpy as np
 
         a, b = arguments
         return getattr(np, RELATIONS[constants["relation"]])(a, b)
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The operation as a C expression, for pseudo-code."""
+        """The C expression of `compare` for pseudo-code, from the texts of the arguments."""
         return f"{arguments[0]} {constants.get('relation', '<')} {arguments[1]}"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit the one instruction that computes the operation."""
+        """Emit the single instruction that computes `compare`."""
         return emit.compare(kind, constants["relation"], *arguments)
 
 

@@ -28,7 +28,7 @@ class Div(Elementwise):
         return x if not isinstance(y, str) and y == 1 else None
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the dividend is known to be 0, since the quotient is then 0."""
+        """True if the dividend is known to be 0: then the quotient is 0."""
         return zeros[0]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
@@ -36,16 +36,16 @@ class Div(Elementwise):
         return constant[1]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `div` on NumPy arrays; generated code is tested against the result."""
         a, b = arguments
         return a / b
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The operation as a C expression, for pseudo-code."""
+        """The C expression of `div` for pseudo-code, from the texts of the arguments."""
         return f"{arguments[0]} / {arguments[1]}"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one PTX or LLVM instruction, which ptxas may expand to several."""
+        """Emit one PTX or LLVM instruction for `div`, which ptxas may expand to several."""
         if emit.gpu and emit.fast:
             return emit.asm("div.full.f32", *arguments)
         return emit.div(kind, *arguments)

@@ -12,18 +12,22 @@ from coordgraph.epilogue.operations.polynomial import horner
 __all__ = ["Erf", "erf"]
 
 BORDER, LAST = 0.925, 4.0
-"""BORDER: for |a| up to it, `erf` is a polynomial in a^2. LAST: beyond it, `erf` is 1 in f32."""
+"""BORDER: largest |a| for which `erf` is computed as a polynomial in a^2. LAST: |a| beyond which
+`erf(a)` is 1 or -1 in f32."""
 NEAR = (
     *(0.12837916612625122, -0.37612634897232056, 0.11283697932958603, -0.026859482750296593),
     *(0.005201177205890417, -0.0008143753511831164, 8.37242987472564e-05),
 )
-"""Coefficients of `erf(a) / a - 1` by powers of a^2, fitted at Chebyshev nodes."""
+"""Coefficients of the polynomial `erf(a) / a - 1` in a^2 for |a| up to BORDER, constant term first.
+
+They were fitted at Chebyshev nodes.
+"""
 FAR = (
     *(0.00043684299453161657, -1.6304833889007568, -0.91169673204422, -0.1586611121892929),
     *(0.03803402557969093, -0.0068379235453903675, 0.00085502362344414),
     *(-6.575448787771165e-05, 2.3276618321688147e-06),
 )
-"""Coefficients of `log2(1 - erf(a))` by powers of a, for |a| between BORDER and LAST."""
+"""Coefficients of the polynomial `log2(1 - erf(a))` in a, for |a| between BORDER and LAST."""
 
 
 class Erf(Elementwise):
@@ -37,7 +41,7 @@ class Erf(Elementwise):
     temporaries = 4
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument is known to be 0, since the result is then 0."""
+        """True if the argument of `erf` is known to be 0: then the result is 0."""
         return zeros[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:

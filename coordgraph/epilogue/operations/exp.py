@@ -11,9 +11,13 @@ __all__ = ["Exp", "exp"]
 
 
 LOG2_E, LOG2_E_REST, LN_2 = 1.44269502162933349609375, 1.92596298909109e-08, 0.693147182464599609375
-"""1 / ln 2 rounded to f32, the remainder of that rounding, and ln 2 rounded to f32."""
+"""LOG2_E: 1 / ln 2 rounded to f32. LOG2_E_REST: the error of that rounding. LN_2: ln 2 rounded to
+f32."""
 FAR = 126.0
-"""Largest |a / ln 2| at which `exp` corrects rounding; beyond it f32 nearly over- or underflows."""
+"""Largest |a / ln 2| for which `exp` corrects the rounding of a / ln 2.
+
+Beyond it, the result in f32 is close to overflow or underflow.
+"""
 
 
 class Exp(Elementwise):
@@ -28,13 +32,13 @@ class Exp(Elementwise):
     temporaries = 2
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `exp` on NumPy arrays; generated code is tested against the result."""
         import numpy as np
 
         return np.exp(arguments[0])
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit a product and `ex2` on a GPU, else a call of the C library."""
+        """Emit a product and `ex2` on a GPU, else a call of the C library's `exp`."""
         (a,) = arguments
         if not emit.gpu:
             return emit.library("exp", kind, a)

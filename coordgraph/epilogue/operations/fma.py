@@ -11,7 +11,7 @@ __all__ = ["Fma", "fma"]
 
 
 class Fma(Elementwise):
-    """`a * b + c` with one rounding.
+    """The fused multiply-add `a * b + c`, which is rounded once.
 
     NumPy has no fused multiply-add. For f32 the reference computes in f64, where the product is
     exact; for f64 it rounds twice.
@@ -21,7 +21,7 @@ class Fma(Elementwise):
     arity = 3
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if a factor and the summand are known to be 0, since the result is then 0."""
+        """True if a factor and the summand `c` are known to be 0: then the result is 0."""
         return (zeros[0] or zeros[1]) and zeros[2]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
@@ -36,7 +36,7 @@ class Fma(Elementwise):
         return (a * b + c).astype(arguments[0].dtype)
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit the one instruction that computes the operation."""
+        """Emit the single instruction that computes `fma`."""
         return emit.intrinsic("llvm.fma", kind, *arguments)
 
 

@@ -18,8 +18,8 @@ class Gelu(Composed):
 
     Options:
         approximate: `none`, or `tanh` for `a * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3))) / 2`.
-            If D has 16-bit elements, a GPU computes that with an absolute error of at most
-            |a| * 2^-12 (see `tanh`).
+            If D has 16-bit elements, a GPU computes this approximation with an absolute error
+            of at most |a| * 2^-12 (see `tanh`).
     """
 
     name = "gelu"
@@ -33,7 +33,7 @@ class Gelu(Composed):
         return f"approximate={constants['approximate']!r} is none of {', '.join(WAYS)}"
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument is known to be 0, since the result is then 0."""
+        """True if the argument of `gelu` is known to be 0: then the result is 0."""
         return zeros[0]
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:

@@ -10,7 +10,7 @@ __all__ = ["LeakyRelu", "leaky_relu"]
 
 
 class LeakyRelu(Composed):
-    """`a` if a is positive, else `slope * a`.
+    """The leaky rectified linear unit: `a` if a is positive, else `slope * a`.
 
     Options:
         slope: the factor that negative values are multiplied by; 0.01 by default.
@@ -21,7 +21,7 @@ class LeakyRelu(Composed):
     temporaries = 1
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument is known to be 0, since the result is then 0."""
+        """True if the argument of `leaky_relu` is known to be 0: then the result is 0."""
         return zeros[0]
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:

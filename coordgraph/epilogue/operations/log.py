@@ -24,13 +24,13 @@ class Log(Elementwise):
     temporaries = 1
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `log` on NumPy arrays; generated code is tested against the result."""
         import numpy as np
 
         return np.log(arguments[0])
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit `lg2` and a product on a GPU, else a call of the C library."""
+        """Emit `lg2` and a product on a GPU, else a call of the C library's `log`."""
         (a,) = arguments
         if not emit.gpu:
             return emit.library("log", kind, a)

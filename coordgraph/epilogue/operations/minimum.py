@@ -12,7 +12,7 @@ __all__ = ["Minimum", "minimum"]
 
 
 class Minimum(Elementwise):
-    """The smaller of two values; NaN if one of them is NaN."""
+    """The smaller of two values; NaN if either value is NaN."""
 
     name = "minimum"
     arity = 2
@@ -24,11 +24,11 @@ class Minimum(Elementwise):
         return x if x == y else None
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if both arguments are known to be 0, since the result is then 0."""
+        """True if both arguments of `minimum` are known to be 0: then the result is 0."""
         return all(zeros)
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `minimum` on NumPy arrays; generated code is tested against the result."""
         import numpy as np
 
         a, b = arguments

@@ -26,7 +26,7 @@ class Mul(Elementwise):
         return y if not isinstance(x, str) and x == 1 else None
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if one factor is known to be 0; the other one is assumed to be finite."""
+        """True if one factor is known to be 0; the other factor is assumed to be finite."""
         return any(zeros)
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
@@ -34,16 +34,16 @@ class Mul(Elementwise):
         return any(constant)
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `mul` on NumPy arrays; generated code is tested against the result."""
         a, b = arguments
         return a * b
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The operation as a C expression, for pseudo-code."""
+        """The C expression of `mul` for pseudo-code, from the texts of the arguments."""
         return f"{arguments[0]} * {arguments[1]}"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit the one instruction that computes the operation."""
+        """Emit the single instruction that computes `mul`."""
         return emit.mul(kind, *arguments)
 
 

@@ -17,23 +17,23 @@ class Neg(Elementwise):
     floating = False
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument is known to be 0, since the result is then 0."""
+        """True if the argument of `neg` is known to be 0: then the result is 0."""
         return zeros[0]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
-        """True: the negative of an affine function of `acc` is affine."""
+        """True, because the negative of an affine function of `acc` is affine."""
         return True
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `neg` on NumPy arrays; generated code is tested against the result."""
         return -arguments[0]
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The operation as a C expression, for pseudo-code."""
+        """The C expression of `neg` for pseudo-code, from the texts of the arguments."""
         return f"(-{arguments[0]})"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit the one instruction that computes the operation."""
+        """Emit the single instruction that computes `neg`."""
         return emit.neg(kind, *arguments)
 
 

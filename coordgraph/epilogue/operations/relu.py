@@ -10,13 +10,13 @@ __all__ = ["Relu", "relu"]
 
 
 class Relu(Composed):
-    """`max(a, 0)`; a NaN stays NaN."""
+    """The rectified linear unit `max(a, 0)`; the result for a NaN is NaN."""
 
     name = "relu"
     floating = False
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument is known to be 0, since the result is then 0."""
+        """True if the argument of `relu` is known to be 0: then the result is 0."""
         return zeros[0]
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:

@@ -19,7 +19,7 @@ class Rsqrt(Elementwise):
     name = "rsqrt"
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation by a square root and a division, which rounds twice."""
+        """Evaluate `1 / sqrt(a)` by a square root and a division, which rounds the result twice."""
         import numpy as np
 
         (a,) = arguments

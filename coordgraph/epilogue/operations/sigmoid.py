@@ -15,7 +15,7 @@ class Sigmoid(Elementwise):
     """The logistic function `1 / (1 + exp(-a))` of an f32 or f64 value.
 
     A GPU uses `exp` and `rcp.approx.ftz.f32`, which adds an error of 1 ulp (PTX ISA, "rcp"). The
-    relative error is at most 2^-21 plus that of `exp`.
+    relative error is at most 2^-21 plus the relative error of `exp`.
     """
 
     name = "sigmoid"
@@ -30,7 +30,7 @@ class Sigmoid(Elementwise):
         return one / (one + np.exp(-a))
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit an exponential, an addition and a reciprocal."""
+        """Emit the exponential of -a, an addition of 1 and a reciprocal."""
         (a,) = arguments
         one = emit.constant(1.0, kind)
         below = emit.add(kind, exp.llvm(emit, kind, emit.neg(kind, a)), one)

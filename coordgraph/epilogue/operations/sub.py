@@ -24,24 +24,24 @@ class Sub(Elementwise):
         return x if not isinstance(y, str) and y == 0 and not str(y).startswith("-") else None
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if both arguments are known to be 0, since the result is then 0."""
+        """True if both arguments of `sub` are known to be 0: then the result is 0."""
         return all(zeros)
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
-        """True: a sum or difference of affine functions of `acc` is affine."""
+        """True, because sums and differences of affine functions of `acc` are affine."""
         return True
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `sub` on NumPy arrays; generated code is tested against the result."""
         a, b = arguments
         return a - b
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The operation as a C expression, for pseudo-code."""
+        """The C expression of `sub` for pseudo-code, from the texts of the arguments."""
         return f"({arguments[0]} - {arguments[1]})"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit the one instruction that computes the operation."""
+        """Emit the single instruction that computes `sub`."""
         return emit.sub(kind, *arguments)
 
 

@@ -15,7 +15,10 @@ NEAR = (
     *(-0.3333333432674408, 0.13333313167095184, -0.053961653262376785),
     *(0.021789096295833588, -0.008412523195147514, 0.0023734846618026495),
 )
-"""Coefficients of `(tanh(a) / a - 1) / a^2` by powers of a^2, fitted for |a| up to BORDER."""
+"""Coefficients of the polynomial `(tanh(a) / a - 1) / a^2` in a^2, constant term first.
+
+They were fitted for |a| up to BORDER.
+"""
 TWO_LOG2_E = 2.885390081777927
 
 
@@ -31,17 +34,17 @@ class Tanh(Elementwise):
     temporaries = 3
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument is known to be 0, since the result is then 0."""
+        """True if the argument of `tanh` is known to be 0: then the result is 0."""
         return zeros[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
+        """Evaluate `tanh` on NumPy arrays; generated code is tested against the result."""
         import numpy as np
 
         return np.tanh(arguments[0])
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit `tanh.approx`, or a polynomial and `ex2`, on a GPU; else call the C library."""
+        """Emit `tanh.approx`, or a polynomial and `ex2`, on a GPU; else the C library's `tanh`."""
         (a,) = arguments
         if not emit.gpu:
             return emit.library("tanh", kind, a)

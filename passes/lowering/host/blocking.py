@@ -1,9 +1,9 @@
 """Blocking for vector registers: coordinates of the loops with which a CPU core computes a tile.
 
 An output tile is divided into register blocks of a few rows and a few vectors of columns. A block
-has whole vectors, so the last block may reach past the end of the tile; the elements there are
-padding, which exists in buffers only, not in tensors. Tiles of A and B are copied to buffers in the
-order in which blocks read them (packing):
+has whole vectors, so the last block may extend past the end of the tile; the elements past the end
+are padding, which exists in buffers only, not in tensors. Tiles of A and B are copied to buffers in
+the order in which blocks read their elements (packing):
 
     A.index.0, D.index.0 --Tile--> block.m, block.row        A.index.1, B.index.0 --> block.k
     B.index.1, D.index.1 --Tile--> block.n, block.column --Tile--> block.vector, block.lane
@@ -30,9 +30,11 @@ from passes.lowering.control import at, tie_operands, unrolled
 __all__ = ["ACCUMULATOR", "Block", "choose_block"]
 
 ACCUMULATOR = "acc.shared"
-"""Id of the buffer with the sums of an output tile, in the accumulator's element type."""
+"""The coordinate of the buffer that holds the sums of an output tile, which have the accumulator's
+element type."""
 VECTORS = 2
-"""Vector registers in a row of a block: each broadcast element of A multiplies so many vectors."""
+"""Vector registers in a row of a register block. Each broadcast element of A multiplies 2 vectors
+of B."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Block:
 
     @property
     def columns(self) -> int:
-        """Width of the block in elements."""
+        """Width of the register block in elements."""
         return self.vectors * self.lanes
 
     def elements(self, m: int, n: int, k: int) -> int:
@@ -60,10 +62,10 @@ class Block:
         return height * width + (height + width) * k
 
     def add(self, c: CoordinateEditor, gemm: GemmProblem, t: Tiling) -> None:
-        """Add the dimensions of blocks, and tie them to the tile's indices and to the buffers.
+        """Add the coordinates of blocks, and the edges to positions in the tile and in buffers.
 
         Args:
-            c: the coordinate graph being built.
+            c: the coordinate graph under construction.
             gemm: the problem.
             t: the tiles to divide into blocks.
         """
@@ -111,8 +113,8 @@ class Block:
         """Operations that add A·B to one block, whose accumulators stay in registers.
 
         Args:
-            c: the coordinate graph being built.
-            t: the tiles.
+            c: the coordinate graph under construction.
+            t: the tiles that are divided into blocks.
             depth: the loop over k in the tile.
             instruction: the name of the multiply-add instruction.
         """
@@ -137,8 +139,8 @@ class Block:
 def choose_block(m: int, n: int, lanes: int, registers: int) -> Block:
     """Choose the register block for an output tile of m x n elements.
 
-    Compares blocks from half of the height that the registers allow to the full height, and takes
-    the one that pads fewest rows, or the highest of those.
+    The candidates are blocks from half to all of the rows that the registers allow. The block that
+    pads the fewest rows is chosen and, among several of those, the one with the most rows.
 
     Args:
         m, n: extents of the output tile in elements.

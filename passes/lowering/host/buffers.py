@@ -1,9 +1,9 @@
 """Lowering of operations on tiles to loops over elements of buffers, clipped to the tensors.
 
-The tile numbers are bound once around all operations on a tile. The number of the tile's elements
-inside a tensor is the tensor's extent minus the position of the tile's first element. Loops end
-there, so their bodies need no bounds check. Of buffers, only the padding in the last register block
-is filled with zeros.
+The tile numbers are set once around all operations on a tile. Along an axis, the number of a tile's
+elements that are inside a tensor is the tensor's extent minus the position of the tile's first
+element, and at most the tile's extent. Loops end there, so their bodies need no bounds check. In a
+buffer, only the padding in the last register block is filled with zeros.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ from passes.lowering.host.blocking import ACCUMULATOR, Block
 __all__ = ["Buffers"]
 
 ELEMENT = "element"
-"""Name of a register fragment for one element, which is loaded from a buffer, changed, stored."""
+"""The name of a register fragment of one element, which is loaded from a buffer, changed and
+stored again."""
 EXTENTS = {"m": "tile.rows", "n": "tile.columns", "k": "tile.depth"}
-"""For each axis, the variable that holds how many elements of the current tile are in a tensor."""
+"""For each axis, the name of the variable that holds how many elements of the current tile along
+the axis are inside the tensor."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,12 @@ class _Axis:
     """An axis of an output tile, divided into register blocks.
 
     Args:
-        block: the dimension that counts blocks.
-        inside: the dimension that counts the elements of a block.
+        block: the coordinate that numbers the blocks along the axis.
+        inside: the coordinate that numbers the elements of a block along the axis.
         step: elements of a block along the axis.
         extent: number of the tile's elements along the axis that are inside the tensor.
-        only: the number of the one block to compute, if the operation is on a share of the tile.
+        only: the number of the single block to compute, if the operation is on a share of the tile;
+            None for all blocks.
     """
 
     block: str
@@ -86,7 +89,7 @@ class _Axis:
 
     @property
     def here(self) -> Expr:
-        """Number of elements of the current block that are inside the tensor."""
+        """Number of elements of the current block, along the axis, that are inside the tensor."""
         return minimum(Integer(self.step), self.extent - self.step * index_symbol(self.block))
 
     def blocks(self, *body: Operation) -> Operation:
@@ -107,7 +110,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A lowered operation, and the tensors whose tile numbers it needs as coordinates."""
+    """A lowered operation, and the tensors whose tile numbers must be set around the operation."""
 
     tensors: tuple[str, ...]
     op: Operation
@@ -118,10 +121,10 @@ class Buffers:
     """Lowers the operations on tiles of one shape to loops over the buffers of a workgroup.
 
     Args:
-        c: the coordinate graph being built.
+        c: the coordinate graph under construction.
         gemm: the problem.
         block: the register block for tiles of this shape.
-        tiling: the tiles.
+        tiling: the tiles of one shape.
         instruction: the name of the multiply-add instruction.
         share: whether the operations are on one share of a tile, which is one row of blocks.
     """
@@ -134,11 +137,11 @@ class Buffers:
     share: bool = False
 
     def cut_tiles(self) -> None:
-        """Divide each tile into shares for a `scatter` reduction: one row of blocks each."""
+        """Divide each tile into shares for a `scatter` reduction: a share is one row of blocks."""
         cut_otherwise(self.c, self.c[self.tiling.own("block.m")].fixed_size)
 
     def lower(self, body: Body, scope: Scoped) -> Iterator[Operation]:
-        """Lower a sequence of operations; those that are not on tiles stay as they are."""
+        """Lower a sequence of operations; return operations that are not on tiles unchanged."""
         here = replace(self, share=SHARE in scope.known)
         pieces = [piece for op in body for piece in here._pieces(op)]
         for on_tiles, group in groupby(pieces, lambda piece: bool(piece.tensors)):
@@ -183,7 +186,7 @@ class Buffers:
                 return (_Piece((), op),)
 
     def _zero(self) -> _Piece:
-        """Set all elements of the accumulator to 0, those in padding too."""
+        """Set all elements of the accumulator buffer, including padding, to 0."""
         fill: Operation = FillElements(self._total)
         for dim in map(self.tiling.own, ("block.column", "block.row")):
             fill = For(dim, Integer(0), Integer(self.c[dim].fixed_size), body=(fill,))
@@ -195,7 +198,7 @@ class Buffers:
         axis = self._rows if tensor == "A" else self._columns
         buffer, depth = self.tiling.own(f"{tensor}.shared"), self._depth
         copy, fill = CopyElements(tensor, buffer), FillElements(buffer)
-        # The innermost loop runs along the axis on which elements of the tensor are adjacent.
+        # The innermost loop runs along the contiguous axis of the tensor.
         if self.gemm.transpose_a if tensor == "A" else not self.gemm.transpose_b:
             body = (depth.with_body(axis.elements(copy), axis.padding(fill)),)
         else:
@@ -209,7 +212,7 @@ class Buffers:
         return _Piece(("A", "B"), Scope("multiply", (body,)))
 
     def _add_partial(self) -> _Piece:
-        """Add the partial sums that another workgroup wrote to the workspace."""
+        """Add another workgroup's partial sums, which are in the workspace, to the accumulator."""
         return self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
 
     def _epilogue(self, op: Epilogue) -> tuple[_Piece, ...]:
@@ -224,7 +227,7 @@ class Buffers:
 
     @property
     def _total(self) -> str:
-        """Id of the buffer with the sums of the output tile."""
+        """The coordinate of the buffer that holds the sums of the output tile."""
         return self.tiling.own(ACCUMULATOR)
 
     @property
@@ -234,7 +237,7 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        """The rows of the output tile in blocks: only one block if the tile is shared out."""
+        """The rows of the output tile, in blocks; one block only for a share of the tile."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
@@ -244,7 +247,14 @@ class Buffers:
         return self._axis("block.n", "block.column", self.block.columns, "tile.columns")
 
     def _axis(self, block: str, inside: str, step: int, extent: str) -> _Axis:
-        """An axis of the output tile, from names of dimensions without the accumulator's prefix."""
+        """An axis of the output tile, from names of coordinates without the accumulator's prefix.
+
+        Args:
+            block: the coordinate that numbers the blocks along the axis.
+            inside: the coordinate that numbers the elements of a block along the axis.
+            step: elements of a block along the axis.
+            extent: the variable that holds how many elements of the tile are inside the tensor.
+        """
         return _Axis(self.tiling.own(block), self.tiling.own(inside), step, index_symbol(extent))
 
     def _update(self, name: str, tensor: str, op: Operation) -> _Piece:
@@ -268,11 +278,11 @@ class Buffers:
 def _within(
     scope: Scoped, tiling: Tiling, gemm: GemmProblem, pieces: tuple[_Piece, ...]
 ) -> Operation:
-    """Bind tile numbers around lowered operations, and skip tiles that are only padding.
+    """Set tile numbers around lowered operations, and skip tiles that are entirely padding.
 
     Args:
-        scope: the coordinates that are known here.
-        tiling: the tiles.
+        scope: the coordinates that are known where the operations run.
+        tiling: the tiles of one shape.
         gemm: the problem.
         pieces: the lowered operations, with the tensors whose tile numbers they need.
     """
@@ -290,7 +300,7 @@ def _within(
     try:
         found = solve(coordinates, Direction.REVERSE, known, tiles, scope.ranges)
     except NoPath:
-        # The tile numbers are not known yet at this point, so the loops cover the whole tile.
+        # No tile numbers are known at this point, so the loops cover the whole tile.
         whole = (Assign(name, size) for name, size in sizes.items() if size is not None)
         return Scope("tile", (*whole, *body))
     assigns: list[Operation] = []
@@ -299,7 +309,7 @@ def _within(
         if sizes.pop(name, None) is not None:
             assigns.append(Assign(name, _inside(scope, t, axis, tile, tiling.index(t, axis))))
     body = (*assigns, *body)
-    # Several tensors have the same tile numbers: compute each value once, then read it by name.
+    # Several tensors have the same tile numbers, so each number is computed once and read by name.
     names: dict[Expr, Expr] = {}
     bound: list[tuple[str, Expr]] = []
     for tile, value in zip(tiles, found.values, strict=True):
@@ -311,18 +321,19 @@ def _within(
 
 
 def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
-    """How many elements of a tile along an axis, counted from its first, lie inside the tensor.
+    """How many elements of a tile along an axis, from its first element on, are inside the tensor.
 
     Args:
-        scope: the coordinates that are known here.
+        scope: the coordinates that are known where the operations on the tile run.
         tensor, axis: the axis of a tensor.
-        tile, index: the dimensions that count tiles on the axis, and elements in a tile.
+        tile, index: the coordinates that number the tiles along the axis, and the elements of a
+            tile.
 
     Raises:
-        PassError: the condition for lying inside the tensor is no upper bound of `index`.
+        PassError: the guard that an element is inside the tensor is no upper bound of `index`.
     """
     coordinates = scope.coordinates
-    # Coordinates that a `Locate` sets here are read by name; all others follow from `tile`.
+    # Coordinates that an enclosing `Locate` sets are read by name; all others follow from `tile`.
     located = {dim for dim, value in scope.known.items() if value == coordinates.symbol(dim)}
     known = [*(located - {tile, index}), tile, index]
     found = solve(coordinates, Direction.REVERSE, known, [f"{tensor}.{axis}"])

@@ -54,24 +54,24 @@ ON_TILES = (
     Epilogue,
     StoreTile,
 )
-"""Kinds of operations on tiles, which the lowering replaces by loops over elements of buffers."""
+"""Types of operations on tiles, which the lowering replaces by loops over elements of buffers."""
 LARGEST_BUFFERS = 1 << 30
-"""Largest size in bytes of all buffers of a workgroup; larger tiles are refused as a mistake."""
+"""The largest total size, in bytes, of a workgroup's buffers; larger tiles are an error."""
 
 
 @dataclass(frozen=True)
 class LowerToHost(Pass):
     """Lower a graph to a CPU: copy tiles to buffers, and multiply them with vector instructions.
 
-    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: loops over the
-    elements of tiles, which end where the tensor ends, and over register blocks. One thread runs a
-    workgroup. Buffers have the accumulator's element type, so loads from tensors and stores to
+    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: loops over
+    register blocks, and over the elements of tiles that are inside the tensor. One thread executes
+    a workgroup. Buffers have the accumulator's element type, so loads from tensors and stores to
     tensors convert elements.
 
     Args:
         vector_bits: width of a vector register in bits, a power of two.
         registers: number of vector registers.
-        fused: whether to multiply and add floats by one instruction with one rounding.
+        fused: whether one instruction multiplies and adds floats, with a single rounding (FMA).
     """
 
     vector_bits: int = 256
@@ -85,8 +85,8 @@ class LowerToHost(Pass):
     def why_not(self, graph: KernelGraph) -> str | None:
         """Why this pass cannot lower the graph, or None.
 
-        Refuses a wrong width or number of registers, graphs that were lowered to a GPU, and tiles
-        whose buffers are too large.
+        The pass refuses a wrong width or number of vector registers, graphs that were lowered to a
+        GPU, and tiles whose buffers are too large.
         """
         bits, element = self.vector_bits, dtype(graph.gemm.accumulator).bits
         if bits < element or bits & (bits - 1):
@@ -133,12 +133,12 @@ class LowerToHost(Pass):
 
 @dataclass(frozen=True)
 class _Lowering:
-    """Replaces operations on tiles in a control graph, by the `Buffers` of their accumulator.
+    """Replaces operations on tiles in a control graph by loops over buffers.
 
     Args:
         tilings: the tiles of each accumulator of the graph.
-        buffers: the `Buffers` of each accumulator, by its name.
-        shares: number of shares into which a tile is divided for a `scatter` reduction; 0 if none.
+        buffers: the `Buffers` of each accumulator, by the accumulator's name.
+        shares: number of shares into which a `scatter` reduction divides a tile; 0 without one.
     """
 
     tilings: Tilings
@@ -146,11 +146,11 @@ class _Lowering:
     shares: int
 
     def body(self, body: Body, scope: Scoped) -> Iterator[Operation]:
-        """The operations of `body`, with those on tiles replaced.
+        """The operations of `body`, with those on tiles replaced by loops over buffers.
 
         Args:
             body: operations that run one after another.
-            scope: the coordinates and variables that are known where they run.
+            scope: the coordinates and variables that are known where `body` runs.
         """
         for own, group in groupby(body, self._buffers):
             if own is not None:

@@ -1,4 +1,4 @@
-"""Registers sm_80 and the later architectures, which all have the lowering to `mma.sync`."""
+"""Registers sm_80 and later architectures except sm_90a; all have the lowering to `mma.sync`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["MMA_SYNC", "MmaSync"]
 class MmaSync(Lowering):
     """Lowering to cp.async, ldmatrix and mma.sync; takes tensors of any alignment.
 
-    Elements are copied in vectors as wide as the tensors' alignment allows. The same program serves
+    Elements are copied in vectors as wide as the tensors' alignment allows. The same kernel serves
     launches with C and without C, because reading C takes no registers while tiles are multiplied.
     """
 
@@ -31,23 +31,23 @@ class MmaSync(Lowering):
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
         vectors = alignment.vectors
-        return Variant(vectors._replace(d=_pairs(vectors)), self.instructions)
+        return Variant(vectors._replace(d=_pairs(vectors), operands=0), self.instructions)
 
     def configured(self, options: Pass, variant: Variant) -> Pass:
         assert isinstance(options, LowerToTensorCores)
-        a, b, _ = variant.vectors
-        return replace(options, vector_a=a, vector_b=b, vector_d=_pairs(variant.vectors))
+        vectors = variant.vectors
+        return replace(options, vector_a=vectors.a, vector_b=vectors.b, vector_d=_pairs(vectors))
 
 
 def _pairs(vectors: Vectors) -> int:
-    """Elements of D in one access: at most the two adjacent ones that a thread holds."""
+    """Elements of D in one access: at most 2, the adjacent elements that a thread holds."""
     return min(vectors.d or PAIR, PAIR)
 
 
 MMA_SYNC = MmaSync()
 SHARED, SMALLER, LARGER = 166912, 101376, 232448
-"""The largest dynamic shared memory of a workgroup, in bytes: SHARED of sm_80 and sm_87, SMALLER of
-sm_86, sm_89 and sm_120, LARGER of sm_90 and sm_100 (CUDA C++ programming guide, "Technical
+"""The largest dynamic shared memory of a workgroup, in bytes: SHARED for sm_80 and sm_87, SMALLER
+for sm_86, sm_89 and sm_120, LARGER for sm_90 and sm_100 (CUDA C++ programming guide, "Technical
 specifications per compute capability")."""
 
 register(

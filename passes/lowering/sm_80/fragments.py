@@ -1,9 +1,9 @@
 """Fragments of `mma.sync.m16n8` and `ldmatrix` as coordinates (PTX ISA, "Matrix fragments").
 
 Edges of the coordinate graph say which lane holds which row and column of a fragment: a `Tile` of
-the position in the macro tile, and a `Flatten` into the lane. No other code has a formula for it.
-An instruction multiplies 32 bytes of k, two chunks of 16 bytes: 16 elements of 16 bits (m16n8k16)
-or 32 elements of 8 bits (m16n8k32). The fragment layouts of both are the same in bytes.
+the position in the macro tile, and a `Flatten` into the lane. No other code has formulas for the
+fragment layout. Along k, an instruction multiplies two chunks of 16 bytes: 16 elements of 16 bits
+(m16n8k16) or 32 elements of 8 bits (m16n8k32). In bytes, both instructions have the same layout.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ __all__ = [
 MMA_M, LANES = 16, 32
 """MMA_M: rows of A in one `mma.sync.m16n8`. LANES: threads of a warp."""
 PAIR_N = 16
-"""Columns of B that one `ldmatrix.x4` loads: those of two `mma.sync` instructions of n = 8."""
+"""Columns of B that one `ldmatrix.x4` loads: 16, for two `mma.sync` instructions of 8 columns."""
 REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
-"""Dimensions whose indices select a pair of accumulator registers of a thread."""
+"""Coordinates whose indices select a pair of adjacent accumulator registers of a thread."""
 MOST_ACCUMULATORS = 128
-"""The most accumulator registers of a thread. Fragments and addresses take the rest of its 255
-registers."""
+"""The most accumulator registers of a thread. Fragments and addresses take the other registers, of
+which a thread has 255 in all."""
 ODD, MOST_ODD_ACCUMULATORS = 64, 96
-"""MOST_ODD_ACCUMULATORS: the most accumulator registers of a thread where an extent of the tile is
-no multiple of ODD; such tiles need more registers for addresses."""
+"""MOST_ODD_ACCUMULATORS: the most accumulator registers of a thread if the tile's extent in m or n
+is no multiple of ODD; such tiles need more registers for addresses."""
 MOST_WARPS = 8
-"""The most warps that divide a tile."""
+"""The most warps of a workgroup, which divide an output tile."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class WarpGrid:
     """A grid of warps that divides an output tile into equal parts.
 
     Args:
-        m: warps along m.
-        n: warps along n.
+        m: how many warps divide the tile along m.
+        n: how many warps divide the tile along n.
         tiling: the tiles that the warps divide.
     """
 
@@ -89,7 +89,7 @@ class WarpGrid:
         """Add the edges from positions in tiles to registers and lanes: the fragment layouts.
 
         Returns:
-            The accumulator, in pairs of adjacent columns.
+            The accumulator; its vectors are pairs of adjacent columns of D.
         """
         t, own = self.tiling, self.tiling.own
         m, n, k = t.shape
@@ -112,7 +112,11 @@ class WarpGrid:
         return Accumulator(c, tuple(map(own, REGISTERS)), own("acc.pair"), t.accumulator)
 
     def add_shares(self, c: CoordinateEditor) -> Accumulator:
-        """Cut a tile into shares for reduce-scatter: each is one register pair of each thread."""
+        """Cut a tile into shares for reduce-scatter: a share is one register pair of each thread.
+
+        Returns:
+            The registers that hold one share.
+        """
         own = self.tiling.own
         registers = tuple(map(own, REGISTERS))
         cut_otherwise(c, prod(c[name].fixed_size for name in registers))
@@ -120,7 +124,7 @@ class WarpGrid:
         return Accumulator(c, (), own("acc.pair"), self.tiling.accumulator)
 
     def multiply(self, c: CoordinateEditor, a: Operand, b: Operand) -> Body:
-        """Multiply the tiles of A and B in shared memory: ldmatrix and mma.sync instructions."""
+        """Multiply the tiles of A and B in shared memory, by ldmatrix and mma.sync."""
         own, instruction = self.tiling.own, a.kind.instruction(WARP_MMA)
         assert instruction is not None
         forms = {
@@ -151,7 +155,7 @@ class WarpGrid:
 
 
 def depth_of(kind: DType) -> int:
-    """How many elements along k one `mma.sync` multiplies, for A and B of this type."""
+    """How many elements along k one `mma.sync` multiplies, for A and B of type `kind`."""
     instruction = kind.instruction(WARP_MMA)
     assert instruction is not None
     return instruction.depth
@@ -168,9 +172,9 @@ def _load_coordinates(
     Args:
         c: the coordinate graph under construction.
         operand: A or B.
-        across: the warp and fragment dimensions of the axis that is not k.
-        trans: whether rows of shared memory run across k, so that `ldmatrix.trans` loads them;
-            else they run along k.
+        across: the warp and fragment coordinates of the axis that is not k.
+        trans: whether rows of shared memory run across k and `ldmatrix.trans` loads them; else
+            rows run along k.
     """
     t, tensor = operand.tiling, operand.tensor
     outer, inner = (0, 1) if tensor == "A" else (1, 0)
@@ -187,7 +191,7 @@ def _load_coordinates(
 
 
 def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
-    """For each accumulator, the grid of warps that reads least from shared memory.
+    """For each accumulator, by its name, the grid of warps that reads least from shared memory.
 
     The largest tile decides the number of warps, at most 8, and the grids of all other tiles have
     the same number. An accumulator whose tile cannot be divided by that many warps is left out.
@@ -202,7 +206,7 @@ def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
 
 
 def most_accumulators(m: int, n: int) -> int:
-    """The accumulator registers that a thread may have for an m x n output tile."""
+    """The most accumulator registers that a thread may have for an m x n output tile."""
     return MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS
 
 
@@ -211,9 +215,12 @@ def warps_of(
 ) -> tuple[int, int] | None:
     """The best grid of warps, in m and n, for an m x n output tile; None if there is none.
 
+    The best grid has about 8 warps, or about 4 for a tile smaller than 128 x 128. Among those, it
+    reads least from shared memory.
+
     Args:
-        m, n: extents of the tile.
-        counts: the allowed numbers of warps.
+        m, n: extents of the output tile in elements.
+        counts: the allowed numbers of warps in the grid.
     """
     want = MOST_WARPS if m * n >= 128 * 128 else 4
     most = most_accumulators(m, n)

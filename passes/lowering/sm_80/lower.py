@@ -47,26 +47,27 @@ from passes.lowering.sm_80.staging import Operand
 __all__ = ["LowerToTensorCores"]
 
 MOST_STAGES = 4
-"""The most stages of the shared-memory ring that are chosen by default."""
+"""The most stages of the shared-memory ring if the option `stages` is 0."""
 ROUND = 64
-"""Extents of tiles that refusals propose are multiples of this, or powers of two below."""
+"""Error messages propose tiles with extents that are multiples of 64, or powers of two below 64."""
 PAIR = 2
-"""Adjacent elements of a row of D that a thread holds in a fragment of `mma.sync`."""
+"""How many adjacent elements of a row of D a thread holds in a fragment of `mma.sync`: 2."""
 
 
 @dataclass(frozen=True)
 class LowerToTensorCores(Pass):
     """Stage tiles through swizzled shared memory in a ring, multiply with mma.sync.m16n8.
 
-    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: the operations
-    are those of one workitem (a CUDA thread), and edges of the coordinate graph map positions in
-    tiles to copies, shared memory, warps, lanes and registers.
+    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: operations of a
+    single workitem (a CUDA thread), and edges of the coordinate graph that map positions in tiles
+    to copies, shared memory, warps, lanes and registers.
 
     Args:
         architecture: `sm_80`, `sm_90a`, …; decides how many stages fit in shared memory.
         vector_a, vector_b: elements of A and of B that one copy moves, a power of two, 16 bytes at
             most; 0 means 16 bytes. The tensor's contiguous extent and address must be multiples of
-            them. If groups part a tensor's contiguous axis, its elements are copied one by one.
+            that many elements. If groups divide a tensor's contiguous axis, its elements are copied
+            one by one.
         vector_d: elements of C and of D that one access moves: 2 or 1; 0 means 2.
         stages: stages of the ring, each of which holds a tile of A and one of B; 0 means as many
             as shared memory has room for, four at most.
@@ -120,10 +121,10 @@ class LowerToTensorCores(Pass):
         return None
 
     def _tile_that_works(self, graph: KernelGraph) -> str:
-        """The end of a refusal: the largest tile within the refused one that is not refused.
+        """The end of an error message: the largest accepted tile within the refused one, if any.
 
-        It is looked for among halves of the extents, which are first rounded down to a multiple of
-        64, or to a power of two below 64. A graph with tiles of several shapes gets no advice.
+        The candidates are made by rounding each extent down to a multiple of 64, or to a power of
+        two below 64, and halving it repeatedly. '' for a graph with tiles of several shapes.
         """
         kind, shapes = dtype(graph.gemm.dtype), [tiling.shape for tiling in graph.tilings]
         if len(shapes) > 1:
@@ -135,7 +136,10 @@ class LowerToTensorCores(Pass):
         )
         tiles = sorted(product(m, n, k), key=lambda t: (-t[0] * t[1], -t[2], t[0] > t[1]))
         fit = (t for t in tiles if warps_of(*t[:2]) and self._stages(graph, [t]) >= 2)
-        return f"; the tile {'x'.join(map(str, next(fit, tiles[-1])))} works"
+        found = next(fit, None)
+        if found is None:
+            return "; no smaller tile fits either"
+        return f"; the tile {'x'.join(map(str, found))} works"
 
     def _stages(self, graph: KernelGraph, shapes: list[tuple[int, int, int]] | None = None) -> int:
         """How many stages the ring has: `stages`, or fewer if shared memory has no room for them.
@@ -144,7 +148,7 @@ class LowerToTensorCores(Pass):
 
         Args:
             graph: the scheduled graph.
-            shapes: extents of tiles; by default those of the graph.
+            shapes: extents of the tiles in m, n and k; None means those of the graph.
         """
         shapes = shapes or [tiling.shape for tiling in graph.tilings]
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
@@ -230,10 +234,10 @@ class _LoweredTile:
 def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
     """How many elements of A or B one copy moves: `most`, or a full 16 bytes if `most` is 0.
 
-    It is 1 where groups part the tensor's contiguous axis, because a group may begin at any
-    element. If each group is a matrix of its own, its rows begin at aligned addresses and are
-    padded. Padding along k would be added to the sums, so elements are copied one by one along k;
-    along m and n padding affects only elements that are not stored.
+    The result is 1 where groups divide the tensor's contiguous axis, because a group may begin at
+    any element. If each group is a matrix of its own, its rows begin at aligned addresses and are
+    padded. Padding along k would be added to the sums, so elements along k are copied one by one;
+    padding along m or n affects only elements that are not stored.
     """
     axis = TENSORS[operand.tensor][operand.column_axis]
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
@@ -241,7 +245,7 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
 
 
 def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
-    """A and B of a problem, with the axis that is contiguous in memory as their columns."""
+    """The operands A and B of a problem; their columns run along the axis contiguous in memory."""
     kind = dtype(gemm.dtype)
     a = Operand("A", *((1, 0) if gemm.transpose_a else (0, 1)), tiling, kind)
     b = Operand("B", *((1, 0) if gemm.transpose_b else (0, 1)), tiling, kind)
@@ -249,7 +253,7 @@ def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
 
 
 def _no_warps(tilings: Tilings) -> str | None:
-    """Why the warps of a workgroup cannot divide every tile, or None."""
+    """Why the warps of a workgroup cannot divide the tiles of every shape, or None."""
     grids = choose_warps(tilings)
     for tiling in tilings:
         m, n, _ = tiling.shape
@@ -276,7 +280,10 @@ def _no_warps(tilings: Tilings) -> str | None:
 
 
 def _halves(extent: int, least: int) -> list[int]:
-    """The extent rounded down to a multiple of 64, or a power of two below 64; its halves."""
+    """`extent` rounded down to a multiple of 64 or a power of two below 64, and its halves.
+
+    Halving ends before a half is less than `least` or no multiple of it.
+    """
     rounded = extent // ROUND * ROUND or 1 << (extent.bit_length() - 1)
     found = [rounded]
     while (half := found[-1] // 2) >= least and half % least == 0:
@@ -293,7 +300,7 @@ def _exchanged(
 
     Args:
         op: the operation.
-        accumulator: the accumulator that is sent or added to.
+        accumulator: the accumulator that is sent, or to which the received sums are added.
         reduction: the form of the PTX instruction `red`: `vector` or `scalar`.
     """
     match op:
@@ -310,7 +317,7 @@ def _exchanged(
 def _after(
     op: Operation, gemm: GemmProblem, accumulator: Accumulator, width: int
 ) -> Operation | Body:
-    """Lower an epilogue or a store of a tile; return any other operation unchanged.
+    """Lower an epilogue, or a store of a tile to D; return any other operation unchanged.
 
     Args:
         op: the operation.
@@ -328,6 +335,6 @@ def _after(
 
 
 def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:
-    """The dimensions of the loops over k tiles, each once."""
+    """The coordinates that the loops over k tiles count, without duplicates."""
     loops = (op.dim for op in graph.control.of_kind(For) if accumulates(op))
     return tuple(dict.fromkeys(loops))

@@ -16,25 +16,25 @@ from coordgraph.integers import index_symbol
 __all__ = ["add_ring", "pipelined"]
 
 FILL = "pipeline.fill"
-"""The dimension that counts the steps whose copies are issued before the accumulation loop."""
+"""The coordinate that counts the steps whose copies are issued before the accumulation loop."""
 
 
 def add_ring(c: CoordinateEditor, loops: tuple[str, ...], stages: int) -> dict[str, str]:
     """Add the ring of stages; the stage is the index of the accumulation loop modulo `stages`.
 
     The edge is `round, stage --Flatten--> step`, for the index `step` of each accumulation loop.
-    The index of one loop may be a coordinate above that of another: in `k_tile --Tile--> piece,
-    for_k`, whole tiles loop over `k_tile` and pieces of tiles over `for_k`. Then two paths would
-    lead to the stage, with different values. So the loop above gets a counter that is not above any
-    other loop's index: `k_tile --PassThrough--> k_tile.step`.
+    One loop's index may be upstream of another's: in `k_tile --Tile--> piece, for_k`, whole tiles
+    loop over `k_tile` and pieces of tiles over `for_k`. Then two paths would lead to the stage,
+    with different values. So the upstream loop gets a counter of its own, from which no edge leads
+    to another loop's index: `k_tile --PassThrough--> k_tile.step`.
 
     Args:
         c: the coordinate graph under construction.
-        loops: the dimensions of all accumulation loops.
+        loops: the coordinates that the accumulation loops count.
         stages: the number of stages; each holds a tile of A and a tile of B.
 
     Returns:
-        For each of `loops`, the dimension that the lowered loop must count.
+        For each of `loops`, the coordinate that the lowered loop must count.
     """
     before, counters = c.finish(), dict[str, str]()
     for loop in loops:
@@ -54,9 +54,9 @@ def add_ring(c: CoordinateEditor, loops: tuple[str, ...], stages: int) -> dict[s
 def pipelined(c: CoordinateEditor, loop: For, copies: Body, multiply: Body) -> Body:
     """The accumulation loop as a software pipeline: copies are issued `stages - 1` steps ahead.
 
-    At the start of step i, `WaitCopies` waits until the copies of step i have landed: all but the
-    newest `stages - 2` groups are complete. After the barrier no thread reads the stage of step
-    i - 1 any more, so the copies of step i + stages - 1 may overwrite it.
+    At the start of step i, `WaitCopies` waits for the copies of step i: all but the newest
+    `stages - 2` cp.async groups are then complete. After the barrier no thread reads the stage of
+    step i - 1 any more, so the copies of step i + stages - 1 may overwrite that stage.
 
     Args:
         c: the coordinate graph under construction.

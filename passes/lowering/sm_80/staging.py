@@ -1,10 +1,10 @@
 """Staging of tiles of A and B in shared memory, as edges of the coordinate graph.
 
 Edges map the position in a tile (`A.index.0`, `A.index.1`) to three things: the copy from global
-memory (pass, thread, element of a vector), the address in shared memory, and the fragments that
-matrix instructions read. A row in shared memory is a sequence of 16-byte chunks. The number of a
-chunk is xored with the row's (swizzle), so that eight rows of one chunk column are in different
-banks.
+memory (`copy.pass`, thread, element of a vector), the address in shared memory, and the fragments
+that matrix instructions read. A row in shared memory is a sequence of 16-byte chunks. The number of
+a chunk is xored with the number of its row (swizzle), so that the chunks of one chunk column in
+eight adjacent rows are in different banks.
 
 If a kernel has tiles of several shapes, each shape has coordinates of its own, and all shapes share
 one ring of stages. A stage has room for the largest tile.
@@ -29,23 +29,23 @@ from passes.lowering.control import at
 __all__ = ["BANK_ROW", "Operand"]
 
 BANK_ROW = ROW_BYTES // CHUNK_BYTES
-"""16-byte chunks that take up all 32 banks of shared memory once: 8."""
+"""16-byte chunks that together cover each of the 32 banks of shared memory once: 8."""
 MOST_UNROLLED_COPIES = 8
-"""The most copies of one operand in a step that are unrolled; more copies are a loop, because their
-addresses would take too many registers."""
+"""The most copies of A, or of B, by one thread in a step of the ring that are unrolled. More copies
+remain a loop, because their addresses would take too many registers."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """The tiles of A or B: their axes, their element type and their place in shared memory.
+    """The tiles of A or B: their axes, their element type and their shared memory.
 
     Args:
         tensor: `A` or `B`.
         row_axis: the axis of the tensor (0 or 1) that is strided in memory.
         column_axis: the axis of the tensor (0 or 1) that is contiguous in memory.
         tiling: the tiles of one shape.
-        kind: the type of the elements. `kind.chunk` elements have 16 bytes, which is a row of an
-            ldmatrix matrix and the widest copy.
+        kind: the type of the elements. `kind.chunk` elements are 16 bytes: a row of an 8x8 matrix
+            of ldmatrix, and the widest copy.
     """
 
     tensor: str
@@ -56,45 +56,45 @@ class Operand:
 
     @property
     def row(self) -> str:
-        """The dimension of the row in a tile: the position along the strided axis."""
+        """The coordinate of the row in a tile: the position along the strided axis."""
         return self.tiling.index(self.tensor, self.row_axis)
 
     @property
     def column(self) -> str:
-        """The dimension of the column in a tile: the position along the contiguous axis."""
+        """The coordinate of the column in a tile: the position along the contiguous axis."""
         return self.tiling.index(self.tensor, self.column_axis)
 
     @property
     def shared(self) -> str:
-        """The dimension of the shared memory that holds the operand's tiles."""
+        """The coordinate of the shared memory that holds the operand's tiles."""
         return self._own("shared")
 
     def _own(self, name: str) -> str:
-        """The name of a coordinate of this tensor's tiles of this shape, such as `A.copy.pass`."""
+        """The full name of a coordinate of this operand, such as `A.copy.pass` for `copy.pass`."""
         return self.tiling.own(f"{self.tensor}.{name}")
 
     @property
     def _home(self) -> str:
-        """The shared memory that these tiles alias: that of the first shape; '' for the first."""
+        """The first shape's shared memory, which these tiles alias; '' for the first shape."""
         first = f"{self.tensor}.shared"
         return "" if self.shared == first else first
 
     def elements(self, c: CoordinateEditor) -> int:
-        """How many elements one tile has."""
+        """How many elements one tile of the operand has."""
         return c[self.row].fixed_size * c[self.column].fixed_size
 
     def add_memory(self, c: CoordinateEditor, stages: int, room: int) -> None:
-        """Add the shared memory: `stages` stages of `room` elements, which all shapes share."""
+        """Add the operand's shared memory: `stages` stages of `room` elements each."""
         size = Integer((stages - 1) * room + self.elements(c))
         c.add(Shared(self.shared, size, tensor=self.tensor, within=self._home))
 
     def ring(self, c: CoordinateEditor, room: int, inside: tuple[str, ...]) -> None:
-        """Add the edges from shared memory to the stage and to the place inside a tile.
+        """Add the edges from shared memory to the stage and to the position inside a tile.
 
         Args:
             c: the coordinate graph under construction.
             room: elements of a stage; smaller tiles leave the rest of a stage unused.
-            inside: the dimensions of the place inside a tile, the outermost first.
+            inside: the coordinates of the position inside a tile, the outermost first.
         """
         elements = self.elements(c)
         if elements == room:
@@ -105,18 +105,18 @@ class Operand:
         c.connect(Tile(part.id, inside))
 
     def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
-        """Add the edges from the position in a tile to shared memory: stages with swizzled rows.
+        """Add the edges from positions in a tile to shared memory, whose rows are swizzled.
 
         Args:
             c: the coordinate graph under construction.
             stages: how many stages the ring has.
-            room: elements of a stage: those of the largest tile of this tensor.
+            room: elements that each stage reserves for this tensor: those of its largest tile.
         """
         rows, columns = c[self.row].fixed_size, c[self.column].fixed_size
         chunks = columns // self.kind.chunk
-        # With g = gcd(chunks, BANK_ROW), one chunk column of consecutive rows falls into
-        # BANK_ROW / g different bank groups before it repeats. So the swizzle changes after every
-        # BANK_ROW / g rows, and exchanges the chunks within groups of g.
+        # A 16-byte chunk covers a group of 4 banks. With g = gcd(chunks, BANK_ROW), the chunks of
+        # one chunk column are in BANK_ROW / g different bank groups before these repeat. So the
+        # swizzle changes after every BANK_ROW / g rows, and exchanges chunks within groups of g.
         shared = gcd(chunks, BANK_ROW)
         own = self._own
         self.add_memory(c, stages, room)
@@ -137,11 +137,11 @@ class Operand:
         c.connect(Flatten((place.id, element.id), self.column))
 
     def copy(self, c: CoordinateEditor, workitems: int, vector: int) -> Operation:
-        """Add the edges from the position in a tile to the threads that copy it.
+        """Add the edges from positions in a tile to the threads that copy the tile.
 
         Args:
             c: the coordinate graph under construction.
-            workitems: how many threads copy.
+            workitems: how many threads copy a tile.
             vector: elements that one copy moves.
 
         Returns:

@@ -23,22 +23,25 @@ __all__ = ["WGMMA", "Wgmma"]
 class Wgmma(Lowering):
     """Lowering to TMA and wgmma; addresses and rows of A and B must be multiples of 16 bytes.
 
-    A program that may read C needs registers for it, so it refuses tiles that a program without C
-    takes. That is why the two are different programs.
+    A kernel that can read C needs registers for C, so it refuses some large tiles that a kernel
+    without C accepts. That is why kernels with and without C are different variants.
     """
 
     instructions = "wgmma"
     copies = "TMA"
     kind = LowerToHopper
     alignment = ALIGNED_BYTES
-    values = {"consumers": tuple(CONSUMERS)}  # noqa: RUF012 - nobody changes it
+    values = {"consumers": tuple(CONSUMERS)}  # noqa: RUF012 - never modified
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
-        return Variant(Vectors(d=alignment.vectors.d), self.instructions, reads_c)
+        found = alignment.vectors
+        return Variant(Vectors(d=found.d, operands=found.operands), self.instructions, reads_c)
 
     def configured(self, options: Pass, variant: Variant) -> Pass:
         assert isinstance(options, LowerToHopper)
-        return replace(options, vector=variant.vectors.d, reads_c=variant.reads_c)
+        vectors = variant.vectors
+        boxed = not vectors.operands
+        return replace(options, vector=vectors.d, reads_c=variant.reads_c, boxed_operands=boxed)
 
 
 WGMMA = Wgmma()

@@ -6,9 +6,10 @@ its row (PTX ISA, "Swizzling modes"); the edge `Swizzle` of the coordinate graph
 several workgroups of a cluster need the same tile, each loads a part of it and multicasts that part
 to all of them.
 
-Where a tile extends past the end of m or n, TMA fills the box with zeros, which takes longer than
-loading rows. So boxes have few rows, and a box that is entirely outside the tensor is not loaded:
-the stale elements in shared memory affect only elements of D that are not stored.
+Where a tile extends past the end of the tensor along m or n, TMA fills the box with zeros, which
+takes longer than loading rows. So boxes have few rows, and a box that is entirely outside the
+tensor is not loaded: stale elements that remain in shared memory affect only elements of D that are
+not stored.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ MOST_ROWS = 256
 """The most rows of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
 FEW_ROWS, FEW_ROWS_OF_SEVERAL = 32, 64
 """The preferred number of rows of a TMA box, if rows run along k. FEW_ROWS is the fewest rows that
-TMA loads at full speed. FEW_ROWS_OF_SEVERAL is for batched and grouped problems, whose addresses
-take more registers: the producer has too few of them for twice as many boxes."""
+TMA loads at full speed. FEW_ROWS_OF_SEVERAL is for batched and grouped problems: their addresses
+take more registers, so the producer warp has too few registers for twice as many boxes."""
 BANKS = ROW_BYTES // CHUNK_BYTES
-"""16-byte chunks that take up all 32 banks of shared memory once: 8."""
+"""16-byte chunks that together cover each of the 32 banks of shared memory once: 8."""
 GROUP_ROWS = 8
 """Rows of a core matrix of wgmma; the 128-byte swizzle repeats after 8 rows."""
 
@@ -50,8 +51,9 @@ class TileLoad(NamedTuple):
     """The TMA loads of one operand's tile.
 
     Attributes:
-        counter: a coordinate, and the operations that count in it, before the first k tile, the
-            boxes that begin inside the tensor; None if the only box always begins inside.
+        counter: (coordinate, operation). Before the first k tile, the operation counts the boxes
+            of a tile that begin inside the tensor; the coordinate holds the count. None if the tile
+            is a single box, which always begins inside the tensor.
         copies: the TMA copies that this workgroup issues for each k tile.
         bytes: the bytes that this workgroup receives for each k tile, from its own copies and from
             multicasts of other workgroups of the cluster.
@@ -66,12 +68,13 @@ class TileLoad(NamedTuple):
 class BoxedOperand(Operand):
     """A workgroup's part of the tiles of A or B, divided into TMA boxes.
 
-    The other fields are those of `Operand`; rows and columns are those of a workgroup's part.
+    The fields that are not listed here are those of `Operand`; `row` and `column` are positions in
+    a workgroup's part of a tile.
 
     Args:
         division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
-        matrix: the coordinate that is the number of a matrix in a batched tensor, because a box
-            is of one matrix; () for a single matrix.
+        matrix: the coordinate that is the number of a matrix in a batched tensor, because each TMA
+            box lies in one matrix; () for a single matrix.
         several: whether the problem is batched or grouped.
         maps: the tensor maps that the kernel writes itself.
     """
@@ -79,11 +82,11 @@ class BoxedOperand(Operand):
     division: Division
     matrix: tuple[str, ...] = ()
     several: bool = False
-    maps: Maps = Maps(())  # noqa: RUF009 - frozen
+    maps: Maps = Maps(())  # noqa: RUF009 - Maps is frozen
 
     @property
     def k_axis(self) -> int:
-        """The axis of the tensor (0 or 1) that is k."""
+        """The axis of the tensor (0 or 1) that is the k axis of the product."""
         return 1 if self.tensor == "A" else 0
 
     @property
@@ -92,17 +95,17 @@ class BoxedOperand(Operand):
         return self.column_axis == self.k_axis
 
     def _position(self, axis: int) -> str:
-        """The dimension of the position in this workgroup's part of a tile, along an axis."""
+        """The coordinate of the position in this workgroup's part of a tile, along an axis."""
         return self.division.own(self.tensor, axis)
 
     @property
     def row(self) -> str:
-        """The dimension of the row in a workgroup's part: the position along the strided axis."""
+        """The coordinate of the row in a workgroup's part of a tile, along the strided axis."""
         return self._position(self.row_axis)
 
     @property
     def column(self) -> str:
-        """The dimension of the column in a workgroup's part, along the contiguous axis."""
+        """The coordinate of the column in a workgroup's part of a tile, on the contiguous axis."""
         return self._position(self.column_axis)
 
     @property
@@ -111,9 +114,9 @@ class BoxedOperand(Operand):
         return self.division.ranks(N if self.tensor == "A" else M)
 
     def box(self, c: CoordinateEditor) -> int:
-        """Elements of a row of a box, along the contiguous axis.
+        """Elements of a row of a TMA box, along the contiguous axis.
 
-        The operand of each wgmma instruction begins where a box begins.
+        The width is chosen so that the operand of each wgmma instruction begins where a box begins.
         """
         if self.along_k:
             return gcd(c[self.column].fixed_size, self.kind.row)
@@ -121,12 +124,12 @@ class BoxedOperand(Operand):
         return gcd(MMA_M if left else self.division.columns, self.kind.row)
 
     def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
-        """Add the edges from the position in a tile to shared memory: stages that hold TMA boxes.
+        """Add the edges from positions in a tile to shared memory, whose stages hold TMA boxes.
 
         Args:
             c: the coordinate graph under construction.
             stages: how many stages the ring has.
-            room: elements of a stage: those of the largest tile of this tensor.
+            room: elements that each stage reserves for this tensor: those of its largest tile.
         """
         own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
         width = self.box(c)
@@ -142,7 +145,7 @@ class BoxedOperand(Operand):
         c.connect(Flatten((box.id, place.id, element.id), self.column))
 
     def copies(self, c: CoordinateEditor) -> TileLoad:
-        """Add the edges from the position in a tile to TMA boxes; return the loads of one tile."""
+        """Add the edges from positions in a tile to TMA boxes; return the TMA loads of one tile."""
         t, own = self.tensor, self._own
         outer, inner = self._position(1 - self.k_axis), self._position(self.k_axis)
         extent, depth = c[outer].fixed_size, c[inner].fixed_size
@@ -176,7 +179,7 @@ class BoxedOperand(Operand):
         place, start = (step.id, layer.id), {first.id: 0, begin.id: 0}
         axis = M if t == "A" else N
         if number.fixed_size == 1 and not self.division.ranks(axis) and not described:
-            # The only box begins where the tile begins, which is inside the tensor.
+            # The tile is a single box, which begins inside the tensor because the tile does.
             return TileLoad(None, unrolled(c, place, at(start, copy)), Integer(bytes))
         inside = c.add(Linear(own("boxes.inside"), note="boxes that begin inside"))
         counted = Inside((f"{t}.{1 - self.k_axis}",), (Advance(inside.id),))
@@ -189,19 +192,21 @@ class BoxedOperand(Operand):
         )
 
     def descriptor(self, c: CoordinateEditor, parts: tuple[str, ...]) -> dict[str, int]:
-        """Add the edges from the position in a tile to the operand of one wgmma instruction.
+        """Add the edges from positions in a tile to the operand of one wgmma instruction.
 
         Args:
             c: the coordinate graph under construction.
-            parts: the dimensions that select an instruction along the axis that is not k.
+            parts: the coordinates that select an instruction along the axis that is not k.
 
         Returns:
-            The indices (0) at which the operand of an instruction begins, by dimension.
+            The index of the operand's first element, 0, for each coordinate of a position in the
+            operand.
         """
         own, outer = self._own, self._position(1 - self.k_axis)
         extent = c[outer].fixed_size
         for part in parts:
-            extent //= c[part].fixed_size - (part == "warpgroup")  # one warpgroup is the producer
+            # The size of `warpgroup` counts the producer's warpgroup too, which multiplies nothing.
+            extent //= c[part].fixed_size - (part == "warpgroup")
         first = c.add(Register(own("mma.outer"), Integer(extent), note="of an instruction"))
         deep = Integer(self.division.instruction.depth)
         depth = c.add(Register(own("mma.depth"), deep, note="of an instruction"))
@@ -212,27 +217,27 @@ class BoxedOperand(Operand):
     def strides(self, c: CoordinateEditor) -> tuple[int, int]:
         """The leading and stride byte offsets of wgmma's matrix descriptor (PTX ISA, "Strides").
 
-        The stride offset is eight rows of a box. If k is contiguous, wgmma does not read the
-        leading offset; else the leading offset is the bytes from one box to the next.
+        The stride offset is the bytes of eight rows of a box. If k is contiguous, wgmma does not
+        read the leading offset; else the leading offset is the bytes from one box to the next.
         """
         row = self.row_bytes(c)
         group = GROUP_ROWS * row
         return (16, group) if self.along_k else (c[self.row].fixed_size * row, group)
 
     def row_bytes(self, c: CoordinateEditor) -> int:
-        """Bytes of a row of a box; the swizzle mode is named by them (128B, 64B or 32B)."""
+        """Bytes of a row of a TMA box; its swizzle mode is named after it (128B, 64B or 32B)."""
         return self.box(c) * self.kind.bytes
 
 
 def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swizzle:
     """TMA's swizzle of rows of `chunks` 16-byte chunks (PTX ISA, "Swizzling modes").
 
-    Rows of 2, 4 or 8 chunks are swizzled, so that the same chunk of eight rows is in different
-    banks. Rows of any other length are not swizzled.
+    Rows of 2, 4 or 8 chunks are swizzled, so that the chunks of one number in eight adjacent rows
+    are in different banks. Rows of any other length are not swizzled.
 
     Args:
-        above: the dimensions of the row and of the chunk in shared memory.
-        below: the dimensions of the row and of the chunk in the tensor.
+        above: the coordinates of the row and of the chunk in shared memory.
+        below: the coordinates of the row and of the chunk in the tensor.
         chunks: 16-byte chunks of a row.
     """
     if BANKS % chunks:
@@ -241,9 +246,9 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
 
 
 def _rows(extent: int, few: int) -> int:
-    """Rows of each of the equal boxes that `extent` rows are divided into.
+    """Rows of a TMA box, if `extent` rows are divided into equal boxes.
 
-    They are a multiple of 8 (whole core matrices), and as close to `few` as `extent` allows.
+    The result is a multiple of 8 (whole core matrices), as close to `few` as `extent` allows.
     """
     fits = [n for n in range(GROUP_ROWS, extent + 1, GROUP_ROWS) if extent % n == 0]
     low = max(n for n in fits if n <= few)

@@ -40,6 +40,7 @@ from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol, symbols_of
 from passes.kit.reduce_scatter import SHARE
 from passes.lowering.control import Accumulator, at, multiplied, unrolled
+from passes.lowering.sm_90a.operand_boxes import OperandBoxes, loaded_by_boxes
 from passes.lowering.sm_90a.partials import Fixup
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.sm_90a.shares import scatter
@@ -57,11 +58,13 @@ class Consumer:
     Args:
         c: the coordinate graph under construction.
         graph: the scheduled graph.
-        tiles: the divided tiles of each shape.
+        tiles: for each shape of macro tiles, their TMA boxes and how they are divided.
         stages: how many stages the ring has.
-        vector: elements of C and of D that one access moves: 2 or 1.
+        vector: elements of C and of D that one access of a thread moves: 2 or 1.
         reads_c: whether the epilogue adds C if a launch passes it.
-        located: the coordinates that the scheduled graph computes for every output tile.
+        boxes: whether TMA may load operands of the epilogue.
+        located: the coordinates that the scheduled graph computes for every output tile, such as
+            its group's number.
     """
 
     def __init__(
@@ -72,13 +75,15 @@ class Consumer:
         stages: int,
         vector: int,
         reads_c: bool,
+        boxes: bool,
         located: tuple[str, ...],
     ) -> None:
         self.c, self.stages = c, stages
-        self.division = tiles[0].division  # its warpgroups are the same for tiles of every shape
+        self.division = tiles[0].division  # all shapes have the same warpgroups
         self.stores = tiles[0].store is not None
         self.parts = {
-            t.name: _TileLowering(c, graph, t, stages, vector, reads_c, located) for t in tiles
+            t.name: _TileLowering(c, graph, t, stages, vector, reads_c, boxes, located)
+            for t in tiles
         }
         sums = [part.sum for part in self.parts.values() if part.sum]
         self.sum = sums[0] if sums else None
@@ -97,19 +102,24 @@ class Consumer:
         return lowered
 
     def receive(self, slots: For) -> Body:
-        """The producer's operations that load the partials of the loop `slots`."""
+        """The producer's operations that load the partial sums over which `slots` loops."""
         (receive,) = slots.body
         assert isinstance(receive, ReceivePartial | CollectPartial)
         part = self.parts[receive.accumulator]
         assert part.fixup is not None
         return part.of_sum(part.fixup.load(slots))
 
+    def load_operands(self, op: Epilogue) -> Body:
+        """The producer's operations that load operands of an epilogue."""
+        boxes = self.parts[op.accumulator].boxes
+        return boxes.load(op) if boxes else ()
+
     def initial(self) -> Body:
-        """Initialise the consumers' mbarriers; one thread executes this first."""
+        """Initialise the consumers' mbarriers; one thread does so at the start of the kernel."""
         return tuple(op for part in (self.turns, self.sum) if part for op in part.initial())
 
     def end(self) -> Body:
-        """Wait until TMA has read all slots of D, because shared memory is freed at the exit."""
+        """Wait until TMA has read all slots of D: a workgroup's exit frees its shared memory."""
         if not self.stores:
             return ()
         return (If(equal(self.division.thread, 0), (WaitStores(0),)),)
@@ -119,8 +129,8 @@ class Consumer:
         match op:
             case InitAccumulator():
                 # The first wgmma of a tile overwrites its accumulator, so zeroing is superfluous.
-                # But after a reduce-scatter, ptxas may keep the last share in these registers until
-                # then, and serialises wgmma for that (warning C7515); zeroing prevents it.
+                # But ptxas may keep the last share of a reduce-scatter in the accumulator registers
+                # until that wgmma, and then serialises wgmma (warning C7515). Zeroing prevents it.
                 part = self.parts[op.accumulator]
                 return part.accumulator.zero() if part.scatter and part.located else ()
             case For() if accumulates(op):
@@ -137,6 +147,10 @@ class Consumer:
                 return part.of_sum(part.fixup.send(op))
             case Epilogue():
                 part = self.parts[op.accumulator]
+                if part.boxes:
+                    return part.boxes.apply(
+                        part.accumulator, op, part.width, self._free, part.absent
+                    )
                 return part.of_sum(part.epilogue(part.accumulator, op))
             case StoreTile():
                 part = self.parts[op.accumulator]
@@ -147,7 +161,7 @@ class Consumer:
                 return op
 
     def _accumulate(self, loop: For, part: _TileLowering) -> Body:
-        """The main loop: wait for a full stage, multiply it, free it once wgmma has read it."""
+        """The main loop: wait for a full stage, multiply its tiles by wgmma, free the stage."""
         own, accumulator = part.own, part.multiply.accumulator
         first = And(equal(loop.symbol, 0), equal(index_symbol(own("fragment.k")), 0))
         multiply = replace(part.multiply, fresh=first)
@@ -166,10 +180,10 @@ class Consumer:
         return (replace(loop, body=body), *end, *(part.sum.add_up() if part.sum else ()))
 
     def _free(self) -> Operation:
-        """Free the stage of the previous step, for all workgroups whose TMA copies fill it."""
+        """Signal that the stage of the previous step is free, to all workgroups that fill it."""
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread
-        # The stage of the previous step, written so that the index is never negative.
+        # `step - 1`, plus one round of the ring so that the index is never negative.
         step = index_symbol(STEP) + (self.stages - 1)
         arrive = ArriveBarrier(EMPTY, thread if sharers > 1 else None)
         return If(Lt(thread, sharers), (SetCoordinate(STEP, step, (arrive,)),))
@@ -178,9 +192,9 @@ class Consumer:
 def _defer_lookups(op: Locate) -> Body:
     """Move the computation of coordinates that only the epilogue needs behind the last main loop.
 
-    Then it overlaps with the last wgmma instructions. Before the main loop it would delay the loop,
-    and its results would take registers. Coordinates that the main loop itself reads, such as its
-    bounds, are still computed before the loop.
+    Behind the main loop, the computation overlaps with the last wgmma instructions. Before the main
+    loop, it would delay the loop, and its results would take registers. Coordinates that the main
+    loop itself reads, such as its bounds, are still computed before the loop.
     """
     loops = [place for place, inner in enumerate(op.body) if multiplies(inner)]
     after = loops[-1] + 1 if loops else 0
@@ -214,7 +228,7 @@ def _reads(op: Operation, dims: tuple[str, ...]) -> bool:
 
 
 class _TileLowering:
-    """Lowers the consumers' operations on tiles of one shape."""
+    """Lowers the operations that consumer warpgroups execute on tiles of one shape."""
 
     def __init__(
         self,
@@ -224,6 +238,7 @@ class _TileLowering:
         stages: int,
         vector: int,
         reads_c: bool,
+        boxes: bool,
         located: tuple[str, ...],
     ) -> None:
         division, operands = tile.division, tile.operands
@@ -236,6 +251,8 @@ class _TileLowering:
         partials = any(op.accumulator == tile.name for op in sends)
         scattered = SHARE in c
         self.fixup = Fixup(c, division, tile.rooms, stages) if partials and not scattered else None
+        boxed = loaded_by_boxes(graph, division) if tile.store and boxes and not scattered else ()
+        self.boxes = OperandBoxes(c, graph, division, tile.rooms, stages, boxed) if boxed else None
         # The two adjacent accumulators of a thread are adjacent in a row of D only if A is the left
         # operand of wgmma.
         self.width = 1 if division.swapped else vector
@@ -262,13 +279,18 @@ class _TileLowering:
         )
 
     def epilogue(self, accumulator: Accumulator, op: Epilogue) -> Body:
-        """Lower an epilogue, applied to the registers of `accumulator`."""
-        absent = () if self.reads_c else ("C",)
-        return accumulator.epilogue(self.gemm, op, self.width, absent)
+        """Lower the epilogue `op`, which is applied to the registers of `accumulator`."""
+        return accumulator.epilogue(self.gemm, op, self.width, self.absent)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Tensors of optional operands that no launch of this kernel passes."""
+        return () if self.reads_c else ("C",)
 
     def of_sum(self, body: Body) -> Body:
         """`body`, executed by the workgroup that has the whole sum over k.
 
-        If a cluster divides k, that is its workgroup of rank 0; else it is every workgroup.
+        If a cluster divides k, its workgroup of rank 0 has the whole sum; else every workgroup has
+        the whole sum of its own part of the tile.
         """
         return self.sum.by_first(body) if self.sum else body

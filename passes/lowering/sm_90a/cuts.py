@@ -37,17 +37,18 @@ def cuts(
     *,
     maps: bool = True,
 ) -> dict[str, tuple[Boolean, ...]]:
-    """For each axis of a tensor, the guards that TMA does not check; axes without any are left out.
+    """For each axis of a tensor, the guards that TMA does not check, if there are any.
 
-    Each guard holds for the first elements of a tile along the axis, up to the end of a group.
+    Each guard is true for the elements of a tile before the end of its group along the axis.
 
     Args:
         graph: the coordinate graph.
         tiling: the tiles of one shape.
         tensor: the name of the tensor.
-        located: the coordinates that are known for a tile, besides its number.
-        maps: whether TMA clips boxes at the ends of matrices that have their own tensor maps; then
-            such a tensor has no cuts.
+        located: the coordinates that the scheduled graph computes for every output tile, such as
+            its group's number.
+        maps: whether TMA clips boxes at the ends of matrices that have their own tensor maps; if
+            so, the result is empty for a tensor of such matrices.
     """
     if maps and blocks_of(graph, tensor):
         return {}
@@ -71,7 +72,7 @@ def cuts(
 
 
 def holds(graph: CoordinateGraph, guard: Boolean, known: Mapping[str, Expr | int]) -> Boolean:
-    """A guard, with its coordinates replaced by their values at the indices `known`."""
+    """`guard`, with each coordinate in it replaced by its value at the indices `known`."""
     read = [d.id for d in graph if d.symbol in guard.free_symbols]
     values = graph.reverse(known, read)
     return guard.xreplace(dict(zip(map(graph.symbol, read), values, strict=True)))  # type: ignore[no-any-return]
@@ -96,14 +97,14 @@ class RowCopy:
     width: int
 
     def add(self, c: CoordinateEditor, row: str, column: str) -> tuple[str, str]:
-        """Add the edges from positions in a box of D to the passes, warps and lanes that copy it.
+        """Add the edges from positions in a box of D to the copy step, warp and lane of the copy.
 
         Args:
             c: the coordinate graph under construction.
-            row, column: the dimensions of the row and of the column in the box.
+            row, column: the coordinates of the row and of the column in the box.
 
         Returns:
-            The dimensions of the row and of the 16-byte chunk, before the swizzle.
+            The coordinates of the row and of the 16-byte chunk, before the swizzle.
         """
         own, count = self.tiling.own, self.rows * self.chunks
         names = ("row", "chunk", "vector", "pass")

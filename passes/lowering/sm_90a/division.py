@@ -2,10 +2,10 @@
 
 One wgmma instruction multiplies 64 rows of a *left* operand by up to 256 columns of a *right*
 operand. Usually A is the left operand, and the result is a piece of D. If m is small, B is the left
-operand, and the result is a piece of D's transpose (`D^T = B^T·A^T`). A cluster divides the tile in
-m or n, and then its workgroups share an operand by multicast; or in k, and then they add up their
-products. Consumer warpgroups divide a workgroup's part (cooperative), or take turns with whole
-parts (ping-pong).
+operand, and the result is a piece of D's transpose (`D^T = B^T·A^T`). If a cluster divides the tile
+in m or n, its workgroups share an operand by multicast; if it divides k, they add up their
+products. Consumer warpgroups divide a workgroup's part of the tile (cooperative), or take turns
+with whole parts (ping-pong).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 M, N, K = 0, 1, 2
-"""Indices of m, n and k in the extents of a tile or of a cluster."""
+"""Indices of m, n and k in the tuple of a tile's or a cluster's extents."""
 
 CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
 """Coordinates of a workgroup in its cluster, along m, n and k."""
@@ -61,8 +61,8 @@ RANK = "cluster.rank"
 MMA_M = 64
 """Rows of the left operand of one wgmma instruction."""
 MMA_COLUMNS, MOST_COLUMNS = 16, 256
-"""MMA_COLUMNS: columns of the right operand must be a multiple of 16, as stmatrix.x4 stores 16.
-MOST_COLUMNS: the most columns of one wgmma instruction."""
+"""MMA_COLUMNS: the columns of the right operand must be a multiple of 16, because one stmatrix.x4
+stores 16 columns of D. MOST_COLUMNS: the most columns of one wgmma instruction."""
 WARPGROUP, LANES = 128, 32
 """WARPGROUP: threads of a warpgroup. LANES: threads of a warp."""
 WARPS = WARPGROUP // LANES
@@ -76,29 +76,31 @@ PRODUCER_REGISTERS = 40
 thread, and 3·168 = 40 + 2·232. If warpgroups asked for more in total than the launch has,
 setmaxnreg would block forever."""
 DESCRIBER_REGISTERS = 64
-"""Registers of a thread in the producer's warpgroup, if one of its warps writes tensor maps."""
+"""Registers of a thread in the producer's warpgroup, if a warp of that warpgroup writes tensor
+maps."""
 MOST_REGISTERS = 240
-"""The most registers of a consumer thread that setmaxnreg is used for."""
+"""The most registers that setmaxnreg requests for a consumer thread."""
 MOST_ALONE, MOST_ALONE_ADDING, MOST_ALONE_BY_ELEMENTS = 176, 144, 64
-"""The most accumulator registers of a thread with which a single warpgroup multiplies a workgroup's
-part: MOST_ALONE if nothing is added to the products, MOST_ALONE_ADDING if partial sums of other
-workgroups or C in pairs of 16-bit elements are added, MOST_ALONE_BY_ELEMENTS if C is read one
-element at a time or in elements of 4 bytes."""
+"""Up to this many accumulator registers in a thread, one warpgroup alone multiplies a workgroup's
+part of a tile; two warpgroups divide a larger part. MOST_ALONE: nothing is added to the products.
+MOST_ALONE_ADDING: partial sums of other workgroups are added, or C in pairs of 16-bit elements.
+MOST_ALONE_BY_ELEMENTS: C is read one element at a time or in elements of 4 bytes."""
 TEAM_BARRIER, FIRST_BARRIER = Integer(1), 2
-"""Numbers of named barriers. TEAM_BARRIER is for all consumer warpgroups that divide a product,
-FIRST_BARRIER + w for warpgroup w alone. Barrier 0 is for the whole workgroup."""
+"""Numbers of named barriers (PTX: bar.sync). TEAM_BARRIER is for all consumer warpgroups that
+divide a product, FIRST_BARRIER + w for warpgroup w alone. Barrier 0 is for the whole workgroup."""
 
 
 def swapped(rows: Any, columns: Any, turns: Any) -> Any:
     """Whether B is the left operand of wgmma, so that the result is a piece of D's transpose.
 
-    It is if the rows of D are no multiple of 64. It is also if there are too few rows for two
-    cooperative warpgroups, which need two blocks of 64, and enough columns. Ping-pong warpgroups
-    do not divide the rows, and have wider instructions with A as the left operand.
+    B is the left operand if `rows` is no multiple of 64. For cooperative warpgroups, B is the left
+    operand also if `rows` is less than two blocks of 64, one for each warpgroup, and `columns` has
+    two or more such blocks. Ping-pong warpgroups do not divide rows, and with A as the left operand
+    their instructions are wider.
 
     Args:
         rows, columns: extents in m and n of a workgroup's part of a tile.
-        turns: how many consumers take turns; 1 for cooperative ones.
+        turns: how many consumer warpgroups take turns; 1 if they are cooperative.
 
     Each argument is a number, or an array of numbers.
     """
@@ -109,8 +111,11 @@ def swapped(rows: Any, columns: Any, turns: Any) -> Any:
 def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
     """The most accumulator registers of a thread with which one warpgroup multiplies alone.
 
+    Two warpgroups divide a workgroup's part of a tile if one would need more registers.
+
     Args:
-        sums: whether partial sums are added: of other workgroups, or in a cluster that divides k.
+        sums: whether partial sums of other workgroups are added, in memory or in a cluster that
+            divides k.
         c_bytes: bytes of an element of C if the kernel adds C, else 0.
         by_elements: whether C is read one element at a time, not in pairs.
 
@@ -123,10 +128,10 @@ def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
 
 
 def registers_of(consumers: Any, producer: Any = PRODUCER_REGISTERS) -> Any:
-    """Registers of a consumer thread: an equal share of what the producer leaves.
+    """Registers of a consumer thread: an equal share of those that the producer's warpgroup leaves.
 
-    The result is a multiple of 8, as setmaxnreg needs. The launch itself has a multiple of 8
-    registers for each thread, and setmaxnreg can only redistribute those.
+    The result is a multiple of 8, as setmaxnreg needs. A launch gives each thread a multiple of 8
+    registers, and setmaxnreg can only redistribute the registers of the launch.
 
     Args:
         consumers: how many consumer warpgroups there are.
@@ -146,12 +151,12 @@ class Division:
 
     Args:
         tiling: the macro tiles of a cluster.
-        cluster: workgroups of a cluster in m, n and k; at most one of the three is more than 1.
+        cluster: workgroups of a cluster along m, n and k; at most one of the three exceeds 1.
         swapped: whether B is the left operand of wgmma, and the result a piece of D's transpose.
         alone: the most accumulator registers of a thread with which a single warpgroup multiplies
-            a workgroup's part, and so waits for no other warpgroup.
-        turns: how many consumers take turns with whole parts (ping-pong); 1 if the consumer
-            warpgroups divide each part (cooperative).
+            a workgroup's part of a tile, and so waits for no other warpgroup.
+        turns: how many consumer warpgroups take turns with whole parts (ping-pong); 1 if the
+            consumer warpgroups divide each part (cooperative).
         producer: registers of a thread in the producer's warpgroup.
         kind: the type of A and B.
     """
@@ -178,7 +183,7 @@ class Division:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """The extents of the macro tile of a cluster, in m, n and k."""
+        """The extents in elements of the macro tile of a cluster, along m, n and k."""
         return self.tiling.shape
 
     @property
@@ -198,7 +203,7 @@ class Division:
 
     @property
     def split(self) -> int:
-        """How many workgroups of a cluster divide k, and so add up their products."""
+        """How many workgroups of a cluster divide k; the products of these are added up."""
         return self.cluster[K]
 
     def extent(self, axis: int) -> int:
@@ -207,9 +212,10 @@ class Division:
 
     @property
     def team(self) -> int:
-        """How many warpgroups divide a workgroup's part: one if its registers suffice, else two.
+        """How many warpgroups divide a workgroup's part of a tile: one or two.
 
-        It is one also if neither rows nor columns can be halved, and if warpgroups take turns.
+        One, if the registers of one warpgroup suffice, if neither rows nor columns can be halved,
+        or if warpgroups take turns; else two.
         """
         product = self.extent(M) * self.extent(N)
         odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % (2 * MMA_COLUMNS)
@@ -217,16 +223,16 @@ class Division:
 
     @property
     def consumers(self) -> int:
-        """How many warpgroups multiply."""
+        """How many consumer warpgroups a workgroup has; they execute all wgmma instructions."""
         return self.team * self.turns
 
     @property
     def _columns_divided(self) -> bool:
-        """Whether warpgroups divide the columns, because the number of 64-row blocks is odd."""
+        """Whether two warpgroups divide the columns, because the number of 64-row blocks is odd."""
         return self.extent(self.left) % (2 * MMA_M) != 0
 
     def warpgroups(self, axis: int) -> tuple[str, ...]:
-        """The warpgroup's coordinate, if warpgroups divide a part along this axis of D; else ()."""
+        """The warpgroup's coordinate, if two warpgroups divide the axis `axis` of D; else ()."""
         divided = self.right if self._columns_divided else self.left
         return ("warpgroup",) if axis == divided and self.team > 1 else ()
 
@@ -241,7 +247,7 @@ class Division:
 
     @property
     def pieces(self) -> int:
-        """How many wgmma instructions divide the columns of a block; each takes at most 256."""
+        """How many wgmma instructions, of at most 256 columns each, divide a block's columns."""
         columns = self.share(self.right)
         fits = (n for n in range(1, columns) if columns % n == 0 and (columns // n) % 8 == 0)
         return next((n for n in fits if columns // n <= MOST_COLUMNS), 1)
@@ -253,12 +259,12 @@ class Division:
 
     @property
     def accumulators(self) -> int:
-        """How many accumulator registers a thread has."""
+        """How many accumulator registers a consumer thread has."""
         return self.blocks * self.share(self.right) // 2
 
     @property
     def workitems(self) -> int:
-        """How many threads hold the product of one workgroup's part."""
+        """How many threads hold the product of a workgroup's part of one tile."""
         return self.team * WARPGROUP
 
     @property
@@ -298,7 +304,7 @@ class Division:
             c.connect(Tile(self.tiling.index(tensor, axis), (*self.ranks(along), own.id)))
 
     def own(self, tensor: str, axis: int) -> str:
-        """The dimension of the position in a workgroup's part of a tile, along a tensor's axis."""
+        """The coordinate of the position in a workgroup's part of a tile, along a tensor's axis."""
         return self.tiling.own(f"{tensor}.own.{axis}")
 
     def ranks(self, axis: int) -> tuple[str, ...]:
@@ -307,7 +313,7 @@ class Division:
 
     @property
     def different(self) -> tuple[str, ...]:
-        """The cluster rank, if workgroups of a cluster have different parts of D; else ()."""
+        """The cluster rank, if a cluster's workgroups have different parts of D; else ()."""
         return (RANK,) if self.workgroups > self.split else ()
 
     @property
@@ -317,7 +323,7 @@ class Division:
 
     @property
     def producing(self) -> Boolean:
-        """The condition that the current warp is the producer: the first one after consumers."""
+        """The condition that the current warp is the producer: the first after the consumers'."""
         return equal(index_symbol(WARP), self.consumers * WARPS)
 
     @property
@@ -332,7 +338,7 @@ class Division:
 
     @property
     def warp_of_team(self) -> str:
-        """The coordinate of the warp's number among the warps that hold one product."""
+        """The coordinate of a warp's number among the warps that hold an accumulator."""
         return WARP if self.turns == 1 else "warp"
 
     @property

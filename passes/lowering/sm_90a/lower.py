@@ -68,26 +68,26 @@ LEAST_STAGES, MOST_STAGES = 2, 12
 """The fewest and the most stages of the ring of k tiles."""
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
 """Stages of the ring, by the kind of consumers, beyond which shared memory is better used for
-another output slot of D. Steps of ping-pong consumers are shorter, so their ring needs more."""
+another output slot of D. Steps of ping-pong consumers are shorter, so they need more stages."""
 MOST_ACCUMULATORS = 192
-"""The most accumulator registers of a thread, if the epilogue reads no operand as large as D."""
+"""The most accumulator registers of a thread if the epilogue reads no operand as large as D."""
 MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
 """The most accumulator registers of a thread if the epilogue reads C or another operand as large as
-D. The key is (bytes of an element, whether B is the left operand of wgmma): a thread then reads the
-operand element by element, which takes more registers."""
+D. The key is (bytes of an element, whether B is the left operand of wgmma). If B is the left
+operand, a thread reads C element by element, which takes more registers."""
 MOST_BESIDE_PARTIALS, MOST_BESIDE_MAPS = 160, 96
-"""The most accumulator registers of a thread in kernels that exchange partial sums, and in those
-that also write tensor maps."""
+"""The most accumulator registers of a thread in kernels that exchange partial sums
+(MOST_BESIDE_PARTIALS), and in kernels that also write tensor maps (MOST_BESIDE_MAPS)."""
 CLUSTERS = (1, 2, 4, 8)
-"""Workgroups that a cluster may have."""
+"""The numbers of workgroups that a cluster may have."""
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
-"""For each kind of consumers, how many consumers take turns with output tiles."""
+"""For each kind of consumers, how many consumer warpgroups take turns with output tiles."""
 PAIR = 2
-"""Adjacent elements of a row of the wgmma result that a thread holds."""
+"""How many adjacent elements of a row of the wgmma result a thread holds: 2."""
 BARRIER_BYTES, LEAST_BARRIER_BYTES = 1024, 512
-"""BARRIER_BYTES: the first tile in shared memory begins at a multiple of so many bytes, as the
-128-byte swizzle needs; mbarriers, tables and maps are before it. LEAST_BARRIER_BYTES: how many of
-these bytes are reserved for mbarriers."""
+"""BARRIER_BYTES: the alignment in bytes of the first tile in shared memory, which the 128-byte
+swizzle needs; mbarriers, tables and tensor maps lie before that tile. LEAST_BARRIER_BYTES: the
+bytes that are reserved for mbarriers alone."""
 BOXED = ("A", "B", "D")
 """The tensors that TMA may load or store."""
 
@@ -108,12 +108,13 @@ def accumulators_beside(element_bytes: int, by_elements: bool) -> int:
 
 @dataclass(frozen=True)
 class LowerToHopper(Pass):
-    """A producer warp fills a ring of stages by TMA; consumer warpgroups multiply these by wgmma.
+    """A producer warp fills a ring of stages by TMA; consumer warpgroups multiply them by wgmma.
 
     Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: a producer and
     consumers that execute the same loops over tiles, synchronised by mbarriers whose stage and
-    phase are coordinates. With clusters, a workgroup of the schedule becomes a cluster. Its
-    workgroups (CTAs) divide the macro tile, and TMA multicasts what several of them need.
+    phase are coordinates. With clusters, a workgroup of the schedule becomes a cluster. The
+    workgroups (CTAs) of a cluster divide the macro tile, and TMA multicasts the tiles of A or B
+    that several of them need.
 
     Args:
         architecture: `sm_90a`, or another architecture with wgmma.
@@ -121,9 +122,12 @@ class LowerToHopper(Pass):
             shared memory has room for.
         cluster_m, cluster_n, cluster_k: workgroups of a cluster that divide a macro tile in m, n
             or k. At most one of the three may be more than 1.
-        vector: elements of C and D that one access may move. If they are 16 bytes, or for 0, D is
-            stored through shared memory by TMA; else from registers, in pairs or one by one.
+        vector: elements of C and D that one access may move. With 0, or elements of 16 bytes in
+            total, TMA stores D from shared memory; else threads store D from registers, in pairs or
+            one by one.
         reads_c: whether the kernel can add C. A kernel that cannot has registers for larger tiles.
+        boxed_operands: whether TMA may load operands of the epilogue: their addresses and rows are
+            multiples of 16 bytes. Else threads load all of them.
         consumers: `cooperative` warpgroups divide a workgroup's part of a tile; `pingpong`
             warpgroups take turns with whole parts, so that one multiplies while the other stores.
     """
@@ -135,6 +139,7 @@ class LowerToHopper(Pass):
     cluster_k: int = 1
     vector: int = 0
     reads_c: bool = True
+    boxed_operands: bool = True
     consumers: str = "cooperative"
 
     name = "lower-to-hopper"
@@ -209,9 +214,10 @@ class LowerToHopper(Pass):
         return None
 
     def _divisions(self, graph: KernelGraph) -> tuple[Division, ...]:
-        """How tiles of each shape are divided, all of them over the same number of warpgroups.
+        """How tiles of each shape are divided; all shapes use the same number of warpgroups.
 
-        A single warpgroup multiplies a workgroup's part if that is possible for every shape.
+        A single warpgroup multiplies a workgroup's part of a tile if that is possible for every
+        shape; else no shape uses a single warpgroup unless its tiles cannot be halved.
         """
         found = tuple(self._division(graph, tiling) for tiling in graph.tilings)
         if len({division.team for division in found}) > 1:
@@ -225,7 +231,7 @@ class LowerToHopper(Pass):
         left_b = swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
-            # Groups may end inside a box of D: then threads store it, and read C by elements.
+            # Threads store any box of D in which a group ends, and read C one element at a time.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes(graph)
         sums = _streamed(graph) or self.cluster_k > 1
@@ -233,7 +239,7 @@ class LowerToHopper(Pass):
         if not Maps.of(graph, BOXED).tensors:
             return Division(tiling, self._cluster, left_b, alone, turns, kind=kind)
         if sums:
-            alone = MOST_ALONE_BY_ELEMENTS  # the addresses of groups' matrices take registers too
+            alone = MOST_ALONE_BY_ELEMENTS  # addresses of groups' matrices take registers too
         registers = DESCRIBER_REGISTERS
         return Division(tiling, self._cluster, left_b, alone, turns, registers, kind=kind)
 
@@ -267,7 +273,7 @@ class LowerToHopper(Pass):
 
     @property
     def _cluster(self) -> tuple[int, int, int]:
-        """Workgroups of a cluster in m, n and k."""
+        """Workgroups of a cluster along m, n and k."""
         return self.cluster_m, self.cluster_n, self.cluster_k
 
     def _by_boxes(self, graph: KernelGraph) -> bool:
@@ -278,8 +284,9 @@ class LowerToHopper(Pass):
     def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
         """How TMA stores D, for tiles of each shape; empty if D is stored from registers.
 
-        Of all widths of boxes and numbers of output slots, this takes those that leave enough
-        stages for the ring, then the fewest boxes, then the most slots.
+        Of all widths of boxes and numbers of output slots, this takes those that leave the most
+        stages for the ring (beyond `ENOUGH_STAGES` more do not count), then those with the fewest
+        boxes, then those with the most slots.
         """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS:
@@ -320,7 +327,7 @@ class LowerToHopper(Pass):
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         gemm, divisions = graph.gemm, self._divisions(graph)
-        division = divisions[0]  # its machine (cluster, warpgroups) is the same for every shape
+        division = divisions[0]  # all shapes have the same cluster and warpgroups
         stages, stores = self._stages(graph, divisions), self._stores(graph, divisions)
         maps = Maps.of(graph, _boxed(bool(stores)))
         stores = tuple(replace(store, maps=maps) for store in stores)
@@ -335,7 +342,8 @@ class LowerToHopper(Pass):
                 e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
             located = self._located(graph)
             width = min(self.vector or PAIR, PAIR)
-            work = Consumer(c, graph, tiles, stages, width, self.reads_c, located)
+            boxes = self.boxed_operands
+            work = Consumer(c, graph, tiles, stages, width, self.reads_c, boxes, located)
             by_name = {tile.name: tile for tile in tiles}
 
             def load(loop: For) -> Body:
@@ -344,9 +352,9 @@ class LowerToHopper(Pass):
                 return (*maps.await_described(), _load(loop, own))
 
             body = graph.control.root.body
-            produce = part(body, load, work.receive)
+            produce = part(body, load, work.receive, work.load_operands)
             consume = work.all(body)
-            describe = part(body, lambda _: maps.describe(c), lambda _: ())
+            describe = part(body, lambda _: maps.describe(c))
             together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
             e.kernel(
                 leader(
@@ -375,8 +383,8 @@ class LowerToHopper(Pass):
                         *maps.describer(c, division, describe),
                     ),
                 ),
-                # Other workgroups of the cluster still write to this one's shared memory and
-                # mbarriers, so no workgroup may exit before all of the cluster are done.
+                # Workgroups of a cluster write to each other's shared memory and mbarriers, so none
+                # may exit before all workgroups of the cluster are done.
                 *(together if division.workgroups > 1 else ()),
                 workgroup=graph.control.root.workgroup,
             )
@@ -389,9 +397,9 @@ def _streamed(graph: KernelGraph) -> bool:
 
 
 def _per_piece(tensor: Tensor, division: Division) -> Tensor:
-    """Return a tensor; if it is the flags of partials, with a flag for each workgroup of a cluster.
+    """Give the tensor `flags` a flag for each workgroup of a cluster; return others unchanged.
 
-    That is needed if the workgroups of a cluster have different parts of a tile.
+    One flag for a cluster suffices unless its workgroups have different parts of a tile.
     """
     if tensor.name != "flags" or not division.different:
         return tensor
@@ -399,21 +407,21 @@ def _per_piece(tensor: Tensor, division: Division) -> Tensor:
 
 
 def _publish(stores: Sequence[BoxedStore], maps: Maps) -> Body:
-    """Make the initialised mbarriers visible to TMA, and prefetch the launch's tensor maps."""
+    """Make the initialised mbarriers visible to TMA; prefetch tensor maps that launches pass."""
     given = (name for name in _boxed(bool(stores)) if not maps.name(name))
     return (PublishBarriers(), *map(PrefetchMap, given))
 
 
 def _boxed(stores: bool) -> tuple[str, ...]:
-    """The tensors that TMA moves: A and B, and D if TMA stores it."""
+    """The tensors that TMA copies: A and B, and D if TMA stores D."""
     return BOXED if stores else BOXED[:2]
 
 
 def _load(loop: For, tile: DividedTile) -> Operation:
     """The producer's loop over k tiles: wait until a stage is free, then fill it by TMA.
 
-    Which boxes begin inside the tensor is counted for the first k tile only, because it is the same
-    for all k tiles of a macro tile.
+    The boxes that begin inside the tensor are counted for the first k tile only, because their
+    number is the same for all k tiles of a macro tile.
     """
     a, b = tile.loads
     steps = loop.with_body(

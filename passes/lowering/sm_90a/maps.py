@@ -1,4 +1,4 @@
-"""Tensor maps (CUtensorMap) that the kernel writes itself, for matrices whose extents are data.
+"""Tensor maps (CUtensorMap) that the kernel writes, for groups' matrices of different extents.
 
 TMA needs a tensor map of each matrix. Usually the launch passes one map for each tensor. In a list
 of products, each group has a matrix with its own extents and leading dimension, which are known on
@@ -9,10 +9,11 @@ matrix. The edges of the coordinate graph, for the tensors that need such maps::
     maps --Tile--> workgroup, map.group, map.number, map.word; map.group --PassThrough--> group
     maps.shared --Tile--> map.number, map.word
 
-Writing a map and making it visible to TMA takes microseconds. So a warp of its own, the describer
-warp, runs up to two tiles ahead of the producer; a ring of mbarriers limits how far. Consumers,
-which store D, are ordered after the writes through the producer's barriers. A slot is only ever
-written with one value during a launch, so the describer does not wait before it writes a slot.
+Writing a map and making it visible to TMA takes microseconds. So a separate warp, the describer
+warp, writes maps up to two tiles ahead of the producer warp; a ring of mbarriers limits how far.
+Consumers, which store D, are ordered after the writes through the producer's barriers. During a
+launch, all writes to a slot store the same map, so the describer warp need not wait until readers
+have finished with the slot.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ __all__ = ["Maps", "axis_of", "blocks_of"]
 MAPS = "maps"
 """The name of the tensor, in global memory, that holds the tensor maps."""
 AHEAD = 2
-"""The most tiles whose tensor maps are written before the producer uses them."""
+"""The most tiles by which the describer warp, which writes tensor maps, leads the producer warp."""
 RING = Ring("map", "map.stage", "barrier.described", "barrier.used")
-"""The ring of tiles with written maps, filled by the describer warp and emptied by the producer."""
+"""The ring of mbarriers by which the describer warp signals the maps of a tile to the producer."""
 WORDS, WORD_BYTES = 32, 4
-"""WORDS: 32-bit words of a CUtensorMap (CUDA driver API). WORD_BYTES: bytes of a word."""
+"""WORDS: 32-bit words of a CUtensorMap (CUDA driver API). WORD_BYTES: bytes of such a word."""
 
 
 def blocks_of(graph: CoordinateGraph, tensor: str) -> Diagonal | None:
-    """The edge that says where each group's matrix is in a tensor; None if groups share a matrix.
+    """The edge that locates each group's own matrix in a tensor; None if groups share a matrix.
 
-    Only in a list of products does each group have matrices with extents of its own.
+    Groups have matrices with extents of their own in a list of products only.
     """
     found = (e for user in graph.of_kind(User, tensor=tensor) for e in graph.edges_below(user))
     return next((edge for edge in found if isinstance(edge, Diagonal)), None)
@@ -64,7 +65,8 @@ def blocks_of(graph: CoordinateGraph, tensor: str) -> Diagonal | None:
 def axis_of(graph: CoordinateGraph, axis: str, tensor: str) -> str:
     """The coordinate whose index is passed to TMA as the start of a box along `axis`.
 
-    It is the position in the tensor; or the position in a matrix, if each matrix has its own map.
+    That is the position in the tensor or, if each matrix has its own tensor map, the position in
+    the matrix.
     """
     if blocks_of(graph, tensor) is None:
         return axis
@@ -74,22 +76,23 @@ def axis_of(graph: CoordinateGraph, axis: str, tensor: str) -> str:
 
 @dataclass(frozen=True)
 class Maps:
-    """The tensor maps that the kernel writes for each group.
+    """The tensor maps that the kernel itself writes for each group.
 
     Args:
-        tensors: the tensors that need such maps; a tensor's index here is its `map.number`.
+        tensors: the tensors that need such maps; the index of a tensor in this tuple is its index
+            along the coordinate `map.number`.
     """
 
     tensors: tuple[str, ...]
 
     @classmethod
     def of(cls, graph: KernelGraph, tensors: Sequence[str]) -> Maps:
-        """The maps of those of `tensors` whose matrices have extents that are data."""
+        """The tensor maps for those of `tensors` in which each group has its own matrix."""
         return cls(tuple(t for t in tensors if blocks_of(graph.coordinates, t)))
 
     @property
     def bytes(self) -> int:
-        """Bytes of shared memory in which maps are assembled before they are copied out."""
+        """Bytes of shared memory in which maps are assembled before the copy to global memory."""
         return WORD_BYTES * WORDS * len(self.tensors)
 
     def add(self, e: KernelEditor, workgroup: str, ranks: int) -> None:
@@ -97,8 +100,8 @@ class Maps:
 
         Args:
             e: the kernel under construction.
-            workgroup: the coordinate of the workgroup in the grid (of the cluster, if clusters
-                have several workgroups).
+            workgroup: the coordinate of the workgroup in the grid, or of the cluster in the grid
+                if clusters have several workgroups.
             ranks: workgroups of a cluster.
         """
         if not self.tensors:
@@ -140,9 +143,10 @@ class Maps:
         return edge
 
     def place(self, tensor: str, *body: Operation) -> Operation:
-        """The operations `body`, run with the coordinates that select the tensor map of `tensor`.
+        """Select the kernel-written tensor map of `tensor` for the operations in `body`.
 
-        If the kernel writes no map for that tensor, `body` is returned unchanged.
+        The result sets the coordinates `map.number` and `map.word` around `body`. If the launch
+        passes the map of `tensor`, the result is the single operation in `body`.
         """
         if tensor not in self.tensors:
             (only,) = body
@@ -150,20 +154,20 @@ class Maps:
         return at({"map.number": self.tensors.index(tensor), "map.word": 0}, *body)
 
     def name(self, tensor: str) -> str:
-        """The coordinate of the tensor's map; '' if the launch passes the map as an argument."""
+        """The coordinate of the memory that holds the map of `tensor`; '' if launches pass it."""
         return MAPS if tensor in self.tensors else ""
 
     def initial(self, c: CoordinateEditor) -> Body:
-        """Initialise the mbarriers of the maps' ring; one thread executes this first."""
+        """Initialise the ring's mbarriers; one thread does so at the start of the kernel."""
         return RING.initial(c, LANES, LANES) if self.tensors else ()
 
     def describer(self, c: CoordinateEditor, division: Division, describe: Body) -> Body:
-        """The describer warp's operations, guarded so that only the warp after the producer runs.
+        """The operations of the describer warp, which is the warp after the producer warp.
 
         Args:
             c: the coordinate graph under construction.
-            division: how a macro tile is divided; says which warp is the producer.
-            describe: the schedule's loops around `describe`.
+            division: how a macro tile is divided, which decides the numbers of the two warps.
+            describe: the schedule's loops over tiles, around the operations of `Maps.describe`.
         """
         if not self.tensors:
             return ()
@@ -171,11 +175,11 @@ class Maps:
         return (If(equal(index_symbol(WARP), division.consumers * WARPS + 1), role),)
 
     def counted(self, body: Operation) -> Body:
-        """Wrap `body` in a counter of the steps of the maps' ring that starts at 0."""
+        """Wrap `body` in a counter of the steps of the ring of maps; the counter starts at 0."""
         return (Counter(RING.step, (body,)),) if self.tensors else (body,)
 
     def describe(self, c: CoordinateEditor) -> Body:
-        """Write the maps of the current tile's matrices, then signal the producer."""
+        """Write the tensor maps of the current tile's matrices, then signal the producer warp."""
         if not self.tensors:
             return ()
         every = (self.place(t, self._describe_matrix(c, t)) for t in self.tensors)
@@ -183,7 +187,7 @@ class Maps:
         return (wait, *every, ArriveBarrier(RING.full), Advance(RING.step))
 
     def await_described(self) -> Body:
-        """Make the producer wait until the maps of the current tile are written."""
+        """Make the producer warp wait until the tensor maps of the current tile are written."""
         if not self.tensors:
             return ()
         wait = WaitBarrier(RING.full, RING.phase)
@@ -192,8 +196,8 @@ class Maps:
     def _describe_matrix(self, c: CoordinateEditor, tensor: str) -> Operation:
         """Write the map of one tensor's matrix in the current group.
 
-        TMA rejects an extent of 0. So an empty matrix is described as having one element; nothing
-        uses that element, but its address must be inside the tensor.
+        TMA rejects an extent of 0. So the map of an empty matrix has one element. Other operations
+        zero that element or skip it, but its address must be inside the tensor.
         """
         graph, edge = c.finish(), self._blocks(c, tensor)
         group, one = graph.symbol(edge.downstream[0]), Integer(1)
@@ -202,7 +206,7 @@ class Maps:
         assert elements is not None
         (first,) = graph.reverse({edge.downstream[0]: group, **places}, [tensor])
         step = Integer(edge.step)
-        last = floor_div(elements - 1, step) * step  # the last element where a matrix may begin
+        last = floor_div(elements - 1, step) * step  # the last index at which a matrix may begin
         rows, columns = (edge.extent(table, group) for table in (edge.rows, edge.columns))
         extents: tuple[Expr, Expr] = (
             maximum(columns * minimum(one, rows), one),

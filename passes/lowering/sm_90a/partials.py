@@ -1,10 +1,10 @@
 """Partial sums of a tile in global memory, for the workgroup that finishes the tile (fix-up).
 
-A workgroup stores its partial in the order of registers, 16 bytes an access. The workgroup that
-finishes the tile loads partials through the ring of stages, like tiles of A and B: the producer
-waits for flags and loads a partial by TMA in runs that fit a stage, and the consumers add them. If
-workgroups add their partials in memory atomically, the finishing workgroup loads the sum the same
-way, and its consumers zero the memory for the next launch.
+A workgroup stores its partial sums in the order of registers, 16 bytes an access. The workgroup
+that finishes the tile loads them through the ring of stages, like tiles of A and B: the producer
+waits for flags and loads, by TMA, runs of elements that fit a stage; the consumers add them to the
+accumulator. If workgroups add their partial sums in memory atomically, the finishing workgroup
+loads the sum the same way, and its consumers zero the memory for the next launch.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ from passes.lowering.sm_90a.warpgroups import VECTOR, Pieces
 __all__ = ["Fixup", "steps_of", "tie_memory"]
 
 FIRST, SHARED = "fixup.first", "fixup.shared"
-"""Coordinates: the first slot of those whose flags a warp polls together, and the shared memory
-that partials are loaded to."""
+"""FIRST: the coordinate of the first of the slots whose flags a warp polls together. SHARED: the
+coordinate of the shared memory that partial sums are loaded to."""
 REGISTERS_OF_A_READ = 16
-"""Registers that ptxas uses for each 16-byte read of a partial in a step: it reads the next step's
-elements ahead of the additions."""
+"""Registers that ptxas uses for each 16-byte read of partial sums in a step of the ring: ptxas
+moves the reads of the next step ahead of the additions."""
 
 
 def steps_of(sums: Any, registers: Any, room: Any, workitems: Any) -> Any:
-    """The number of steps of the ring in which a partial is loaded.
+    """The number of steps of the ring in which a workgroup's partial sums of a tile are loaded.
 
-    It is the smallest number for which registers and a stage have room; if registers have no room,
-    a thread reads 16 bytes a step.
+    The result is the smallest number for which the elements of a step fit in a stage and in the
+    spare registers. Without spare registers, a thread reads 16 bytes a step.
 
     Args:
         sums: accumulator registers of a thread.
         registers: all registers of a thread.
-        room: elements of a partial that fit in a stage.
-        workitems: how many threads hold the partial.
+        room: partial sums that fit in a stage.
+        workitems: how many threads hold the accumulator.
 
     Each argument is a number, or an array of numbers.
     """
@@ -85,15 +85,16 @@ def steps_of(sums: Any, registers: Any, room: Any, workitems: Any) -> Any:
 
 
 class Fixup(Pieces):
-    """Control that stores partial sums to global memory, and loads and adds them.
+    """Operations that store partial sums to global memory, load them and add them.
 
     The edges are partials --Tile--> slot, rank, vector, workitem, element and
-    vector --Tile--> step, place. In shared memory the ring's stage takes the place of the step.
+    vector --Tile--> step, place. In shared memory, the ring's stage replaces the step.
 
     Args:
         c: the coordinate graph under construction.
         division: how a macro tile is divided over workgroups and warpgroups.
-        rooms: elements of a stage of A and of B, by the dimension of their shared memory.
+        rooms: elements that a stage of the ring reserves for A and for B, by the coordinate of the
+            shared memory.
         stages: how many stages the ring has.
     """
 
@@ -114,11 +115,12 @@ class Fixup(Pieces):
         of_each = division.accumulators, division.registers
         steps = steps_of(*of_each, room, division.workitems)
         self.vectors, self.run = vectors, -(-vectors // steps)
-        """vectors: 16-byte accesses of a thread to a partial. run: the most of them in a stage."""
+        """vectors: 16-byte accesses by which a thread reads its partial sums of a tile.
+        run: the most of these accesses for which a stage holds the data."""
         c.add(Unroll("fixup.step", Integer(steps)))
         c.add(Register("fixup.place", Integer(self.run)))
         c.connect(Tile(self.vector, ("fixup.step", "fixup.place")))
-        # Partials alias the stages of A or of B, whichever are larger.
+        # Partial sums alias the stages of A or of B, whichever are larger.
         size = Integer((stages - 1) * room + self.run * vector)
         c.add(Shared(SHARED, size, element=self.sums.name, within=home))
         c.add(Linear("fixup.inside", Integer(self.run * vector), note="in a stage"))
@@ -128,19 +130,20 @@ class Fixup(Pieces):
     def send(self, op: SendPartial | AccumulatePartial) -> Body:
         """Store the accumulator in its slot, or add it atomically, then raise the slot's flag.
 
-        One thread raises the flag; the barrier orders the stores of all threads before its release.
+        One thread raises the flag; the barrier orders the stores of all threads before the release
+        by that thread.
         """
         if isinstance(op, AccumulatePartial):
             return (self.add_to("partials"), self.barrier, self.leader(RaiseFlag("flags")))
         return (self.store("partials"), self.barrier, self.leader(SignalFlag("flags", op.turn)))
 
     def load(self, slots: For) -> Body:
-        """The producer's part of receiving partials: wait for flags, then load the slots by TMA.
+        """The producer's part of receiving partial sums: wait for flags, load the slots by TMA.
 
-        Each lane of the producer warp polls the flag of another slot, and clears it at once. That
-        is safe: a slot is written again only after this workgroup has sent its own partial, and by
-        then its consumers have read all of the slot. A slot that partials are added to is not
-        written again in this launch.
+        Each lane of the producer warp polls the flag of a different slot, and clears the flag as
+        soon as it is raised. That is safe: a slot is written again only after this workgroup has
+        sent its own partial sums, and by then its consumers have read the whole slot. A slot to
+        which workgroups add atomically is not written again in this launch.
 
         Args:
             slots: the loop over the slots that are received.
@@ -174,22 +177,23 @@ class Fixup(Pieces):
         )
 
     def _in_steps(self, step: Callable[[int], Body]) -> Body:
-        """Divide a partial into steps of `run` accesses a thread, and a last one with the rest."""
+        """Divide a slot into steps of `run` accesses a thread, and a last step with the rest."""
         whole, left = divmod(self.vectors, self.run)
         steps = For("fixup.step", Integer(0), Integer(whole), body=step(self.run), unroll=True)
         return (steps, at({"fixup.step": whole}, *step(left))) if left else (steps,)
 
     def add_up(self, slots: For, free: Callable[[], Operation]) -> Body:
-        """The consumers' part of receiving partials: add each stage when TMA has filled it.
+        """The consumers' part of receiving partial sums: add each stage that TMA has filled.
 
-        A stage is free when all threads of a warpgroup have read it. They read it by ordinary
-        loads, so a proxy fence must order these before TMA's next write (PTX ISA, "Async proxy");
-        without it, TMA was observed to overwrite elements that had not been read. A slot that
-        partials are added to is zeroed for the next launch once TMA has read it.
+        A stage is free when all threads of a warpgroup have read it. Threads read the stage by
+        ordinary loads, so a proxy fence must order these loads before TMA's next write (PTX ISA,
+        "Async proxy"); without the fence, TMA was observed to overwrite elements that had not been
+        read. A slot to which workgroups add atomically is zeroed for the next launch once TMA has
+        read it.
 
         Args:
             slots: the loop over the slots that are received.
-            free: makes the operation that frees the stage of the previous step.
+            free: a function that makes the operation that frees the stage of the previous step.
         """
         (receive,) = slots.body
         registers = ("fixup.step", "fixup.place")
@@ -214,10 +218,10 @@ class Fixup(Pieces):
 
 
 def tie_memory(pieces: Pieces) -> None:
-    """Add the edges from partials and flags in global memory to slots and registers.
+    """Add the edges from partial sums and flags in global memory to slots and registers.
 
-    They replace the edges of the scheduled graph, by which a slot has the rows and columns of a
-    tile.
+    The new edges order a slot by registers and threads. They replace the edges of the scheduled
+    graph, which order a slot by the rows and columns of a tile.
     """
     c, different = pieces.c, pieces.division.different
     before = c.finish()

@@ -35,7 +35,7 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
         )
     if division.extent(K) % division.kind.row:
         return f"{parts} must be a multiple of {division.kind.row} in k"
-    # Each workgroup of a cluster loads whole groups of 8 rows, the period of the swizzle.
+    # Each workgroup of a cluster loads a multiple of 8 rows, because the swizzle has a period of 8.
     for sharers, across in ((N, K if gemm.transpose_a else M), (M, N if gemm.transpose_b else K)):
         count = division.cluster[sharers]
         if division.extent(across) % (GROUP_ROWS * count):
@@ -47,7 +47,7 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
 
 
 def no_team(divisions: Sequence[Division]) -> str | None:
-    """Why tiles of different shapes cannot have the same number of warpgroups, or None."""
+    """Why tiles of different shapes cannot use the same number of warpgroups, or None."""
     teams = {division.team for division in divisions}
     if len(teams) == 1:
         return None
@@ -61,7 +61,7 @@ def no_team(divisions: Sequence[Division]) -> str | None:
 
 
 def cut_along(graph: KernelGraph, located: Sequence[str]) -> list[str]:
-    """Which of A and B have groups that end inside a row (the contiguous axis)."""
+    """The tensors among A and B whose groups end inside a row (along the contiguous axis)."""
     tiling, gemm = next(iter(graph.tilings)), graph.gemm
     columns = {"A": int(not gemm.transpose_a), "B": int(not gemm.transpose_b)}
     return [

@@ -1,7 +1,7 @@
 """Rings of shared-memory stages that the producer fills and the consumers empty.
 
 One counter of steps runs over all tiles of a workgroup, so the ring is not drained between tiles.
-The stage and the phase parity of its mbarriers are coordinates of that counter:
+The stage, and the phase parity of the stage's mbarriers, are coordinates of that counter:
 turn, phase --Flatten--> round; round, stage --Flatten--> step.
 """
 
@@ -20,9 +20,11 @@ from coordgraph.coordinates.graph import CoordinateEditor
 __all__ = ["EMPTY", "FULL", "PHASE", "STEP", "TILES", "Ring"]
 
 STEP, PHASE = "ring.step", "ring.phase"
-"""Coordinates of the ring of k tiles: the step, and the phase parity of a stage's mbarriers."""
+"""STEP: the coordinate that counts the steps of the ring of k tiles. PHASE: the coordinate of the
+phase parity (0 or 1) of a stage's mbarriers."""
 FULL, EMPTY = "barrier.full", "barrier.empty"
-"""The mbarriers of a stage of k tiles: TMA has filled the stage; the consumers have read it."""
+"""FULL: the mbarrier that completes when TMA has filled a stage of k tiles. EMPTY: the mbarrier
+that completes when the consumers have read the stage."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Ring:
         Args:
             c: the coordinate graph under construction.
             stages: how many stages the ring has.
-            note: what the step counts, for diagrams.
+            note: the label in diagrams: what the steps of the ring count.
         """
         times, turn = f"{self.name}.round", f"{self.name}.turn"
         c.add(Linear(self.step, note=note))
@@ -76,8 +78,8 @@ class Ring:
 
         Args:
             c: the coordinate graph under construction.
-            full: arrivals that complete a phase of a `full` barrier.
-            empty: arrivals that complete a phase of an `empty` barrier.
+            full: arrivals that complete a phase of the mbarrier `full`.
+            empty: arrivals that complete a phase of the mbarrier `empty`.
         """
         return tuple(
             SetCoordinate(self.stage, Integer(stage), (InitBarrier(name, count),))

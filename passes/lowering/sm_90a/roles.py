@@ -1,7 +1,7 @@
 """Producer and consumer warps: which operations of a scheduled kernel the producer executes.
 
 Producer and consumers execute the same loops over tiles, since both must know which tile is next.
-The producer's copy of the control graph keeps only the loads; branches and loops that become empty
+The producer's copy of the control graph keeps only loads; branches and loops that become empty
 are removed. The consumers' copy is made in `passes.lowering.sm_90a.consumers`.
 """
 
@@ -37,21 +37,26 @@ CONSUMED = (
     AwaitPartial,
     AddPartial,
     AccumulatePartial,
-    Epilogue,
     StoreTile,
 )
 """Operations on tiles that only consumers execute."""
 RECEIVED = (ReceivePartial, CollectPartial)
-"""Operations that read partial sums, which the producer loads and the consumers add."""
+"""Operations that receive partial sums: the producer loads the sums and the consumers add them."""
 
 
-def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]) -> Body:
+def part(
+    body: Body,
+    load: Callable[[For], Body],
+    receive: Callable[[For], Body] = lambda _: (),
+    operands: Callable[[Epilogue], Body] = lambda _: (),
+) -> Body:
     """The operations of `body` that the producer warp executes.
 
     Args:
         body: scheduled operations on tiles.
         load: the producer's operations for a loop over k tiles.
         receive: the producer's operations for a loop over partial sums.
+        operands: the producer's operations for an epilogue, which load its operands.
     """
 
     def keep(op: Operation) -> Operation | Body:
@@ -59,6 +64,8 @@ def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]
             return load(op)
         if isinstance(op, For) and any(isinstance(x, RECEIVED) for x in op.body):
             return receive(op)
+        if isinstance(op, Epilogue):
+            return operands(op)
         if isinstance(op, CONSUMED):
             return ()
         if op.BODIES and not any(_works(child) for child in op.walk() if child is not op):
@@ -70,7 +77,7 @@ def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]
 
 
 def _works(op: Operation) -> bool:
-    """Whether `op` has an effect: it has no body of its own and does not only name a value."""
+    """Whether `op` itself has an effect: it has no body, and does not only assign a name."""
     return not op.BODIES and not isinstance(op, Assign)
 
 

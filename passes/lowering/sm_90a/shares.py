@@ -26,13 +26,13 @@ def scatter(
 ) -> ScatterLowering:
     """Cut a tile into shares for reduce-scatter: acc.m, acc.p, acc.n --Flatten--> share.
 
-    A share is four registers of every thread, which `acc.half` and `acc.pair` select. They are one
-    16-byte access, so a share of a partial is contiguous in memory.
+    A share is four accumulator registers of every thread, which `acc.half` and `acc.pair` select.
+    One 16-byte access moves all four, so a share of partial sums is contiguous in memory.
 
     Args:
-        c: the coordinate graph under construction; it has the accumulator's coordinates already.
+        c: the coordinate graph under construction, with the accumulator's coordinates.
         division: how a macro tile is divided over workgroups and warpgroups.
-        epilogue: lowers an epilogue, applied to the registers of an accumulator.
+        epilogue: a function that lowers an epilogue for the registers of an accumulator.
         width: elements of D that one access may store.
     """
     pieces = Pieces(c, division)

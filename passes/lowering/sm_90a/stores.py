@@ -1,13 +1,14 @@
 """Stores of D: stmatrix writes accumulators to shared memory, and TMA copies them to D.
 
-A warpgroup stores its accumulator in blocks of 64 rows, box after box, through a few *slots* of
-shared memory: one box each. While TMA reads one slot, and while the next tile is multiplied, the
-warpgroup fills another. A row of a box is 64, 32 or 16 elements of D's contiguous axis, and its
-16-byte chunks are swizzled so that eight rows do not conflict in banks (PTX ISA, "Swizzling
-modes"). If 64 does not divide the row of a block, a row of a box may also be an odd multiple of 16
-elements: few wide boxes take less time than many narrow ones, but more shared memory. Such rows are
-not swizzled, so accesses to them have two-way bank conflicts. TMA drops elements outside D. A box
-that ends at a group's end inside D is copied by the threads (see `cuts`).
+A warpgroup stores its accumulator in blocks of 64 rows, one TMA box after another, through a few
+*slots* of shared memory, each of which holds one box. While TMA reads one slot, and while the next
+tile is multiplied, the warpgroup fills another slot. A row of a box is 64, 32 or 16 elements of D's
+contiguous axis, and its 16-byte chunks are swizzled so that eight rows do not conflict in banks
+(PTX ISA, "Swizzling modes"). If 64 does not divide the elements of a block's row, a row of a box
+may also be an odd multiple of 16 elements: few wide boxes take less time than many narrow ones, but
+more shared memory. Such rows are not swizzled, so accesses to them have two-way bank conflicts. TMA
+drops elements outside D. A box that extends past the end of a group inside D is copied by the
+threads (see `cuts`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 SHARED = "D.shared"
-"""The dimension of the shared memory that holds the slots of D."""
+"""The coordinate of the shared memory that holds the slots of D."""
 MATRIX_BITS = 16
 """Bits of an element that stmatrix stores; D is stored by TMA only if its elements have 16 bits."""
 STORED_BYTES = MATRIX_BITS // 8
@@ -54,9 +55,10 @@ STORED_BYTES = MATRIX_BITS // 8
 STORED_CHUNK, STORED_ROW = CHUNK_BYTES // STORED_BYTES, ROW_BYTES // STORED_BYTES
 """Elements of D in a 16-byte chunk (8), and in a row of the 128-byte swizzle (64)."""
 MATRICES = 16
-"""Rows, and columns, of the accumulator that one stmatrix.x4 stores: four 8x8 matrices."""
+"""Rows, and also columns, of the accumulator block that one stmatrix.x4 stores (four 8x8
+matrices): 16."""
 MOST_SLOTS = 4
-"""The most slots of shared memory that a warpgroup stores D through."""
+"""The most slots of shared memory, one TMA box each, through which a warpgroup stores D."""
 MOST_ELEMENTS = 256
 """The most elements of a TMA box along an axis (CUDA driver API, cuTensorMapEncodeTiled)."""
 
@@ -64,7 +66,8 @@ MOST_ELEMENTS = 256
 def widths(columns: Any) -> tuple[Any, Any]:
     """Two widths for boxes of D, in elements: the widest swizzled width, and the wide width.
 
-    The wide width is an odd multiple of 16, and not swizzled. It is 0 if 64 divides `columns`.
+    Boxes of the wide width, an odd multiple of 16, are not swizzled. The wide width is 0 if 64
+    divides `columns`.
 
     Args:
         columns: columns of a block of D, a multiple of 16: a number, or an array of integers.
@@ -80,13 +83,14 @@ class BoxedStore:
 
     Args:
         division: how a macro tile is divided over workgroups and warpgroups.
-        slots: how many boxes of shared memory each warpgroup has.
+        slots: how many slots of shared memory, one box each, every warpgroup has.
         wide: whether boxes have the wide width of `widths`; else the widest swizzled width.
         room: elements of shared memory for each warpgroup's slots: the most that any shape needs.
         drained: whether the store of a tile first waits until TMA has read all slots, because the
-            tile before may have used other slots.
+            previous tile may have used the slots in another order or of another size.
         matrix: the coordinate that is the number of a matrix in a batched D; () for a single one.
-        located: the coordinates that the scheduled graph computes for every tile.
+        located: the coordinates that the scheduled graph computes for every output tile, such as
+            its group's number.
         maps: the tensor maps that the kernel writes itself.
     """
 
@@ -97,7 +101,7 @@ class BoxedStore:
     drained: bool = False
     matrix: tuple[str, ...] = ()
     located: tuple[str, ...] = ()
-    maps: Maps = Maps(())  # noqa: RUF009 - frozen
+    maps: Maps = Maps(())  # noqa: RUF009 - Maps is frozen
 
     @classmethod
     def all(
@@ -110,16 +114,17 @@ class BoxedStore:
 
         If the number of slots divides the number of boxes of every tile, and all shapes have equal
         slots, each tile begins with the first slot and ends with the last one. Then the next slot
-        is always the one that TMA has read for the longest time. Otherwise a tile first waits until
-        TMA has read all slots of the tile before (`drained`).
+        to fill is always the one whose TMA store was issued first. Otherwise a tile first waits
+        until TMA has read all slots of the previous tile (`drained`).
 
         Args:
             divisions: how tiles of each shape are divided.
             matrix: the coordinate that is the number of a matrix in a batched D.
-            located: the coordinates that the scheduled graph computes for every tile.
+            located: the coordinates that the scheduled graph computes for every output tile, such
+                as its group's number.
 
         Yields:
-            One store for each of `divisions`.
+            One candidate: a store for each of `divisions`.
         """
         for wide, most in product((False, True), range(1, MOST_SLOTS + 1)):
             one = [cls(d, 1, wide, matrix=matrix, located=located) for d in divisions]
@@ -133,15 +138,15 @@ class BoxedStore:
             yield tuple(replace(store, room=room, drained=drained) for store in found)
 
     def fitting(self, most: int, room: int | None = None) -> BoxedStore:
-        """The same store with more slots: as many, up to `most`, as divide the number of boxes.
+        """The same store with the largest number of slots, up to `most`, that divides the boxes.
 
-        If no number but 1 divides it, the store has as many slots as allowed, because with a single
-        slot every box would wait until TMA has read the box before.
+        If only 1 divides the number of boxes, the store has as many slots as `most` and `room`
+        allow, because with a single slot every box would wait until TMA has read the previous box.
 
         Args:
             most: the most slots.
-            room: the most elements of shared memory for slots whose number does not divide the
-                boxes; None for no limit.
+            room: the most elements of shared memory that slots may take if their number does not
+                divide the number of boxes; None for no limit.
         """
         evenly = max(n for n in range(1, most + 1) if self.number % n == 0)
         if evenly == 1:
@@ -151,7 +156,7 @@ class BoxedStore:
 
     @property
     def number(self) -> int:
-        """How many boxes a warpgroup stores for one tile."""
+        """How many TMA boxes a warpgroup stores for one tile."""
         return self.division.blocks * self.boxes
 
     @property
@@ -161,28 +166,28 @@ class BoxedStore:
 
     @property
     def columns(self) -> int:
-        """Elements of a row of a warpgroup's block, along D's contiguous axis."""
+        """Elements of a row of a warpgroup's block of D, along D's contiguous axis."""
         return MMA_M if self.division.swapped else self.division.share(1)
 
     @property
     def box(self) -> int:
-        """Elements of a row of a box, along D's contiguous axis."""
+        """Elements of a row of a TMA box of D, along D's contiguous axis."""
         swizzled, wide = widths(self.columns)
         return wide if self.wide and swizzled < wide <= MOST_ELEMENTS else swizzled
 
     @property
     def fits_tma(self) -> bool:
-        """Whether boxes are no larger than TMA allows."""
+        """Whether the extents of a box are at most 256 elements, the limit of TMA."""
         return max(self.box, self.rows) <= MOST_ELEMENTS
 
     @property
     def boxes(self) -> int:
-        """How many boxes divide a block of 64 rows."""
+        """How many TMA boxes divide a block of 64 rows of the wgmma result."""
         return self.columns // self.box
 
     @property
     def rows(self) -> int:
-        """Rows of a box."""
+        """Rows of a TMA box of D."""
         return self.division.share(0) if self.division.swapped else MMA_M
 
     @property
@@ -195,8 +200,8 @@ class BoxedStore:
         division, boxes, blocks = self.division, self.boxes, self.division.blocks
         own = division.tiling.own
         chunks = self.box // STORED_CHUNK
-        # If A is the left operand, the 64 x n result of wgmma is several boxes of D; if B is the
-        # left operand, its transpose, n x 64, is one box.
+        # If A is the left operand, the 64 x n result of wgmma is divided into several boxes of D.
+        # If B is the left operand, the transposed result, n x 64, is one box of D.
         c.add(Register(own("store.m"), Integer(blocks), note="blocks of 64 rows"))
         c.add(Register(own("store.box"), Integer(boxes), note="boxes of a block"))
         across = division.share(division.right) // boxes // MATRICES
@@ -207,7 +212,8 @@ class BoxedStore:
         c.add(Register(own("store.element"), Integer(STORED_CHUNK)))
         lanes = ("store.eighth", "store.half", "store.row")
         c.connect(Flatten(tuple(map(own, lanes)), "lane"))
-        # The slot of a box is its number modulo the slots; the last round may be incomplete.
+        # The slot of a box is the box's number modulo the number of slots; the last round through
+        # the slots may be incomplete.
         turns = -(-self.number // self.slots)
         every = Integer(self.number) if self.number % self.slots == 0 else None
         c.add(Linear(own("store.number"), every, note="boxes of a tile"))
@@ -215,7 +221,7 @@ class BoxedStore:
         c.add(Linear(own("store.slot"), Integer(self.slots)))
         c.connect(Tile(own("store.number"), (own("store.m"), own("store.box"))))
         c.connect(Flatten((own("store.turn"), own("store.slot")), own("store.number")))
-        # The place in a box: a row, and a 16-byte chunk that is swizzled with the row.
+        # A position in a box is a row and a 16-byte chunk, which is swizzled with the row.
         row = c.add(Linear(own("store.box.row"), Integer(self.rows)))
         column = c.add(Linear(own("store.box.column"), Integer(self.box)))
         down = ("warp", own("store.half"))
@@ -234,7 +240,7 @@ class BoxedStore:
         memory = (own("D.shared.row"), own("D.shared.chunk"))
         c.connect(swizzle(memory, (row.id, own("D.shared.place")), chunks))
         c.connect(Flatten((own("D.shared.place"), own("D.shared.element")), column.id))
-        # The place of a box in D is that of its first element.
+        # The position of a box in D is the position of the box's first element.
         first = own("store.first.row"), own("store.first.column")
         c.add(Linear(first[0], Integer(self.rows), note="first row of a box: 0"))
         c.add(Linear(first[1], Integer(self.box), note="first element of a box: 0"))
@@ -248,11 +254,11 @@ class BoxedStore:
 
     @property
     def _rows(self) -> RowCopy:
-        """Makes the copy of a box by threads, for boxes that extend past the end of a group."""
+        """The copy of a box by threads, for boxes that extend past the end of a group."""
         return RowCopy(self.division.tiling, self.rows, self.box // STORED_CHUNK, STORED_CHUNK)
 
     def _cuts(self, c: CoordinateEditor) -> dict[str, tuple[Boolean, ...]]:
-        """For each axis of D along which groups end: the conditions of being inside a group."""
+        """For each axis of D along which groups end: the guards that an element is in its group."""
         return cuts(c.finish(), self.division.tiling, "D", self.located)
 
     def _place(self, c: CoordinateEditor) -> None:
@@ -283,8 +289,8 @@ class BoxedStore:
         along = (axis_of(graph, axis, "D") for axis in ("D.1", "D.0"))
         copy: Operation = StoreBox("D", shared, (*along, *self.matrix), box, maps.name("D"))
         if maps.name("D"):
-            # TMA rejects an extent of 0, so the map of an empty matrix has one element, which must
-            # not be stored: the guard prevents that.
+            # TMA rejects an extent of 0, so the map of an empty matrix has one element. The guard
+            # prevents a store to that element.
             copy = Inside(("D.0", "D.1"), (maps.place("D", copy),))
         start = {own("store.box.row"): 0, own("store.box.column"): 0}
         place = {own("store.first.row"): 0, own("store.first.column"): 0}
@@ -303,8 +309,8 @@ class BoxedStore:
     def _store_slot(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
         """Store a filled slot to D: by TMA, or by threads if the box extends past a group's end.
 
-        When threads store the box, an empty bulk group is committed. So every filled slot has one
-        bulk group, and a wait for a slot can count groups (PTX: cp.async.bulk.wait_group).
+        When threads store the box, an empty bulk group is committed. So there is one bulk group for
+        every filled slot, and a wait for a slot counts groups (PTX: cp.async.bulk.wait_group).
 
         Args:
             c: the coordinate graph under construction.

@@ -3,12 +3,12 @@
 TMA clips a box only at the end of the tensor. If a group ends along k inside the tensor, the box of
 its last k tile also contains elements of the next group. So before the consumers multiply the last
 k tile, they overwrite these elements with zeros, in A and in B: zeros in one operand would not
-suffice, because 0 times NaN is NaN. Which tiles are cut is found in the coordinate graph, as for
-boxes of D (see `cuts`).
+suffice, because 0 times NaN is NaN. The coordinate graph says which tiles extend past the end of a
+group, as for boxes of D (see `cuts`).
 
-This works if k is the strided axis, so that rows of a box run across k. If k is the contiguous
-axis, boxes would have to begin where groups begin; but TMA needs addresses that are multiples of 16
-bytes (on an H200, any other address ends the launch with an illegal instruction).
+The method needs k to be the strided axis of A and B. If k were the contiguous axis, boxes would
+have to begin where groups begin; but TMA needs addresses that are multiples of 16 bytes (on an
+H200, any other address ends the launch with an illegal instruction).
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ __all__ = ["Tails"]
 
 
 class Tails:
-    """Zeroes the elements past the end of a group in its last k tile, if groups part k.
+    """Zeroes the elements past the end of a group in its last k tile, if groups divide k.
 
-    Edges map positions in a stage to the threads that hold one product:
-    row, chunk --Flatten--> vector --Tile--> pass, workitem.
+    Edges map positions in a stage to the threads that zero them, which are those that hold one
+    product: row, chunk --Flatten--> vector --Tile--> pass, workitem.
 
     Args:
         c: the coordinate graph under construction.
         division: how a macro tile is divided over workgroups and warpgroups.
         operands: A and B.
-        located: the coordinates that the scheduled graph computes for every output tile.
+        located: the coordinates that the scheduled graph computes for every output tile, such as
+            its group's number.
     """
 
     def __init__(
@@ -55,8 +56,8 @@ class Tails:
     ) -> None:
         self.c, self.division, self.located = c, division, located
         graph, tiling = c.finish(), division.tiling
-        # Matrices with their own tensor maps too (maps=False): the map of an empty matrix has one
-        # element, because TMA rejects an extent of 0, and that element must be zeroed.
+        # maps=False also returns the guards of matrices with their own tensor maps: TMA rejects an
+        # extent of 0, so the map of an empty matrix has one element, which must be zeroed.
         every = {x.tensor: cuts(graph, tiling, x.tensor, located, maps=False) for x in operands}
         axes = ((operand, every[operand.tensor].get(_axis(operand), ())) for operand in operands)
         self.cut = [(operand, guards) for operand, guards in axes if guards]
@@ -80,11 +81,11 @@ class Tails:
         c.connect(Tile(workitem.id, (self.division.warp_of_team, "lane")))
 
     def _own(self, operand: BoxedOperand) -> Callable[[str], str]:
-        """A function from a short name to the name of the operand's coordinate of this shape."""
+        """A function that maps a short name, such as `tail.pass`, to the operand's coordinate."""
         return lambda name: self.division.tiling.own(f"{operand.tensor}.{name}")
 
     def clear(self, loop: For) -> Body:
-        """Zero the elements of A and B past a group's end, in the last iteration of a loop.
+        """Zero the elements of A and B past a group's end, in the last iteration of `loop`.
 
         Args:
             loop: the loop over k tiles; wgmma reads the elements later in the same iteration.

@@ -20,13 +20,14 @@ __all__ = ["DividedTile", "divided_tiles", "matrix"]
 
 @dataclass(frozen=True)
 class DividedTile:
-    """The tiles of one accumulator: their TMA boxes and their place in the ring of stages.
+    """The macro tiles of one shape: their TMA boxes and their memory in the ring of stages.
 
     Args:
         division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
         operands: A and B.
-        loads: what the producer warp loads of A and of B.
-        rooms: elements of a stage of A and of B, by the dimension of the ring's shared memory.
+        loads: the TMA loads of a tile of A and of a tile of B, which the producer warp issues.
+        rooms: elements that a stage of the ring reserves for A and for B, by the coordinate of the
+            shared memory.
         store: how D is stored through shared memory by TMA; None to store D from registers.
     """
 
@@ -38,7 +39,7 @@ class DividedTile:
 
     @property
     def name(self) -> str:
-        """The name of the accumulator."""
+        """The name of the accumulator of these tiles, by which operations refer to them."""
         return self.division.tiling.accumulator
 
 
@@ -59,7 +60,7 @@ def divided_tiles(
         gemm: the problem.
         divisions: how tiles of each shape are divided.
         stages: how many stages the ring has.
-        stores: how D is stored by TMA, for tiles of each shape; empty to store D from registers.
+        stores: for tiles of each shape, how TMA stores D; empty to store D from registers.
         maps: the tensor maps that the kernel writes itself.
     """
     axes = {"A": (1, 0) if gemm.transpose_a else (0, 1)}

@@ -1,20 +1,21 @@
 """Ping-pong consumers: warpgroups of a workgroup that take turns with whole work items.
 
 A *work item* is an accumulation loop and what follows it, for an output tile or for a segment of
-one. A counter numbers the work items of a workgroup. Two coordinates of that number are the
+one. A counter numbers the work items of a workgroup. Two coordinates follow from that number: the
 warpgroup that executes the work item, and the phase parity of the mbarrier that orders main loops:
 round, warpgroup --Flatten--> item; turn, phase --Flatten--> round. While one warpgroup executes its
 epilogue, another one uses the tensor cores (CUTLASS: `KernelTmaWarpSpecializedPingpong`).
 
-Every warpgroup loops over all work items. For the work items of other warpgroups it only advances
-the step counter of the ring, because one producer fills the ring with the k tiles and partial sums
-of all work items in order.
+Every warpgroup loops over all work items. For the work items of other warpgroups, a warpgroup only
+advances the step counter of the ring, because one producer fills the ring with the k tiles and
+partial sums of all work items in order.
 
 Main loops run one after another, for two reasons. Two main loops that shared the tensor cores would
 end at about the same time, and then both epilogues would run while the tensor cores are idle. And a
 warpgroup that waited for a stage more than one round of the ring ahead would mistake an older phase
 for the awaited one, since both have the same parity. A main loop begins after the previous work
-item's warpgroup has passed its last step of the ring, so every earlier step has been full.
+item's warpgroup has passed its last step of the ring, so the stages of all earlier steps have been
+filled.
 
 Ping-pong consumers deadlock only if cooperative ones would. For work item i, let M(i) be the main
 loop, R(i) the receipt of partial sums, and E(i) what follows: sending a partial, the epilogue, the
@@ -26,11 +27,11 @@ earlier operation of that sequence. Waits for other workgroups are the same in b
 waits with ping-pong consumers would be a cycle with cooperative ones, and the launcher must
 guarantee the same residency for both (see `coordgraph.progress`).
 
-One workspace slot and one flag for each workgroup still suffice. A workgroup sends at most one work
-item as a partial, and only the warpgroup that executes it writes the slot and raises the flag; in a
-tree reduction that warpgroup has added the received partials before. The sending and the receiving
-warpgroup may have different numbers in their workgroups, so the place of an element in a slot
-depends on the thread's number in its warpgroup.
+As with cooperative consumers, each workgroup has one workspace slot and one flag. A workgroup sends
+the partial sums of at most one work item, and only the warpgroup that executes the work item writes
+the slot and raises the flag; in a tree reduction, that warpgroup has added the received partial
+sums before. The sending and the receiving warpgroup may have different numbers in their workgroups,
+so the address of an element in a slot depends on the thread's number in its warpgroup.
 """
 
 from __future__ import annotations
@@ -66,14 +67,13 @@ from passes.lowering.sm_90a.ring import STEP
 __all__ = ["ITEM", "ORDER", "Turns", "multiplies"]
 
 ITEM, WARPGROUP, PHASE = "item.number", "item.warpgroup", "item.phase"
-"""Names of coordinates of a work item (a tile, or a segment of one).
-
-They are its index, the warpgroup that computes it, and the phase parity of the ORDER barrier.
-"""
+"""ITEM: the coordinate that numbers the work items of a workgroup (a work item is an output tile or
+a segment of one). WARPGROUP: the coordinate of the warpgroup that executes a work item. PHASE: the
+coordinate of the phase parity (0 or 1) of the mbarriers ORDER."""
 ORDER = "barrier.order"
-"""The mbarriers that order main loops, one for each warpgroup."""
+"""The mbarriers that order the main loops of ping-pong warpgroups, one for each warpgroup."""
 PHASES = 2
-"""How many phases of an mbarrier a wait can distinguish: 2, because it tests their parity."""
+"""How many phases of an mbarrier a wait can distinguish: 2, because a wait tests their parity."""
 
 
 class Turns:
@@ -81,7 +81,7 @@ class Turns:
 
     Args:
         c: the coordinate graph under construction.
-        division: how a macro tile is divided; says how many warpgroups take turns.
+        division: how a macro tile is divided; its `turns` is how many warpgroups take turns.
     """
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
@@ -101,7 +101,7 @@ class Turns:
         """The condition that the current warpgroup executes the current work item."""
 
     def initial(self) -> Body:
-        """Initialise the mbarriers that order main loops; one thread executes this first."""
+        """Initialise the mbarriers that order main loops; one thread does so at the start."""
         return tuple(
             SetCoordinate(WARPGROUP, Integer(number), (InitBarrier(ORDER, 1),))
             for number in range(self.division.turns)
@@ -112,13 +112,12 @@ class Turns:
         return Counter(ITEM, body)
 
     def assign(self, body: Body) -> Body:
-        """Guard each work item in a lowered body by the warpgroup that executes it.
+        """Guard each work item in a lowered body, so that one warpgroup executes it.
 
-        All other warpgroups only count the work item's steps of the ring.
+        All other warpgroups only count the steps of the ring that the work item takes.
 
         Raises:
-            PassError: a body contains two main loops, so that it is unknown where the first work
-                item ends.
+            PassError: a body contains two main loops, so the end of the first work item is unknown.
         """
         inside = tuple(self._within(op) for op in body)
         loops = [place for place, op in enumerate(inside) if multiplies(op)]
@@ -148,9 +147,9 @@ class Turns:
 
         The first work item does not wait.
         """
-        # The previous item's number, plus one full period of warpgroups and phases, so that it is
-        # never negative. The first item's wait is for the phase before a new mbarrier's first
-        # phase, which counts as complete.
+        # The previous work item's number, plus one full period of warpgroups and phases so that the
+        # index is never negative. The first work item waits for the phase before the first phase of
+        # a new mbarrier, which counts as complete.
         before = index_symbol(ITEM) + (PHASES * self.division.turns - 1)
         return SetCoordinate(ITEM, before, (WaitBarrier(ORDER, PHASE),))
 
@@ -182,7 +181,7 @@ def multiplies(op: Operation) -> bool:
 
 
 def _ring_steps(op: Operation) -> Body:
-    """What remains of `op` for warpgroups that only count its steps of the ring."""
+    """The part of `op` that counts steps of the ring, for warpgroups that do not execute `op`."""
     if isinstance(op, Assign) or (isinstance(op, Advance) and op.dim == STEP):
         return (op,)
     if not _moves(op):

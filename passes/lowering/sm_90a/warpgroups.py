@@ -42,7 +42,7 @@ def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) 
     """Add the edges from positions in tiles of D to warpgroups, lanes and registers.
 
     Returns:
-        The accumulator, in pairs of adjacent columns of the wgmma result.
+        The accumulator; its vectors are pairs of adjacent columns of the wgmma result.
     """
     tiling, own = division.tiling, division.tiling.own
     block, piece, eight = own("acc.m"), own("acc.p"), own("acc.n")
@@ -66,10 +66,10 @@ def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) 
 
 
 class Pieces:
-    """Control that exchanges an accumulator between workgroups, in accesses of 16 bytes.
+    """Operations that exchange an accumulator between workgroups, in accesses of 16 bytes.
 
-    Elements are stored in the order of registers, not as rows and columns of a tile: they are only
-    read by the threads of the same numbers in another workgroup.
+    Elements are stored in the order of registers, not by rows and columns of a tile, because a
+    thread's elements are read only by the thread of the same number in another workgroup.
 
     Args:
         c: the coordinate graph under construction.
@@ -99,7 +99,7 @@ class Pieces:
         return If(equal(self.division.member, 0), (op,))
 
     def add(self, source: str) -> Operation:
-        """Add the partial sums in `source`, which another workgroup has stored."""
+        """Add to the accumulator the partial sums in `source`, stored by another workgroup."""
         return self.each(AccumulateFragment(self.accumulator, source, (self.vector,), VECTOR))
 
     def add_to(self, destination: str) -> Operation:
@@ -114,9 +114,9 @@ class Pieces:
         """Store the accumulator in `destination`, for another workgroup.
 
         Args:
-            destination: a tensor in global memory, or shared memory.
-            rank: the cluster rank of the workgroup whose shared memory is written; None for a
-                tensor.
+            destination: a tensor in global memory, or a coordinate of shared memory.
+            rank: the cluster rank of the workgroup whose shared memory is written; None if
+                `destination` is a tensor.
         """
         return self.each(
             StoreFragment(self.accumulator, destination, (self.vector,), VECTOR, rank=rank),
@@ -126,10 +126,10 @@ class Pieces:
 class ClusterSum(Pieces):
     """Adds up the products of a cluster that divides k, in its workgroup of rank 0, in rank order.
 
-    The other workgroups store their products in that workgroup's shared memory:
-    sums --Tile--> sender, vector, workitem, element. Two mbarriers signal that all products are
-    stored, and that they have been read; their phase is a coordinate of the number of the sum.
-    Tiles of all shapes share the mbarriers and the memory.
+    The other workgroups store their products in the shared memory of the workgroup of rank 0:
+    sums --Tile--> sender, vector, workitem, element. One mbarrier signals that all products are
+    stored, and another that they have been read. Sums are numbered, and the phase of both mbarriers
+    is a coordinate of the number. Tiles of all shapes share the mbarriers and the memory.
 
     Args:
         c: the coordinate graph under construction.
@@ -137,9 +137,12 @@ class ClusterSum(Pieces):
     """
 
     NUMBER, PHASE = "sum.number", "sum.phase"
-    """Coordinates: the number of a sum, and the phase parity of both mbarriers."""
+    """NUMBER: the coordinate that numbers the sums of a workgroup. PHASE: the coordinate of the
+    phase parity (0 or 1) of the mbarriers STORED and READ."""
     SUMS, STORED, READ, SENDER = "sum.shared", "sum.stored", "sum.read", "sum.sender"
-    """Coordinates: the shared memory of products, the two mbarriers, and the sender's number."""
+    """SUMS: the shared memory that other workgroups store products to. STORED: the mbarrier that
+    completes when all products are stored. READ: the mbarrier that completes when they are read.
+    SENDER: the coordinate of the number of the workgroup that stores a product."""
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         super().__init__(c, division)
@@ -160,7 +163,7 @@ class ClusterSum(Pieces):
             self._add_barriers(c)
 
     def _add_barriers(self, c: CoordinateEditor) -> None:
-        """Add the two mbarriers of the sum to the coordinate graph."""
+        """Add the mbarriers STORED and READ to the coordinate graph."""
         for name in (self.STORED, self.READ):
             c.add(Shared(name, Integer(1), note="mbarrier"))
             c.add(Linear(f"{name}.first", Integer(1)))
@@ -168,12 +171,12 @@ class ClusterSum(Pieces):
 
     @staticmethod
     def bytes(division: Division) -> int:
-        """Bytes of shared memory that the products of the other workgroups take."""
+        """Bytes of shared memory for the products that a cluster's other workgroups store."""
         elements = (division.split - 1) * division.workitems * division.accumulators
         return elements * division.sums.bytes
 
     def initial(self) -> Body:
-        """Initialise both mbarriers, in each workgroup; one thread executes this first."""
+        """Initialise the mbarriers STORED and READ; one thread of each workgroup executes this."""
         return tuple(
             SetCoordinate(f"{name}.first", Integer(0), (InitBarrier(name, arrivals),))
             for name, arrivals in ((self.STORED, self.senders), (self.READ, 1))

@@ -53,9 +53,9 @@ class Made:
 
 @pytest.fixture
 def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace samplers:
+    """Replace samplers by ones that launch once per buffer set.
 
-    they launch once per buffer set and return the time the contender states.
+    A sample is the time that the contender states.
     """
 
     class Fake(groups.Sampler):

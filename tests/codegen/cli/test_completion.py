@@ -43,11 +43,11 @@ def asked(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("coordgraph exp", ["explain"]),
+        pytest.param("coordgraph exp", ["explain"], marks=pytest.mark.slow),
         ("coordgraph run --target sm_9", ["sm_90", "sm_90a"]),
         ("coordgraph compile -s reorder,tw", ["reorder,two-tile-stream-k"]),
         ("coordgraph opt -p lower-to-h", ["lower-to-host", "lower-to-hopper"]),
-        ("coordgraph explain split", ["split-k"]),
+        pytest.param("coordgraph explain split", ["split-k"], marks=pytest.mark.slow),
     ],
 )
 def test_the_shell_is_told(line: str, found: list[str]):

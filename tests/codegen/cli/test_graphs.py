@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordgraph import Gemm, from_json, parse
-from passes import PASSES, Pipeline, StreamK, lowering
+from passes import PASSES, DataParallel, Pipeline, StreamK, lowering
 from passes.options import allowed_values
 from tests.codegen.cli.commands import coordgraph, process
 
@@ -73,18 +73,25 @@ def test_sizes_that_are_given_are_fixed():
     assert "dim A.tile.0: MacroTileNumber size=4" in text
 
 
-def test_batches_and_groups():
-    for words, gemm in (
+@pytest.mark.parametrize(
+    ("words", "gemm"),
+    [
         (("--batched",), Gemm("f32", batched=True)),
         (("--groups", "m", "--transpose-b"), Gemm("f32", grouped=True, transpose_b=True)),
         (("--groups", "k"), Gemm("f32", grouped=True, group_axis="k")),
         (("--groups", "mnk"), Gemm("f32", grouped=True, group_axis="mnk")),
-    ):
-        told = ("-s", "stream-k", "--tile", "32x32x32", "--dtype", "f32", *words)
-        wanted = StreamK()(gemm.graph((32, 32, 32)))
-        assert coordgraph("show", "text", *told).out == wanted.text()
-        compiled = coordgraph("compile", *told, "--target", "cpu", "-e", "graph")
-        assert (compiled.code, "grouped=true" in compiled.out) == (0, gemm.grouped)
+    ],
+    ids=["batched", "m", "k", "mnk"],
+)
+def test_batches_and_groups(words: tuple[str, ...], gemm: Gemm):
+    told = ("-s", "data-parallel{persistent=true}", "--tile", "16x16x16", "--dtype", "f32", *words)
+    wanted = DataParallel(persistent=True)(gemm.graph((16, 16, 16)))
+    assert coordgraph("show", "text", *told).out == wanted.text()
+    compiled = coordgraph("compile", *told, "--target", "cpu", "-e", "graph")
+    assert (compiled.code, "grouped=true" in compiled.out) == (0, gemm.grouped)
+
+
+def test_groups_that_are_refused():
     wrong = coordgraph("show", "--groups", "n")
     assert wrong.code == 2
     assert "groups may divide m, k or mnk, not 'n'" in " ".join(wrong.err.replace("│", " ").split())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
+from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import typer.rich_utils
@@ -13,14 +14,19 @@ from codegen.cli.errors import ExitCode
 from codegen.toolchain import find_cuobjdump, find_ptxas
 from tests.codegen.cli.commands import Outcome, coordgraph
 
-COMMANDS = ("run", "show", "eval", "opt", "compile", "passes", "explain", "doctor")
+COMMANDS = ("run", "show", "eval", "opt", "verify", "compile", "passes", "explain", "doctor")
 NEEDS_GPU = "needs an NVIDIA GPU"
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
+@pytest.fixture(scope="module", autouse=True)
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One working folder and one cache of kernels, which all examples share."""
+    folder = tmp_path_factory.mktemp("examples")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COORDGRAPH_CACHE", str(folder / "cache"))
+        yield
+    run.cache_clear()
 
 
 def examples(monkeypatch: pytest.MonkeyPatch, *command: str) -> list[str]:
@@ -31,8 +37,12 @@ def examples(monkeypatch: pytest.MonkeyPatch, *command: str) -> list[str]:
     return [line for line in lines if line.startswith("coordgraph ")]
 
 
+@cache
 def run(line: str) -> Outcome:
-    """Run a line as a shell would: the commands of a pipe in turn, without `less`."""
+    """Run a line as a shell would: the commands of a pipe in turn, without `less`.
+
+    A line that the help of two commands prints runs once.
+    """
     words = shlex.split(line, comments=True)
     stages, text = [[]], None
     for word in words:
@@ -52,11 +62,13 @@ def run(line: str) -> Outcome:
     return done
 
 
+@pytest.mark.parametrize("most", [3, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids="-".join)
-def test_examples_run(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+def test_examples_run(command: tuple[str, ...], most: int | None, monkeypatch: pytest.MonkeyPatch):
+    """The first three examples of a command are quick; they are its most frequent uses."""
     found = examples(monkeypatch, *command)
     assert found
-    for line in found:
+    for line in found[:most]:
         if " sass" in line and None in (find_ptxas(), find_cuobjdump()):
             continue
         done = run(line)

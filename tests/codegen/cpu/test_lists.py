@@ -1,6 +1,7 @@
-"""Lists of products on the CPU target and in the interpreter:
+"""Lists of products on the CPU target and in the interpreter.
 
-results against float64, refused calls.
+Results are compared with float64, and invalid calls are refused.
+
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
 from tests.support.lists import Sizes, drawn, ends_of, views
-from tests.support.sampling import cover, kinds
+from tests.support.sampling import chosen
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -37,6 +38,12 @@ SCHEDULES = (
     "longest-first,stream-k{owner=last}",
 )
 LAYOUTS = ("nn", "nt", "tn", "tt")
+QUICK = (
+    ("data-parallel{persistent=true}", "nn", "bf16"),
+    ("stream-k{owner=last,reduction=turnstile}", "tn", "f32"),
+    ("two-tile-stream-k{reduction=scatter}", "nt", "bf16"),
+    ("longest-first,stream-k{owner=last}", "tt", "f32"),
+)
 DTYPES = ("f32", "bf16")
 TARGETS = ("cpu", "interpreter")
 NAN, INF = float("nan"), float("inf")
@@ -115,7 +122,7 @@ CORNERS: tuple[list[Sizes], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "dtype"), cover(0, itertools.product(SCHEDULES, LAYOUTS, DTYPES), kinds)
+    ("name", "layout", "dtype"), chosen(QUICK, itertools.product(SCHEDULES, LAYOUTS, DTYPES))
 )
 def test_lists(name: str, layout: str, dtype: str):
     made = kernel(name, dtype, layout)
@@ -127,11 +134,14 @@ def test_lists(name: str, layout: str, dtype: str):
 
     for sizes in CORNERS:
         on(sizes, 5)
-    settings(max_examples=8)(given(lists, st.integers(1, 20))(on))()
+    settings(max_examples=6)(given(lists, st.integers(1, 20))(on))()
 
 
 @pytest.mark.parametrize(
-    ("name", "layout"), cover(0, itertools.product(SCHEDULES[::3], LAYOUTS), kinds)
+    ("name", "layout"),
+    chosen(
+        [(SCHEDULES[0], "tn"), (SCHEDULES[6], "nt")], itertools.product(SCHEDULES[::3], LAYOUTS)
+    ),
 )
 def test_the_interpreter_as_a_target(name: str, layout: str):
     made = kernel(name, "f32", layout, "interpreter")

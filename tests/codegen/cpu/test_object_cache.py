@@ -1,4 +1,4 @@
-"""The cache of object files: a file is loaded only if LLVM would generate the same code here."""
+"""The cache of object files: a file is loaded only where LLVM would generate the same code."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_the_key_has_the_machine_and_llvm(
     assert code._key("text") != before
 
 
-@pytest.mark.parametrize("damage", [b"", b"nothing", None])
+@pytest.mark.parametrize(
+    "damage", [None, *(pytest.param(some, marks=pytest.mark.slow) for some in (b"", b"nothing"))]
+)
 def test_what_is_damaged_is_made_again(
     damage: bytes | None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -30,7 +30,6 @@ def test_every_schedule_at_every_size(name: str):
     ("name", "order"),
     chosen(
         (
-            ("data-parallel", "grouped"),
             ("two-tile-stream-k", "hilbert"),
             ("data-parallel", "swap-group"),
         ),
@@ -56,7 +55,7 @@ def test_everything_together(name: str, order: str, dtype: str):
 
 @pytest.mark.parametrize(
     ("dtype", "out_dtype", "transposed"),
-    cover(8, [(*types, turned) for types in TYPES for turned in ("", "a", "b", "ab")]),
+    cover(0, [(*types, turned) for types in TYPES for turned in ("", "a", "b", "ab")]),
 )
 def test_every_type_and_transpose(dtype: str, out_dtype: str | None, transposed: str):
     code = kernel(
@@ -70,7 +69,7 @@ def test_every_type_and_transpose(dtype: str, out_dtype: str | None, transposed:
         Problem(code, m, n, k, alpha=-0.75, beta=0.25).check()
 
 
-@pytest.mark.parametrize(("dtype", "out_dtype"), MIXED)
+@pytest.mark.parametrize(("dtype", "out_dtype"), chosen(MIXED[::2], MIXED))
 def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
     for m, n, k in SIZES:
         Problem(kernel("stream-k", dtype=dtype, out_dtype=out_dtype), m, n, k, 2.0, 0.5).check()
@@ -79,7 +78,7 @@ def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
 @pytest.mark.parametrize(
     ("small", "dtype", "out_dtype", "transposed"),
     cover(
-        6,
+        0,
         [
             (small, *types, turned)
             for small in ("{small_m=3,small_n=8}", "{small_m=12,small_n=1}")
@@ -114,7 +113,7 @@ def test_every_tile_shape(tile: tuple[int, int, int], dtype: str):
         Problem(code, m, n, k, alpha=2.0, beta=1.0).check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     name=st.sampled_from(["stream-k", "two-tile-stream-k", "data-parallel{persistent=true}"]),
     sizes=st.tuples(st.integers(1, 90), st.integers(1, 130), st.integers(1, 200)),

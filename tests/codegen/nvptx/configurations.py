@@ -1,8 +1,7 @@
 """The compile configurations of the CUDA target that tests assemble with ptxas.
 
-All combinations of schedule, tile, layout, type and option are more than a million. `sweep` takes
-every (schedule, tile, layout) and picks the other options by a hash of it; another value of `turn`
-picks other options.
+There are more than a million combinations of schedule, tile, layout, type and option. `sweep` takes
+every (schedule, tile, layout) and picks the other options by a hash of these three and `turn`.
 """
 
 from __future__ import annotations
@@ -265,14 +264,13 @@ def _program(made: Configuration) -> CudaProgram:
 def traits(made: Configuration) -> tuple[object, ...]:
     """The values of a configuration that a cover of assembled kernels must contain.
 
-    Of the schedule these are its family, its order and its reduction. Other options of the schedule
-    change indices only, which are tested without ptxas.
+    Of the schedule these are its passes and its reduction. Layouts, curves and other options of the
+    schedule change indices only, which are tested without ptxas.
     """
     cluster = tuple(extent > 1 for extent in made.cluster)
     return (
-        *kinds(made.schedule),
-        made.layout,
-        made.types,
+        *(word for word in kinds(made.schedule) if not word.startswith("order")),
+        made.types[1],
         made.architecture,
         (made.consumers, cluster),
     )

@@ -97,10 +97,7 @@ class Lowered:
         return m, n, k
 
     def first(self, rank: Array, axis: int) -> Array:
-        """Where the part of workgroup `rank` begins in the tile:
-
-        its first row (axis 0), column (1) or k (2).
-        """
+        """First row (axis 0), column (1) or k (2) of the part of the tile of workgroup `rank`."""
         _, n, k = self.configuration.cluster
         along = (rank // (n * k), rank // k % n, rank % k)[axis]
         return along * self.part[axis]
@@ -140,7 +137,7 @@ class Lowered:
 
     @property
     def wide(self) -> int:
-        """N of one wgmma instruction."""
+        """The extent N of one wgmma instruction."""
         op = self.operations(MultiplyShared)[0]
         shape = re.fullmatch(r"wgmma\.m64n(\d+)k(?:16|32)\.\w+", op.instruction)
         assert shape is not None

@@ -58,7 +58,7 @@ class Contents:
     steps: dict[Stage, int] = field(default_factory=dict[Stage, int])
 
     def copy(self, stage: Stage, size: int, step: int, places: Array, k: Array) -> None:
-        """Load a TMA box of a step into a stage that has `size` elements."""
+        """Load a TMA box of a step of the stage ring into a stage that has `size` elements."""
         if self.steps.get(stage) != step:
             self.steps[stage], self.boxes[stage] = step, []
         self.arrays.setdefault(stage, np.full(size, ZERO))[places] = k
@@ -82,11 +82,11 @@ def of_box(first: int, box: tuple[int, ...], k: int, extent: int, *, along: bool
     """Where the elements of a box lie in shared memory, and the k of each: two rows of an array.
 
     Args:
-        first: where the box begins, in elements of 16 bits.
-        box: elements along the contiguous axis, and rows.
-        k: of its first element.
-        extent: of the tensor along k; TMA brings zeros from there on.
-        along: k is the contiguous axis.
+        first: the address where the box begins, in elements of 16 bits.
+        box: extents of the box: elements along the contiguous axis, and rows.
+        k: the k of the box's first element.
+        extent: the extent of the tensor along k; TMA loads zeros from there on.
+        along: whether k is the contiguous axis.
     """
     wide, high = box[:2]
     row, column = np.arange(high)[:, None], np.arange(wide)[None, :]

@@ -1,8 +1,8 @@
 """A simulated Hopper GPU that runs lowered kernels, one warpgroup step at a time, in random order.
 
-Each warp role of each workgroup is an agent that walks the control graph (`hopper_role`); every
-step lets one random agent go on. `hopper_memory` holds the memory model: what operations change,
-and what counts as an error.
+Each warp role of each workgroup is an agent that walks the control graph (`hopper_role`); in every
+step one agent, drawn at random, advances. `hopper_memory` holds the memory model: what operations
+change, and what counts as an error.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
 
 
 class Deadlock(AssertionError):
-    """Every agent that has not finished waits for another one."""
+    """Raised if every agent that has not finished waits for another one."""
 
 
 class Hopper(Device):
-    """Plays a lowered graph for one problem.
+    """Simulates a kernel's lowered graph on one problem.
 
     Args:
-        graph: lowered by `LowerToHopper`.
-        sizes: m, n, k and, where the graph has them, workgroups.
-        resident: clusters that are there at a time; others begin in order, as there is room.
-        seed: of the order in which agents go on.
-        offsets: where groups of rows begin, or of k, and where the last one ends, if there are any.
-        sides: the same of groups that share no extent, along m, n and k.
+        graph: the graph that `LowerToHopper` returned.
+        sizes: values of the size parameters m, n and k, and of `workgroups` if the graph has it.
+        resident: number of clusters that run at the same time; when one ends, the next one starts.
+        seed: the seed of the random order in which agents advance.
+        offsets: for groups along m or k, the start of each group and the end of the last; else
+            None.
+        sides: for a list of products, such offsets along m, along n and along k.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Hopper(Device):
         self.ends = along_k[1:] if along_k and graph.gemm.ragged("k") else ()
         """The end of each group along k, in a problem grouped along k."""
         self.rows = 0 if sides else sizes["m"] + macro_tile(graph.coordinates)[0]
-        """The number of rows of D; in a batch, of all matrices together, one after another."""
+        """The number of rows of D; in a batch, the rows of all matrices are counted together."""
         self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None

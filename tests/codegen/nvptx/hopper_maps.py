@@ -1,6 +1,7 @@
-"""Model of the tensor maps that a kernel writes:
+"""Model of the tensor maps that a kernel writes.
 
-which matrices have one, and whether it is right.
+It records which matrices have a tensor map, and checks the fields of each map.
+
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Matrices:
     """The matrices of a list of products, and the maps of them that were written.
 
     Args:
-        sides: where groups begin along m, n and k, and where the last one ends.
-        values: of parameters.
+        sides: for m, n and k: the start of each group, and the end of the last one.
+        values: the values of the graph's parameters.
     """
 
     def __init__(self, sides: Sequence[Sequence[int]], values: Mapping[str, Any]) -> None:
@@ -66,8 +67,6 @@ class Matrices:
             self.maps[place] = map
 
     def check(self, place: int, wanted: Map) -> None:
-        """Check that a TMA box is read through the map of the matrix that the kernel needs
-        there.
-        """
+        """Check that a TMA box is loaded through the tensor map of the matrix that is needed."""
         assert place in self.maps, "a box is asked for before its matrix is described"
         assert self.maps[place] == wanted, "the map of another matrix"

@@ -30,9 +30,9 @@ Where = tuple[int, int, int]
 
 @dataclass
 class Barrier:
-    """An mbarrier:
+    """A simulated mbarrier.
 
-    a phase completes with its last arrival and its last transferred byte (PTX ISA, "mbarrier").
+    A phase completes with its last arrival and its last transferred byte (PTX ISA, "mbarrier").
     """
 
     arrivals: int
@@ -60,9 +60,10 @@ class Barrier:
 
 @dataclass
 class Box:
-    """A TMA box in shared memory:
+    """A TMA box in shared memory.
 
-    its step of the stage ring, and the warpgroups that have multiplied it.
+    The fields are the box's step of the stage ring, and the warpgroups that have multiplied the
+    box.
     """
 
     place: Place
@@ -76,10 +77,7 @@ class Run(Box):
 
 @dataclass
 class Warpgroup:
-    """The state of one warpgroup:
-
-    accumulators, the stages that pending wgmma read, acquired flags.
-    """
+    """The state of one warpgroup: accumulators, stages that pending wgmma read, acquired flags."""
 
     sum: Sum = ()
     issued: set[Stage] = field(default_factory=set[Stage])
@@ -208,19 +206,31 @@ class Workgroup:
         run.used.add(warpgroup)
         return run.place
 
+    def read_operand(self, stage: Stage, step: int, warpgroup: int) -> None:
+        """Read a stage that holds an operand of the epilogue, by plain loads."""
+        self.warpgroups[warpgroup].unfenced = True
+        boxes = self.boxes.get(stage, {}).values()
+        assert boxes, "an operand is read before it is there"
+        for box in boxes:
+            assert box.step == step, "another step's box"
+            assert warpgroup not in box.used, "a step is read twice"
+            box.used.add(warpgroup)
+
 
 class Device:
-    """The simulated global memory:
+    """The simulated global memory.
 
-    flags, partial sums, D, and which warpgroup stored each element of D.
+    It holds flags, partial sums and D, and records which warpgroup stored each element of D.
     """
 
     def __init__(self) -> None:
         self.flags: Counter[int] = Counter()
+        self.operand_steps = 0
+        """The number of boxes of epilogue operands that TMA has loaded."""
         self.partials: dict[int, Sum] = {}
         self.added: dict[int, Sum] = {}
-        """The sum in each slot that several workgroups add to; a read empties it until it is
-        cleared.
+        """The sum in each slot to which several workgroups add; a read removes the sum until the
+        slot is cleared.
         """
         self.stored: dict[Place, Sum] = {}
         self.accumulators: dict[Place, str] = {}
@@ -244,7 +254,7 @@ class Device:
         return self.partials[place]
 
     def take_partials(self, place: int) -> Sum:
-        """Read a slot for the last time; after this it may be overwritten, or must be cleared."""
+        """Read a slot for the last time; then the slot may be overwritten, or must be cleared."""
         if place in self.added:
             sum, self.added[place] = self.added[place], ()
             assert sum, "a sum is read twice"
@@ -252,7 +262,7 @@ class Device:
         return self.partials.pop(place)
 
     def add_partials(self, place: int, sum: Sum) -> None:
-        """Add accumulators to a slot that several workgroups add to."""
+        """Add a warpgroup's accumulators to a slot to which several workgroups add."""
         assert self.added.get(place) != (), "a slot is added to behind its last reader"
         self.added[place] = self.added.get(place, ()) + sum
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from sympy import Symbol
@@ -17,6 +18,7 @@ from coordgraph.control import lowered as elements
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
+from coordgraph.elements import dtype
 from coordgraph.integers import index_symbol
 from tests.codegen.nvptx.hopper_filling import WARPGROUP, bring, compiled, fill
 from tests.codegen.nvptx.hopper_maps import WHOLE_WARPS, Map
@@ -130,8 +132,8 @@ class Role:
                 yield from self.run(node.body)
                 index += self.value(loop.step)
             if op.unroll and not each:
-                # only the first part of a multiplication is modelled; it
-                # represents the others
+                # only the first iteration of an unrolled loop is simulated; it represents the
+                # others
                 return
 
     def _if(self, node: Node) -> Agent:
@@ -149,7 +151,7 @@ class Role:
                 if self.value(condition):
                     yield from self.run(node.body)
 
-    # Barriers
+    # Operations on barriers.
 
     def _barrier(self, node: Node, name: str, rank: int | None = None) -> Barrier:
         memory = self.machine.memory[self.number][self.rank if rank is None else rank]
@@ -205,9 +207,12 @@ class Role:
         """The step of the stage ring at this point of the walk."""
         return self.env[index_symbol("ring.step")]
 
-    # Copies and multiplications
+    # Operations that copy to shared memory, and wgmma.
 
     def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
+        if op.tensor not in ("A", "B"):
+            yield from self._copy_operand(node, op)
+            return
         first, second = (self.place(node, f"{op.tensor}.{axis}") for axis in (0, 1))
         across = second if op.tensor == "B" else first
         assert across < self._extent(op.tensor), "a box outside is asked for"
@@ -221,6 +226,23 @@ class Role:
             barrier = memory.barriers[op.barrier, self.place(node, op.barrier)]
             barrier.change(bytes=-2 * op.box[0] * op.box[1])
         yield lambda: True
+
+    def _copy_operand(self, node: Node, op: ops.CopyBox) -> Agent:
+        """Load a box of an operand of the epilogue, for this workgroup alone."""
+        assert not op.receivers
+        stage, offset = self._stage(node, op.destination)
+        self.own.copy_box(stage, offset, Box((0, offset), self.step))
+        self.machine.operand_steps += 1
+        kind = self.machine.graph.tensor(op.tensor).dtype
+        self._barrier(node, op.barrier).change(bytes=-dtype(kind).bytes * prod(op.box))
+        yield lambda: True
+
+    def do_ApplyFragment(self, node: Node, op: elements.ApplyFragment) -> None:
+        stages = {self._stage(node, m)[0] for t, m in op.read_from.items() if t != m}
+        if stages:
+            self.own.count(f"consumer {self.warpgroup}", self.step)
+        for stage in stages:
+            self.own.read_operand(stage, self.step, self.warpgroup)
 
     def _extent(self, tensor: str) -> int:
         """The number of rows of A or columns of B; in a grouped problem, the end of the
@@ -313,7 +335,7 @@ class Role:
     def do_WaitMultiplies(self, node: Node, op: ops.WaitMultiplies) -> None:
         self.state.wait(op.pending)
 
-    # Partials and D
+    # Operations on partial sums, on flags and on D.
 
     def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)
@@ -352,13 +374,14 @@ class Role:
             return
         self.own.count(f"consumer {self.warpgroup}", self.step)
         first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
-        if begins:  # the first index represents the others
+        if begins:  # the first run of a slot represents its other runs
             own = 0 if self.machine.turns else self.warpgroup
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
     def _add_share(self, node: Node) -> None:
-        """Record that a piece of a share was added; the first access of the piece represents
-        the others.
+        """Record that a piece of a share was added.
+
+        Only the first access of the piece is simulated; it represents its other accesses.
         """
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):
@@ -383,7 +406,7 @@ class Role:
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
         assert op.destination == "partials", "shared memory is filled where groups end"
-        # the first index represents the others
+        # The clear in step 0 of a fix-up represents the clears in its other steps.
         if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:
             self.machine.clear_partials(self.place(node, op.destination))
 
@@ -392,7 +415,7 @@ class Role:
 
     def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
         if self.machine.matrices:
-            self.slots.full.clear()  # boxes outside the matrix, which no TMA store writes
+            self.slots.full.clear()  # drops boxes outside the matrix, which no TMA store writes
         self.slots.commit()
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:

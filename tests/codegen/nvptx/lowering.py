@@ -84,7 +84,7 @@ class Lowered:
         return compile_function(found, arguments)
 
     def each(self, *dims: str) -> Iterator[tuple[int, ...]]:
-        """All combinations of the indices of some dimensions."""
+        """All combinations of the indices of the given dimensions."""
         return product(*(range(self.size(dim)) for dim in dims))
 
 

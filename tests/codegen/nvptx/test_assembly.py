@@ -112,7 +112,7 @@ def check(configuration: Configuration) -> None:
     (use,) = report.functions.values()
     assert use.stack_frame == 0
     assert use.registers is not None
-    # A processor has 65536 registers for a workgroup, and a thread has at most 255.
+    # An SM has 65536 registers for all threads of a workgroup, and a thread has at most 255.
     assert use.registers <= 255
     assert use.registers * program.threads <= 65536
     if budgets := program.lowered.control.of_kind(SetRegisters):

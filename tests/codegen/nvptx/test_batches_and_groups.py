@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from typing import Any
@@ -70,6 +71,7 @@ def program(
             ("batch", "group"),
             (Vectors(8, 8, 2), Vectors(1, 1, 1)),
         ),
+        lambda case: (case[0] in (PERSISTENT, ATOMIC) and case[0], *case[1:]),
     ),
     ids=str,
 )
@@ -93,6 +95,7 @@ HOPPER = (
     cover(
         0,
         product((False, True), (PERSISTENT, LAST, TURNSTILE, ATOMIC), ("batch", "group"), HOPPER),
+        lambda case: (*case[:3], case[3][1]),
     ),
     ids=str,
 )
@@ -164,9 +167,12 @@ def kernel(schedule: Pass, kind: str, target: str, tile: Any = (128, 128, 64)) -
     return made
 
 
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of kernels, which the tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def matrices(count: int, rows: int, columns: int, at: int, stride: int | None = None) -> Any:

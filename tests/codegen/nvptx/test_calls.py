@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,9 +24,12 @@ A_AT, B_AT, C_AT, D_AT = (i << 24 for i in (1, 2, 3, 4))
 TILE = (128, 128, 64)
 
 
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of kernels, which the tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def kernel(
@@ -95,7 +99,7 @@ def test_a_call_like_one_before_is_not_checked_again(
     a, b, c, d = operands()
     for _ in range(3):
         made(a, b, out=d)
-        made(*operands(a=5 << 24, b=6 << 24)[:2], out=d)  # other addresses of the same shapes
+        made(*operands(a=5 << 24, b=6 << 24)[:2], out=d)  # A and B at other addresses
         made(a, b, out=d, alpha=3.0, stream=5)
     assert len(checked) == 1
     made(a, b, c, out=d)
@@ -103,7 +107,7 @@ def test_a_call_like_one_before_is_not_checked_again(
     # C is also the output, so no overlap needs to be checked
     made(a, b, operands(c=D_AT)[2], out=d, beta=1.0)
     made(*operands(m=300)[:2], out=operands(m=300)[3])
-    made(a, b, out=operands(d=D_AT + 4)[3])  # D has another alignment
+    made(a, b, out=operands(d=D_AT + 4)[3])  # D is aligned to 4 bytes only
     assert len(checked) == 5
     assert [x.grid[0] for x in fake_driver.launches[-2:]] == [3 * 4, 2 * 4]
     # one variant serves every D that is aligned to two elements
@@ -185,7 +189,7 @@ def test_the_context_is_switched_only_where_it_must_be(fake_driver: FakeDriver):
     assert len(fake_driver.launches) == 4
 
 
-# TMA
+# Tests of the tensor maps (TMA descriptors) that launches pass.
 
 
 def test_maps_are_made_once_for_an_address(fake_driver: FakeDriver):
@@ -258,7 +262,7 @@ def test_which_code_serves_which_address(fake_driver: FakeDriver, at: dict[str, 
     assert used == [boxes]
 
 
-# Workspaces
+# Tests of the workspaces for partial sums and flags.
 
 
 def work(fake: FakeDriver) -> list[tuple[int, ...]]:
@@ -345,13 +349,13 @@ def test_workgroups_that_need_each_other_are_launched_together(fake_driver: Fake
     assert fake_driver.launches[-1].grid == (133, 1, 1)
 
 
-# Threads
+# Tests of calls by several threads.
 
 
 def test_threads_do_not_mix_their_arguments(fake_driver: FakeDriver):
     made = kernel(target="sm_90a")
     count_arguments(made, fake_driver)
-    made(*operands()[:2], out=operands()[3])  # loads the code
+    made(*operands()[:2], out=operands()[3])  # the first call loads the code
 
     def launch(number: int) -> None:
         a, b, _, d = operands(a=A_AT + 256 * number, b=B_AT + 256 * number, d=D_AT + 256 * number)

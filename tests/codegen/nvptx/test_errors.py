@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from codegen.targets.nvptx import driver
 from coordgraph import CodegenError, Gemm, KernelGraph, LaunchError, PassError, VerifyError
 from passes import DataParallel, StreamK
 from passes.lowering import LowerToTensorCores
+from tests.support.sampling import cover
 
 
 def scheduled(tile: tuple[int, int, int] = (64, 64, 32), **options: object) -> KernelGraph:
@@ -28,7 +30,8 @@ def scheduled(tile: tuple[int, int, int] = (64, 64, 32), **options: object) -> K
         ("sm_75", "need sm_80 or later"),
         ("sm_", "no code can be generated for 'sm_'; choose one of: sm_80"),
         ("sm_ninety", "no code can be generated for"),
-        ("sm_80a", "no code can be generated for"),  # LLVM would abort the process
+        # Refused early, because LLVM would abort the process.
+        ("sm_80a", "no code can be generated for"),
         ("gfx942", "unknown target 'gfx942'; choose one of: interpreter, cpu"),
         ("", "unknown target ''"),
         ("SM_80", "unknown target 'SM_80'"),
@@ -62,10 +65,18 @@ def test_tiles(tile: tuple[int, int, int], words: str):
         codegen.compile(scheduled(tile), "sm_80")
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_86"])
+REFUSED_TILES = (
+    (256, 256, 64),
+    (512, 512, 32),
+    (96, 80, 48),
+    (208, 208, 16),
+    (128, 128, 512),
+    (512, 48, 512),
+)
+
+
 @pytest.mark.parametrize(
-    "tile",
-    [(256, 256, 64), (512, 512, 32), (96, 80, 48), (208, 208, 16), (128, 128, 512), (512, 48, 512)],
+    ("architecture", "tile"), cover(0, product(["sm_80", "sm_86"], REFUSED_TILES))
 )
 def test_a_refused_tile_names_one_that_works(architecture: str, tile: tuple[int, int, int]):
     with pytest.raises(CodegenError) as caught:

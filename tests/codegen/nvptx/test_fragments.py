@@ -44,13 +44,11 @@ def isa_accumulator(lane: int, i: int) -> Place:
 
 
 def ldmatrix(register: int, half: int, lane: int, *, trans: bool) -> Place:
-    """The lane whose row address a half of an ldmatrix register comes from, and which of the row's
-    8 elements.
+    """The lane whose address ldmatrix reads a half register from, and the element of that row.
 
     Lanes 8j to 8j + 7 hold the row addresses of matrix j, which fills register j. Lane T receives
-    elements 2·(T % 4) and 2·(T % 4) + 1 of row T
-
-    4; with `trans`, rows and elements change roles.
+    elements 2·(T % 4) and 2·(T % 4) + 1 of row T // 4. With `trans`, rows and elements change
+    roles.
     """
     row, column = lane // 4, 2 * (lane % 4) + half
     if trans:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from typing import Any
@@ -31,7 +32,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import chosen, cover, kinds
+from tests.support.sampling import chosen, cover
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 WHOLE, PERSISTENT = "data-parallel", "data-parallel{persistent=true}"
@@ -74,7 +75,7 @@ def program(
     )
 
 
-# Assembly with ptxas
+# Tests that assemble kernels with ptxas.
 
 
 @needs_ptxas
@@ -83,7 +84,7 @@ def program(
     cover(
         0,
         product((WHOLE, LAST, SCATTER, TWO_TILE), LAYOUTS, (PAIRS, Vectors(1, 1, 1))),
-        lambda case: (*kinds(case[0]), case[2]),
+        lambda case: ("scatter" in case[0], case[2]),
     ),
     ids=str,
 )
@@ -120,10 +121,9 @@ MORE: tuple[tuple[Tile, LowerToHopper, str], ...] = (
 @needs_ptxas
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule", "reads_c"),
-    cover(
-        0,
+    chosen(
+        [(*HOPPER[2], True), (*HOPPER[3], False)],
         [(*case, reads_c) for case in (*HOPPER, *MORE) for reads_c in (False, True)],
-        lambda case: (case[2].partition("{")[0], case[1].consumers, case[3]),
     ),
     ids=str,
 )
@@ -132,12 +132,12 @@ def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, re
     assert_clean(made.assembled()[1])
 
 
-# Lowering
+# Tests of lowered graphs.
 
 
 @pytest.mark.parametrize(
     ("layout", "vectors"),
-    chosen((("nt", PAIRS), ("nn", Vectors(2, 4, 2))), product(LAYOUTS, [PAIRS, Vectors(2, 4, 2)])),
+    chosen((("nt", PAIRS),), product(LAYOUTS, [PAIRS, Vectors(2, 4, 2)])),
     ids=str,
 )
 def test_sm_80_copies_elements_where_groups_part_a_contiguous_axis(layout: str, vectors: Vectors):
@@ -266,9 +266,9 @@ def test_who_waits_for_whose_zeros():
 
 @pytest.mark.parametrize(("rows", "whole"), [(48, False), (64, True)])
 def test_chunks_that_there_are_not_are_not_cleared(rows: int, whole: bool):
-    """Only chunks that exist are zeroed:
+    """Only 16-byte chunks that exist are zeroed.
 
-    two warpgroups clear 256 chunks a pass, and 48 rows of 64 are one and a half passes.
+    Two warpgroups clear 256 chunks in a pass, and 48 rows of 64 elements are one and a half passes.
     """
     made = program(PERSISTENT, (rows, 256, 64), lowering=LowerToHopper(), vectors=WIDE)
     store = r'br i1 (%\S+), label %"A\.tail\.pass\.body\.else\.if"'
@@ -284,9 +284,9 @@ def names(value: Expr | int) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["one", "batch", "rows"])
 def test_other_problems_have_no_tails(kind: str):
-    """Kernels for other problems store no zeros:
+    """Kernels for problems without groups along k store no zeros to shared memory.
 
-    past the end of k TMA reads outside the tensor, which gives zeros.
+    Past the end of k TMA reads outside the tensor, which gives zeros.
     """
     more: dict[str, Any] = {"one": {}, "batch": {"batched": True}, "rows": {"grouped": True}}[kind]
     problem = Gemm("bf16", transpose_b=True, **more).graph((128, 256, 64))
@@ -312,11 +312,11 @@ def test_boxes():
     assert made.ptx.index("griddepcontrol.wait") < made.ptx.index("ld.global")
 
 
-@pytest.mark.parametrize("layout", chosen(("nt", "tn"), LAYOUTS))
+@pytest.mark.parametrize("layout", chosen(("nt",), LAYOUTS))
 def test_which_layouts_the_copy_engine_takes(layout: str):
-    """TMA cannot load a layout in which groups divide the contiguous axis:
+    """TMA cannot load a layout in which groups divide the contiguous axis.
 
-    a box could begin at any element.
+    A box could then begin at any element, but TMA needs addresses aligned to 16 bytes.
     """
     along = {"nn": "A", "nt": "A and B", "tt": "B"}.get(layout)
     made = codegen.compile(graph(LAST, (128, 128, 64), layout), "sm_90a")
@@ -349,12 +349,15 @@ def test_what_the_host_need_not_know():
     assert Facts.from_json(facts.to_json()) == facts
 
 
-# Calls
+# Tests of calls of a kernel on a fake CUDA driver.
 
 
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of kernels, which the tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def kernel(schedule: str, target: str, layout: str = "tn", tile: Tile = (128, 128, 64)) -> Any:

@@ -35,7 +35,7 @@ from tests.codegen.nvptx.configurations import LAYOUTS, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh
 from tests.support.mermaid import render
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import cover
+from tests.support.sampling import chosen, cover
 
 Shape = tuple[int, int, int]
 PREFIX = "small."
@@ -155,7 +155,7 @@ def test_stages_begin_where_they_do_for_the_largest_tile(step: Pass, large: Shap
             assert place == stage * room + inside - 1
 
 
-# Staging slots of D
+# Tests of the staging slots of D in shared memory.
 
 SLOTS = (
     boxed((128, 256, 64), schedule=HeterogeneousTiles(small_m=64, small_n=64)),
@@ -245,7 +245,7 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
 
 
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("step", [MMA, WGMMA, TURNS], ids=str)
+@pytest.mark.parametrize("step", chosen((MMA, WGMMA), (MMA, WGMMA, TURNS)), ids=str)
 def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHopper):
     """In a batch, a TMA box of either shape lies in one matrix."""
     instructions = "wgmma" if isinstance(step, LowerToHopper) else "mma.sync"
@@ -256,7 +256,7 @@ def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHop
     assert_clean(program.assembled()[1])
 
 
-# Refusals
+# Tests of graphs that the lowering refuses.
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_what_is_refused(step: Pass, large: Shape, small: Shape, why: str):
         step(graph)
 
 
-# Launch data
+# Tests of the data that a launch needs: tensor maps and shared memory.
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -42,6 +43,7 @@ from tests.codegen.nvptx.configurations import (
 )
 from tests.codegen.nvptx.hopper import lowered
 from tests.support.mermaid import render
+from tests.support.sampling import cover
 
 SHAPES = [
     *(boxed(*shape) for shape in (*HOPPER_SHAPES, *LARGE_SHAPES)),
@@ -255,13 +257,16 @@ def test_what_it_refuses(reason: str):
     assert str(caught.value).startswith(f"{step} refuses: ")
 
 
-@pytest.mark.parametrize("shape", [*HOPPER_SHAPES, *LARGE_SHAPES], ids=str)
-def test_it_refuses_nothing_else(shape: tuple[tuple[int, int, int], tuple[int, int, int]]):
+@pytest.mark.parametrize(
+    ("shape", "layout"), cover(0, product([*HOPPER_SHAPES, *LARGE_SHAPES], LAYOUTS)), ids=str
+)
+def test_it_refuses_nothing_else(
+    shape: tuple[tuple[int, int, int], tuple[int, int, int]], layout: str
+):
     """These shapes are refused only if D is 32-bit, and only for too many registers."""
-    for layout in LAYOUTS:
-        assert boxed(*shape, layout).program.why_not() is None
-        why = boxed(*shape, layout, types=("bf16", "f32")).program.why_not()
-        assert why is None or "accumulator registers in each thread of its warpgroups" in why
+    assert boxed(*shape, layout).program.why_not() is None
+    why = boxed(*shape, layout, types=("bf16", "f32")).program.why_not()
+    assert why is None or "accumulator registers in each thread of its warpgroups" in why
 
 
 def test_swapping_makes_narrow_tiles_fit():

@@ -32,20 +32,17 @@ from tests.gpu.hopper import (
     two_shape_cases,
 )
 from tests.gpu.kernels import Spec
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, kinds
 
 SWEPT = (*SWEEP, *TURNS, *SCATTER)
 EVERY = (*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES)
 
 
 def traits(spec: Spec) -> tuple[object, ...]:
-    """The values of a kernel that quick tests must cover:
-
-    all options but the tile, and some pairs.
-    """
+    """Values that some quick test must have: a kernel's options but the tile, and some pairs."""
     cluster = tuple(extent > 1 for extent in spec.cluster or ())
     types = (spec.dtype, spec.out_dtype)
-    return (*words(spec.schedule), spec.layout, types, (spec.consumers, cluster))
+    return (*kinds(spec.schedule), spec.layout, types, (spec.consumers, cluster))
 
 
 @cache

@@ -166,9 +166,9 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
 
 @every_lowering
 def test_groups_alone_have_two_ways(name: str):
-    """Only groups need row-by-row stores:
+    """Only kernels for groups of rows have row-by-row stores.
 
-    other matrices end where the tensor ends, and TMA clips boxes there.
+    Other matrices end where the tensor ends, and TMA clips boxes there.
     """
     tile, lowering = LOWERINGS[name]
     for gemm in (Gemm("bf16"), Gemm("f16", batched=True), Gemm("bf16", m=1000, n=264, k=512)):

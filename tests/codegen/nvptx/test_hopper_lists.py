@@ -1,6 +1,7 @@
-"""Lists of products on Hopper:
+"""Lists of products on Hopper.
 
-a tensor map for each matrix, and boxes that end where the matrix ends.
+Each matrix has a tensor map, and TMA boxes end where the matrix ends.
+
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ SLOTS = "partial.slot"
 def places(
     this: Lowered, node: Node, dim: str, ranks: int, turn: int = 0, **more: Array | int
 ) -> Array:
-    """The index that every access of a thread uses, by rank, thread and register number.
+    """The index of the element that each register accesses, by rank, thread and register number.
 
     `turn` selects one of the ping-pong warpgroups.
     """
@@ -104,10 +104,10 @@ def owners(this: Lowered) -> int:
 
 
 def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
-    """The steps, and accesses of each, that the operations stand for: one in a loop, one for a
-    shorter step.
+    """The steps of a fix-up, as (range of steps, vector accesses of each).
 
-    `copies` says how many runs come in one step.
+    All full steps are one entry; a shorter last step, if any, is another. Also checks that the
+    operations `copies` copy that many elements in a step.
     """
     total, most = this.size("piece.vector"), this.size("fixup.place")
     assert this.size("fixup.step") == -(-total // most), "as few steps as there are"

@@ -71,7 +71,7 @@ def owned(this: Lowered, rank: Array, thread: Array, register: Array) -> Array:
 def adders(this: Lowered) -> range:
     """The ranks of the workgroups that hold the sum over k.
 
-    These are all of a cluster, or only the first if the cluster divides k.
+    All workgroups of a cluster hold such a sum, or only the first one if the cluster divides k.
     """
     return range(1 if this.configuration.cluster[2] > 1 else this.ranks)
 
@@ -162,9 +162,9 @@ def boxes(this: Lowered) -> list[tuple[int, int]]:
 
 
 def drains(this: Lowered) -> bool:
-    """True if a tile waits for all stores of the tile before it:
+    """True if a tile waits for all stores of the tile before it.
 
-    the slots do not divide its boxes.
+    This is so if the number of boxes of a tile is no multiple of the number of slots.
     """
     return len(boxes(this)) % this.size("store.slot") > 0
 

@@ -177,9 +177,9 @@ def test_work_items_are_those_of_one_count():
 
 
 def test_what_is_lowered(golden: Golden):
-    """The lowered text:
+    """In the lowered text, the main loops of the two warpgroups follow one another.
 
-    main loops follow one another; a warpgroup skips the steps of the other one, but counts them.
+    A warpgroup skips the steps of the other warpgroup, but counts them.
     """
     text = lowered("data-parallel{persistent=true}").text()
     start, end = (text.index(f"Scope name={name}") for name in ("consumers", "producer"))

@@ -1,7 +1,4 @@
-"""Which instructions a kernel multiplies by:
-
-every output names them, and callers can require them.
-"""
+"""The instructions that multiply in a kernel: outputs name them, and callers can require them."""
 
 from __future__ import annotations
 

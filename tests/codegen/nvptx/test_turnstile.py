@@ -1,6 +1,7 @@
-"""Kernels with turnstile reduction, where pieces add to one accumulator in order:
+"""Kernels with turnstile reduction, where pieces are added to one slot in order.
 
-no spill, flags count turns.
+No kernel spills registers, and flags count the pieces that were added.
+
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ PEERS = (
 
 
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("configuration", chosen(KERNELS[2:5], [*KERNELS, *PEERS]), ids=str)
+@pytest.mark.parametrize("configuration", chosen(KERNELS[2:4], [*KERNELS, *PEERS]), ids=str)
 def test_it_is_assembled(configuration: Configuration):
     check(configuration)
 
 
-@pytest.mark.parametrize("configuration", chosen(KERNELS[2:5], KERNELS), ids=str)
+@pytest.mark.parametrize("configuration", chosen(KERNELS[2:4], KERNELS), ids=str)
 def test_flags_count_turns(configuration: Configuration):
     """One operation waits, with acquire order, until the flag has a number; one sets the
     flag with release order.
@@ -63,7 +64,7 @@ def test_flags_count_turns(configuration: Configuration):
     assert re.findall(r"st\.relaxed\.gpu\.global\.u32 \[%rd\d+\], 0;", text)
 
 
-@pytest.mark.parametrize("configuration", KERNELS, ids=str)
+@pytest.mark.parametrize("configuration", chosen((*KERNELS[2:4], KERNELS[9]), KERNELS), ids=str)
 def test_the_grid_needs_no_residency_where_the_last_piece_owns(configuration: Configuration):
     (schedule,) = configuration.schedule
     assert isinstance(schedule, StreamK | SplitK | HybridStreamK | TwoTileStreamK)

@@ -60,7 +60,7 @@ def test_code_is_made_with_little_work(schedule: Pass, counted: Counter[str]):
 
 def test_from_graph_to_ptx_in_less_than_three_seconds():
     best = float("inf")
-    for _ in range(3):  # another process may use the processor during one try
+    for _ in range(3):  # tries again, since other processes may slow down one try
         graph = Gemm().graph(TILE)
         start = time.perf_counter()
         assert CudaProgram(StreamK(owner="last")(graph), "sm_90a").ptx
@@ -72,10 +72,7 @@ def test_from_graph_to_ptx_in_less_than_three_seconds():
 
 @pytest.mark.parametrize("schedule", STREAMED, ids=str)
 def test_no_guard_asks_whether_there_are_tiles_left(schedule: Pass):
-    """No generated guard tests whether tiles are left:
-
-    a segment is proved to lie in the tile space.
-    """
+    """No generated guard tests whether tiles are left, since segments provably lie in the tiles."""
     kernel = codegen.compile(schedule(Gemm().graph((128, 128, 32))), "sm_80")
     guards = [x.guard for x in kernel.index_expressions]
     assert any("< m" in guard for guard in guards)

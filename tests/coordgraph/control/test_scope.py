@@ -55,6 +55,6 @@ def test_what_never_changes_is_not_set_again():
     _, inside = here.enter_set(SetCoordinate("begin", 12 * workgroup))
     with pytest.raises(VerifyError, match="'begin' already has a value here"):
         inside.enter_set(SetCoordinate("begin", workgroup + 1))
-    # The body of another operation.
+    # `beside` is the scope in the body of another `SetCoordinate`.
     _, beside = here.enter_set(SetCoordinate("begin", workgroup + 1))
     assert beside.ranges.prove_less(here.coordinates.symbol("begin"), Integer(COUNT + 1))

@@ -152,7 +152,7 @@ def test_the_number_of_segments_is_needed_to_find_one():
         graph.reverse(["all"], ["k"])
 
 
-# Indices of which some are known
+# Tests of `reverse` where some of the upstream indices are known.
 
 
 @few
@@ -183,9 +183,9 @@ def test_a_segment_known_as_an_expression():
 
 @dataclass(frozen=True)
 class Found(Edge):
-    """`Found(I, J; O)`:
+    """`Found(I, J; O)`: `i = o mod |I|` and `j = 2·i`.
 
-    `i = o mod |I|` and `j = 2·i`; if |I| is unknown, `i = o` and `j = o + 1`.
+    If |I| is unknown, `i = o` and `j = o + 1`.
     """
 
     arity = (2, 1)

@@ -134,7 +134,7 @@ def test_the_other_law_is_checked_too():
 def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
     """Formulas simplified with symbols agree with formulas of numbers, in both directions."""
 
-    @settings(max_examples=15)
+    @settings(max_examples=10)
     @given(STRATEGIES[name]())
     def law(case: Case):
         edge, trial, graph = case[0], trial_of(case), graph_of(case)

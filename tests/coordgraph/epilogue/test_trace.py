@@ -35,7 +35,7 @@ def test_a_function_becomes_steps():
 def test_the_same_step_is_recorded_once_and_a_dead_one_not_at_all():
     @ep.epilogue(bias="n")
     def twice(acc: Any, bias: Any) -> Any:
-        ep.exp(acc)  # a value that nothing uses
+        ep.exp(acc)  # no result uses this value, so its step is not recorded
         return ep.relu(acc + bias) * (acc + bias)
 
     assert [step.operation for step in twice.steps] == ["add", "relu", "mul"]

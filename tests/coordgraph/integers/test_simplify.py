@@ -89,7 +89,7 @@ def parse(text: str) -> Expr:
         ("3*TK*(x // TK) + 3*(x % TK) + y", "3*x + y"),
         ("(10*x + y) // 8 * 8 + (10*x + y) % 8", "10*x + y"),
         ("TK*TN*(x // TK // TN) + TK*(x // TK % TN) + x % TK", "x"),
-        # min, max, select, conditions, xor
+        # Rules for min, max, select, conditions and xor.
         ("min(lane, 31)", "lane"),
         ("max(lane, 31)", "31"),
         ("min(m*TN + n, TM*TN - 1)", "TN*m + n"),
@@ -99,7 +99,7 @@ def parse(text: str) -> Expr:
         ("select(lane < 31, x, y)", "select(lane < 31, x, y)"),
         ("lane % 64 ^ (x - x % 1 - x)", "lane"),
         ("x // 8 ^ y*0", "x // 8"),
-        # Not simplified
+        # Expressions that only get their canonical order of terms.
         ("TK*(x + y)*(m + n) + 1", "TK*(m + n)*(x + y) + 1"),
         ("(x*(y + 1) + 3) % TK", "(x*(y + 1) + 3) % TK"),
     ],
@@ -116,7 +116,7 @@ def test_rules(before: str, after: str) -> None:
         ("(share*wg + t + k + 2*TK) // TK", "(share*wg + t) // TK + 2"),
         ("(share*wg + t + k) // TK // TN", "(share*wg + t) // (TK*TN)"),
         ("(share*wg + t + k) // TK % TN", "(share*wg + t) // TK % TN"),
-        # Another sum: nothing is known about its carry.
+        # Nothing is known about the carry of a sum without t.
         ("(share*wg + k) % TK", "(share*wg + k) % TK"),
     ],
 )

@@ -44,7 +44,8 @@ def test_entries_rise_by_the_least_step():
     assert KNOWN.interval(load(T, G + 3) - load(T, G + 1))[0] == 2 * STEP
     assert KNOWN.prove_less(load(T, G), load(T, G + 1))
     assert KNOWN.interval(load(T, Integer(2)))[0] == 2 * STEP
-    assert KNOWN.interval(load(T, Integer(5000)))[0] == 0  # a step this long is not proved
+    # No lower bound is proved for so large an index.
+    assert KNOWN.interval(load(T, Integer(5000)))[0] == 0
 
 
 def test_entries_before_the_first_are_none():
@@ -131,7 +132,8 @@ def test_a_name_says_nothing_before_it_was_found():
     assert not KNOWN.prove_nonnegative(INSIDE)
     assert not KNOWN.with_value(G, INLINE).prove_nonnegative(INSIDE)
     assert located().prove_nonnegative(INSIDE)
-    # Not proved for another symbol, for another table, or if the first entry may be above 0.
+    # The difference is not proved to be non-negative for another symbol, for another table, or if
+    # the first entry may be above 0.
     assert not located().prove_nonnegative(X - P * load(T, H))
     both = KNOWN.with_table(U, M, from_zero=True)
     assert not located(both).prove_nonnegative(X - P * load(U, G))

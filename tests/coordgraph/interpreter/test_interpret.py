@@ -252,7 +252,7 @@ def test_product_of_what_was_not_loaded():
 
 
 def test_every_point_is_an_interruption():
-    """The scheduler chooses at every event of two workgroups that share a tile."""
+    """At every event of two workgroups that share a tile, the scheduler chooses who runs next."""
 
     class Watching(InOrder):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`CheckedCall`: a call whose arguments were checked, which can be launched on other addresses."""
+"""`CheckedCall`: a checked call of a kernel, which can be launched again on other addresses."""
 
 from __future__ import annotations
 
@@ -20,20 +20,28 @@ from coordgraph.tensors import Role, Tensor, dtype
 __all__ = ["CheckedCall", "Depthless", "Idle", "Launches", "Loaded", "Pointers", "other_operands"]
 
 ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
-"""The first tensors in the list of a call's pointers, in this order; other operands follow."""
+"""The tensors at the start of the list of a call's pointers, in order; other operands follow."""
+NUMBER = len(ARGUMENTS)
+"""Number of tensors in `ARGUMENTS`."""
 Pointers = tuple[int, ...]
-"""Device addresses of a call's tensors: those of `ARGUMENTS`, then of `other_operands`."""
+"""Device addresses of a call's tensors: those of `ARGUMENTS`, then those of `other_operands`."""
 MOST_OWNERS = 64
-"""For how many streams and graph captures a checked call remembers the workspace addresses."""
+"""For how many streams and graph captures a checked call keeps the workspace addresses."""
 
 
 def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """Names of the epilogue's operands in memory, without C, in the order of a call's pointers."""
+    """Names of the epilogue's operand tensors other than C, in the order of a call's pointers."""
     return tuple(t.name for t in tensors if t.role.finishes and t.name not in ARGUMENTS)
 
 
 class Loaded:
-    """A program loaded on a device: its function and its facts. The device must be current."""
+    """A program that is loaded on a GPU: its function, and the facts that its launches need.
+
+    Args:
+        facts: the facts about the program.
+        code: the program's PTX.
+        where: the GPU, which must be current.
+    """
 
     def __init__(self, facts: Facts, code: bytes, where: Device) -> None:
         self.facts = facts
@@ -53,10 +61,11 @@ class Loaded:
 
         Args:
             given: the parameters that follow from the call's arguments, by name.
-            workgroups: how many workgroups to launch; None for as many as are resident at once.
+            workgroups: how many workgroups to launch; None for as many as can be resident at once.
 
         Raises:
-            LaunchError: a value is out of bounds, or the launch could not make progress.
+            LaunchError: a value is out of bounds, or the launch would deadlock, because it has more
+                workgroups that wait for each other than can be resident at once.
         """
         parameters, function = self.facts.parameters, self.function
         if any(p.name == "workgroups" for p in parameters.given):
@@ -85,9 +94,9 @@ class CheckedCall:
     table, and returns it afterwards.
 
     Args:
-        loaded: the kernel, loaded on the device.
-        values: the value of every parameter of the kernel.
-        workspaces: the buffers of the device for partial tiles and flags.
+        loaded: the program, loaded on the GPU.
+        values: the value of every parameter of the kernel, by name.
+        workspaces: the kernel's buffers on the GPU for partial sums and flags.
     """
 
     def __init__(self, loaded: Loaded, values: Mapping[str, int], workspaces: Workspaces) -> None:
@@ -103,17 +112,18 @@ class CheckedCall:
         others = other_operands(facts.tensors)
         order = [*ARGUMENTS, *others]
         self._places: list[tuple[int, int, int]] = []
-        """For each tensor argument: its index among the kernel's arguments, the index of the call's
-        pointer, and an offset in bytes to that pointer."""
+        """For each tensor argument: (its index among the kernel's arguments, the index of its
+        pointer in the list of the call's pointers, an offset in bytes to be added to the pointer).
+        """
         self._work: list[tuple[int, str, int, bool]] = []
-        """For each workspace buffer: its index among the kernel's arguments, its name, its size in
-        bytes, and whether it must be zeroed."""
+        """For each workspace buffer: (its index among the kernel's arguments, its name, its size in
+        bytes, whether it must be zeroed)."""
         self._buffers = LRUCache[Hashable, list[tuple[int, int]]](MOST_OWNERS)
         self._maps: list[tuple[int, int, TensorMaps]] = []
         self.bytes = [0] * len(order)
-        """Size in bytes of each tensor of a call, in the order of its pointers."""
+        """The size in bytes of each tensor of a call, in the order of the call's pointers."""
         self.shape: tuple[int, ...] = ()
-        """Shape of D."""
+        """The shape of D in elements."""
         for place, tensor in enumerate(facts.tensors):
             size = dtype(tensor.dtype).bytes * int(evaluate(tensor.elements, values))
             if tensor.role.workspace:
@@ -133,20 +143,24 @@ class CheckedCall:
             (tensor,) = (t for t in facts.tensors if t.name == name)
             shape, strides = facts.shape(tensor, values), facts.strides(tensor, values)
             if len(shape) < len(box):
-                # The kernel replaces the address and extents of this map for each matrix of a list.
+                # The map is a template: the kernel replaces its address and extents for each matrix
+                # of a list of products.
                 shape, strides = (1, row_step(tensor.dtype)), None
             maps = TensorMaps(shape, tensor.dtype, box, strides)
-            self._maps.append((number, ARGUMENTS.index(name), maps))
+            self._maps.append((number, order.index(name), maps))
         self._tensors = len(facts.tensors)
+        self._others, self._sizes = len(order) > NUMBER, tuple(self.bytes[:NUMBER])
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether D may share memory with another tensor; C may be exactly D."""
-        a, b, c, d, offsets, *others = pointers
-        of_a, of_b, of_c, of_d, of_offsets, *of_others = self.bytes
-        end = d + of_d
-        for place, size in zip(others, of_others, strict=True):
-            if place and place < end and d < place + size:
+        """Whether D may share memory with another tensor; C with the address of D is allowed."""
+        if self._others:
+            end = pointers[3] + self.bytes[3]
+            others = zip(pointers[NUMBER:], self.bytes[NUMBER:], strict=True)
+            if any(at and at < end and pointers[3] < at + size for at, size in others):
                 return True
+        a, b, c, d, offsets = pointers[:NUMBER]
+        of_a, of_b, of_c, of_d, of_offsets = self._sizes
+        end = d + of_d
         return (
             (offsets < end and d < offsets + of_offsets)
             or (a < end and d < a + of_a)
@@ -155,12 +169,12 @@ class CheckedCall:
         )
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
-        """Launch on tensors at these addresses: A, B, C (or 0), D, offsets (or 0), operands.
+        """Launch the kernel on tensors at the addresses `pointers`.
 
         Args:
             pointers: device addresses of `ARGUMENTS`, then of `other_operands`; 0 for an operand
                 that the call leaves out.
-            scalars: the scalar operands of the epilogue, in the order of its parameters.
+            scalars: the scalar operands of the epilogue, in the order of the epilogue's parameters.
             stream: the driver's handle of the stream.
         """
         try:
@@ -178,7 +192,7 @@ class CheckedCall:
         self._tables.append(table)
 
     def _table(self) -> ArgumentTable:
-        """A new argument table, for a launch that finds none free."""
+        """A new argument table, for a launch while other launches use all existing tables."""
         return ArgumentTable(
             self._tensors,
             len(self._maps),
@@ -204,13 +218,13 @@ class CheckedCall:
                 places[place] = pointer
         for number, source, maps in self._maps:
             table.set_map(number, maps.get(pointers[source]))
-        for slot, value in zip(table.scalars, scalars, strict=True):
+        for slot, value in zip(table.scalars, scalars):  # noqa: B905 - strict takes host time
             slot.value = value
         table.set_stream(stream)
         self.function(table.config, table.address)
 
     def _workspace(self, owner: Hashable) -> list[tuple[int, int]]:
-        """Argument index and address of each workspace buffer; the buffers stay with the owner."""
+        """(argument index, address) of each workspace buffer of `owner`, a stream or capture."""
         found = [
             (place, self.workspaces.get(owner, name, size, zeroed=zeroed))
             for place, name, size, zeroed in self._work
@@ -219,24 +233,31 @@ class CheckedCall:
 
 
 class Idle:
-    """A call that launches nothing, because no element of D is written. `shape` is D's shape."""
+    """A checked call that launches nothing, because D has no elements to write.
+
+    Args:
+        shape: the shape of D.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """False: nothing is written."""
+        """False, since the call writes no memory."""
         return False
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
-        """Leave D as it is."""
+        """Launch nothing, which leaves D unchanged."""
 
 
 class Depthless:
-    """A call with k = 0: it launches `plan`, which has k > 0, with A and B that are all zeros.
+    """A checked call with k = 0, which launches a call with k > 0 on A and B that are all zeros.
 
-    `zeros` is the address of these zeros. If `alpha_first`, the first scalar is alpha, and 0 is
-    passed for it, so that an infinite alpha does not make NaN of the empty sum.
+    Args:
+        plan: the checked call with k > 0.
+        zeros: the address of the zeros.
+        alpha_first: whether the first scalar is alpha. If so, alpha is passed as 0, because an
+            infinite alpha times the empty sum would be NaN.
     """
 
     def __init__(self, plan: CheckedCall, zeros: int, alpha_first: bool) -> None:
@@ -244,15 +265,15 @@ class Depthless:
         self.alpha_first = alpha_first
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether D may share memory with another tensor; A and B are empty, so they cannot."""
+        """Whether D may share memory with another tensor than A and B, which are empty."""
         return self.plan.overlaps((self.zeros, self.zeros, *pointers[2:]))
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
-        """Compute D as the epilogue of sums that are 0."""
+        """Launch the kernel, which computes D as the epilogue of sums that are 0."""
         if self.alpha_first:
             scalars = (0, *scalars[1:])
         self.plan.launch((self.zeros, self.zeros, *pointers[2:]), scalars, stream)
 
 
 Launches = CheckedCall | Idle | Depthless
-"""The kinds of checked calls that are kept, to launch calls with the same key again."""
+"""The kinds of checked calls that a kernel keeps, for later calls with the same key."""

@@ -1,10 +1,10 @@
-"""Workspaces: partial tiles and flags, one set for each stream.
+"""Workspaces in GPU memory: buffers for partial sums and flags, one set for each stream.
 
-Flags, and partial sums for atomic additions, are zeroed once; every kernel leaves them zero. Two
-streams never share a workspace. Nor do a stream and a CUDA graph captured on it, since the graph
-may be replayed on any stream: each capture gets a workspace of its own, which is freed with the
-kernel. The per-thread default stream is one handle for a stream of each thread, so workspaces of
-that stream are kept by thread.
+Flags, and partial sums for atomic additions, are zeroed once; every launch leaves them zero. Two
+streams never share a workspace. A stream and a CUDA graph captured on it do not share one either,
+since the graph may be replayed on any stream: each capture gets a workspace of its own, which is
+freed with the kernel. The handle of the per-thread default stream means another stream in every
+thread, so its workspaces are kept for each thread.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from codegen.targets.nvptx.driver import (
 __all__ = ["Workspaces"]
 
 PER_THREAD_STREAM = 2
-"""The driver's CU_STREAM_PER_THREAD."""
+"""The handle of the per-thread default stream: the driver's CU_STREAM_PER_THREAD."""
 
 
 class _Thread(threading.local):
-    """A key for each thread; unlike a thread's identifier, it is never reused."""
+    """A key for each thread, which is never reused, unlike a thread's identifier."""
 
     def __init__(self) -> None:
         self.token = object()
@@ -60,7 +60,10 @@ class Workspaces:
         self._is_capturing = bindings().cuStreamIsCapturing
 
     def owner(self, stream: int) -> Hashable:
-        """The key of a launch's workspace: the stream, and the graph capture on it, if any."""
+        """The key of a launch's workspace: the stream, and the graph capture on it if there is one.
+
+        For the per-thread default stream, the key also has the thread.
+        """
         status, capturing = self._is_capturing(stream)
         if status:
             check("cuStreamIsCapturing", status)
@@ -70,11 +73,11 @@ class Workspaces:
         return (stream, _thread.token) if stream == PER_THREAD_STREAM else stream
 
     def get(self, owner: Hashable, name: str, size: int, *, zeroed: bool) -> int:
-        """The address of a buffer of at least `size` bytes that only this owner uses.
+        """The address of a buffer of at least `size` bytes that only `owner` uses.
 
         Args:
-            owner: the key from `owner`.
-            name: the workspace tensor.
+            owner: the stream or graph capture, as `Workspaces.owner` returns it.
+            name: the name of the workspace tensor.
             size: bytes that the launch needs.
             zeroed: whether a new buffer is zeroed.
         """
@@ -85,7 +88,7 @@ class Workspaces:
             return self._grow((owner, name), size, zeroed)
 
     def _grow(self, key: tuple[Hashable, str], size: int, zeroed: bool) -> int:
-        """Replace the buffer of a key by one of at least `size` bytes, and return its address."""
+        """Replace the buffer of `key` by one of at least `size` bytes, and return the address."""
         before = self._buffers.get(key)
         if before is not None:
             if before.size >= size:  # another thread has replaced it meanwhile
@@ -96,7 +99,7 @@ class Workspaces:
         return made.pointer
 
     def _allocate(self, size: int, zeroed: bool) -> _Buffer:
-        """Allocate a buffer, in the relaxed capture mode: a stream may be capturing a graph."""
+        """Allocate a buffer, which is possible even while a stream captures a graph."""
         with allow_while_capturing():
             pointer = int(cuda("cuMemAlloc", max(size, 16)))
             if zeroed:
@@ -107,7 +110,7 @@ class Workspaces:
         return _Buffer(pointer, size)
 
     def close(self) -> None:
-        """Free all buffers; cuMemFree waits for kernels that use them."""
+        """Free all buffers; cuMemFree waits for launches that use them."""
         for buffer in (*self._buffers.values(), *self._retired):
             cuda("cuMemFree", buffer.pointer)
         self._buffers.clear()

@@ -10,12 +10,12 @@ from coordgraph import CodegenError
 __all__ = ["Function", "Spilled"]
 
 LARGEST_PORTABLE_CLUSTER = 8
-"""Largest number of CTAs in a cluster on every device (CUDA Programming Guide, "Thread Block
+"""The most CTAs in a cluster that every device supports (CUDA Programming Guide, "Thread Block
 Clusters"); larger clusters need the function attribute NON_PORTABLE_CLUSTER_SIZE_ALLOWED."""
 
 
 class Spilled(CodegenError):
-    """The driver spilled registers of a kernel to local memory, which would make it slow."""
+    """The CUDA driver spilled a kernel's registers to local memory, which makes the kernel slow."""
 
 
 class Function:
@@ -27,14 +27,14 @@ class Function:
         name: the kernel's name in the code.
         threads: threads of a CTA.
         shared_bytes: dynamic shared memory of a CTA, in bytes.
-        cluster: CTAs in one workgroup of the schedule, which is a cluster.
+        cluster: CTAs in one workgroup of the schedule, which is a cluster; 1 without clusters.
         together: whether all workgroups of a launch must be resident at once.
-        overlaps: whether the code itself waits for earlier launches, so that it may start before
+        overlaps: whether the kernel itself waits for earlier launches, so that it may start before
             they end (programmatic dependent launch).
 
     Raises:
         CodegenError: the driver refuses the code.
-        Spilled: registers were spilled to memory.
+        Spilled: the driver spilled registers to local memory.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class Function:
         self.resident = self._resident()
 
     def close(self) -> None:
-        """Unload the code; no launch of it may be running."""
+        """Unload the kernel's code; no launch of the kernel may be running."""
         cuda("cuModuleUnload", self.module)
 
     def _attribute(self, name: str) -> int:
-        """The function attribute CU_FUNC_ATTRIBUTE_<name>."""
+        """The value of the function attribute CU_FUNC_ATTRIBUTE_<name>."""
         kinds = bindings().CUfunction_attribute
         which = getattr(kinds, f"CU_FUNC_ATTRIBUTE_{name}")
         return int(cuda("cuFuncGetAttribute", which, self.handle))
 
     def _set(self, name: str, value: int) -> None:
-        """Set the function attribute CU_FUNC_ATTRIBUTE_<name>."""
+        """Set the function attribute CU_FUNC_ATTRIBUTE_<name> to `value`."""
         kinds = bindings().CUfunction_attribute
         cuda("cuFuncSetAttribute", self.handle, getattr(kinds, f"CU_FUNC_ATTRIBUTE_{name}"), value)
 
     def _resident(self) -> int:
-        """How many workgroups of the schedule (clusters, if it has any) are resident at once."""
+        """How many workgroups of the schedule (CTAs or clusters) can be resident at once."""
         if self.cluster == 1:
             per_processor = cuda(
                 "cuOccupancyMaxActiveBlocksPerMultiprocessor",
@@ -99,7 +99,7 @@ class Function:
         return int(cuda("cuOccupancyMaxActiveClusters", self.handle, self.config(1)))
 
     def config(self, grid: int) -> Any:
-        """The driver's `CUlaunchConfig` of `grid` workgroups of the schedule, without a stream."""
+        """A `CUlaunchConfig` for `grid` workgroups of the schedule; its stream is not set."""
         made = bindings().CUlaunchConfig()
         made.gridDimX, made.gridDimY, made.gridDimZ = grid * self.cluster, 1, 1
         made.blockDimX, made.blockDimY, made.blockDimZ = self.threads, 1, 1
@@ -109,7 +109,7 @@ class Function:
         return made
 
     def _attributes(self) -> list[Any]:
-        """The `CUlaunchAttribute`s: cluster size, cooperative or programmatic dependent launch."""
+        """The launch attributes: cluster size, cooperative or programmatic dependent launch."""
         found: list[Any] = []
         if self.cluster > 1:
             found.append(cluster := _attribute("CLUSTER_DIMENSION"))
@@ -124,14 +124,19 @@ class Function:
         return found
 
     def __call__(self, config: Any, arguments: int) -> None:
-        """Launch with a `CUlaunchConfig`; `arguments` is the address of the kernel parameters."""
+        """Launch the kernel.
+
+        Args:
+            config: the `CUlaunchConfig` of the launch.
+            arguments: the address of an array with the address of each kernel argument.
+        """
         (status,) = self._launch(config, self.handle, arguments, 0)
         if status:
             check("cuLaunchKernelEx", status)
 
 
 def _attribute(name: str) -> Any:
-    """A `CUlaunchAttribute` with an id; the caller sets its value."""
+    """A new `CUlaunchAttribute` of the id CU_LAUNCH_ATTRIBUTE_<name>; the caller sets its value."""
     driver = bindings()
     made = driver.CUlaunchAttribute()
     made.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")

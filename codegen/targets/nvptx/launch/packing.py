@@ -1,4 +1,4 @@
-"""Kernel arguments in the driver's form: an array with the address of each argument."""
+"""Kernel arguments in the form that the CUDA driver needs: an array of each argument's address."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["ArgumentTable"]
 
 
 class ArgumentTable:
-    """The arguments of a launch: pointers, tensor maps, scalars, integers; reused by the next.
+    """The arguments of a launch (pointers, tensor maps, scalars, integers), for repeated use.
 
-    The memory is laid out once. Before each launch the caller sets `pointers`, `scalars`, the
-    tensor maps and the stream.
+    The memory of the table is laid out once. Before each launch the caller sets `pointers`,
+    `scalars`, the tensor maps and the stream.
 
     Args:
         tensors: number of tensor arguments.
         maps: number of tensor maps.
         scalars: the type of each scalar operand of the epilogue, such as f32 or i32.
         integers: the integer arguments, which are the same in every launch.
-        config: the `CUlaunchConfig` of the launches that the table is for.
+        config: the `CUlaunchConfig` of these launches.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class ArgumentTable:
         self.config, self._stream = config, -1
         self.pointers = (ctypes.c_uint64 * tensors)()
         self.scalars = tuple(scalar_type(dtype(kind))() for kind in scalars)
-        # Eight bytes for each integer, of 32 or 64 bits: the driver reads the low bytes first,
-        # because all hosts of CUDA are little-endian.
+        # Each integer, of 32 or 64 bits, has 8 bytes. For a 32-bit argument the driver reads the
+        # first 4, which are the low ones, because all hosts of CUDA are little-endian.
         self._integers = (ctypes.c_uint64 * len(integers))(*integers)
         self._maps: list[TensorMap | None] = [None] * maps
         self._first_map = tensors
@@ -53,7 +53,7 @@ class ArgumentTable:
         self.address = ctypes.addressof(self._addresses)
 
     def set_stream(self, stream: int) -> None:
-        """Set the stream of the next launch; nothing is written if it is the one before."""
+        """Set the stream of the next launch; nothing is written if the stream is unchanged."""
         if stream != self._stream:
             self.config.hStream = self._stream = stream
 
@@ -64,6 +64,6 @@ class ArgumentTable:
 
 
 def _each(array: ctypes.Array[ctypes.c_uint64], size: int) -> list[int]:
-    """The address of each element of an array; `size` is the bytes of an element."""
+    """The address of each element of `array`; an element has `size` bytes."""
     first = ctypes.addressof(array)
     return [first + size * i for i in range(len(array))]

@@ -1,9 +1,9 @@
 """Tensor maps (`CUtensorMap`): TMA's description of a tensor, encoded once for each address.
 
 A `CUtensorMap` must lie at a multiple of 64 bytes (CUDA Driver API, "Tensor Map Object
-Management"). cuda-python encodes it inside a Python object, which Python aligns to 16 bytes; that
-has crashed processes (NVIDIA/cuda-python, pull request 1692). So the driver's function is called
-through ctypes here, with memory that is aligned. Maps are kept, so no launch pays for the call.
+Management"). cuda-python encodes a `CUtensorMap` inside a Python object, which Python aligns to 16
+bytes; that has crashed processes (NVIDIA/cuda-python, pull request 1692). So this module calls the
+driver's function through ctypes, with aligned memory. Maps are kept for later launches.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from coordgraph.tensors import dtype
 __all__ = ["MAP_ALIGNMENT", "MAP_BYTES", "TensorMap", "TensorMaps", "encoder"]
 
 MOST_MAPS = 1024
-"""For how many addresses at least the tensor maps of one shape are kept."""
+"""For how many addresses, at least, a `TensorMaps` object keeps the tensor maps."""
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 """Bytes of a `CUtensorMap`, and the alignment of its address in bytes."""
 SWIZZLED = (32, 64, 128)
-"""Bytes of a row of a TMA box for which a swizzle mode exists."""
+"""The row sizes of a TMA box, in bytes, for which TMA has a swizzle mode."""
 UNSIGNED_ONLY = (8, 16)
-"""Bits of integers for which tensor maps have only unsigned types; a copy ignores the sign."""
+"""Widths of integers, in bits, for which tensor maps have only an unsigned type. TMA copies ignore
+the sign, so signed integers use the unsigned type."""
 
 
 def _name(kind: str) -> str:
-    """The suffix of CU_TENSOR_MAP_DATA_TYPE_… for an element type: `BFLOAT16`."""
+    """The suffix of CU_TENSOR_MAP_DATA_TYPE_… for an element type, such as `BFLOAT16` for bf16."""
     found = dtype(kind)
     if not found.is_float and found.bits in UNSIGNED_ONLY:
         return f"UINT{found.bits}"
@@ -40,7 +41,7 @@ def _name(kind: str) -> str:
 
 @cache
 def encoder() -> Callable[..., int]:
-    """The driver's `cuTensorMapEncodeTiled`: takes numbers and addresses, returns a status."""
+    """The driver's function `cuTensorMapEncodeTiled`, called through ctypes; returns a status."""
     library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     address, number = ctypes.c_void_p, ctypes.c_int
     function = library.cuTensorMapEncodeTiled
@@ -54,7 +55,7 @@ def encoder() -> Callable[..., int]:
 
 
 class TensorMap:
-    """A `CUtensorMap`: 128 bytes at `address`, a multiple of 64; freed with this object."""
+    """The memory of a `CUtensorMap`: 128 bytes at `address`, which is a multiple of 64."""
 
     def __init__(self) -> None:
         self._memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
@@ -62,13 +63,15 @@ class TensorMap:
 
 
 class TensorMaps:
-    """Tensor maps of row-major matrices of one shape, by address; elements outside read as 0.
+    """The tensor maps of row-major matrices of one shape, one map for each address of a matrix.
+
+    TMA reads elements outside a matrix as 0.
 
     Args:
-        shape: rows and columns; for a batch, before them the number of matrices.
+        shape: (rows, columns); (matrices, rows, columns) for a batch; (elements,) for a vector.
         kind: the element type.
-        box: extents of the TMA box in elements, contiguous axis first. In shared memory its rows
-            are swizzled if they have 32, 64 or 128 bytes.
+        box: extents of the TMA box in elements, contiguous axis first. TMA swizzles the rows of the
+            box in shared memory if they have 32, 64 or 128 bytes and the tensor is no vector.
         strides: strides of the axes in elements; None for contiguous matrices without gaps.
     """
 
@@ -83,7 +86,7 @@ class TensorMaps:
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
         steps_of = strides or [prod(shape[axis + 1 :]) for axis in range(rank)]
         row_bytes = box[0] * size
-        mode = f"{row_bytes}B" if row_bytes in SWIZZLED else "NONE"
+        mode = f"{row_bytes}B" if row_bytes in SWIZZLED and rank > 1 else "NONE"
         self._arrays = (
             (wide * rank)(*reversed(shape)),
             (wide * (rank - 1))(*(size * step for step in reversed(steps_of[:-1]))),
@@ -102,11 +105,11 @@ class TensorMaps:
         self._known = LRUCache[int, TensorMap](MOST_MAPS)
 
     def get(self, pointer: int) -> TensorMap:
-        """The tensor map of the matrix at an address."""
+        """The tensor map of the matrix at the address `pointer`."""
         return self._known.get(pointer) or self._encode(pointer)
 
     def _encode(self, pointer: int) -> TensorMap:
-        """Encode the tensor map of the matrix at an address by the driver, and keep it."""
+        """Encode the tensor map of the matrix at the address `pointer`, and keep the map."""
         made = TensorMap()
         status = encoder()(made.address, *self._before, pointer, *self._after)
         check("cuTensorMapEncodeTiled", status)

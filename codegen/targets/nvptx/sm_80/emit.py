@@ -31,12 +31,12 @@ __all__ = ["KERNEL_NAME", "CudaWalker"]
 KERNEL_NAME = "gemm"
 """The name of the kernel in the generated code."""
 GLOBAL, SHARED = 1, 3
-"""LLVM's numbers of the address spaces of global and of shared memory."""
+"""LLVM's address-space numbers for global and for shared memory on NVIDIA GPUs."""
 WARP = 32
 WIDEST_COPY = 16
 """Bytes of the widest cp.async."""
 SHARED_ALIGN = 1024
-"""The alignment of tiles in shared memory, in bytes: the period of the 128-byte swizzle."""
+"""The alignment of tiles in shared memory: 1024 bytes, the period of the 128-byte swizzle."""
 MAP_ALIGN = 128
 """The alignment of tensor maps in shared memory, in bytes (PTX ISA, "tensormap.cp_fenceproxy")."""
 TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
@@ -56,7 +56,7 @@ class CudaWalker(TableWalker):
     Args:
         graph: a lowered graph.
         watchdog: whether the kernel traps, instead of hanging, when a wait takes too long.
-        bytes_in_flight: the bytes of operands, or of a partial sum, that a thread loads before it
+        bytes_in_flight: the bytes of operands, or of partial sums, that a thread loads before it
             uses them; more bytes take more registers.
     """
 
@@ -82,7 +82,7 @@ class CudaWalker(TableWalker):
         self.boxes = boxes_of(graph)
 
     def build(self) -> ir.Module:
-        """Build the LLVM module."""
+        """Build the LLVM module of the kernel."""
         module = ir.Module(KERNEL_NAME)
         module.triple = "nvptx64-nvidia-cuda"
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), []), KERNEL_NAME)
@@ -114,7 +114,7 @@ class CudaWalker(TableWalker):
         return module
 
     def _add_argument(self, name: str, kind: ir.Type) -> ir.Argument:
-        """Append an argument to the kernel; some are found only while operations are emitted."""
+        """Append an argument to the kernel; emitting an operation may add further arguments."""
         argument = ir.Argument(self.function, kind, name)
         self.function.args = (*self.function.args, argument)
         self.given[name] = argument
@@ -130,7 +130,7 @@ class CudaWalker(TableWalker):
             module.add_named_metadata("nvvm.annotations", node)
 
     def _body(self, function: ir.Function) -> None:
-        """Emit the body of the kernel: all operations of one thread."""
+        """Emit the body of the kernel: the operations that each thread executes."""
         entry = ir.IRBuilder(function.append_basic_block("entry"))
         self.builder = ir.IRBuilder(function.append_basic_block("start"))
         self.fragments = Fragments(entry)
@@ -169,13 +169,14 @@ class CudaWalker(TableWalker):
         """Hook for subclasses: called before the first operation is emitted."""
 
     def make_instructions(self) -> Instructions:
-        """The emitter of PTX instructions; subclasses return one with more instructions."""
+        """The emitter of PTX instructions; subclasses return an emitter of more instructions."""
         return Instructions(self.builder)
 
     def _magic(self, divisor: Any) -> Any:
-        """The multiplier and shift that replace a division by a launch parameter, or None.
+        """The multiplier and shift that replace a division by `divisor`; None if it is no constant.
 
-        The host computes them; the first use of a divisor adds them to the kernel's arguments.
+        For a divisor that is constant during a launch, the host computes multiplier and shift. The
+        first division by a divisor adds both to the kernel's arguments.
         """
         if not self.arguments.uniform(divisor):
             return None
@@ -189,15 +190,15 @@ class CudaWalker(TableWalker):
         """Hide from LLVM the values that addresses of unrolled loads and stores depend on.
 
         Otherwise LLVM hoists the loop-invariant parts of these addresses out of the loop over
-        tiles, and keeps them in dozens of registers through the accumulation.
+        tiles, and keeps them in dozens of registers during the accumulation.
         """
         read: set[Any] = set()
         for move in node.walk():
             match move.op:
                 case ops.StoreFragment(destination=memory) | ops.AccumulateFragment(source=memory):
                     read |= self._place_symbols(move, memory)
-                case ops.ApplyFragment(sources=memories):
-                    for memory in memories:
+                case ops.ApplyFragment():
+                    for memory in move.op.read_from.values():
                         read |= self._place_symbols(move, memory)
                 case _:
                     pass
@@ -205,26 +206,26 @@ class CudaWalker(TableWalker):
 
     @staticmethod
     def _place_symbols(node: Node, dim: str) -> set[Any]:
-        """The symbols in the index along `dim`, except those that only select a table's entry."""
+        """The symbols in the index along `dim`, except symbols that only select a table's entry."""
         found = node.place(dim)
         parts = (found.values[0], found.guard)
-        # Each table read is replaced by a new symbol. A number would not do: with equal numbers in
-        # place of two reads, a divisor that is their difference would become 0.
+        # Each table read is replaced by a new symbol. Numbers would not do: if two reads became
+        # equal numbers, a divisor that is the difference of the two would become 0.
         loads = {x for part in parts for x in part.atoms(Load)}
         reads = {x: Dummy(integer=True, nonnegative=True) for x in loads}
         return {symbol for part in parts for symbol in part.xreplace(reads).free_symbols}
 
     def _hide(self, symbols: set[Any]) -> None:
-        """Make the values of symbols opaque to LLVM's optimiser, up to the end of this body."""
+        """Make the values of symbols opaque to LLVM's optimiser, until the scope of values ends."""
         for symbol in sorted(symbols & self.values.keys(), key=str):
             value = self.values[symbol]
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
 
-    # Memory
+    # Copies, barriers and flags
 
     def _when(self, guard: Any) -> Any:
-        """A context: code emitted inside it is executed only if the guard is true."""
+        """A context manager: code that is emitted in it is executed only if `guard` is true."""
         if isinstance(guard, bool):
             guard = ir.Constant(I1, int(guard))
         return self.builder.if_then(guard)
@@ -232,13 +233,13 @@ class CudaWalker(TableWalker):
     def emit_CopyElements(self, node: Node, op: ops.CopyElements) -> None:
         with self._scoped():
             if self.narrow:
-                # A tile takes many narrow copies, and registers do not suffice for all of their
-                # addresses at once.
+                # A tile takes many narrow copies, and a thread has too few registers for the
+                # addresses of all of them at once.
                 self._hide(self._place_symbols(node, op.source))
             self._copy_elements(node, op)
 
     def _copy_elements(self, node: Node, op: ops.CopyElements) -> None:
-        """Emit a copy, guarded if the destination may be padding."""
+        """Emit the copy `op`, guarded if the destination may be padding."""
         source, inside = self._address(node, op.source)
         target, exists = self._address(node, op.destination)
         size = op.width * self._element(op.source).bytes
@@ -251,7 +252,7 @@ class CudaWalker(TableWalker):
     def _copy(
         self, source: ir.Value, target: ir.Value, inside: Any, size: int, op: ops.CopyElements
     ) -> None:
-        """Emit a copy of `size` bytes; zeros are stored if `inside` is false (padding)."""
+        """Emit a copy of `size` bytes; it stores zeros if `inside` is false (padding)."""
         if size == WIDEST_COPY and inside is True and not op.asynchronous:
             whole = self.builder.load(source, typ=ir.VectorType(I32, WIDEST_COPY // 4), align=size)
             self.builder.store(whole, target, align=size)

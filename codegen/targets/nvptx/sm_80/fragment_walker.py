@@ -26,18 +26,23 @@ __all__ = ["BARRIER_BYTES", "FragmentWalker"]
 SINGLE = DTYPES["f32"]
 """The type f32, to which 16-bit floats are converted for arithmetic."""
 MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
-"""32-bit registers of a thread in the fragments of one `mma.sync` (PTX ISA, "Matrix fragments")."""
+"""32-bit registers of a thread in each fragment of one `mma.sync` (PTX ISA, "Matrix fragments")."""
 BARRIER_BYTES = 8
-"""Bytes of an mbarrier."""
+"""Bytes of an mbarrier in shared memory."""
 LEAST_BYTES_IN_FLIGHT = 4
-"""The fewest bytes of operands that a thread loads before it uses them."""
+"""The smallest value of `bytes_in_flight`: bytes of operands that a thread loads before it uses
+them."""
 NARROWEST_LOAD = 4
-"""The bytes in flight that any load counts for at least: its address and guard take registers."""
+"""The bytes in flight that a load of fewer bytes is counted as, since its address and guard take
+registers too."""
 WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
-"""A load of WIDEST_LOAD bytes counts for its bytes divided by WIDE_DISCOUNT, because consecutive
-wide loads share one address."""
+"""A load of WIDEST_LOAD bytes is counted as WIDEST_LOAD / WIDE_DISCOUNT = 2 bytes in flight: wide
+loads of consecutive addresses share the registers of one address."""
+SHARED_DISCOUNT = 8
+"""A load of an operand from shared memory is counted as its bytes / SHARED_DISCOUNT in flight: its
+latency is small, so ptxas issues the load shortly before the value is used."""
 FAST_BYTES = 2
-"""If D's elements have at most so many bytes, the epilogue may use approximate instructions."""
+"""If D's elements have at most 2 bytes, the epilogue may use approximate instructions."""
 
 
 class FragmentWalker(Walker):
@@ -45,18 +50,18 @@ class FragmentWalker(Walker):
 
     Args:
         graph: a lowered graph.
-        bytes_in_flight: the bytes of operands, or of a partial sum, that a thread loads before it
+        bytes_in_flight: the bytes of operands, or of partial sums, that a thread loads before it
             uses them.
     """
 
     def __init__(self, graph: KernelGraph, bytes_in_flight: int) -> None:
         super().__init__(graph)
         self.bytes_in_flight = bytes_in_flight
-        self.loaded = self.issued = 0
+        self.loaded = self.issued = 0.0
         products = (graph.control.of_kind(k) for k in (ops.MultiplyFragments, MultiplyShared))
         self.accumulators = {op.accumulator for each in products for op in each}
         self.offsets: dict[str, int] = {}
-        """The offset in shared memory, in bytes, of each dimension that is in shared memory."""
+        """The offset, in bytes, of each shared-memory dimension in the kernel's shared memory."""
         self.given: dict[str, ir.Value] = {}
         """The kernel's arguments, by name."""
         self.shared: ir.GlobalVariable
@@ -66,7 +71,7 @@ class FragmentWalker(Walker):
         self.sums: Arithmetic
         """Emits arithmetic in the accumulator's type."""
 
-    # Memory
+    # Element types and addresses
 
     def _element(self, dim: str) -> DType:
         """The element type of a tensor or of a shared-memory dimension."""
@@ -83,7 +88,7 @@ class FragmentWalker(Walker):
         return self._element(dim).bytes
 
     def _address(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
-        """The pointer to an element along `dim`, and the condition that it is not padding."""
+        """The pointer to an element along `dim`, and its guard, which is false for padding."""
         index, guard = self.place(node, dim)
         size = self._bytes(dim)
         b = self.builder
@@ -96,7 +101,7 @@ class FragmentWalker(Walker):
         offset = b.mul(index, ir.Constant(I64, size))
         return b.gep(self.given[dim], [offset], source_etype=ir.IntType(8)), guard
 
-    # Registers
+    # Operations on registers
 
     def _slots(
         self, node: Node, name: str, dims: tuple[str, ...], width: int
@@ -107,7 +112,7 @@ class FragmentWalker(Walker):
         return [self.fragments.slot(name, first + i, kind) for i in range(width)]
 
     def _load_slots(self, slots: list[ir.AllocaInstr]) -> list[ir.Value]:
-        """The current values of registers."""
+        """Emit loads of the current values of registers from their stack slots."""
         return [self.builder.load(slot, typ=slot.allocated_type) for slot in slots]
 
     def emit_ZeroFragment(self, node: Node, op: ops.ZeroFragment) -> None:
@@ -190,7 +195,7 @@ class FragmentWalker(Walker):
         return self.ptx.pack_f32(low, high, element)
 
     def _vector(self, values: list[ir.Value]) -> ir.Value:
-        """A vector of registers of the same type; a single register stays a scalar."""
+        """An LLVM vector of the values, which have one type; a single value stays a scalar."""
         if len(values) == 1:
             return values[0]
         kind = ir.VectorType(values[0].type, len(values))
@@ -210,27 +215,27 @@ class FragmentWalker(Walker):
         for slot, value in zip(slots, self._unpacked(whole, element), strict=True):
             total = self.sums.add(self.builder.load(slot, typ=self.sums.type), value)
             self.builder.store(self.ptx.pinned(total, self.sums.kind), slot)
-        self._count(size)
+        self._count(max(size, NARROWEST_LOAD))
 
-    def _count(self, size: int) -> None:
+    def _count(self, size: float) -> None:
         """Count an issued load, and emit a fence once `bytes_in_flight` are in flight.
 
-        ptxas moves no load across the fence, so it needs no registers for more loads. It may still
-        delay the arithmetic, and keep all loaded values until then; at LEAST_BYTES_IN_FLIGHT a
-        schedule barrier prevents this.
+        ptxas moves no load across the fence, so no registers are needed for later loads. ptxas may
+        still delay the arithmetic, and keep all loaded values in registers until then; if
+        `bytes_in_flight` is LEAST_BYTES_IN_FLIGHT, a schedule barrier prevents this.
 
         Args:
-            size: bytes of the load.
+            size: bytes of the loads.
         """
-        self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else max(size, NARROWEST_LOAD)
+        self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else size
         if self.loaded >= self.bytes_in_flight:
-            self.loaded = 0
+            self.loaded = 0.0
             self.ptx.fence()
             if self.bytes_in_flight <= LEAST_BYTES_IN_FLIGHT:
                 self.ptx.schedule_barrier()
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
-        """Load the operands of an epilogue stage, and apply the stage to each register."""
+        """Emit loads of the operands of an epilogue stage, and the stage for each register."""
         gemm = self.graph.gemm
         out = gemm.out_dtype or gemm.dtype
         emit = ElementwiseEmitter(self.builder, gpu=True, fast=dtype(out).bytes <= FAST_BYTES)
@@ -246,11 +251,13 @@ class FragmentWalker(Walker):
                 values = self._single(tensor, dtype(kind), tensor in op.optional)
             elif tensor in op.sources:
                 width = op.widths[op.sources.index(tensor)]
-                values = self._operand(node, tensor, width, dtype(kind), tensor in op.optional)
+                memory, optional = op.read_from[tensor], tensor in op.optional
+                values = self._operand(node, tensor, memory, width, dtype(kind), optional)
             else:
                 values = [emit.constant(0, kind)]
             operands[operand.name] = values
-        # Without pinning, LLVM and ptxas would compute on many registers at once, and spill.
+        # Pinning makes LLVM and ptxas compute one register after another. Otherwise they compute
+        # many at once, with more temporary values than registers, which are spilled.
         pinned = bool(op.sources) or op.function.registers > 0
         for i, slot in enumerate(slots):
             values = {n: each[i % len(each)] for n, each in operands.items()}
@@ -263,33 +270,35 @@ class FragmentWalker(Walker):
             self._count(self.issued - before)
 
     def _operand(
-        self, node: Node, tensor: str, width: int, kind: DType, optional: bool
+        self, node: Node, tensor: str, memory: str, width: int, kind: DType, optional: bool
     ) -> list[Any]:
-        """Adjacent elements of an operand, 0 if they are padding or if the operand is not passed.
+        """Emit loads of adjacent elements of an operand; 0 for padding or an operand not passed.
 
-        Loaded values are kept, so an operand that does not vary along an axis is loaded once for
+        Loaded values are reused, so an operand that does not vary along an axis is loaded once for
         all registers along that axis.
 
         Args:
             node: the operation, which gives the position.
             tensor: the operand.
+            memory: the dimension of the memory that holds it, in shared or global memory.
             width: how many elements are loaded.
-            kind: the type in which the epilogue computes with them.
+            kind: the type in which the epilogue computes with the elements.
             optional: whether a launch may leave the operand out.
         """
-        found = node.place(tensor)
+        found = node.place(memory)
         index = self.number(found.values[0], node)
         guard = self.condition(found.guard, node)
-        key = ("operand", tensor, width, *map(_identity, (index, guard)))
+        key = ("operand", memory, width, *map(_identity, (index, guard)))
         known = self.expressions.printed
         if key not in known:
             element = self._element(tensor)
             size = width * element.bytes
-            address, _ = self._address(node, tensor)
+            address, _ = self._address(node, memory)
             there = self._if_given(tensor, guard) if optional else guard
             whole = self._read(address, 8 * size, there)
             known[key] = (self._unpacked(whole, element, kind), index, guard)
-            self.issued += max(size, NARROWEST_LOAD)
+            share = 1 if memory == tensor else SHARED_DISCOUNT
+            self.issued += max(size, NARROWEST_LOAD) / share
         return known[key][0]
 
     def _if_given(self, tensor: str, guard: Any) -> Any:
@@ -301,7 +310,7 @@ class FragmentWalker(Walker):
         return self.builder.and_(there, guard)
 
     def _single(self, tensor: str, kind: DType, optional: bool) -> list[Any]:
-        """The element of an operand that has only one; it is loaded at the first use."""
+        """The value of an operand with a single element, which the first use loads."""
         key = ("element", tensor)
         known = self.expressions.printed
         if key not in known:
@@ -312,7 +321,7 @@ class FragmentWalker(Walker):
         return known[key]
 
     def _read(self, address: ir.Value, bits: int, guard: Any) -> ir.Value:
-        """Load `bits` bits as an integer; the value is zero if the guard is false (padding)."""
+        """Emit a load of an integer of `bits` bits; it is 0 if `guard` is false (padding)."""
         if guard is False:
             return ir.Constant(ir.IntType(bits), 0)
         if guard is True:
@@ -339,7 +348,13 @@ class FragmentWalker(Walker):
         return values
 
     def _number(self, bits: ir.Value, element: DType, numbers: Arithmetic) -> ir.Value:
-        """Convert an element, given as bits (an integer value), to the type of `numbers`."""
+        """Emit the conversion of an element to the type of `numbers`.
+
+        Args:
+            bits: the element as an LLVM integer of as many bits.
+            element: the type of the element.
+            numbers: emits arithmetic in the type of the result.
+        """
         if not element.is_float:
             return numbers.convert(bits, element)
         single = element == SINGLE
@@ -348,5 +363,5 @@ class FragmentWalker(Walker):
 
 
 def _identity(value: Any) -> int:
-    """A key for an LLVM value or a Python integer: the integer itself, or the object's identity."""
+    """A dictionary key for an index: a Python integer itself, or the identity of an LLVM value."""
     return int(value) if isinstance(value, int) else id(value)

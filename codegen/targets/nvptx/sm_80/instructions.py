@@ -2,7 +2,7 @@
 
 An intrinsic is used if LLVM has one with the right memory ordering. LLVM's NVPTX backend drops the
 ordering of `atomicrmw`, so operations on flags are inline assembly (PTX ISA, "Memory Consistency
-Model"). They clobber memory, so LLVM moves no memory access across them.
+Model"). This assembly clobbers memory, so LLVM moves no memory access across it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F32 = ir.FloatType()
 VOID = ir.VoidType()
 GLOBAL, SHARED = 1, 3
-"""LLVM's numbers of the address spaces of global and of shared memory."""
+"""LLVM's address-space numbers for global and for shared memory on NVIDIA GPUs."""
 SPIN_LIMIT = 1 << 26
-"""Polls of a flag after which a kernel with a watchdog traps."""
+"""How many times a kernel with a watchdog polls a flag before it traps."""
 _BITS = {8: (I16, "h"), 16: (I16, "h"), 32: (I32, "r"), 64: (I64, "l")}
-"""By bits of a value: the LLVM type and the constraint letter of its register; PTX has no 8-bit
-registers."""
+"""The LLVM type and the constraint letter of a register, by the bits of the value that it holds.
+PTX has no 8-bit registers."""
 
 
 def pointer(space: int) -> ir.PointerType:
@@ -34,7 +34,7 @@ def pointer(space: int) -> ir.PointerType:
 
 
 class Instructions:
-    """Emits instructions at the position of an LLVM builder.
+    """Emits PTX instructions at the position of an LLVM builder.
 
     Args:
         builder: the LLVM builder.
@@ -44,7 +44,7 @@ class Instructions:
         self.builder = builder
 
     def call(self, name: str, result: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
-        """Call an LLVM intrinsic, and declare it if the module does not yet."""
+        """Emit a call of an LLVM intrinsic, and declare the intrinsic in the module if needed."""
         module = self.builder.module
         function = module.globals.get(name)
         if function is None:
@@ -77,44 +77,44 @@ class Instructions:
         return call
 
     def opaque(self, value: ir.Value) -> ir.Value:
-        """A copy of a value that is opaque to LLVM, whose uses it neither folds nor moves."""
+        """A copy of `value` by inline assembly, so that LLVM neither folds nor moves its uses."""
         bits, letter = (32, "r") if value.type.width == 32 else (64, "l")
         kind = ir.FunctionType(value.type, [value.type])
         text = f"mov.b{bits} $0, $1;"
         return self.builder.asm(kind, text, f"={letter},{letter}", [value], side_effect=True)
 
     def thread(self) -> ir.Value:
-        """The thread's number in its workgroup (PTX: %tid.x)."""
+        """The thread's number in its CTA (PTX: %tid.x)."""
         return self.call("llvm.nvvm.read.ptx.sreg.tid.x", I32, [])
 
     def block(self) -> ir.Value:
-        """The workgroup's number (PTX: %ctaid.x)."""
+        """The CTA's number in the grid (PTX: %ctaid.x)."""
         return self.call("llvm.nvvm.read.ptx.sreg.ctaid.x", I32, [])
 
     def cluster(self) -> ir.Value:
-        """The cluster's number (PTX: %clusterid.x)."""
+        """The cluster's number in the grid (PTX: %clusterid.x)."""
         return self.call("llvm.nvvm.read.ptx.sreg.clusterid.x", I32, [])
 
     def rank(self) -> ir.Value:
-        """The workgroup's rank in its cluster (PTX: %cluster_ctarank)."""
+        """The CTA's rank in its cluster (PTX: %cluster_ctarank)."""
         return self.call("llvm.nvvm.read.ptx.sreg.cluster.ctarank", I32, [])
 
     def same(self, value: ir.Value) -> ir.Value:
         """Mark a value as equal in all lanes of a warp, so that ptxas uses uniform registers.
 
-        It is a shuffle that broadcasts the value of lane 0.
+        The mark is a shuffle that broadcasts the value of lane 0.
         """
         lanes = [ir.Constant(I32, -1), value, ir.Constant(I32, 0), ir.Constant(I32, 31)]
         return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, lanes)
 
     def of_lane(self, value: ir.Value, lane: int) -> ir.Value:
-        """Broadcast the value of one lane to all lanes of the warp."""
+        """Broadcast the value of the lane number `lane` to all lanes of the warp."""
         numbers = [ir.Constant(I32, n) for n in (-1, lane, 31)]
         args = [numbers[0], value, *numbers[1:]]
         return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, args)
 
     def prefix_sum(self, value: ir.Value, lane: ir.Value) -> ir.Value:
-        """The inclusive prefix sum of a value over the lanes of the warp."""
+        """The inclusive prefix sum of `value` over the lanes of the warp; `lane` is the lane."""
         for distance in (1, 2, 4, 8, 16):
             numbers = [ir.Constant(I32, n) for n in (-1, distance, 0)]
             args = [numbers[0], value, *numbers[1:]]
@@ -124,36 +124,43 @@ class Instructions:
         return value
 
     def barrier(self) -> None:
-        """A barrier among all threads of the workgroup (PTX: bar.sync 0)."""
+        """Wait at the barrier of all threads of the CTA (PTX: bar.sync 0)."""
         self.call("llvm.nvvm.barrier0", VOID, [])
 
     def barrier_of(self, identifier: ir.Value, workitems: int) -> None:
-        """A named barrier among `workitems` threads of the workgroup (PTX: bar.sync)."""
+        """Wait at the named barrier `identifier` of `workitems` threads (PTX: bar.sync)."""
         self.asm(f"bar.sync $0, {workitems};", "r", [identifier], VOID, pure=False)
 
     def pinned(self, value: ir.Value, kind: DType) -> ir.Value:
         """A copy of a value that forces LLVM to compute the value at this point.
 
-        Otherwise LLVM moves the additions of a tile behind all of its loads, and registers do not
-        suffice for all loaded values.
+        Otherwise LLVM moves the additions of a tile behind all of the tile's loads, and a thread
+        has too few registers for all loaded values.
         """
         function = ir.FunctionType(value.type, [value.type])
         return self.builder.asm(function, "", f"={ptx_letter(kind)},0", [value], side_effect=True)
 
     def fence(self) -> None:
-        """A fence across which neither LLVM nor ptxas moves memory accesses of this thread."""
+        """Emit a fence across which neither LLVM nor ptxas moves memory accesses of a thread."""
         self.asm("fence.acq_rel.cta;", "", [], VOID, pure=False)
 
     def schedule_barrier(self) -> None:
-        """A barrier across which ptxas moves no instruction, arithmetic included.
+        """Emit an instruction across which ptxas moves no other instruction, even arithmetic.
 
-        PTX has no such instruction. `pmevent` only counts for profilers (PTX ISA, "Miscellaneous
-        Instructions: pmevent"), and ptxas keeps its place in the program.
+        PTX has no instruction for this purpose. `pmevent` triggers a counter of profilers (PTX ISA,
+        "Miscellaneous Instructions: pmevent"), and ptxas does not move instructions across it.
         """
         self.asm("pmevent 0;", "", [], VOID, pure=False)
 
     def copy_async(self, shared: ir.Value, source: ir.Value, size: int, read: ir.Value) -> None:
-        """cp.async of 4, 8 or 16 bytes: the first `read` bytes from memory, the rest zeros."""
+        """Copy bytes to shared memory asynchronously (cp.async).
+
+        Args:
+            shared: the address in shared memory.
+            source: the address in global memory.
+            size: bytes that are written: 4, 8 or 16.
+            read: bytes that are read from `source`; the other bytes are written as zeros.
+        """
         cache = "cg" if size == 16 else "ca"
         name = f"llvm.nvvm.cp.async.{cache}.shared.global.{size}.s"
         self.call(name, VOID, [shared, source, read])
@@ -163,11 +170,11 @@ class Instructions:
         self.call("llvm.nvvm.cp.async.commit.group", VOID, [])
 
     def wait_copies(self, pending: int) -> None:
-        """Wait until at most `pending` groups of cp.async are incomplete."""
+        """Wait until at most `pending` groups of cp.async copies are incomplete."""
         self.call("llvm.nvvm.cp.async.wait.group", VOID, [ir.Constant(I32, pending)])
 
     def load_or_zero(self, source: ir.Value, bits: int, guard: ir.Value) -> ir.Value:
-        """A predicated load of 8, 16, 32 or 64 bits; the value is 0 if the guard is false."""
+        """Emit a predicated load of 8, 16, 32 or 64 bits; the value is 0 if `guard` is false."""
         kind, letter = _BITS[bits]
         text = (
             f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b{kind.width} $0, 0; "
@@ -178,7 +185,7 @@ class Instructions:
         return self.builder.trunc(found, ir.IntType(bits)) if bits < kind.width else found
 
     def store_if(self, value: ir.Value, target: ir.Value, bits: int, guard: ir.Value) -> None:
-        """A predicated store of 16, 32 or 64 bits, executed only if the guard is true."""
+        """Emit a predicated store of 16, 32 or 64 bits, executed only if `guard` is true."""
         kind, letter = _BITS[bits]
         text = f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.b{bits} [$1], $0; }}"
         flag = self.builder.zext(guard, I32)
@@ -186,7 +193,7 @@ class Instructions:
         self.asm(text, f"{letter},l,r", [whole, target, flag], VOID, pure=False)
 
     def ldmatrix(self, shared: ir.Value, *, trans: bool) -> list[ir.Value]:
-        """ldmatrix.x4: load four 8x8 matrices of 16-bit elements from shared memory."""
+        """Load four 8x8 matrices of 16-bit elements from shared memory (ldmatrix.x4)."""
         suffix = ".trans" if trans else ""
         name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{suffix}.b16.p3"
         result = self.call(name, ir.LiteralStructType([I32] * 4), [shared])
@@ -195,10 +202,15 @@ class Instructions:
     def mma(
         self, instruction: str, a: Sequence[ir.Value], b: Sequence[ir.Value], c: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        """mma.sync; `instruction` is its shape and element type, such as `mma.m16n8k16.bf16`."""
+        """Emit mma.sync, and return the new accumulators.
+
+        Args:
+            instruction: the instruction's shape and element type, such as `mma.m16n8k16.bf16`.
+            a, b, c: the registers of the fragments of A, B and the accumulator.
+        """
         _, shape, kind = instruction.split(".")
         name, operands = f"llvm.nvvm.mma.{shape}.row.col.{kind}", [*a, *b]
-        if kind == "f16":  # LLVM's intrinsic is named by the types of C and D, and takes <2 x half>
+        if kind == "f16":  # this intrinsic is named after C and D, and its operands are <2 x half>
             name, half2 = f"llvm.nvvm.mma.{shape}.row.col.f32.f32", ir.VectorType(ir.HalfType(), 2)
             operands = [self.builder.bitcast(x, half2) for x in operands]
         struct = ir.LiteralStructType([x.type for x in c])
@@ -209,7 +221,7 @@ class Instructions:
         """Convert a 16-bit float, given as i16, to f32; the conversion is exact."""
         name = ptx_type(kind)
         if name == "bf16":
-            # bf16 is the upper half of an f32: a shift converts it, as sm_80 has no instruction.
+            # bf16 is the upper half of an f32, so a shift converts it; sm_80 has no cvt for it.
             wide = self.builder.shl(self.builder.zext(value, I32), ir.Constant(I32, 16))
             return self.builder.bitcast(wide, F32)
         return self.asm(f"cvt.f32.{name} $0, $1;", "=f,h", [value], F32, pure=True)
@@ -219,14 +231,14 @@ class Instructions:
         return self.asm(f"cvt.rn.{ptx_type(kind)}.f32 $0, $1;", "=h,f", [value], I16, pure=True)
 
     def pack_f32(self, low: ir.Value, high: ir.Value, kind: DType) -> ir.Value:
-        """Convert two f32 to 16-bit floats, packed in an i32, rounding to nearest even."""
+        """Convert two f32 to 16-bit floats packed in an i32, rounding to nearest even."""
         text = f"cvt.rn.{ptx_type(kind)}x2.f32 $0, $1, $2;"
         return self.asm(text, "=r,f,f", [high, low], I32, pure=True)
 
     def signal(self, flag: ir.Value, value: ir.Value) -> None:
         """Store a flag with release semantics at GPU scope.
 
-        Writes of other threads that a barrier orders before it are released too.
+        The store also releases writes of other threads that a barrier orders before it.
         """
         text = "st.release.gpu.global.u32 [$0], $1;"
         self.asm(text, "l,r", [flag, value], VOID, pure=False)
@@ -234,8 +246,8 @@ class Instructions:
     def count(self, flag: ir.Value) -> None:
         """Add 1 to a flag atomically, with release semantics at GPU scope.
 
-        A thread that acquires the last of several additions also sees what the other threads
-        released by theirs, because `red` is atomic (PTX ISA, "Observation Order").
+        A thread that acquires the last of several additions also sees the writes that the earlier
+        additions released, because `red` is atomic (PTX ISA, "Observation Order").
         """
         self.asm("red.release.gpu.global.add.u32 [$0], 1;", "l", [flag], VOID, pure=False)
 
@@ -244,13 +256,13 @@ class Instructions:
     ) -> None:
         """Add 32-bit numbers to consecutive memory, each atomically (relaxed, GPU scope).
 
-        Subnormal f32 count as zero (PTX ISA, "red").
+        Subnormal f32 numbers are treated as zero (PTX ISA, "red").
 
         Args:
             target: the address of the first number.
             values: the numbers to add.
             kind: the type of the numbers.
-            vector: whether one instruction adds all of them: 2 or 4 f32.
+            vector: whether one instruction adds all numbers, which must be 2 or 4 f32.
         """
         many, name, letter = len(values), ptx_type(kind), ptx_letter(kind)
         text = "red.relaxed.gpu.global.add"
@@ -278,8 +290,8 @@ class Instructions:
     def take(self, flag: ir.Value, *, watchdog: bool) -> None:
         """Poll a flag until it is not 0, with acquire semantics at GPU scope, then subtract 1.
 
-        A reader that acquires the value another reader left is still synchronised with the sender,
-        because `red` is atomic (PTX ISA, "Observation Order").
+        A reader that acquires the value that another reader's subtraction wrote is synchronised
+        with the sender too, because `red` is atomic (PTX ISA, "Observation Order").
         """
         lower = "red.relaxed.gpu.global.add.u32 [$0], 0xffffffff;"
         text = _spin("setp.eq.u32 p, v, 0;", lower, watchdog=watchdog)
@@ -290,8 +302,8 @@ def _spin(again: str, then: str = "", *, watchdog: bool) -> str:
     """PTX that polls a flag, with acquire semantics at GPU scope.
 
     Args:
-        again: the instruction that sets the predicate `p` if polling must go on; the flag's value
-            is in the register `v`.
+        again: the instruction that sets the predicate `p` if polling must continue; the flag's
+            value is in the register `v`.
         then: instructions to execute after polling.
         watchdog: whether to trap after `SPIN_LIMIT` polls.
     """

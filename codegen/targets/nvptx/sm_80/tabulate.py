@@ -22,11 +22,11 @@ from coordgraph.tables import SORTS, Table
 __all__ = ["TableWalker"]
 
 WARP = 32
-"""Lanes of a warp, and so entries of a table that are computed at a time."""
+"""Lanes of a warp. Each lane computes one entry of a table at a time."""
 
 
 class TableWalker(FragmentWalker):
-    """Emits the operations on tables. A warp computes 32 entries at a time, one in each lane."""
+    """Emits the operations on tables, in which a warp computes 32 entries at a time."""
 
     given: dict[str, Any]
     """The kernel's arguments, by name."""
@@ -34,11 +34,11 @@ class TableWalker(FragmentWalker):
     """The kernel's dynamic shared memory."""
 
     def _entry(self, table: str, place: ir.Value) -> ir.Value:
-        """Load an entry of a table; `place` is its 64-bit index."""
+        """Emit a load of the entry of `table` at the 64-bit index `place`."""
         return self.builder.load(self._entry_address(table, place), typ=I32, align=4)
 
     def _entry_address(self, table: str, place: ir.Value) -> ir.Value:
-        """The address of an entry: in shared memory for derived tables, else in an argument."""
+        """The address of an entry of `table`, which is in shared memory if the table is derived."""
         b, shared = self.builder, f"{table}.shared"
         if shared not in self.offsets:
             return b.gep(self.given[table], [place], source_etype=I32)
@@ -59,13 +59,15 @@ class TableWalker(FragmentWalker):
             work(table, node, lane, count)
 
     def _add_up(self, table: Table, node: Node, lane: ir.Value, count: ir.Value) -> None:
-        """Emit the prefix sums of a table's steps.
+        """Emit the computation of a table of prefix sums.
+
+        Entry 0 is 0, and entry i + 1 is entry i plus the value of the expression `table.step` at i.
 
         Args:
             table: the table.
             node: the operation, which gives the ranges of parameters.
             lane: the lane of the warp, 0 to 31.
-            count: how many steps the table has, 32-bit.
+            count: how many values are added up, 32-bit.
         """
         b, zero = self.builder, ir.Constant(I32, 0)
         self._put(table, zero, zero)
@@ -81,10 +83,10 @@ class TableWalker(FragmentWalker):
         self._each_chunk("steps", count, zero, add)
 
     def _sort(self, table: Table, node: Node, lane: ir.Value, count: ir.Value) -> None:
-        """Emit the indices of a table's steps, sorted by descending step.
+        """Emit the computation of a table that lists indices by descending value of `table.step`.
 
-        Each lane counts the steps that precede its own in that order. The arguments are those of
-        `_add_up`.
+        Each lane has one index, and counts the indices that precede it in that order; the count is
+        the place of the lane's index in the table. The arguments are those of `_add_up`.
         """
         b, zero, none = self.builder, ir.Constant(I32, 0), ir.Constant(I32, -1)
 
@@ -94,7 +96,7 @@ class TableWalker(FragmentWalker):
 
             def compare(other: ir.Value, before: ir.Value) -> ir.Value:
                 theirs = self._step(table, node, b.add(other, lane), count, none)
-                for number in range(WARP):  # lanes past the last step have -1, which sorts last
+                for number in range(WARP):  # lanes past the last index have -1, the smallest value
                     one = self.ptx.of_lane(theirs, number)
                     earlier = b.icmp_unsigned("<", b.add(other, ir.Constant(I32, number)), own)
                     equal = b.and_(b.icmp_signed("==", one, mine), earlier)
@@ -110,14 +112,17 @@ class TableWalker(FragmentWalker):
         self._each_chunk("places", count, zero, place)
 
     def _put(self, table: Table, place: ir.Value, entry: ir.Value) -> None:
-        """Store an entry of a table in shared memory; `place` is its 32-bit index."""
+        """Emit a store of the entry of a table, in shared memory, at the 32-bit index `place`."""
         at = self._entry_address(table.name, self.builder.zext(place, I64))
         self.builder.store(entry, at, align=4)
 
     def _step(
         self, table: Table, node: Node, place: ir.Value, count: ir.Value, missing: ir.Value
     ) -> ir.Value:
-        """Evaluate a table's step at the index `place`; the value is `missing` past the last."""
+        """Emit the value of the expression `table.step` at the 32-bit index `place`.
+
+        The value is `missing` if `place` is not less than `count`.
+        """
         assert table.step is not None
         b = self.builder
         exists = b.icmp_unsigned("<", place, count)
@@ -133,11 +138,11 @@ class TableWalker(FragmentWalker):
         start: ir.Value,
         body: Callable[[ir.Value, ir.Value], ir.Value],
     ) -> ir.Value:
-        """Emit a loop over chunks of 32 steps.
+        """Emit a loop over chunks of 32 indices.
 
         Args:
             name: the name of the loop's basic blocks.
-            count: how many steps there are, 32-bit.
+            count: how many indices there are, 32-bit.
             start: the carried value before the first iteration.
             body: emits an iteration, from the first index of the chunk and the carried value, and
                 returns the next carried value.
@@ -166,7 +171,7 @@ class TableWalker(FragmentWalker):
         for p in parameters.items:
             if p.name in parameters.deferred and p.value is not None:
                 if not self._known(p.value):
-                    continue  # no operation reads this parameter, so its tables are not computed
+                    continue  # nothing reads this parameter, so its tables are not computed
                 bits = 32 if self.bounds.fits(p.symbol, ranges) else 64
                 value = self.expressions.number(p.value, ranges)
                 self.values[p.symbol] = self.expressions.widen(value, bits, p.value, ranges)

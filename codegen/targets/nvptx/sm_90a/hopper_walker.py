@@ -23,8 +23,8 @@ from coordgraph.integers import floor_div, simplify
 __all__ = ["HopperWalker"]
 
 OWN_MEMORY = 0x3FFFF
-"""Mask for the bits of a shared-memory address that matrix descriptors encode; higher bits are the
-rank of a workgroup in its cluster."""
+"""Mask for the bits of a shared-memory address that wgmma's matrix descriptors encode. Higher bits
+of the address hold the rank of a workgroup in its cluster."""
 DESCRIPTOR_UNIT = 16
 """The unit, in bytes, of addresses in matrix descriptors (PTX ISA, "Matrix Descriptor Format")."""
 
@@ -43,11 +43,17 @@ class HopperWalker(CudaWalker):
         """The 32-bit address at which the kernel's dynamic shared memory begins."""
 
     def _shared(self, node: Node, dim: str) -> ir.Value:
-        """The 32-bit shared-memory address of an element along `dim`."""
+        """The 32-bit shared-memory address of the current element along the dimension `dim`."""
         return self.builder.add(self.base, self._offset(node, dim, 1))
 
     def _offset(self, node: Node, dim: str, unit: int) -> ir.Value:
-        """The offset of an element from the start of shared memory, in units of `unit` bytes."""
+        """The offset of the element at `node` from the start of shared memory.
+
+        Args:
+            node: the operation, which gives the position.
+            dim: the dimension of the shared memory.
+            unit: the unit of the result, in bytes.
+        """
         index = node.place(dim).values[0] * self._bytes(dim) + self.offsets[dim]
         place = simplify(floor_div(index.expand(), Integer(unit)), node.scope.ranges)
         return self._narrow(place, node)
@@ -58,7 +64,7 @@ class HopperWalker(CudaWalker):
         Args:
             node: the operation, which gives the position.
             dim: the dimension of the operand's shared memory.
-            strides: the leading and the stride byte offset.
+            strides: the leading and the stride byte offset (PTX ISA, "Strides").
             row: bytes of a swizzled row: 128, 64 or 32.
         """
         b = self.builder
@@ -121,20 +127,20 @@ class HopperWalker(CudaWalker):
         self.ptx.barrier_wait(self._shared(node, op.barrier), parity, cluster=op.cluster)
 
     def _narrow(self, index: Expr, node: Node) -> ir.Value:
-        """The value of a resolved index, as 32 bits."""
+        """The value of a resolved index expression, as a 32-bit LLVM integer."""
         return self.expressions.widen(self.number(index, node), 32, index, node.scope.ranges)
 
     def _map(self, tensor: str, box: tuple[int, ...]) -> ir.Value:
-        """The address of the tensor map that the launch passes for boxes of this shape."""
+        """The address of the tensor map that the launch passes for TMA boxes of the shape `box`."""
         number = self.boxes[tensor].index(box)
         return self.builder.ptrtoint(self.given[map_argument(tensor, number)], I64)
 
     def _written_map(self, node: Node, dim: str) -> ir.Value:
-        """The address of a tensor map that the kernel itself writes to global memory."""
+        """The global-memory address of a tensor map that the kernel itself writes."""
         return self.builder.ptrtoint(self._address(node, dim)[0], I64)
 
     def _map_of(self, node: Node, op: ops.CopyBox | ops.StoreBox) -> ir.Value:
-        """The address of the tensor map for a TMA copy."""
+        """The address of the tensor map for the TMA copy `op`."""
         return self._written_map(node, op.map) if op.map else self._map(op.tensor, op.box)
 
     def emit_DescribeMatrix(self, node: Node, op: ops.DescribeMatrix) -> None:
@@ -167,7 +173,12 @@ class HopperWalker(CudaWalker):
         self.ptx.copy_run(target, self.builder.ptrtoint(source, I64), size, barrier)
 
     def _ranks(self, node: Node, along: tuple[str, ...]) -> ir.Value:
-        """The multicast mask: a bit for each rank that differs from this one only along `along`."""
+        """The 16-bit multicast mask of a TMA load: a bit for each receiving workgroup's rank.
+
+        Args:
+            node: the operation, which gives the position of this workgroup in the cluster.
+            along: the cluster coordinates along which the receivers lie.
+        """
         coordinates = self.graph.coordinates
         (cluster,) = coordinates.of_kind(Cluster)
         (edge,) = (e for e in coordinates.edges_above(cluster) if {*along} <= {*e.upstream})
@@ -213,10 +224,10 @@ class HopperWalker(CudaWalker):
         trans = op.form.endswith(".trans")
         self.ptx.stmatrix(self._shared(node, op.destination), packed, trans=trans)
 
-    # Multiplications
+    # wgmma instructions
 
     def _accumulators(self, name: str) -> list[ir.AllocaInstr]:
-        """The stack slots of all registers of an accumulator."""
+        """The stack slots of all registers of the accumulator `name`."""
         (first, *_) = (
             op for op in self.graph.control.of_kind(ops.MultiplyShared) if op.accumulator == name
         )
@@ -225,7 +236,7 @@ class HopperWalker(CudaWalker):
         return [self.fragments.slot(name, i, kind) for i in range(parts * first.count)]
 
     def _replace(self, slots: list[ir.AllocaInstr], values: list[ir.Value]) -> None:
-        """Store new values in the stack slots of registers."""
+        """Emit stores of new values to the stack slots of registers."""
         for slot, value in zip(slots, values, strict=True):
             self.builder.store(value, slot)
 
@@ -260,7 +271,7 @@ class HopperWalker(CudaWalker):
         self._replace(slots, values)
 
     def _keep(self, node: Node, op: ops.MultiplyShared) -> ir.Value:
-        """1 if wgmma adds to the accumulator, 0 if it overwrites it (its scale-d operand)."""
+        """The operand scale-d of wgmma: 1 adds to the accumulator, 0 overwrites the accumulator."""
         fresh: Any = self.condition(node.scope.resolve_condition(op.fresh), node)
         if isinstance(fresh, bool):
             return ir.Constant(I32, int(not fresh))

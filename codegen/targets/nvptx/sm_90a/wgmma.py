@@ -1,8 +1,9 @@
 """Emits PTX instructions of Hopper as inline assembly: mbarriers, TMA, wgmma and setmaxnreg.
 
-The assembly clobbers memory, so LLVM keeps its order. The accumulators are tied operands (input and
-output in the same registers) of wgmma, of its fence and of its wait. So LLVM knows which registers
-wgmma may still write asynchronously, and moves no access to them across these instructions.
+The assembly clobbers memory, so LLVM does not reorder it. The accumulators are tied operands (input
+and output in the same registers) of wgmma.mma_async, wgmma.fence and wgmma.wait_group. So LLVM
+knows which registers wgmma may still write asynchronously, and moves no access to these registers
+across the three instructions.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from coordgraph.elements import DType
 __all__ = ["HopperInstructions"]
 
 SWIZZLES, SWIZZLE_BIT = {128: 1, 64: 2, 32: 3}, 30
-"""SWIZZLES: the code of a swizzle mode in a matrix descriptor, by bytes of a row. SWIZZLE_BIT: the
-position of the code in the descriptor's upper 32 bits (PTX ISA, "Matrix Descriptor Format")."""
+"""SWIZZLES: the code of a swizzle mode in a wgmma matrix descriptor, by bytes of a row.
+SWIZZLE_BIT: the lowest bit of the code in the descriptor's upper 32 bits (PTX ISA, "Matrix
+Descriptor Format")."""
 
 
 def _once(instruction: str) -> str:
-    """PTX in which one elected lane issues the instruction; all lanes of the warp execute it."""
+    """PTX that all lanes of a warp execute, in which one elected lane issues `instruction`."""
     return f"{{ .reg .pred once; elect.sync _|once, 0xffffffff; @once {instruction} }}"
 
 
 class HopperInstructions(Instructions):
-    """Emits instructions of Hopper; addresses in shared memory are 32-bit integers."""
+    """Emits PTX instructions of Hopper; addresses in shared memory are 32-bit integers."""
 
     def set_registers(self, count: int, *, grow: bool) -> None:
-        """setmaxnreg: change the registers of each thread of this warpgroup to `count`."""
+        """Change the registers of each thread of this warpgroup to `count` (setmaxnreg)."""
         way = "inc" if grow else "dec"
         self.asm(f"setmaxnreg.{way}.sync.aligned.u32 {count};", "", [], VOID, pure=False)
 
@@ -45,7 +47,7 @@ class HopperInstructions(Instructions):
         self.asm("fence.mbarrier_init.release.cluster;", "", [], VOID, pure=False)
 
     def barrier_expect(self, barrier: ir.Value, size: ir.Value) -> None:
-        """Arrive at an mbarrier, and let its phase also wait for `size` bytes; one lane does it."""
+        """Arrive at an mbarrier by one lane; the phase then also waits for `size` bytes of TMA."""
         text = _once("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [$0], $1;")
         self.asm(text, "r,r", [barrier, size], VOID, pure=False)
 
@@ -55,13 +57,13 @@ class HopperInstructions(Instructions):
         self.asm(text, "r", [barrier], VOID, pure=False)
 
     def barrier_arrive_at(self, barrier: ir.Value, rank: ir.Value, *, publish: bool) -> None:
-        """Arrive at the same mbarrier of another workgroup of the cluster.
+        """Arrive at the corresponding mbarrier of another workgroup of the cluster.
 
         Args:
             barrier: the mbarrier's address in this workgroup.
             rank: the cluster rank of the other workgroup.
-            publish: whether to release earlier writes at cluster scope. It is not needed to signal
-                that wgmma has finished reading a stage, and would take time.
+            publish: whether to release earlier writes at cluster scope. The release takes time, and
+                is not needed to signal that wgmma has finished reading a stage.
         """
         release = ".release.cluster" if publish else ""
         text = (
@@ -73,7 +75,14 @@ class HopperInstructions(Instructions):
     def store_at(
         self, values: Sequence[ir.Value], kind: DType, shared: ir.Value, rank: ir.Value
     ) -> None:
-        """Store four 32-bit numbers in the shared memory of another workgroup of the cluster."""
+        """Store four 32-bit numbers in the shared memory of another workgroup of the cluster.
+
+        Args:
+            values: the four numbers.
+            kind: the type of the numbers.
+            shared: the corresponding address in this workgroup's shared memory.
+            rank: the cluster rank of the other workgroup.
+        """
         text = (
             "{ .reg .b32 a; mapa.shared::cluster.u32 a, $4, $5; "
             f"st.shared::cluster.v4.{ptx_type(kind)} [a], {{$0, $1, $2, $3}}; }}"
@@ -82,12 +91,12 @@ class HopperInstructions(Instructions):
         self.asm(text, f"{letters},r,r", [*values, shared, rank], VOID, pure=False)
 
     def cluster_barrier(self) -> None:
-        """A barrier among all threads of the cluster; the threads of a warp may be diverged."""
+        """Wait for all threads of the cluster; the threads of a warp may be diverged."""
         text = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
         self.asm(text, "", [], VOID, pure=False)
 
     def await_earlier_launch(self) -> None:
-        """Wait until the earlier launches that this one overlaps with are complete."""
+        """Wait until the earlier launches that this launch overlaps with are complete."""
         self.asm("griddepcontrol.wait;", "", [], VOID, pure=False)
 
     def allow_next_launch(self) -> None:
@@ -108,15 +117,16 @@ class HopperInstructions(Instructions):
         extents: Sequence[ir.Value],
         pitch: ir.Value,
     ) -> None:
-        """Write a tensor map: a copy of another one, for another matrix. A whole warp executes it.
+        """Write a tensor map: a copy of a template, changed to describe another matrix.
 
-        PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy".
+        All lanes of a warp execute the instructions (PTX ISA, "tensormap.replace",
+        "tensormap.cp_fenceproxy").
 
         Args:
-            target: the address of the map in global memory.
-            shared: the address in shared memory where the map is assembled.
+            target: the address in global memory to which the map is written.
+            shared: the address in shared memory at which the map is assembled.
             template: the address of the map that is copied.
-            first: the address of the matrix.
+            first: the address of the matrix's first element.
             extents: the matrix's extents in elements, the contiguous axis first.
             pitch: the leading dimension of the matrix, in bytes.
         """
@@ -145,14 +155,13 @@ class HopperInstructions(Instructions):
             ".sync.aligned [$0], [$1], 128;"
         )
         self.asm(text, "l,r", [target, shared], VOID, pure=False)
-        # Threads that synchronise with this warp afterwards are ordered after this fence, so they
-        # may use the map.
+        # Threads that synchronise with this warp after this fence may use the map.
         text = "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;"
         self.asm(text, "l", [target], VOID, pure=False)
         self.prefetch_map(target)
 
     def barrier_wait(self, barrier: ir.Value, parity: ir.Value, *, cluster: bool) -> None:
-        """Wait until the mbarrier's phase of this parity completes.
+        """Wait until the mbarrier's phase of the parity `parity` completes.
 
         Args:
             barrier: the mbarrier's address.
@@ -175,13 +184,13 @@ class HopperInstructions(Instructions):
         barrier: ir.Value,
         receivers: ir.Value | None,
     ) -> None:
-        """TMA: copy a box of a tensor to shared memory (cp.async.bulk.tensor); one lane issues it.
+        """Copy a box of a tensor to shared memory by TMA (cp.async.bulk.tensor), from one lane.
 
         Args:
             target: the address in shared memory.
             tensor_map: the address of the tensor map.
             at: the coordinates of the box's first element, the contiguous axis first.
-            barrier: the mbarrier that counts the copied bytes.
+            barrier: the address of the mbarrier that counts the copied bytes.
             receivers: the multicast mask, a bit for the cluster rank of each workgroup that
                 receives the box; None for this workgroup only.
         """
@@ -198,20 +207,20 @@ class HopperInstructions(Instructions):
         self.asm(_once(text), f"r,l{',r' * axes},r{more}", args, VOID, pure=False)
 
     def copy_run(self, target: ir.Value, source: ir.Value, size: int, barrier: ir.Value) -> None:
-        """TMA: copy consecutive bytes to shared memory (cp.async.bulk); one lane issues it.
+        """Copy consecutive bytes to shared memory by TMA (cp.async.bulk), from one lane.
 
         Args:
             target: the address in shared memory.
             source: the address in global memory.
             size: bytes to copy.
-            barrier: the mbarrier that counts the copied bytes.
+            barrier: the address of the mbarrier that counts the copied bytes.
         """
         name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
         text = f"{name} [$0], [$1], {size}, [$2];"
         self.asm(_once(text), "r,l,r", [target, source, barrier], VOID, pure=False)
 
     def store_box(self, source: ir.Value, tensor_map: ir.Value, at: Sequence[ir.Value]) -> None:
-        """TMA: copy a box from shared memory to a tensor (cp.async.bulk.tensor).
+        """Copy a box from shared memory to a tensor by TMA (cp.async.bulk.tensor).
 
         Args:
             source: the address in shared memory.
@@ -225,36 +234,36 @@ class HopperInstructions(Instructions):
         self.asm(text, f"r,l{',r' * axes}", [source, tensor_map, *at], VOID, pure=False)
 
     def commit_stores(self) -> None:
-        """Commit the TMA stores that this thread has issued as a group."""
+        """Commit the TMA stores that this thread has issued as one bulk group."""
         self.asm("cp.async.bulk.commit_group;", "", [], VOID, pure=False)
 
     def wait_stores(self, pending: int) -> None:
-        """Wait until TMA has read the shared memory of all but the newest `pending` groups."""
+        """Wait until TMA has read the shared memory of all but the newest `pending` bulk groups."""
         self.asm(f"cp.async.bulk.wait_group.read {pending};", "", [], VOID, pure=False)
 
     def fence_memory(self) -> None:
-        """Order this thread's accesses to global memory before later ones of TMA (proxy fence)."""
+        """Order this thread's global memory accesses before later ones by TMA (proxy fence)."""
         self.asm("fence.proxy.async.global;", "", [], VOID, pure=False)
 
     def fence_shared(self) -> None:
-        """Order this thread's accesses to shared memory before later ones of TMA (proxy fence)."""
+        """Order this thread's shared memory accesses before later ones by TMA (proxy fence)."""
         self.asm("fence.proxy.async.shared::cta;", "", [], VOID, pure=False)
 
     def stmatrix(self, shared: ir.Value, values: Sequence[ir.Value], *, trans: bool) -> None:
-        """stmatrix.x4: store four 8x8 matrices of 16-bit elements; a register has two elements."""
+        """Store four 8x8 matrices of 16-bit elements (stmatrix.x4); a register has two elements."""
         suffix = ".trans" if trans else ""
         text = f"stmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 [$0], {{$1, $2, $3, $4}};"
         self.asm(text, "r,r,r,r,r", [shared, *values], VOID, pure=False)
 
     def descriptor(self, address: ir.Value, strides: tuple[int, int], row: int) -> ir.Value:
-        """A wgmma matrix descriptor, 64-bit (PTX ISA, "Matrix Descriptor Format").
+        """A 64-bit matrix descriptor for wgmma (PTX ISA, "Matrix Descriptor Format").
 
-        Its two halves are combined by inline assembly, so that LLVM computes the address in 32 bits
-        and not in 64.
+        Inline assembly combines the two halves of the descriptor, so that LLVM computes the address
+        in 32 bits and not in 64.
 
         Args:
             address: the address in shared memory, in units of 16 bytes.
-            strides: the leading and the stride byte offset.
+            strides: the leading and the stride byte offset (PTX ISA, "Strides").
             row: bytes of a swizzled row: 128, 64 or 32.
         """
         leading, stride = (s >> 4 for s in strides)
@@ -272,10 +281,11 @@ class HopperInstructions(Instructions):
         keep: ir.Value,
         transposes: tuple[bool, ...],
     ) -> list[ir.Value]:
-        """wgmma.mma_async on two matrix descriptors; returns the new accumulators.
+        """Emit wgmma.mma_async on two matrix descriptors, and return the new accumulators.
 
         Args:
-            instruction: its shape and the type of its operands, such as `wgmma.m64n256k16.bf16`.
+            instruction: the instruction's shape and the type of its operands, such as
+                `wgmma.m64n256k16.bf16`.
             acc: the accumulators.
             sums: the type of the accumulators.
             a, b: the matrix descriptors of the left and of the right operand.
@@ -297,24 +307,25 @@ class HopperInstructions(Instructions):
         return self._tied(text, acc, sums, "l,l,r", [a, b, keep])
 
     def fence_multiplies(self, acc: Sequence[ir.Value], sums: DType) -> list[ir.Value]:
-        """wgmma.fence: order earlier accesses to the accumulators before later wgmma.mma_async."""
+        """Order earlier accesses to the accumulators before later wgmma.mma_async (wgmma.fence)."""
         return self._tied("wgmma.fence.sync.aligned;", acc, sums, "", [])
 
     def commit_multiplies(self) -> None:
-        """Commit the issued wgmma.mma_async instructions as a group."""
+        """Commit the wgmma.mma_async instructions issued so far as one group."""
         self.asm("wgmma.commit_group.sync.aligned;", "", [], VOID, pure=False)
 
     def wait_multiplies(self, pending: int, acc: Sequence[ir.Value], sums: DType) -> list[ir.Value]:
-        """Wait until at most `pending` groups of wgmma are incomplete."""
+        """Wait until at most `pending` groups of wgmma instructions are incomplete."""
         return self._tied(f"wgmma.wait_group.sync.aligned {pending};", acc, sums, "", [])
 
     def _tied(
         self, text: str, acc: Sequence[ir.Value], sums: DType, more: str, args: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        """Emit assembly that reads and writes the accumulators in place; returns their new values.
+        """Emit assembly that updates the accumulators in place, and return their new values.
 
         Args:
-            text: the PTX; `$0`, `$1`, … are the accumulators, and the other arguments follow.
+            text: the PTX; `$0`, `$1`, … are the accumulators, followed by their inputs and by the
+                other arguments.
             acc: the accumulators.
             sums: the type of the accumulators.
             more: the constraints of the other arguments.

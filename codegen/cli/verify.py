@@ -1,0 +1,114 @@
+"""`coordgraph verify`: proves or refutes that a scheduled graph computes its product."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from codegen.cli.errors import ExitCode
+from codegen.cli.option_groups import takes_groups
+from codegen.cli.options import Import, Json, Problem, Scheduling
+from codegen.cli.output import duration, print_block, print_json, stdout, working
+
+if TYPE_CHECKING:
+    from coordgraph.verification import Report
+
+__all__ = ["verify"]
+
+STYLES = {
+    "proved for all sizes": "green",
+    "holds for these sizes": "green",
+    "not examined": "yellow",
+    "refuted": "bold red",
+}
+"""The style of each verdict in the table."""
+
+
+class Level(StrEnum):
+    """How thoroughly a graph is examined."""
+
+    DEFAULT = "default"
+    ALL = "all"
+
+
+@takes_groups(without=("target",), target="cpu")
+def verify(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE|-]",
+            help="A scheduled graph in its text form or as JSON; - is stdin. Without it, the "
+            "options describe the product and its schedule.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    level: Annotated[
+        Level,
+        typer.Option("--level", help="default takes a few tenths of a second, all a few seconds."),
+    ] = Level.DEFAULT,
+    scheduling: Scheduling,
+    problem: Problem,
+    modules: Import = None,
+    as_json: Json = False,
+) -> None:
+    """Prove, or refute by a counterexample, that a schedule computes its product.
+
+    Nothing is launched. The checks are: sizes (edges and tensors fit together), cover (every
+    iteration is done once, and every element of D is stored once), fix-up (every wait has its
+    signal, and partial sums are not lost), progress (no workgroup waits for ever) and bounds (no
+    index leaves its tensor). Sizes that are given are examined alone; the others are chosen around
+    the borders of the schedule. The exit code is 1 if a check is refuted.
+
+    [bold]Examples[/]
+
+      coordgraph verify -s stream-k
+      coordgraph verify -s 'split-k{splits=3}' --level all
+      coordgraph verify --m 300 --n 200 --k 64 -s stream-k -w 7
+      coordgraph show text -s stream-k -o graph.txt     # edit this file, then check it
+      coordgraph verify graph.txt
+      coordgraph show text -s stream-k | coordgraph verify - --json
+    """
+    from codegen.cli.scheduled import from_graph, scheduled
+    from codegen.cli.stages import read_graph
+
+    if source is None:
+        made = scheduled(problem, scheduling, fixed=True)
+    else:
+        if scheduling.schedule is not None or scheduling.plan is not None:
+            raise typer.BadParameter(
+                "a file has a schedule already: leave out --schedule and --plan"
+            )
+        made = from_graph(problem, read_graph(source))
+    with working("checking the graph"):
+        report = made.graph.check(level=level.value)
+    if as_json:
+        print_json({"schedule": list(made.graph.log), **report.json()})
+    else:
+        _print(report)
+    if report.refuted:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _print(report: Report) -> None:
+    table = Table("check", "verdict", "method", "detail", "time", box=None, header_style="bold")
+    for verdict in report:
+        outcome = verdict.outcome.value
+        table.add_row(
+            verdict.name,
+            Text(outcome, STYLES[outcome]),
+            verdict.method,
+            verdict.detail,
+            duration(verdict.seconds),
+        )
+    print_block(table)
+    console = stdout()
+    for verdict in report.refuted:
+        for found in verdict.counterexamples:
+            console.print(
+                Text(f"\n{verdict.name}: ", "bold red").append(str(found), ""), soft_wrap=True
+            )

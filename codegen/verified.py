@@ -1,0 +1,47 @@
+"""Checks a graph before its first build, unless this library's own passes made it.
+
+A graph that was checked is remembered in the on-disk cache, so a build from the cache pays only for
+a look-up.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from codegen.cache import cacheable, key_of, load, store
+from coordgraph import KernelGraph
+from coordgraph.library_graphs import is_made_by_library
+
+__all__ = ["check_once", "ensure_verified"]
+
+KEPT = 64
+"""For how many graphs this process remembers that they were checked."""
+
+
+def ensure_verified(graph: KernelGraph, *, always: bool = False) -> None:
+    """Run the named checks on a scheduled graph, unless they ran on an equal one before.
+
+    Args:
+        graph: the graph.
+        always: also check a graph that came straight from passes of this library.
+
+    Raises:
+        VerifyError: a check is refuted; the messages are the counterexamples.
+    """
+    if always or not is_made_by_library(graph):
+        check_once(graph)
+
+
+@lru_cache(KEPT)
+def check_once(graph: KernelGraph) -> None:
+    """Check a graph that was not checked before, and note in the cache that nothing is refuted.
+
+    Raises:
+        VerifyError: a check is refuted.
+    """
+    key = key_of("verified", graph.text()) if cacheable(graph) else None
+    if key is not None and load(key) is not None:
+        return
+    graph.check().raise_if_refuted()
+    if key is not None:
+        store(key, {"verified": b""})

@@ -1,0 +1,91 @@
+"""The linear address that an index along a whole tensor means: offset, bytes and strides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sympy import Expr, Integer
+
+from coordgraph.coordinates.dimensions import Dimension, Shared, User
+from coordgraph.derivation.record import Address, Stride
+from coordgraph.elements import dtype
+from coordgraph.integers import Ranges, evaluate, simplify, symbols_of
+from coordgraph.kernel import KernelGraph
+
+__all__ = ["address_of"]
+
+MBARRIER, MBARRIER_BYTES = "mbarrier", 8
+"""Name and bytes of an mbarrier object in shared memory."""
+
+
+def address_of(
+    graph: KernelGraph,
+    wanted: str,
+    expression: Expr,
+    known: Mapping[str, Expr],
+    ranges: Ranges,
+    values: Mapping[str, Any],
+) -> Address | None:
+    """The address that an index means; None for a dimension that is no memory.
+
+    Args:
+        graph: the graph.
+        wanted: the id of the dimension.
+        expression: its index in the given coordinates.
+        known: the given coordinates.
+        ranges: the known ranges of symbols.
+        values: numbers by name, the index among them; empty if there are none.
+    """
+    dimension = graph.coordinates[wanted]
+    found = _element(graph, dimension)
+    if found is None:
+        return None
+    memory, kind, width = found
+    size = dimension.size
+    strides = tuple(_strides(graph, expression, known, ranges, values))
+    value = values.get(wanted)
+    length = None
+    if size is not None and {s.name for s in symbols_of(size)} <= set(values):
+        length = int(evaluate(size, values))
+    return Address(memory, kind, width, size, expression, strides, value, length)
+
+
+def _element(graph: KernelGraph, dimension: Dimension) -> tuple[str, str, int] | None:
+    """The name of the memory that a dimension numbers, its element type, and the bytes of one."""
+    match dimension:
+        case User():
+            kind = graph.tensor(dimension.tensor).dtype
+        case Shared():
+            if dimension.barriers:
+                return dimension.id, MBARRIER, MBARRIER_BYTES
+            kind = dimension.element or graph.tensor(dimension.tensor).dtype
+        case _:
+            return None
+    memory = dimension.tensor if isinstance(dimension, User) else dimension.id
+    return memory, kind, dtype(kind).bytes
+
+
+def _strides(
+    graph: KernelGraph,
+    expression: Expr,
+    known: Mapping[str, Expr],
+    ranges: Ranges,
+    values: Mapping[str, Any],
+) -> Iterator[Stride]:
+    """How far each given coordinate that is a symbol moves the address."""
+    symbols = {graph.coordinates.symbol(name) for name in known}
+    for name, given in known.items():
+        symbol = graph.coordinates.symbol(name)
+        if given != symbol or isinstance(given, Integer):
+            continue
+        number = None
+        if name in values:
+            after = evaluate(expression, {**values, name: values[name] + 1})
+            number = after - evaluate(expression, values)
+        after = expression.xreplace({symbol: symbol + 1})
+        distance = simplify((after - expression).expand(), ranges)
+        if symbols_of(distance) & symbols:
+            yield Stride(name, None, number, "differs from place to place")
+        else:
+            yield Stride(name, distance, number)

@@ -1,0 +1,315 @@
+"""Derivations as records: the edges that compute one index, with formulas, numbers and guards.
+
+`coordgraph.derivation.derive` makes them, `coordgraph.derivation.report` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Expr
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges import Edge
+from coordgraph.coordinates.traverse import Direction
+from coordgraph.derivation.numbers import with_numbers
+from coordgraph.hooks import Hook
+from coordgraph.integers import to_text
+
+__all__ = [
+    "LINES",
+    "Address",
+    "Derivation",
+    "EdgeStep",
+    "GuardStep",
+    "IndexStep",
+    "ParameterStep",
+    "Stride",
+]
+
+Values = Mapping[str, Any]
+"""Numbers by name: indices of dimensions, parameters, and the entries of tables."""
+
+
+@dataclass(frozen=True)
+class ParameterStep:
+    """A launch parameter that the formulas read.
+
+    Args:
+        name: the name of the parameter.
+        formula: its value in earlier parameters; None if the caller of the kernel gives it.
+        value: its number; None if the derivation has no numbers.
+        note: what the parameter means.
+    """
+
+    name: str
+    formula: Expr | None
+    value: int | None
+    note: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """The parameter as plain data for JSON."""
+        formula = None if self.formula is None else to_text(self.formula)
+        return {"name": self.name, "formula": formula, "value": self.value, "note": self.note}
+
+
+@dataclass(frozen=True)
+class IndexStep:
+    """One index that an edge computes.
+
+    Args:
+        dimension: the id of the dimension.
+        formula: the edge's own formula, in the indices that the edge reads.
+        expression: the same index in the given coordinates, simplified.
+        value: its number; None if the derivation has no numbers.
+        numbers: the formula with numbers in place of names; '' if the derivation has none.
+    """
+
+    dimension: str
+    formula: Expr
+    expression: Expr
+    value: int | None = None
+    numbers: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """The index as plain data for JSON."""
+        return {
+            "dimension": self.dimension,
+            "formula": to_text(self.formula),
+            "expression": to_text(self.expression),
+            "numbers": self.numbers or None,
+            "value": self.value,
+        }
+
+
+@dataclass(frozen=True)
+class GuardStep:
+    """A condition under which the index that an edge computes is not padding.
+
+    Args:
+        condition: the condition, in the indices that the edge reads and computes.
+        applies: the condition under which the wanted index depends on this edge; `true` unless a
+            selector chooses between edges.
+        value: whether the condition holds; None if the derivation has no numbers.
+        applied: whether `applies` holds; None if the derivation has no numbers.
+        numbers: the condition with numbers in place of names; '' if the derivation has none.
+        always: whether the condition holds for all values of the given coordinates.
+    """
+
+    condition: Boolean
+    applies: Boolean
+    value: bool | None = None
+    applied: bool | None = None
+    numbers: str = ""
+    always: bool = False
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the guard makes the wanted index padding."""
+        return self.value is False and self.applied is not False
+
+    def as_data(self) -> dict[str, Any]:
+        """The guard as plain data for JSON."""
+        return {
+            "condition": to_text(self.condition),
+            "numbers": self.numbers or None,
+            "value": self.value,
+            "applies": to_text(self.applies),
+            "applied": self.applied,
+            "always": self.always,
+        }
+
+
+@dataclass(frozen=True)
+class EdgeStep:
+    """One edge of a derivation.
+
+    Args:
+        edge: the coordinate transform.
+        direction: the direction in which it is evaluated.
+        reads: the dimensions whose indices it reads, in order.
+        computes: the indices that it computes and that the derivation uses.
+        guards: the conditions under which those indices are not padding.
+        origin: which pass added the edge; '' if that was not recorded.
+    """
+
+    edge: Edge
+    direction: Direction
+    reads: tuple[str, ...]
+    computes: tuple[IndexStep, ...]
+    guards: tuple[GuardStep, ...] = ()
+    origin: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """The edge as plain data for JSON."""
+        return {
+            "edge": str(self.edge),
+            "kind": self.edge.kind,
+            "direction": self.direction.value,
+            "upstream": list(self.edge.upstream),
+            "downstream": list(self.edge.downstream),
+            "reads": list(self.reads),
+            "computes": [index.as_data() for index in self.computes],
+            "guards": [guard.as_data() for guard in self.guards],
+            "origin": self.origin or None,
+        }
+
+
+@dataclass(frozen=True)
+class Stride:
+    """How far the address moves if one given coordinate grows by 1 and the others stay.
+
+    Args:
+        coordinate: the id of the coordinate.
+        elements: the distance in elements.
+        value: the distance as a number, from the given point on; None if the derivation has none.
+        note: why there is no distance; '' if there is one.
+    """
+
+    coordinate: str
+    elements: Expr | None
+    value: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Address:
+    """The linear address that an index along a whole tensor or allocation means.
+
+    Args:
+        memory: the tensor or the allocation in shared memory.
+        dtype: the name of the element type, or `mbarrier`.
+        element_bytes: the bytes of one element.
+        size: the elements in the memory; None if the dimension has no size.
+        elements: the offset in elements from the first element.
+        strides: how far each given coordinate moves the address.
+        value: the offset in elements as a number; None if the derivation has no numbers.
+        length: the size as a number; None if the derivation has no numbers.
+    """
+
+    memory: str
+    dtype: str
+    element_bytes: int
+    size: Expr | None
+    elements: Expr
+    strides: tuple[Stride, ...]
+    value: int | None = None
+    length: int | None = None
+
+    @property
+    def bytes(self) -> int | None:
+        """The offset in bytes from the first element; None if the derivation has no numbers."""
+        return None if self.value is None else self.value * self.element_bytes
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the offset is in the memory; None if the derivation has no numbers."""
+        if self.value is None or self.length is None:
+            return None
+        return 0 <= self.value < self.length
+
+    def as_data(self) -> dict[str, Any]:
+        """The address as plain data for JSON; lengths are in elements unless named bytes."""
+        width = self.element_bytes
+        return {
+            "memory": self.memory,
+            "dtype": self.dtype,
+            "element_bytes": width,
+            "size": None if self.size is None else to_text(self.size),
+            "length": self.length,
+            "offset": {
+                "expression": to_text(self.elements),
+                "elements": self.value,
+                "bytes": self.bytes,
+                "inside": self.inside,
+            },
+            "strides": [
+                {
+                    "coordinate": s.coordinate,
+                    "expression": None if s.elements is None else to_text(s.elements),
+                    "elements": s.value,
+                    "bytes": None if s.value is None else s.value * width,
+                    "note": s.note or None,
+                }
+                for s in self.strides
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Why an index is what it is: every edge on its path, in the order of evaluation.
+
+    Args:
+        wanted: the id of the dimension whose index is derived.
+        kind: the class of that dimension, and what it belongs to: `SubDimension(A; 0)`.
+        direction: the direction of the path.
+        given: the known indices that the path reads, by dimension.
+        parameters: the launch parameters that the formulas read, each after those that it reads.
+        steps: the edges, in the order of evaluation.
+        expression: the wanted index in the given coordinates, simplified.
+        guard: the condition under which the index is not padding.
+        values: every number that the derivation uses, by name; empty if it has none.
+        address: the linear address, if the dimension is a whole tensor or allocation.
+        origin: which pass added the dimension; '' if that was not recorded.
+    """
+
+    wanted: str
+    kind: str
+    direction: Direction
+    given: Mapping[str, Expr]
+    parameters: tuple[ParameterStep, ...]
+    steps: tuple[EdgeStep, ...]
+    expression: Expr
+    guard: Boolean
+    values: Values
+    address: Address | None = None
+    origin: str = ""
+
+    @property
+    def value(self) -> int | None:
+        """The wanted index as a number; None if the derivation has no numbers."""
+        return self.values.get(self.wanted)
+
+    @property
+    def padding(self) -> bool | None:
+        """Whether the index is padding, which the kernel does not access; None without numbers."""
+        if self.value is None:
+            return None
+        return any(guard.refuses for step in self.steps for guard in step.guards)
+
+    def text(self) -> str:
+        """The derivation as a list of steps for readers."""
+        return "".join(f"{''.join(text for text, _ in line)}\n" for line in LINES(self))
+
+    def as_data(self) -> dict[str, Any]:
+        """The derivation as plain data for `json.dumps`."""
+        return {
+            "coordinate": self.wanted,
+            "kind": self.kind,
+            "direction": self.direction.value,
+            "given": {name: to_text(value) for name, value in self.given.items()},
+            "parameters": [parameter.as_data() for parameter in self.parameters],
+            "steps": [step.as_data() for step in self.steps],
+            "expression": to_text(self.expression),
+            "value": self.value,
+            "guard": to_text(self.guard),
+            "guard_numbers": with_numbers(self.guard, self.values) if self.values else None,
+            "padding": self.padding,
+            "address": None if self.address is None else self.address.as_data(),
+            "origin": self.origin or None,
+        }
+
+    def __str__(self) -> str:
+        return self.text().rstrip("\n")
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.text()}
+
+
+Line = list[tuple[str, str]]
+"""A line of the report: pieces of text, each with the name of its style, or ''."""
+LINES = Hook[[Derivation], list[Line]]("Derivation.text", "coordgraph.derivation.report")
+"""The function behind `Derivation.text`, implemented by `coordgraph.derivation.report`."""

@@ -1,0 +1,8 @@
+"""Differences of kernel graphs by structure: what was added, removed, changed, moved, renamed.
+
+`KernelGraph.diff` makes them.
+"""
+
+from coordgraph.difference.record import Change, Difference, Kind
+
+__all__ = ["Change", "Difference", "Kind"]

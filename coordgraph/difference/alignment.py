@@ -1,0 +1,71 @@
+"""Align the operations of two control graphs: which operation of one is which of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+from coordgraph.control.graph import ControlGraph
+from coordgraph.control.operations import Operation
+
+__all__ = ["Tree", "align"]
+
+
+class Tree:
+    """The operations of a control graph in preorder, each with the body that it is in.
+
+    Args:
+        control: the control graph.
+    """
+
+    def __init__(self, control: ControlGraph) -> None:
+        self.operations: list[Operation] = []
+        self.parents: list[tuple[int, str]] = []
+        """For each operation, the id of the operation around it (-1 for the kernel), and the name
+        of the body."""
+        self.depths: list[int] = []
+        self._add(control.root, -1, "", 0)
+
+    def _add(self, op: Operation, parent: int, body: str, depth: int) -> None:
+        own = len(self.operations)
+        self.operations.append(op)
+        self.parents.append((parent, body))
+        self.depths.append(depth)
+        for name in op.BODIES:
+            for child in getattr(op, name):
+                self._add(child, own, name, depth + 1)
+
+    def heads(self) -> list[tuple[Any, ...]]:
+        """Each operation without its bodies, as a value to compare."""
+        return [(op.kind, *op.details.values()) for op in self.operations]
+
+
+def align(before: Tree, after: Tree) -> dict[int, int]:
+    """For each operation of the second graph that the first has too, its id in the first.
+
+    Operations are aligned in preorder, so an operation that was put into another loop or branch is
+    still the same one. Operations without an equal one are paired by class, in order, between
+    those that have one.
+    """
+    old, new = before.heads(), after.heads()
+    found: dict[int, int] = {}
+    for (i1, i2), (j1, j2), equal in _blocks(old, new):
+        if equal:
+            found.update(zip(range(j1, j2), range(i1, i2), strict=True))
+            continue
+        kinds = [head[0] for head in old[i1:i2]], [head[0] for head in new[j1:j2]]
+        for (a1, a2), (b1, b2), same in _blocks(*kinds):
+            if same:
+                pairs = zip(range(b1, b2), range(a1, a2), strict=True)
+                found.update((j1 + b, i1 + a) for b, a in pairs)
+    return found
+
+
+def _blocks(
+    old: Sequence[Any], new: Sequence[Any]
+) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
+    """Ranges of two sequences in order, and whether they are equal."""
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        yield (i1, i2), (j1, j2), tag == "equal"

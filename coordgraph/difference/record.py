@@ -1,0 +1,178 @@
+"""Differences as records: what was added, removed, changed or moved between two graphs.
+
+`coordgraph.difference.compare` makes them, `coordgraph.difference.report` prints them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from coordgraph.hooks import Hook
+
+__all__ = ["LINES", "PARTS", "Change", "Difference", "Kind", "Place", "Row"]
+
+PARTS = {
+    "problem": "problem",
+    "parameter": "parameters",
+    "table": "tables",
+    "assumption": "assumptions",
+    "tensor": "tensors",
+    "dimension": "dimensions",
+    "edge": "edges",
+    "operation": "operations",
+}
+"""The parts of a graph that are compared, in the order of reports, with their plurals."""
+
+
+class Kind(Enum):
+    """What happened to a record; the value is the mark in reports."""
+
+    ADDED = "+"
+    REMOVED = "-"
+    CHANGED = "~"
+    MOVED = ">"
+    """An operation that is in another body: inside another loop or branch, or outside of one."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operation is in two control graphs.
+
+    Args:
+        before, after: its id in each graph; None where there is none.
+        around_before, around_after: the operation in whose body it is in each graph; '' if none.
+    """
+
+    before: int | None
+    after: int | None
+    around_before: str = ""
+    around_after: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        """The place as plain data for JSON."""
+        return {
+            "ids": {"before": self.before, "after": self.after},
+            "within": {
+                "before": self.around_before or None,
+                "after": self.around_after or None,
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference between two graphs.
+
+    Args:
+        part: the part of the graph, one of `PARTS`.
+        kind: what happened.
+        before, after: the record in each graph as a line of the text form; '' where there is none.
+        fields: for a record that changed, the text of each changed field before and after.
+        operation: for an operation, where it is in the control graphs.
+    """
+
+    part: str
+    kind: Kind
+    before: str = ""
+    after: str = ""
+    fields: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    operation: Place | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """The change as plain data for JSON."""
+        found: dict[str, Any] = {"part": self.part, "change": self.kind.name.lower()}
+        found |= {"before": self.before or None, "after": self.after or None}
+        if self.fields:
+            found["fields"] = {
+                name: {"before": old, "after": new} for name, (old, new) in self.fields.items()
+            }
+        if self.operation is not None:
+            found |= self.operation.as_data()
+        return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the merged control tree: an operation of one graph or of both.
+
+    Args:
+        line: the operation as a line of the text form.
+        depth: how many operations are around it.
+        id: the operation's id in the second graph, or in the first if it was removed.
+        change: what happened to it; None if nothing did.
+        branch: the body that it is in, such as `else`; '' for the first body of its operation.
+    """
+
+    line: str
+    depth: int
+    id: int
+    change: Change | None = None
+    branch: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two graphs by structure.
+
+    Args:
+        changes: what differs, in the order of `PARTS`.
+        control: the operations of both graphs as one tree, in preorder; empty if equal.
+        renamed: the dimensions of the first graph that the second has under another name.
+        reordered: whether equal dimensions or edges are declared in another order, which changes
+            the text of the graph but no index.
+        logs: the log of each graph, if the logs differ; a difference of logs alone is none.
+    """
+
+    changes: tuple[Change, ...] = ()
+    control: tuple[Row, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    reordered: bool = False
+    logs: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether both graphs describe the same kernel, up to names of dimensions."""
+        return not self.changes
+
+    def of_part(self, part: str) -> tuple[Change, ...]:
+        """The changes in one of `PARTS`."""
+        return tuple(change for change in self.changes if change.part == part)
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How often each kind of change occurs in each part that differs."""
+        found: dict[str, dict[str, int]] = {}
+        for part in PARTS:
+            kinds = Counter(change.kind.name.lower() for change in self.of_part(part))
+            if kinds:
+                found[part] = dict(kinds)
+        return found
+
+    def text(self) -> str:
+        """The difference as a list for readers."""
+        return "".join(f"{text}\n" for text, _ in LINES(self))
+
+    def as_data(self) -> dict[str, Any]:
+        """The difference as plain data for `json.dumps`."""
+        logs = None
+        if self.logs is not None:
+            logs = {"before": list(self.logs[0]), "after": list(self.logs[1])}
+        return {
+            "equal": self.equal,
+            "counts": self.counts,
+            "changes": [change.as_data() for change in self.changes],
+            "renamed": dict(self.renamed),
+            "reordered": self.reordered,
+            "logs": logs,
+        }
+
+    def __str__(self) -> str:
+        return self.text().rstrip("\n")
+
+
+LINES = Hook[[Difference], list[tuple[str, str]]]("Difference.text", "coordgraph.difference.report")
+"""The function behind `Difference.text`: lines with the names of their styles."""

@@ -1,0 +1,149 @@
+"""Find dimensions that two graphs have under different names, and rename those of one graph.
+
+Dimensions of both graphs that have one name are taken to be the same. The others get a *colour*:
+their class, size and fields, and in each round the colours of the dimensions on their edges and the
+operations that use them (colour refinement, also called the Weisfeiler-Leman algorithm). Dimensions
+whose colours agree are paired.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from sympy.core.basic import Basic
+
+from coordgraph.control.graph import ControlGraph
+from coordgraph.control.operations import Kernel, Operation
+from coordgraph.coordinates.dimensions import Dimension, Shared
+from coordgraph.coordinates.edges import Edge
+from coordgraph.coordinates.graph import CoordinateGraph
+from coordgraph.integers import index_symbol
+from coordgraph.kernel import KernelGraph
+
+__all__ = ["find_renamed", "renamed"]
+
+ROUNDS = 6
+"""Rounds of refinement: how many edges away a difference still tells dimensions apart."""
+Colour = Any
+"""A value that is equal for dimensions that cannot be told apart."""
+
+
+def find_renamed(before: KernelGraph, after: KernelGraph) -> dict[str, str]:
+    """The dimensions of `before` that `after` has under another name, with that name."""
+    both = {d.id for d in before.coordinates} & {d.id for d in after.coordinates}
+    left = [d.id for d in before.coordinates if d.id not in both]
+    right = [d.id for d in after.coordinates if d.id not in both]
+    found: dict[str, str] = {}
+    # Colours of many rounds tell more dimensions apart; those of few survive differences nearby.
+    for rounds in range(ROUNDS, 0, -1):
+        if not left or not right:
+            break
+        names: dict[str, Colour] = {name: name for name in both}
+        first = _colours(before, names | {a: b for a, b in found.items()}, rounds)
+        second = _colours(after, names | {b: b for b in found.values()}, rounds)
+        pairs = dict(_pairs(left, right, first, second))
+        found |= pairs
+        left = [name for name in left if name not in pairs]
+        right = [name for name in right if name not in pairs.values()]
+    return found
+
+
+def _pairs(
+    left: Iterable[str],
+    right: Iterable[str],
+    first: Mapping[str, Colour],
+    second: Mapping[str, Colour],
+) -> Iterator[tuple[str, str]]:
+    """Pairs of dimensions of equal colour; alike ones are paired in their order."""
+    there: defaultdict[Colour, list[str]] = defaultdict(list)
+    for name in right:
+        there[second[name]].append(name)
+    counts = Counter(first[name] for name in left)
+    for name in left:
+        colour = first[name]
+        if counts[colour] == len(there[colour]) or name not in there:
+            candidates = there[colour]
+            if counts[colour] and candidates:
+                yield name, candidates.pop(0)
+                counts[colour] -= 1
+
+
+def _colours(graph: KernelGraph, named: Mapping[str, Colour], rounds: int) -> dict[str, Colour]:
+    """The colour of every dimension after some rounds; dimensions in `named` keep theirs."""
+    coordinates = graph.coordinates
+    colours = {d.id: named.get(d.id, _kind(d)) for d in coordinates}
+    free = [d.id for d in coordinates if d.id not in named]
+    uses: defaultdict[str, list[Colour]] = defaultdict(list)
+    for op in graph.control.operations:
+        for role, bound in op.bindings.items():
+            for position, name in enumerate(bound):
+                uses[name].append((op.kind, role, position))
+    for name in free:
+        colours[name] = hash((colours[name], tuple(sorted(uses[name]))))
+    for _ in range(rounds):
+        latest = dict(colours)
+        for name in free:
+            around = sorted(
+                hash(
+                    (
+                        edge.kind,
+                        tuple(map(str, edge.details.values())),
+                        tuple((n == name, colours[n]) for n in edge.upstream),
+                        tuple((n == name, colours[n]) for n in edge.downstream),
+                    )
+                )
+                for edge in (*coordinates.edges_above(name), *coordinates.edges_below(name))
+            )
+            latest[name] = hash((colours[name], tuple(around)))
+        colours = latest
+    return colours
+
+
+def _kind(d: Dimension) -> Colour:
+    details = {name: value for name, value in d.details.items() if name != "within"}
+    return d.kind, str(d.size), d.note, tuple(details.items())
+
+
+def renamed(graph: KernelGraph, names: Mapping[str, str]) -> KernelGraph:
+    """The graph with other names of dimensions, in its coordinates and in its operations."""
+    if not names:
+        return graph
+    symbols = {index_symbol(old): index_symbol(new) for old, new in names.items()}
+
+    def put_in(value: Any) -> Any:
+        if isinstance(value, Basic):
+            return value.xreplace(symbols)
+        return tuple(map(put_in, value)) if isinstance(value, tuple) else value
+
+    def name_of(value: Any) -> Any:
+        if isinstance(value, str):
+            return names.get(value, value)
+        return tuple(map(name_of, value))
+
+    def dimension(d: Dimension) -> Dimension:
+        d = replace(d, id=name_of(d.id))
+        return replace(d, within=name_of(d.within)) if isinstance(d, Shared) else d
+
+    def edge(e: Edge) -> Edge:
+        details = {name: put_in(value) for name, value in e.details.items()}
+        return replace(e, upstream=name_of(e.upstream), downstream=name_of(e.downstream), **details)
+
+    def operation(op: Operation) -> Operation:
+        changed: dict[str, Any] = {}
+        for spec in fields(op):
+            value = getattr(op, spec.name)
+            if spec.name in op.BODIES:
+                changed[spec.name] = tuple(map(operation, value))
+            else:
+                changed[spec.name] = name_of(value) if spec.name in op.ROLES else put_in(value)
+        return replace(op, **changed)
+
+    coordinates = CoordinateGraph(
+        map(dimension, graph.coordinates), map(edge, graph.coordinates.edges)
+    )
+    root = operation(graph.control.root)
+    assert isinstance(root, Kernel)
+    return replace(graph, coordinates=coordinates, control=ControlGraph(root))

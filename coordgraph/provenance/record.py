@@ -1,0 +1,157 @@
+"""The records of provenance: origins of a graph's records, and the graphs that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from coordgraph.control.graph import ControlGraph
+from coordgraph.coordinates.edges import Edge
+from coordgraph.coordinates.graph import CoordinateGraph
+from coordgraph.parameters import Parameters
+from coordgraph.tensors import Tensor
+
+__all__ = ["PROBLEM", "History", "Key", "Origin", "Part", "Provenance", "Snapshot", "Step"]
+
+PROBLEM = "problem"
+"""The maker of a record that was there before the first pass."""
+
+
+class Part(Enum):
+    """The kinds of records that have an origin; the value is their word in the text form."""
+
+    PARAMETER = "parameter"
+    TABLE = "table"
+    TENSOR = "tensor"
+    DIMENSION = "dimension"
+    EDGE = "edge"
+    OPERATION = "operation"
+
+
+Key = str | Edge | int
+"""What names a record of a part: its name or id, the edge itself, or the id of an operation."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a record of a graph comes from.
+
+    Args:
+        made: the text of the pass that added it; `problem` if it was there before the first pass,
+            `edit` if it was added outside of passes, '' if that is not known.
+        sources: what the pass made it from. For a dimension these are the nearest dimensions that
+            the graph had before; for a parameter the names in its value; for an edge the
+            edges that it replaced; for an operation the operations in whose place it is.
+        changed: the texts of passes that changed it afterwards, in order.
+    """
+
+    made: str = ""
+    sources: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    def by(self, step: str) -> Origin:
+        """The origin of the record after a pass has changed it."""
+        return replace(self, changed=(*self.changed, step))
+
+    def __str__(self) -> str:
+        text = self.made or "unknown"
+        if self.sources:
+            text += f" from {'; '.join(self.sources)}"
+        return text + (f", changed by {', '.join(self.changed)}" if self.changed else "")
+
+
+UNKNOWN = Origin()
+"""The origin of a record that is not recorded."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The origins of the records of one graph.
+
+    Args:
+        origins: the origin by part and key.
+    """
+
+    origins: Mapping[tuple[Part, Key], Origin] = field(
+        default_factory=dict[tuple[Part, Key], Origin]
+    )
+
+    def __getitem__(self, key: tuple[Part, Key]) -> Origin:
+        return self.origins.get(key, UNKNOWN)
+
+    def __iter__(self) -> Iterator[tuple[Part, Key]]:
+        return iter(self.origins)
+
+    def dimension(self, name: str) -> Origin:
+        """The origin of a dimension, by id."""
+        return self[Part.DIMENSION, name]
+
+    def edge(self, edge: Edge) -> Origin:
+        """The origin of an edge."""
+        return self[Part.EDGE, edge]
+
+    def operation(self, number: int) -> Origin:
+        """The origin of an operation, by its id: its position in preorder."""
+        return self[Part.OPERATION, number]
+
+    @property
+    def makers(self) -> tuple[str, ...]:
+        """All that made or changed records, in the order of their first occurrence."""
+        found = dict[str, None]()
+        for origin in self.origins.values():
+            found |= dict.fromkeys((origin.made, *origin.changed))
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The parts of a graph whose records have origins, as they are at one point of a pipeline."""
+
+    parameters: Parameters
+    tensors: tuple[Tensor, ...]
+    coordinates: CoordinateGraph
+    control: ControlGraph
+    log: tuple[str, ...] = ()
+
+    def records(self) -> Iterator[tuple[tuple[Part, Key], Any]]:
+        """All records that have an origin, by part and key."""
+        yield from (((Part.PARAMETER, p.name), p) for p in self.parameters.items)
+        yield from (((Part.TABLE, t.name), t) for t in self.parameters.tables)
+        yield from (((Part.TENSOR, t.name), t) for t in self.tensors)
+        yield from (((Part.DIMENSION, d.id), d) for d in self.coordinates)
+        yield from (((Part.EDGE, e), e) for e in self.coordinates.edges)
+        yield from (((Part.OPERATION, i), op) for i, op in enumerate(self.control.operations))
+
+    def same(self, other: Snapshot) -> bool:
+        """Whether two snapshots have the same records; cheap if they share them."""
+        mine = (self.parameters, self.tensors, self.coordinates, self.control)
+        others = (other.parameters, other.tensors, other.coordinates, other.control)
+        return all(a is b or a == b for a, b in zip(mine, others, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One pass of a graph's history: its text, and the graph before and after it."""
+
+    text: str
+    before: Snapshot
+    after: Snapshot
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """How a graph was made, from which its provenance is computed when it is asked for.
+
+    Args:
+        steps: the passes that were called, in order.
+        origins: the provenance of the first graph, if that was read from a text that has it.
+    """
+
+    steps: tuple[Step, ...] = ()
+    origins: Provenance | None = None
+
+    def then(self, text: str, before: Snapshot, after: Snapshot) -> History:
+        """The history after one more pass."""
+        return replace(self, steps=(*self.steps, Step(text, before, after)))

@@ -1,0 +1,98 @@
+"""List the records of a graph by the pass that made them, with what each came from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from coordgraph.coordinates.edges import Edge
+from coordgraph.kernel import KernelGraph
+from coordgraph.provenance.record import PROBLEM, Key, Origin, Part
+from coordgraph.text.printer import RecordPrinter
+
+__all__ = ["provenance"]
+
+Line = tuple[str, str]
+"""A line and the name of its style."""
+STYLES = {"+": "green", "~": "yellow", " ": ""}
+
+
+def provenance(graph: KernelGraph, only: Collection[str] = ()) -> list[Line]:
+    """The records of a graph in groups, one for each pass, as lines with the names of styles.
+
+    A record that a pass added is marked with +, one that it changed with ~. Consecutive operations
+    that replace the same ones share the line that names those.
+
+    Args:
+        graph: the graph.
+        only: the ids of dimensions; then only they and the edges that touch them are listed.
+    """
+    for name in only:
+        graph.coordinates[name]  # raises an error that suggests similar names
+    return list(_lines(graph, only))
+
+
+def _lines(graph: KernelGraph, only: Collection[str]) -> Iterator[Line]:
+    found = graph.provenance
+    records = dict(graph.snapshot.records())
+    kept = [key for key in records if not only or _touches(key[1], only)]
+    makers = dict.fromkeys((PROBLEM, *graph.log, *found.makers))
+    for maker in makers:
+        marked = [
+            (key, "+" if found[key].made == maker else "~")
+            for key in kept
+            if maker == found[key].made or maker in found[key].changed
+        ]
+        if not marked:
+            continue
+        yield f"{maker or 'not recorded'}:", "bold"
+        if maker == PROBLEM and not only:
+            yield from _summary([key for key, _ in marked])
+            continue
+        last: tuple[str, ...] = ()
+        for key, mark in marked:
+            origin = found[key]
+            line = f"  {mark} {_line(key, records[key])}"
+            again = key[0] is Part.OPERATION and origin.sources == last
+            if mark == "+" and origin.sources and not again:
+                line += f"   from {_few(origin)}"
+            last = origin.sources
+            yield line, STYLES[mark]
+
+
+def _touches(key: Key, only: Collection[str]) -> bool:
+    if isinstance(key, Edge):
+        return bool({*key.upstream, *key.downstream} & {*only})
+    return key in only
+
+
+def _summary(keys: list[tuple[Part, Key]]) -> Iterator[Line]:
+    """How many records of each part were there before the first pass."""
+    for part in Part:
+        count = sum(kind is part for kind, _ in keys)
+        if count:
+            yield f"    {count} {part.value}{'' if count == 1 else 's'}", "dim"
+
+
+def _line(key: tuple[Part, Key], record: Any) -> str:
+    write = RecordPrinter()
+    part, name = key
+    match part:
+        case Part.PARAMETER:
+            return write.parameter(record)
+        case Part.TABLE:
+            return write.table(record)
+        case Part.TENSOR:
+            return write.tensor(record)
+        case Part.DIMENSION:
+            return write.dimension(record)
+        case Part.EDGE:
+            return write.edge(record)
+        case Part.OPERATION:
+            return f"#{name} {write.operation(record)}"
+
+
+def _few(origin: Origin) -> str:
+    """The sources of an origin, at most five of them."""
+    first, rest = origin.sources[:5], len(origin.sources) - 5
+    return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")

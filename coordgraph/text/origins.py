@@ -1,0 +1,42 @@
+"""Resolve the origins of records that were read: which record of the graph each belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from coordgraph.coordinates.edges import Edge
+from coordgraph.kernel import KernelGraph
+from coordgraph.provenance.record import PROBLEM, History, Key, Origin, Part, Provenance
+from coordgraph.text.raw import RawOrigin, suggest
+
+__all__ = ["NUMBERED", "with_origins"]
+
+NUMBERED = (Part.EDGE.value, Part.OPERATION.value)
+"""The parts whose records are named by their position, from 0."""
+
+
+def with_origins(graph: KernelGraph, raw: Iterable[RawOrigin]) -> KernelGraph:
+    """The graph with the origins that were read; other records were there before the first pass.
+
+    Raises:
+        ParseError, VerifyError: an origin names a part or a record that the graph lacks.
+    """
+    found = {key: Origin(PROBLEM) for key, _ in graph.snapshot.records()}
+    parts = {part.value: part for part in Part}
+    for each in raw:
+        if each.part not in parts:
+            raise each.at.error(f"unknown part '{each.part}'{suggest(each.part, parts)}")
+        part, key = parts[each.part], _key(graph, each)
+        if key is None or (part, key) not in found:
+            raise each.at.error(f"the graph has no {part.value} {each.key} to have an origin")
+        found[part, key] = each.origin
+    return replace(graph, history=History(origins=Provenance(found)))
+
+
+def _key(graph: KernelGraph, raw: RawOrigin) -> Key | None:
+    edges: tuple[Edge, ...] = graph.coordinates.edges
+    if raw.part != Part.EDGE.value:
+        return raw.key
+    inside = isinstance(raw.key, int) and 0 <= raw.key < len(edges)
+    return edges[raw.key] if inside and isinstance(raw.key, int) else None

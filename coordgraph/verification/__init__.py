@@ -1,0 +1,21 @@
+"""Named checks that prove, or refute by a counterexample, what a scheduled graph does.
+
+`KernelGraph.check` runs them and returns a `Report`. Each check is one module: `size_rules`,
+`cover`, `fix_up`, `forward_progress` or `addresses`; `checking` lists and runs them.
+"""
+
+from coordgraph.verification.checking import CHECKS, check_graph
+from coordgraph.verification.launch import Launch
+from coordgraph.verification.named import NamedCheck
+from coordgraph.verification.verdicts import Counterexample, Outcome, Report, Verdict
+
+__all__ = [
+    "CHECKS",
+    "Counterexample",
+    "Launch",
+    "NamedCheck",
+    "Outcome",
+    "Report",
+    "Verdict",
+    "check_graph",
+]

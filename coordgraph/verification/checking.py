@@ -1,0 +1,70 @@
+"""`check_graph`: runs the named checks on a scheduled graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+
+from coordgraph.errors import VerifyError
+from coordgraph.kernel import CHECK, KernelGraph
+from coordgraph.validation import whole
+from coordgraph.verification.addresses import bounds
+from coordgraph.verification.cover import cover
+from coordgraph.verification.evidence import LIMITS, Evidence
+from coordgraph.verification.fix_up import fix_up
+from coordgraph.verification.forward_progress import progress
+from coordgraph.verification.launch import Launch
+from coordgraph.verification.named import NamedCheck
+from coordgraph.verification.size_rules import sizes as size_rules
+from coordgraph.verification.verdicts import Report, Verdict
+
+__all__ = ["CHECKS", "check_graph"]
+
+CHECKS: dict[str, NamedCheck] = {
+    check.name: check for check in (size_rules, cover, fix_up, progress, bounds)
+}
+"""Every named check, in the order in which they run."""
+Sizes = Mapping[str, int | Sequence[int]]
+"""Launch arguments by name: values of parameters, and the entries of tables."""
+
+
+@CHECK.implement
+def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "default") -> Report:
+    """Run every named check on a scheduled graph.
+
+    Args:
+        graph: a graph of the level `scheduled`.
+        sizes: the launch arguments to examine, such as `{"m": 100, "n": 30, "k": 7}`, and the
+            entries of tables; None chooses launches around the borders of the graph's sizes.
+        level: `default` takes a few tenths of a second, `all` a few seconds.
+
+    Raises:
+        VerifyError: the graph is not scheduled, fails the checks of its structure, or `level` is
+            unknown.
+        LaunchError: a parameter or a table is missing in `sizes`, or out of bounds.
+    """
+    if level not in LIMITS:
+        raise VerifyError(f"level={level!r} is unknown; use one of {', '.join(LIMITS)}")
+    if graph.level != "scheduled":
+        raise VerifyError(
+            f"the graph has the level '{graph.level}'; check a graph to which a schedule was "
+            "applied, before it is lowered"
+        )
+    graph.verify()
+    launches = None if sizes is None else (_launch(graph, sizes),)
+    evidence = Evidence(graph, LIMITS[level], launches)
+    verdicts: list[Verdict] = []
+    for check in CHECKS.values():
+        start = perf_counter()
+        found = check.examine(evidence)
+        verdicts.append(Verdict(check.name, *found, seconds=perf_counter() - start))
+    return Report(tuple(verdicts), evidence.launches)
+
+
+def _launch(graph: KernelGraph, sizes: Sizes) -> Launch:
+    """The launch with the given arguments, checked against the graph's bounds."""
+    values = {name: whole(v, name) for name, v in sizes.items() if not isinstance(v, Sequence)}
+    tables = {name: tuple(v) for name, v in sizes.items() if isinstance(v, Sequence)}
+    given = {p.name: 0 for p in graph.parameters.given if p.minimum == 0} | values
+    graph.parameters.launch(given, tables)
+    return Launch(values, tables)

@@ -1,0 +1,321 @@
+"""What a graph does in the examined launches: traces of tiles, and runs on elements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from math import prod
+
+import numpy as np
+from sympy import Symbol
+
+from coordgraph.control.operations import (
+    AccumulatePartial,
+    AddPartial,
+    AwaitPartial,
+    CollectPartial,
+    ReceivePartial,
+    SendPartial,
+)
+from coordgraph.errors import CoordGraphError, Deadlock, LaunchError, NoEntry, OutOfBounds
+from coordgraph.interpreter.arguments import Array
+from coordgraph.interpreter.events import Event
+from coordgraph.interpreter.faults import Fault
+from coordgraph.interpreter.formulas import Environment
+from coordgraph.interpreter.machine import Machine, Memory
+from coordgraph.interpreter.program import Program, Work, program
+from coordgraph.interpreter.recording import trace
+from coordgraph.interpreter.run import execute
+from coordgraph.interpreter.schedulers import SCHEDULERS
+from coordgraph.interpreter.tracing import OutputTile, Segment, Trace
+from coordgraph.interpreter.walking import Fuel
+from coordgraph.kernel import KernelGraph
+from coordgraph.tensors import Role
+from coordgraph.tilings import macro_tile
+from coordgraph.verification.launch import Launch
+from coordgraph.verification.launches import ranked_launches
+from coordgraph.verification.reference import Operands, make_operands, products
+from coordgraph.verification.verdicts import Counterexample
+
+__all__ = ["LIMITS", "Evidence", "Limits"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How thoroughly a graph is examined.
+
+    Args:
+        launches: how many launches are examined at least. As many again are traced, and examined
+            if their traces differ in kind.
+        cost: the largest cost of a launch that is traced, see `Launch`.
+        runs: the largest number of launches that run on elements.
+        elements: the largest number of elements of tiles that all these runs load.
+        schedulers: the names of the schedulers under which each of them runs.
+    """
+
+    launches: int
+    cost: int
+    runs: int
+    elements: int
+    schedulers: tuple[str, ...]
+
+
+LIMITS = {
+    "default": Limits(8, 600, 2, 1 << 19, ("in-order",)),
+    "all": Limits(40, 20_000, 12, 1 << 24, tuple(SCHEDULERS)),
+}
+"""The limits of each level of `KernelGraph.check`."""
+MOST_STEPS = 1 << 16
+"""The largest number of loop iterations of one workgroup; more count as a loop without an end."""
+EXCHANGES = (
+    SendPartial,
+    ReceivePartial,
+    AwaitPartial,
+    AddPartial,
+    AccumulatePartial,
+    CollectPartial,
+)
+"""The operations on the workspace: if one of them fails, the check `fix-up` is refuted."""
+FAILURES = (CoordGraphError, ArithmeticError, LookupError, TypeError, ValueError)
+"""What an operation of a faulty graph may raise: NumPy refuses tiles whose shapes differ."""
+TOLERANCE = 2.0**-6
+"""How far a right element may be from the reference, relative to it: epilogues may round."""
+
+
+class Evidence:
+    """Traces and runs of a graph, computed when a check first asks for them.
+
+    Args:
+        graph: a scheduled graph.
+        limits: how thoroughly to examine it.
+        launches: the launches to examine; None chooses them from the graph.
+    """
+
+    def __init__(
+        self, graph: KernelGraph, limits: Limits, launches: tuple[Launch, ...] | None = None
+    ) -> None:
+        self.graph, self.limits = graph, limits
+        self._launches = launches
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches to examine, the most interesting ones first."""
+        if self._launches is not None:
+            return self._launches
+        return ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
+
+    @cached_property
+    def program(self) -> Program:
+        """The graph as the interpreter executes it."""
+        return program(self.graph)
+
+    @cached_property
+    def traces(self) -> tuple[tuple[Launch, Trace], ...]:
+        """The examined launches, with their traces."""
+        return tuple((launch, found) for launch, found in self._traced if isinstance(found, Trace))
+
+    @cached_property
+    def failures(self) -> tuple[tuple[Launch, Fault], ...]:
+        """The launches whose trace failed, and the error."""
+        return tuple((launch, found) for launch, found in self._traced if isinstance(found, Fault))
+
+    @cached_property
+    def _traced(self) -> tuple[tuple[Launch, Trace | Fault], ...]:
+        found: list[tuple[Launch, Trace | Fault]] = []
+        seen: set[tuple[object, ...]] = set()
+        for launch in self.launches:
+            try:
+                got = trace(self.graph, launch.values, launch.tables, most_steps=MOST_STEPS)
+                shapes = {*_shapes(got)}
+                if len(found) < self.limits.launches or shapes - seen or got.faults:
+                    found.append((launch, got))
+                seen |= shapes
+            except LaunchError:
+                continue
+            except NoEntry as error:
+                found.append((launch, Fault("bounds", f"a table is read outside it: {error}")))
+            except CoordGraphError as error:
+                found.append((launch, Fault("cover", str(error))))
+        return tuple(found)
+
+    def counterexamples(self, check: str) -> Iterator[Counterexample]:
+        """The first error of each kind that refutes a check, from traces and then from runs."""
+        for launch, fault in self.failures:
+            if fault.check == check:
+                yield _counterexample(launch, fault)
+        for launch, found in self.traces:
+            for fault in found.faults:
+                if fault.check == check:
+                    yield _counterexample(launch, fault)
+        yield from (found for name, found in self.runs if name == check)
+
+    @cached_property
+    def run_launches(self) -> tuple[Launch, ...]:
+        """The launches that run on elements: the cheapest, as many as the limits allow."""
+        chosen: list[Launch] = []
+        left = self.limits.elements
+        m, n, k = macro_tile(self.graph.coordinates)
+        for launch, found in sorted(self.traces, key=lambda pair: -_interest(*pair)):
+            work = sum(segment.k_count for segment in found.segments)
+            elements = work * (m * k + k * n) + len(found.stores) * 2 * m * n
+            if elements <= left and len(chosen) < self.limits.runs:
+                chosen.append(launch)
+                left -= elements
+        return tuple(chosen)
+
+    @cached_property
+    def runs(self) -> tuple[tuple[str, Counterexample], ...]:
+        """Errors of runs on elements: the check that each refutes, and the counterexample."""
+        found: list[tuple[str, Counterexample]] = []
+        for launch in self.run_launches:
+            for name in self.limits.schedulers:
+                errors = [*_run(self.graph, self.program, launch, name)]
+                found += errors
+                if errors:
+                    break
+        return tuple(found)
+
+
+def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:
+    """What occurs in a trace: kinds of segments, numbers of partial sums, idle workgroups."""
+    receives = Counter(receive.tile for receive in found.receives)
+    for tile, segments in groupby(sorted(found.segments, key=_tile_of), key=_tile_of):
+        cut = [segment.role for segment in segments]
+        yield (*sorted(set(cut)), len(cut).bit_length(), receives[tile].bit_length())
+    for events in found.workgroups:
+        kinds = [type(event).__name__ for event in events if not isinstance(event, Segment)]
+        yield (*(kind for kind, _ in groupby(kinds)),)
+
+
+def _tile_of(segment: Segment) -> OutputTile:
+    return segment.tile
+
+
+def _interest(launch: Launch, found: Trace) -> int:
+    """How much of a schedule a launch exercises: fix-ups and ragged edges, with few tiles."""
+    ragged = sum(length % 2 for length in launch.values.values())
+    return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
+
+
+def _counterexample(launch: Launch, fault: Fault) -> Counterexample:
+    return Counterexample(fault.message, launch, fault.workgroups, fault.tile)
+
+
+class _Watched(Machine):
+    """A machine that remembers the operation that failed, and ends loops that run for too long."""
+
+    failed: tuple[Work, Environment] | None = None
+
+    def limit(self) -> _Watched:
+        """Limit the iterations of this machine's loops; returns the machine."""
+        self._fuel = Fuel(self.workgroup, MOST_STEPS)
+        return self
+
+    def iterate(self) -> None:
+        """Count an iteration; EvaluationError if there are too many."""
+        self._fuel.burn()
+
+    def work(self, work: Work, env: Environment) -> Iterator[Event]:
+        """Execute an operation as `Machine` does."""
+        try:
+            yield from super().work(work, env)
+        except FAILURES:
+            self.failed = work, env
+            raise
+
+
+def _run(
+    graph: KernelGraph, code: Program, launch: Launch, scheduler: str
+) -> Iterator[tuple[str, Counterexample]]:
+    """Run a launch on elements, and compare D with the reference."""
+    try:
+        operands = make_operands(graph, launch)
+    except LaunchError:
+        return
+    memory = Memory(graph, operands.arrays, operands.values)
+    machines: dict[int, _Watched] = {}
+
+    def machine(number: int) -> Machine:
+        machines[number] = _Watched(code, memory, number, operands.scalars).limit()
+        return machines[number]
+
+    (count,) = code.grid(code.environment(operands.values))
+    try:
+        execute(memory, machine, count, SCHEDULERS[scheduler](), count)
+    except Deadlock:
+        return  # traces show it, with its cause
+    except FAILURES as error:
+        yield _failure(code, launch, error, machines)
+        return
+    wrong = [*_wrong(graph, operands, memory, launch)]
+    for fault in memory.faults():
+        if not (wrong and fault.check == "cover"):
+            yield fault.check, _counterexample(launch, fault)
+    yield from (("cover", found) for found in wrong)
+
+
+def _failure(
+    code: Program, launch: Launch, error: Exception, machines: Mapping[int, _Watched]
+) -> tuple[str, Counterexample]:
+    """The check that an error of a run refutes, and the counterexample."""
+    for number, machine in machines.items():
+        if machine.failed is not None:
+            work, env = machine.failed
+            op = work.node.op
+            tensor = getattr(op, "tensor", "")
+            message = f"{op.kind}{f' of {tensor}' if tensor else ''}: {error}"
+            found = Counterexample(message, launch, (number,), (), _coordinates(code, work, env))
+            if isinstance(error, OutOfBounds | NoEntry | IndexError):
+                return "bounds", found
+            return "fix-up" if isinstance(op, EXCHANGES) else "cover", found
+    return "cover", Counterexample(str(error), launch)
+
+
+def _coordinates(code: Program, work: Work, env: Environment) -> dict[str, int]:
+    """The indices along the dimensions that loops and assignments bind at an operation."""
+    found: dict[str, int] = {}
+    for dim, value in work.node.scope.known.items():
+        if isinstance(value, Symbol) and value.name not in code.graph.parameters:
+            place = code.slots.find(value)
+            found |= {} if place is None else {dim: int(env[place])}
+    return found
+
+
+def _wrong(
+    graph: KernelGraph, operands: Operands, memory: Memory, launch: Launch
+) -> Iterator[Counterexample]:
+    """The first wrong element of each product's D."""
+    (output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
+    flat: Array = memory.flat[output.name]
+    written = memory.written[output.name]
+    shape = macro_tile(graph.coordinates)
+    for product in products(graph, operands):
+        if not product.place.size:
+            continue
+        found = flat[product.place].astype(np.float64)
+        wanted = product.expected.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            same = np.abs(found - wanted) <= TOLERANCE * np.abs(wanted)
+        wrong = ~(same | (found == wanted) | (np.isnan(found) & np.isnan(wanted)))
+        wrong |= written[product.place] != 1
+        if not wrong.any():
+            continue
+        row, column = map(int, np.unravel_index(int(wrong.argmax()), wrong.shape))
+        times = int(written[product.place][row, column])
+        what = (
+            f"is stored {times} times"
+            if times != 1
+            else f"is {found[row, column]:g} and must be {wanted[row, column]:g}"
+        )
+        batch = (product.number,) if graph.gemm.leading else ()
+        name = ", ".join(map(str, (*batch, row, column)))
+        yield Counterexample(
+            f"{output.name}[{name}] {what}; {int(wrong.sum())} of {prod(wrong.shape)} elements "
+            "are wrong",
+            launch,
+            (),
+            (*batch, row // shape[0], column // shape[1]),
+        )

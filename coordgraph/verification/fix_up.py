@@ -1,0 +1,78 @@
+"""The check `fix-up`: each partial sum reaches its tile once, and flags end as they began.
+
+A send must not overwrite a slot that another workgroup still reads. That is decided for every
+interleaving: the receives of a slot must *happen before* the next send to it, by the order of the
+messages in each workgroup and by the order of each send before its receives.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+
+import networkx
+
+from coordgraph.control.operations import AccumulatePartial
+from coordgraph.interpreter.tracing import OutputTile, Receive, Send, Trace
+from coordgraph.verification.evidence import Evidence
+from coordgraph.verification.launch import Launch
+from coordgraph.verification.named import Finding, enumerated, named_check
+from coordgraph.verification.ordering import happens_before
+from coordgraph.verification.verdicts import Counterexample
+
+__all__ = ["fix_up"]
+
+Part = tuple[int, OutputTile]
+"""A partial sum in a slot: its turn, and the output tile that it belongs to."""
+
+
+@named_check(
+    "fix-up",
+    "Every wait has its signal and every signal its wait; a partial sum is written before it is "
+    "read, and not overwritten while it is wanted; flags end as they began; each tile has one "
+    "epilogue with all its parts.",
+)
+def fix_up(evidence: Evidence) -> Finding:
+    """Match the signals and waits of every launch, and order the uses of every slot."""
+    return enumerated(evidence, len(evidence.traces), "messages", _counterexamples(evidence))
+
+
+def _counterexamples(evidence: Evidence) -> Iterator[Counterexample]:
+    yield from evidence.counterexamples("fix-up")
+    atomic = any(evidence.program.work(AccumulatePartial))
+    for launch, found in evidence.traces:
+        yield from _overwritten(launch, found, atomic=atomic)
+
+
+def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Counterexample]:
+    """Sends to one slot between which a receive of the first is not ordered.
+
+    Args:
+        launch: the launch.
+        found: its trace.
+        atomic: whether workgroups add to a slot atomically; sends for one tile need no order then.
+    """
+    uses: dict[int, dict[Part, list[Send | Receive]]] = defaultdict(lambda: defaultdict(list))
+    for event in (*found.sends, *found.receives):
+        uses[event.slot][event.turn, event.tile].append(event)
+    if all(len(parts) < 2 for parts in uses.values()):
+        return
+    order = happens_before(found)
+    if not networkx.is_directed_acyclic_graph(order.graph):
+        return  # the check `progress` names the cycle
+    for slot, parts in uses.items():
+        for one, other in combinations(sorted(parts), 2):
+            sends = [e for part in (one, other) for e in parts[part] if isinstance(e, Send)]
+            if len(sends) < 2 or (atomic and sends[0].tile == sends[1].tile):
+                continue
+            first, second = sends[:2]
+            if not (order.before(parts[one], second) or order.before(parts[other], first)):
+                yield Counterexample(
+                    f"workspace slot {slot} is sent partial sums of output tiles {first.tile} and "
+                    f"{second.tile}, and the later one may overwrite the other before it is read",
+                    launch,
+                    (first.workgroup, second.workgroup),
+                    second.tile,
+                    {"slot": slot},
+                )

@@ -1,0 +1,139 @@
+"""Candidates of launches: small problems around borders of tiles, k tiles and workgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate, product
+
+from sympy import Integer
+
+from coordgraph.gemm import AXES
+from coordgraph.integers import FloorDiv, FloorMod
+from coordgraph.kernel import KernelGraph
+from coordgraph.parameters import LARGEST_INDEX
+from coordgraph.tilings import macro_tile
+from coordgraph.verification.launch import Launch
+
+__all__ = ["launch_candidates"]
+
+GROUPS = 3
+"""The number of products in examined launches of batches and of groups."""
+TILES = (1, 2, 3, 4, 5, 7)
+"""Numbers of tiles along one axis that candidates combine."""
+MOST_GRID = 24
+"""The largest number of workgroups of candidates in which several workgroups share a tile."""
+LARGEST_FACTOR = 16
+"""The largest constant divisor in the graph around which candidates vary the numbers of tiles."""
+Tiles = tuple[int, int, int, int]
+"""Numbers of tiles in m, n and k, and the number of workgroups."""
+
+
+def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
+    """Launches of small problems, each once.
+
+    Args:
+        graph: a scheduled graph.
+    """
+    seen: set[str] = set()
+    shape = macro_tile(graph.coordinates)
+    for number, tiles in enumerate(_tile_counts(graph)):
+        launch = _launch(graph, shape, tiles, number)
+        if (text := str(launch)) not in seen:
+            seen.add(text)
+            yield launch
+
+
+def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
+    """Numbers of tiles and workgroups, T mod W = 0, 1 and W - 1 and T < W among them."""
+    size = graph.workgroup.size
+    near = {c + by for c in _divisors(graph) for by in (-1, 0, 1)} - {0}
+    depths = sorted({1, 2, 3, 7} | near)
+    if isinstance(size, Integer):
+        grid = int(size)
+        for total in (grid, grid + 1, grid - 1, 2 * grid, 2 * grid + 1, 3 * grid - 1, 2, 1):
+            for rows in (1, 2, 3):
+                if total > 0 and total % rows == 0:
+                    for depth in depths:
+                        yield rows, total // rows, depth, grid
+                        yield total // rows, rows, depth, grid
+        return
+    wide = [*TILES, *(x for x in sorted(near) if x > max(TILES))]
+    for number, (m, n) in enumerate(product(wide, wide)):
+        total = m * n
+        if total > 40:
+            continue
+        for depth in depths:
+            near_total = {total, total + 1, total - 1, total // 2, total // 2 + 1, total // 3}
+            deep = {2 * total + 1, 3 * total - 1, total * depth, total * depth + 1}
+            grids = {3, 4, 8} | near_total | {g for g in deep if g <= MOST_GRID}
+            for grid in sorted(grids - {0}):
+                # Every seventh combination keeps candidates few; all grids and depths occur.
+                if (number + depth + grid) % 7 == 0 or total == 1:
+                    yield m, n, depth, grid
+
+
+def _divisors(graph: KernelGraph) -> set[int]:
+    """Constants by which expressions of the graph divide numbers of tiles."""
+    found: set[int] = set()
+    tile = set(macro_tile(graph.coordinates))
+    for value in graph.expressions:
+        for node in value.atoms(FloorDiv, FloorMod):
+            divisor = node.args[1]
+            if isinstance(divisor, Integer) and 1 < int(divisor) <= LARGEST_FACTOR:
+                found.add(int(divisor))
+    return found - tile
+
+
+def _launch(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, number: int) -> Launch:
+    """Launch arguments of a problem with these numbers of tiles.
+
+    Args:
+        graph: a scheduled graph.
+        shape: the extents of a macro tile in m, n and k, in elements.
+        tiles: the numbers of tiles in m, n and k, and the number of workgroups.
+        number: a number that selects how far the last tiles are filled.
+    """
+    gemm, known = graph.gemm, graph.parameters
+    *counts, workgroups = tiles
+    extents = {
+        axis: count * extent - _missing(extent, number + index)
+        for index, (axis, count, extent) in enumerate(zip(AXES, counts, shape, strict=True))
+    }
+    tables: dict[str, list[int]] = {}
+    for axis, extent in extents.items():
+        if gemm.ragged(axis):
+            sizes = _group_sizes(extent, number, diagonal=gemm.diagonal)
+            tables[gemm.offsets(axis)] = [0, *accumulate(sizes)]
+            extents[axis] = sum(sizes)
+    values: dict[str, int] = {}
+    for parameter in known.given:
+        name = parameter.name
+        if name in extents:
+            values[name] = extents[name]
+        elif name == "workgroups":
+            values[name] = workgroups
+        elif name in ("batches", "groups"):
+            values[name] = GROUPS
+        elif parameter.minimum > 0:
+            values[name] = LARGEST_INDEX if name.startswith("elements_") else parameter.minimum
+        if name in values:
+            values[name] = min(max(values[name], parameter.minimum), parameter.maximum)
+    fixed = [getattr(gemm, axis) or extents[axis] for axis in AXES]
+    m, n, k = (-(-length // extent) for length, extent in zip(fixed, shape, strict=True))
+    products = GROUPS if gemm.batched or gemm.diagonal else 1
+    size = graph.workgroup.size
+    grid = int(size) if isinstance(size, Integer) else workgroups
+    return Launch(values, tables, products * m * n + grid + k)
+
+
+def _missing(extent: int, number: int) -> int:
+    """How many elements the last tile of an axis lacks, among 0, 1, half and all but one."""
+    return (0, 1, extent // 2, extent - 1)[number % 4]
+
+
+def _group_sizes(extent: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
+    """The extents of three groups; one is empty, except along every axis of a list of products."""
+    small = extent // 2 + 1
+    if diagonal:
+        return (extent, small, extent // 3 + 1)
+    return ((extent, 0, small), (0, extent, small), (small, extent, 0))[number % 3]

@@ -1,0 +1,119 @@
+"""Features of launches: facts about sizes at which the formulas of a graph change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise, permutations
+from typing import cast
+
+from sympy import Basic, Expr, Symbol
+from sympy.core.relational import Relational
+
+from coordgraph.errors import CoordGraphError
+from coordgraph.gemm import AXES
+from coordgraph.integers import FloorMod, Maximum, Minimum, compile_function, tables_in
+from coordgraph.kernel import KernelGraph
+from coordgraph.tilings import macro_tile
+from coordgraph.verification.launch import Launch
+
+__all__ = ["LaunchFeatures"]
+
+Feature = tuple[object, ...]
+
+
+class LaunchFeatures:
+    """Evaluates the features of launches: facts about sizes that a schedule's borders lie at."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._gemm = graph.gemm
+        self._shape = dict(zip(AXES, macro_tile(graph.coordinates), strict=True))
+        self._bits: dict[Feature, int] = {}
+        parameters = graph.parameters
+        self._host = [p for p in parameters.items if p.name not in parameters.deferred]
+        symbols: list[Symbol] = [p.symbol for p in self._host]
+        self._steps: list[Callable[..., tuple[int, ...]] | None] = [
+            None if p.value is None else compile_function([p.value], symbols[:i])
+            for i, p in enumerate(self._host)
+        ]
+        self._assumptions = compile_function(
+            [a.expr for a in parameters.assumptions if not a.expr.free_symbols - {*symbols}],
+            symbols,
+        )
+        self._most = [
+            a.maximum for a in parameters.assumptions if not a.expr.free_symbols - {*symbols}
+        ]
+        self._nodes = _nodes(graph, {*symbols})
+        roots = [arg for node in self._nodes for arg in node.args[:2]]
+        self._sides = compile_function(cast(Sequence[Basic], roots), symbols)
+
+    def of(self, launch: Launch) -> int | None:
+        """The features of a launch as a set of bits; None if the graph's bounds exclude it."""
+        values: list[int] = []
+        try:
+            for parameter, step in zip(self._host, self._steps, strict=True):
+                given = launch.values.get(parameter.name, 0)
+                value = given if step is None else step(*values)[0]
+                if not parameter.minimum <= value <= parameter.maximum:
+                    return None
+                values.append(value)
+            limits = zip(self._assumptions(*values), self._most, strict=True)
+            if any(value > most for value, most in limits):
+                return None
+            sides = iter(self._sides(*values))
+        except (CoordGraphError, ArithmeticError, LookupError):
+            return None
+        found: set[Feature] = {
+            (p.name, min(value, 2))
+            for p, value in zip(self._host, values, strict=True)
+            if p.value is not None
+        }
+        for number, (left, right) in enumerate(zip(sides, sides, strict=True)):
+            found.add((number, _relation(self._nodes[number], left, right)))
+        found.update(self._of_tiles(launch))
+        counts = [(i, v) for i, v in enumerate(values) if self._host[i].name not in AXES]
+        for (i, one), (j, other) in permutations(counts, 2):
+            # How one count of tiles, workgroups or iterations fits into another.
+            found.add((i, j, "rest", _rest(one, other) if other > 1 else None))
+            found.add((i, j, "times", (one // other).bit_length() if other else None))
+        return sum(1 << self._bits.setdefault(feature, len(self._bits)) for feature in found)
+
+    def _of_tiles(self, launch: Launch) -> Iterator[Feature]:
+        """Features of every schedule: ragged last tiles, one k tile, tiles against workgroups."""
+        counts: list[int] = []
+        for axis, extent in self._shape.items():
+            length = getattr(self._gemm, axis) or launch.values.get(axis, 0)
+            yield ("ragged", axis, length % extent != 0)
+            counts.append(-(-length // extent))
+        m, n, k = counts
+        yield ("one k tile", k == 1)
+        yield ("rows", (m > n) - (m < n))
+        yield ("cube", m == n == k)
+        for name, entries in launch.tables.items():
+            yield (name, *(min(b - a, 1) for a, b in pairwise(entries)))
+        if (grid := launch.values.get("workgroups")) is not None:
+            yield ("waves", _rest(m * n, grid), min(m * n // grid, 2))
+            yield ("idle", m * n * k < grid)
+
+
+def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
+    """The nodes of the graph's expressions at which a formula changes, in parameters only."""
+    found = {
+        node
+        for value in graph.expressions
+        for node in value.atoms(FloorMod, Minimum, Maximum, Relational)
+        if len(node.args) == 2 and node.free_symbols <= known and not tables_in(cast(Expr, node))
+    }
+    return sorted(found, key=str)
+
+
+def _relation(node: Basic, left: int, right: int) -> object:
+    """How the two arguments of a node relate; for a remainder, whether it is at an end."""
+    if isinstance(node, FloorMod):
+        return _rest(left, right)
+    return (left > right) - (left < right)
+
+
+def _rest(value: int, divisor: int) -> str:
+    """Where the remainder of a division is: at 0, 1, the largest value, or between."""
+    rest = value % divisor if divisor else 0
+    return "0" if not rest else "1" if rest == 1 else "last" if rest == divisor - 1 else "other"

@@ -1,0 +1,72 @@
+"""`NamedCheck`: a property of a graph, and the function that decides it from evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from coordgraph.verification.evidence import Evidence
+from coordgraph.verification.verdicts import Counterexample, Outcome
+
+__all__ = ["Finding", "NamedCheck", "enumerated", "named_check"]
+
+SHOWN = 3
+"""The largest number of counterexamples that a verdict lists."""
+
+
+class Finding(NamedTuple):
+    """What a check found out; fields as in `Verdict`."""
+
+    outcome: Outcome
+    method: str
+    detail: str = ""
+    counterexamples: tuple[Counterexample, ...] = ()
+
+
+@dataclass(frozen=True)
+class NamedCheck:
+    """A check that a graph has one property.
+
+    Args:
+        name: the name of the check.
+        states: the property, as one sentence.
+        examine: decides the property from the evidence.
+    """
+
+    name: str
+    states: str
+    examine: Callable[[Evidence], Finding]
+
+
+def named_check(name: str, states: str) -> Callable[[Callable[[Evidence], Finding]], NamedCheck]:
+    """Decorator that makes a function the named check of a property.
+
+    Args:
+        name: the name of the check.
+        states: the property, as one sentence.
+    """
+
+    def make(examine: Callable[[Evidence], Finding]) -> NamedCheck:
+        return NamedCheck(name, states, examine)
+
+    return make
+
+
+def enumerated(
+    evidence: Evidence, examined: int, what: str, found: Iterable[Counterexample]
+) -> Finding:
+    """The finding of a check by enumeration.
+
+    Args:
+        evidence: the evidence about the graph.
+        examined: how many launches were examined.
+        what: what was examined in them, for the detail.
+        found: the counterexamples.
+    """
+    if counterexamples := tuple(islice(found, SHOWN)):
+        return Finding(Outcome.REFUTED, "enumeration", "", counterexamples)
+    if not examined:
+        return Finding(Outcome.UNKNOWN, "enumeration", "no launch of the graph is small enough")
+    return Finding(Outcome.HOLDS, "enumeration", f"{what} of {examined} launches")

@@ -1,0 +1,69 @@
+"""The order of the messages of one launch that holds under every interleaving."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import networkx
+
+from coordgraph.interpreter.tracing import OutputTile, Receive, Send, Trace
+
+__all__ = ["Order", "happens_before"]
+
+Message = Send | Receive
+Partial = tuple[int, int, OutputTile]
+"""A partial sum: its slot, its turn, and its output tile."""
+Node = tuple[int, int]
+"""A message of a launch: the workgroup, and the position among the workgroup's messages."""
+
+
+class Order:
+    """The messages of a launch, with an arc from each to those that must come after it.
+
+    Args:
+        graph: the arcs between messages; a node's attribute `event` is the message.
+        nodes: the node of every message, by identity.
+    """
+
+    def __init__(self, graph: networkx.DiGraph[Node], nodes: dict[int, Node]) -> None:
+        self.graph, self._nodes = graph, nodes
+
+    def before(self, events: Iterable[Message], last: Message) -> bool:
+        """Whether every event of `events` must come before the event `last`."""
+        earlier = networkx.ancestors(self.graph, self._nodes[id(last)])
+        return all(self._nodes[id(event)] in earlier for event in events)
+
+    def cycle(self) -> tuple[Message, ...]:
+        """The messages of a cycle, each before the next; () if there is none."""
+        try:
+            arcs = networkx.find_cycle(self.graph)
+        except networkx.NetworkXNoCycle:
+            return ()
+        return tuple(self.graph.nodes[arc[0]]["event"] for arc in arcs)
+
+
+def happens_before(found: Trace) -> Order:
+    """The order of all messages: that of each workgroup's program, and sends before receives.
+
+    A receive of a partial sum comes after all sends of its slot, turn and output tile.
+    """
+    graph: networkx.DiGraph[Node] = networkx.DiGraph()
+    nodes: dict[int, Node] = {}
+    sends: dict[Partial, list[Node]] = defaultdict(list)
+    receives: list[tuple[Partial, Node]] = []
+    for workgroup, events in enumerate(found.workgroups):
+        messages = [event for event in events if isinstance(event, Message)]
+        for position, event in enumerate(messages):
+            node = workgroup, position
+            nodes[id(event)] = node
+            graph.add_node(node, event=event)
+            if position:
+                graph.add_edge((workgroup, position - 1), node)
+            if isinstance(event, Send):
+                sends[event.slot, event.turn, event.tile].append(node)
+            else:
+                receives.append(((event.slot, event.turn, event.tile), node))
+    for message, node in receives:
+        graph.add_edges_from((sent, node) for sent in sends[message])
+    return Order(graph, nodes)

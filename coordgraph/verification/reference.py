@@ -1,0 +1,189 @@
+"""Random operands of a launch, and the product that a correct kernel computes from them.
+
+Elements are small whole numbers, so sums are exact in every element type and in every order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from sympy import Symbol
+
+from coordgraph.elements import dtype
+from coordgraph.epilogue.operand import ACCUMULATOR
+from coordgraph.gemm import AXES, GemmProblem, read_of, row_step, tensor_of
+from coordgraph.integers import evaluate
+from coordgraph.interpreter.arguments import Array, numpy_dtype
+from coordgraph.kernel import KernelGraph
+from coordgraph.tensors import Role, Tensor
+from coordgraph.verification.launch import Launch
+
+__all__ = ["Operands", "Product", "make_operands", "products"]
+
+SEED = 20
+PACKED = "elements_"
+"""Start of the names of the launch parameters that count the elements of packed matrices."""
+
+
+class Operands(NamedTuple):
+    """The operands of one launch.
+
+    Args:
+        arrays: the input arrays by tensor, with the shapes that the graph declares.
+        scalars: the numbers of the epilogue, by operand name.
+        values: the values of all parameters and the entries of all tables.
+    """
+
+    arrays: dict[str, Array]
+    scalars: Mapping[str, float]
+    values: dict[str, Any]
+
+
+class Product(NamedTuple):
+    """One matrix of D: the part of the output array that holds it, and the expected elements."""
+
+    number: int
+    expected: Array
+    place: Array
+    """For each element of the matrix, its offset from the start of the tensor D."""
+
+
+def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
+    """Random operands of a launch, and the values of its parameters.
+
+    Raises:
+        LaunchError: the graph's bounds on parameters exclude the launch.
+    """
+    gemm, random = graph.gemm, np.random.default_rng(SEED)
+    given = dict(launch.values)
+    if gemm.diagonal:
+        given |= _packed_elements(gemm, launch)
+    sums, out = dtype(gemm.accumulator), dtype(gemm.out_dtype or gemm.dtype)
+    adds = sums.is_float or out == sums
+    for parameter in graph.parameters.given:
+        if parameter.minimum == 0:
+            given.setdefault(parameter.name, int(adds) if parameter.name.startswith("read_") else 0)
+    for tensor in graph.tensors:
+        stride = tensor.strides[0] if tensor.strides else None
+        if isinstance(stride, Symbol):
+            host = {**given, **{axis: getattr(gemm, axis) for axis in AXES if getattr(gemm, axis)}}
+            given[stride.name] = prod(int(evaluate(extent, host)) for extent in tensor.shape[1:])
+    values = graph.parameters.launch(given, launch.tables)
+    arrays = {
+        t.name: _random(t, values, random)
+        for t in graph.tensors
+        if t.role in (Role.INPUT, Role.OPTIONAL_INPUT, Role.OPERAND)
+    }
+    scalars = {o.name: int(adds or o.name != "beta") for o in gemm.epilogue.scalars}
+    return Operands(arrays, scalars, values)
+
+
+def _random(tensor: Tensor, values: Mapping[str, Any], random: np.random.Generator) -> Array:
+    shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
+    least = 0 if tensor.dtype == "u8" else -1
+    return random.integers(least, 2, shape).astype(numpy_dtype(tensor.dtype))
+
+
+def _packed_elements(gemm: GemmProblem, launch: Launch) -> dict[str, int]:
+    """The lengths of the vectors that hold the matrices of a list of products."""
+    found: dict[str, int] = {}
+    for name in launch.values:
+        if name.startswith(PACKED):
+            tensor = name.removeprefix(PACKED).upper()
+            found[name] = max(_packed_starts(gemm, tensor, launch.tables)[-1], 1)
+    return found
+
+
+def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
+    """The expected matrix of D for every product, and where its elements are in the tensor D."""
+    gemm, values = graph.gemm, operands.values
+    count = 1
+    if gemm.leading:
+        count = int(values["batches" if gemm.batched else "groups"])
+    kind = gemm.out_dtype or gemm.dtype
+    (output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
+    shape = tuple(int(evaluate(extent, values)) for extent in output.shape)
+    places = np.arange(prod(shape)).reshape(shape)
+    for number in range(count):
+
+        def matrix(tensor: str, array: Array, number: int = number) -> Array:
+            return _matrix(gemm, tensor, array, number, values)
+
+        a, b = (matrix(t, operands.arrays[t]).astype(numpy_dtype(gemm.accumulator)) for t in "AB")
+        numbers: dict[str, Any] = {ACCUMULATOR: a @ b, **operands.scalars}
+        numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
+        for stage in gemm.epilogue.stages(gemm.accumulator, kind):
+            if stage.optional and not values.get(read_of(tensor_of(stage.optional)), 1):
+                continue
+            for operand in stage.function.tensors:
+                tensor = tensor_of(operand.name)
+                if values.get(read_of(tensor), 1):
+                    numbers[operand.name] = matrix(tensor, operands.arrays[tensor])
+            numbers[ACCUMULATOR] = stage.function.evaluate(numbers, gemm.accumulator, kind)
+        place = matrix("D", places)
+        expected = np.broadcast_to(numbers[ACCUMULATOR], place.shape).astype(numpy_dtype(kind))
+        yield Product(number, expected, place)
+
+
+def _matrix(
+    gemm: GemmProblem, tensor: str, array: Array, number: int, values: Mapping[str, Any]
+) -> Array:
+    """The part of a tensor's array that belongs to one product, with rows first.
+
+    Args:
+        gemm: the problem.
+        tensor: the name of the tensor.
+        array: the array of the whole tensor.
+        number: the number of the product.
+        values: the parameters of the launch and the entries of its tables.
+    """
+    axes = gemm.axes[tensor]
+    transposed = (tensor == "A" and gemm.transpose_a) or (tensor == "B" and gemm.transpose_b)
+    stored = axes[::-1] if transposed else axes
+    borders = {axis: values[gemm.offsets(axis)] for axis in AXES if gemm.ragged(axis)}
+    if gemm.diagonal and axes:
+        starts = _packed_starts(gemm, tensor, values)
+        rows, columns = (borders[x][number + 1] - borders[x][number] for x in stored)
+        flat = array.reshape(-1)[starts[number] : starts[number + 1]]
+        found = flat.reshape(rows, -1 if rows else columns)[:, :columns]
+    else:
+        found = (
+            array[number]
+            if gemm.is_apart(tensor) or (gemm.diagonal and "l" in _all(gemm, tensor))
+            else array
+        )
+        for position, axis in enumerate(stored):
+            if axis in borders:
+                part = slice(borders[axis][number], borders[axis][number + 1])
+                found = found[(slice(None),) * position + (part,)]
+    if transposed:
+        found = found.T
+    return {"m": lambda: found.reshape(-1, 1), "": lambda: found.reshape(-1)[0]}.get(
+        axes, lambda: found
+    )()
+
+
+def _all(gemm: GemmProblem, tensor: str) -> str:
+    """The axes of an epilogue operand with the axis that numbers the products; '' for others."""
+    return gemm.operands[tensor].axes if tensor in gemm.operands else ""
+
+
+def _packed_starts(
+    gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
+) -> list[int]:
+    """Where each matrix of a list begins in the tensor's vector, and where the last one ends."""
+    axes = gemm.axes[tensor]
+    if (tensor == "A" and gemm.transpose_a) or (tensor == "B" and gemm.transpose_b):
+        axes = axes[::-1]
+    rows, columns = (tables[gemm.offsets(axis)] for axis in axes)
+    kind = gemm.dtype if tensor in ("A", "B") else gemm.out_dtype or gemm.dtype
+    step = row_step(kind)
+    sizes = (
+        (r1 - r0) * (-(-(c1 - c0) // step) * step)
+        for (r0, r1), (c0, c1) in zip(pairwise(rows), pairwise(columns), strict=True)
+    )
+    return [0, *accumulate(sizes)]

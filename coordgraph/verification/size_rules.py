@@ -1,0 +1,89 @@
+"""The check `sizes`: the sizes of dimensions, tensors and edges fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+from sympy import Eq, Expr
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.dimensions import User
+from coordgraph.coordinates.rules import decide
+from coordgraph.errors import CoordGraphError
+from coordgraph.integers import equal, evaluate, tables_in, to_text
+from coordgraph.kernel import KernelGraph
+from coordgraph.verification.evidence import Evidence
+from coordgraph.verification.launch import Launch
+from coordgraph.verification.named import SHOWN, Finding, named_check
+from coordgraph.verification.verdicts import Counterexample, Outcome
+
+__all__ = ["sizes"]
+
+
+@named_check(
+    "sizes",
+    "The sizes of the dimensions of every edge obey the edge's size rule, and the dimension of "
+    "every tensor is as large as the tensor.",
+)
+def sizes(evidence: Evidence) -> Finding:
+    """Prove each size rule from the ranges of parameters, or evaluate it in the launches."""
+    graph = evidence.graph
+    ranges = graph.parameters.ranges(definitions=True)
+    rules = [*_rules(graph)]
+    undecided = [(what, rule) for what, rule in rules if decide(rule, ranges) is not True]
+    counterexamples: list[Counterexample] = []
+    for launch in evidence.launches:
+        counterexamples += _broken(graph, undecided, launch)
+    if counterexamples:
+        first = {found.problem: found for found in reversed(counterexamples)}
+        kept = tuple(reversed(first.values()))[:SHOWN]
+        return Finding(Outcome.REFUTED, "enumeration", "", kept)
+    proved = f"{len(rules) - len(undecided)} rules proved"
+    if not undecided:
+        return Finding(Outcome.PROVED, "edge laws", proved)
+    if not evidence.launches:
+        return Finding(Outcome.UNKNOWN, "edge laws", f"{proved}, {len(undecided)} undecided")
+    detail = f"{proved}, {len(undecided)} evaluated in {len(evidence.launches)} launches"
+    return Finding(Outcome.HOLDS, "edge laws, enumeration", detail)
+
+
+def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
+    """Every condition on sizes, and what states it."""
+    coordinates = graph.coordinates
+    for edge in coordinates.edges:
+        for rule in edge.size_rule(coordinates.sizes(edge)):
+            # A schedule may stream only the first part of a space whose end is in a table, which
+            # the rule of that space's edge excludes; the check `cover` examines such edges.
+            if not tables_in(cast(Expr, rule)):
+                yield str(edge), rule
+    known = {t.name: t for t in graph.tensors}
+    for user in coordinates.of_kind(User):
+        if user.size is not None and user.tensor in known:
+            yield f"tensor {user.tensor}", equal(user.size, known[user.tensor].elements)
+
+
+def _broken(
+    graph: KernelGraph, rules: list[tuple[str, Boolean]], launch: Launch
+) -> Iterator[Counterexample]:
+    """The rules that are false in a launch."""
+    given = {p.name: launch.values.get(p.name, 0) for p in graph.parameters.given}
+    with suppress(CoordGraphError, ArithmeticError, LookupError):
+        values = graph.parameters.launch(given, launch.tables)
+        for what, rule in rules:
+            if not evaluate(rule, values):
+                yield Counterexample(
+                    f"{what}: the rule {to_text(rule)} does not hold{_sides(rule, values)}", launch
+                )
+
+
+def _sides(rule: Boolean, values: dict[str, Any]) -> str:
+    """The values of both sides of a comparison, as text."""
+    if len(rule.args) != 2:
+        return ""
+    left, right = (
+        int(evaluate(side, values)) if isinstance(side, Expr) else side for side in rule.args
+    )
+    relation = "=" if isinstance(rule, Eq) else "and"
+    return f": {left} {relation} {right}"

@@ -1,0 +1,180 @@
+"""Verdicts of named checks: proved, holds for the examined sizes, refuted, or not examined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from coordgraph.errors import VerifyError
+from coordgraph.verification.launch import Launch
+
+__all__ = ["Counterexample", "Outcome", "Report", "Verdict"]
+
+
+class Outcome(StrEnum):
+    """What a check found out about a graph."""
+
+    PROVED = "proved for all sizes"
+    """The property holds in every launch that the graph's parameters allow."""
+    HOLDS = "holds for these sizes"
+    """The property holds in every examined launch; other launches were not examined."""
+    REFUTED = "refuted"
+    """The property does not hold: there is a counterexample."""
+    UNKNOWN = "not examined"
+    """No launch of the graph is small enough to be examined, and no proof was found."""
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """One violation of a property, in terms of the graph.
+
+    Args:
+        problem: what is wrong, as one sentence.
+        launch: the launch arguments with which it happens; None if it happens in every launch.
+        workgroups: the numbers of the workgroups that take part, in order.
+        tile: the output tile: (m, n), or (product, m, n) in a kernel for several products.
+        coordinates: the indices along the dimensions that are bound where it happens, by id.
+    """
+
+    problem: str
+    launch: Launch | None = None
+    workgroups: tuple[int, ...] = ()
+    tile: tuple[int, ...] = ()
+    coordinates: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def __str__(self) -> str:
+        where: list[str] = []
+        if self.workgroups:
+            plural = "s" if len(self.workgroups) > 1 else ""
+            where.append(f"workgroup{plural} {', '.join(map(str, self.workgroups))}")
+        if self.tile:
+            where.append(f"output tile {self.tile}")
+        where += [f"{name} = {value}" for name, value in self.coordinates.items()]
+        at = f" [{', '.join(where)}]" if where else ""
+        start = f"with {self.launch}: " if self.launch is not None else ""
+        return f"{start}{self.problem}{at}"
+
+    def json(self) -> dict[str, Any]:
+        """The counterexample as plain data for `json.dumps`."""
+        found: dict[str, Any] = {"problem": self.problem}
+        if self.launch is not None:
+            found["launch"] = {"parameters": self.launch.values, "tables": self.launch.tables}
+        if self.workgroups:
+            found["workgroups"] = list(self.workgroups)
+        if self.tile:
+            found["tile"] = list(self.tile)
+        if self.coordinates:
+            found["coordinates"] = dict(self.coordinates)
+        return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of one named check.
+
+    Args:
+        name: the name of the check.
+        outcome: what the check found out.
+        method: how: `edge laws`, `interval proof`, `enumeration`, or several of them.
+        detail: what exactly was proved or examined, as a phrase.
+        counterexamples: the violations that were found, the first of each kind; empty unless the
+            property is refuted.
+        seconds: how long the check took.
+    """
+
+    name: str
+    outcome: Outcome
+    method: str
+    detail: str = ""
+    counterexamples: tuple[Counterexample, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the check found a counterexample."""
+        return self.outcome is Outcome.REFUTED
+
+    def json(self) -> dict[str, Any]:
+        """The verdict as plain data for `json.dumps`."""
+        return {
+            "check": self.name,
+            "verdict": self.outcome.value,
+            "method": self.method,
+            "detail": self.detail,
+            "counterexamples": [found.json() for found in self.counterexamples],
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdicts of all checks of a graph; printed, it is a table.
+
+    Args:
+        verdicts: the verdict of each check, in the order in which they ran.
+        launches: the launches that were examined by enumeration.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    launches: tuple[Launch, ...] = ()
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self.verdicts)
+
+    def __getitem__(self, name: str) -> Verdict:
+        for verdict in self.verdicts:
+            if verdict.name == name:
+                return verdict
+        raise VerifyError(
+            f"no check '{name}' ran; there are {', '.join(v.name for v in self.verdicts)}"
+        )
+
+    @property
+    def refuted(self) -> tuple[Verdict, ...]:
+        """The verdicts with a counterexample; empty if the graph has no known fault."""
+        return tuple(verdict for verdict in self.verdicts if verdict.refuted)
+
+    @property
+    def seconds(self) -> float:
+        """How long all checks took together."""
+        return sum(verdict.seconds for verdict in self.verdicts)
+
+    def raise_if_refuted(self) -> Report:
+        """Return the report, or raise an error that lists every counterexample.
+
+        Raises:
+            VerifyError: a check is refuted; `problems` has a message for each counterexample.
+        """
+        if problems := [
+            f"{verdict.name}: {found}"
+            for verdict in self.refuted
+            for found in verdict.counterexamples
+        ]:
+            raise VerifyError(*problems)
+        return self
+
+    def json(self) -> dict[str, Any]:
+        """The report as plain data for `json.dumps`."""
+        return {
+            "refuted": bool(self.refuted),
+            "verdicts": [verdict.json() for verdict in self.verdicts],
+            "launches": [str(launch) for launch in self.launches],
+            "seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        rows = [("check", "verdict", "method", "detail", "time")]
+        rows += [
+            (v.name, v.outcome.value, v.method, v.detail, f"{v.seconds * 1e3:.0f} ms")
+            for v in self.verdicts
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        for verdict in self.refuted:
+            lines += [f"{verdict.name}: {found}" for found in verdict.counterexamples]
+        return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""`coordgraph verify`: verdicts of a schedule or of a graph in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codegen.cli.errors import ExitCode
+from tests.codegen.cli.commands import coordgraph
+
+TILE = ("--tile", "8x8x8")
+CHECKS = ["sizes", "cover", "fix-up", "progress", "bounds"]
+
+
+def stream_k() -> str:
+    return coordgraph("show", "text", "-s", "stream-k", *TILE).out
+
+
+def test_a_right_schedule_passes():
+    done = coordgraph("verify", "-s", "stream-k", *TILE)
+    assert (done.code, done.err) == (ExitCode.OK, "")
+    head, *rows = done.out.splitlines()
+    assert head.split() == ["check", "verdict", "method", "detail", "time"]
+    assert [row.split()[0] for row in rows] == CHECKS
+    assert "proved for all sizes" in rows[3]
+
+
+@pytest.mark.parametrize("where", ["file", "stdin"])
+def test_a_wrong_graph_is_refuted(where: str, tmp_path: Path):
+    text = stream_k().replace("start=workgroup + 1", "start=workgroup")
+    path = tmp_path / "graph.txt"
+    path.write_text(text, encoding="utf-8")
+    source = {"file": (str(path), None), "stdin": ("-", text)}[where]
+    done = coordgraph("verify", source[0], stdin=source[1])
+    assert done.code == ExitCode.CHECK_FAILED
+    assert "fix-up    refuted" in done.out
+    assert "fix-up: with m=" in done.out
+
+
+def test_verdicts_as_json():
+    text = stream_k().replace('tiles_m*tiles_n "global', 'tiles_m "global')
+    done = coordgraph("verify", "-", "--json", stdin=text)
+    assert done.code == ExitCode.CHECK_FAILED
+    found = done.json
+    assert found["refuted"]
+    assert found["schedule"] == ["stream-k"]
+    assert [verdict["check"] for verdict in found["verdicts"]] == CHECKS
+    (sizes, *_) = found["verdicts"]
+    assert sizes["verdict"] == "refuted"
+    assert "Flatten(" in sizes["counterexamples"][0]["problem"]
+    assert set(sizes["counterexamples"][0]["launch"]["parameters"]) == {"m", "n", "k", "workgroups"}
+
+
+def test_given_sizes_are_fixed():
+    done = coordgraph(
+        *("verify", "--m", "20", "--n", "9", "--k", "30", "-w", "3", "--json", *TILE),
+        *("--level", "all"),
+    )
+    assert done.code == ExitCode.OK
+    assert len(done.json["launches"]) == 1
+
+
+def test_a_file_and_a_schedule_are_refused():
+    done = coordgraph("verify", "-", "-s", "stream-k", stdin=stream_k())
+    assert done.code == ExitCode.USAGE
+    assert "a file has a schedule already" in done.err
+    done = coordgraph("verify", "-", stdin=coordgraph("show", "text", "--stage", "0").out)
+    assert done.code == ExitCode.REFUSED
+    assert "the graph has no schedule" in done.err

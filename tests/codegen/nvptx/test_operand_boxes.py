@@ -1,0 +1,242 @@
+"""Operands of the epilogue that TMA loads through the ring of stages: addresses and protocol."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from sympy import Basic, Symbol
+
+from codegen.targets.nvptx.program import CudaProgram, Vectors
+from coordgraph import Gemm, KernelGraph
+from coordgraph import epilogue as ep
+from coordgraph.control.asynchronous import CopyBox
+from coordgraph.control.lowered import ApplyFragment
+from coordgraph.control.resolve import Node, resolve
+from coordgraph.coordinates.dimensions import Shared
+from coordgraph.integers import compile_function
+from passes import Pipeline
+from passes.lowering import LowerToHopper
+from tests.codegen.nvptx import isa
+from tests.codegen.nvptx.hopper import LAUNCH, mesh, with_warp
+from tests.codegen.nvptx.hopper_machine import Hopper
+from tests.support.epilogues import EPILOGUES
+from tests.support.ptxas import assert_clean
+from tests.support.sampling import chosen
+
+BIAS = EPILOGUES[0].function
+BYTES = {"bias": 2, "residual": 2}
+PERSISTENT = "data-parallel{persistent=true}"
+Case = tuple[str, tuple[int, int, int], tuple[int, int, int]]
+CASES: tuple[Case, ...] = (
+    (PERSISTENT, (128, 256, 64), (1, 1, 1)),
+    (PERSISTENT, (256, 160, 64), (1, 1, 1)),  # a row of a box has 64 bytes
+    (PERSISTENT, (64, 192, 64), (1, 1, 1)),  # one warpgroup
+    ("data-parallel", (192, 128, 64), (1, 1, 1)),  # warpgroups divide the columns
+    ("data-parallel", (128, 208, 64), (1, 1, 1)),  # a row of a box has 32 bytes
+    ("two-tile-stream-k", (256, 256, 64), (2, 1, 1)),
+    ("stream-k{owner=last}", (128, 256, 64), (1, 2, 1)),
+    ("heterogeneous-tiles", (128, 128, 64), (1, 1, 1)),
+)
+every_case = pytest.mark.parametrize(
+    ("schedule", "tile", "cluster"), chosen((*CASES[:2], CASES[3], CASES[5]), CASES), ids=str
+)
+
+
+@cache
+def program(
+    schedule: str,
+    tile: tuple[int, int, int],
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    function: ep.EpilogueFunction = BIAS,
+    operands: int = 0,
+    consumers: str = "cooperative",
+) -> CudaProgram:
+    """The program for tensors of 16-byte alignment, unless `operands` says otherwise."""
+    graph = Pipeline.parse(schedule)(Gemm("bf16", epilogue=function).graph(tile))
+    m, n, k = cluster
+    lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, consumers=consumers)
+    vectors = Vectors(operands=operands)
+    return CudaProgram(graph, "sm_90a", vectors, "wgmma", reads_c=False, lowering=lowering)
+
+
+def nodes(graph: KernelGraph, kind: type) -> list[Node]:
+    roots = resolve(graph.control.root.body, graph.scope())
+    return [node for root in roots for node in root.walk() if isinstance(node.op, kind)]
+
+
+def value(expr: Basic, at: dict[str, Any]) -> Any:
+    """The value of an expression; coordinates of the schedule, such as its loops, are 1."""
+    known = {**LAUNCH, **with_warp(at)}
+    symbols = sorted((s for s in expr.free_symbols if isinstance(s, Symbol)), key=str)
+    (found,) = compile_function([expr], symbols)(*(known.get(s.name, 1) for s in symbols))
+    return np.asarray(found)
+
+
+def place(node: Node, dim: str, at: dict[str, Any]) -> Any:
+    return value(node.place(dim).values[0], at)
+
+
+def applied(graph: KernelGraph) -> list[Node]:
+    """The operations that apply the epilogue to operands in shared memory."""
+    found = nodes(graph, ApplyFragment)
+    return [n for n in found if isinstance(n.op, ApplyFragment) and n.op.memories]
+
+
+def loaded_by_tma(graph: KernelGraph) -> set[str]:
+    return {op.tensor for op in graph.control.of_kind(CopyBox)}
+
+
+def sizes(graph: KernelGraph, dims: list[str]) -> dict[str, int]:
+    return {d: graph.coordinates[d].fixed_size for d in dims if d in graph.coordinates}
+
+
+@every_case
+def test_threads_read_what_tma_has_loaded(
+    schedule: str, tile: tuple[int, int, int], cluster: tuple[int, int, int]
+):
+    """In every step, each thread reads the operands' elements at its own row and column of D."""
+    graph = program(schedule, tile, cluster).lowered
+    reads, copies = applied(graph), nodes(graph, CopyBox)
+    assert reads
+    checked = 0
+    for place_of, node in enumerate(reads):
+        assert isinstance(node.op, ApplyFragment)
+        assert set(node.op.sources) == {"bias", "residual"}
+        step = node.op.registers[1]
+        own = step.removesuffix("operand.step")
+        for rank, number in product(
+            range(np.prod(cluster)), range(graph.coordinates[step].fixed_size)
+        ):
+            at = {"cluster.rank": np.array(rank), step: np.array(number), "ring.step": np.array(3)}
+            for tensor, memory in node.op.read_from.items():
+                home = graph.coordinates[memory]
+                assert isinstance(home, Shared)
+                assert home.within
+                loaded = load(graph, copies, place_of, tensor, memory, own, at)
+                loops = [
+                    own + name for name in ("acc.m", "operand.box", "operand.eight", "acc.half")
+                ]
+                grid = mesh(
+                    workitem=graph.coordinates["workitem"].fixed_size - 128,
+                    **{k.replace(".", "_"): v for k, v in sizes(graph, loops).items()},
+                )
+                here = {**at, **grid}
+                read = np.broadcast_arrays(
+                    place(node, memory, here), *(place(node, f"D.{axis}", here) for axis in (0, 1))
+                )
+                for address, row, column in zip(*(x.ravel() for x in read), strict=True):
+                    wanted = (int(row), int(column)) if tensor == "residual" else (int(column),)
+                    assert loaded[int(address)] == wanted
+                    checked += 1
+    if schedule != "heterogeneous-tiles":  # whose second tile has another size
+        assert checked == len(reads) * tile[0] * tile[1]  # two operands, by pairs of columns
+
+
+def load(
+    graph: KernelGraph,
+    copies: list[Node],
+    number: int,
+    tensor: str,
+    memory: str,
+    own: str,
+    at: dict[str, Any],
+) -> dict[int, tuple[int, ...]]:
+    """The indices of the elements that TMA loads in one step, by their address in elements.
+
+    Args:
+        graph: the lowered graph.
+        copies: the TMA loads of all tensors.
+        number: which of the loads of the operand; there is one for each epilogue.
+        tensor: the operand.
+        memory: the dimension of its shared memory.
+        own: the prefix of coordinates of the tile's shape.
+        at: the rank and the step.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    every = [n for n in copies if isinstance(n.op, CopyBox) and n.op.tensor == tensor]
+    node = every[number]
+    op, size = node.op, BYTES[tensor]
+    assert isinstance(op, CopyBox)
+    assert op.destination == memory
+    wide, high = (*op.box, 1)[:2]
+    loops = sizes(graph, [own + "operand.load.warpgroup", own + "operand.load.box"])
+    for numbers in product(*map(range, loops.values())):
+        here = {**at, **dict(zip(loops, map(np.array, numbers), strict=True))}
+        first = int(place(node, memory, here)) * size
+        assert first % 128 == 0, "the address of a TMA box is a multiple of 128 bytes"
+        start = [int(place(node, dim, here)) for dim in op.source]
+        for row, column in product(range(high), range(wide)):
+            byte = np.array(first + size * (row * wide + column))
+            if len(op.box) > 1:
+                byte = isa.swizzled(byte, size * wide)
+            where = (start[1] + row, start[0] + column) if len(op.box) > 1 else (start[0] + column,)
+            assert int(byte) // size not in found, "two boxes overlap"
+            found[int(byte) // size] = where
+    return found
+
+
+SIZES = {"m": 300, "n": 520, "k": 300}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "tile", "cluster"),
+    chosen((CASES[0], CASES[3], CASES[5]), CASES),
+    ids=str,
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_the_ring_carries_operands(
+    schedule: str, tile: tuple[int, int, int], cluster: tuple[int, int, int], seed: int
+):
+    """Played in random order: no deadlock, and nothing is overwritten before all have read it."""
+    graph = program(schedule, tile, cluster).lowered
+    given = {p.name for p in graph.parameters.given}
+    sizes = {**SIZES, **({"workgroups": 3} if "workgroups" in given else {})}
+    machine = Hopper(graph, sizes, resident=3, seed=seed)
+    machine.run()
+    steps = {role: len(s) for role, s in machine.memory[0][0].steps.items()}
+    assert len(set(steps.values())) == 1, "a role misses steps of the ring"
+    assert machine.operand_steps, "no operand was loaded"
+
+
+@pytest.mark.parametrize(("schedule", "tile", "cluster"), chosen(CASES[1:2], CASES), ids=str)
+def test_nothing_spills(schedule: str, tile: tuple[int, int, int], cluster: tuple[int, int, int]):
+    _, report = program(schedule, tile, cluster).assembled()
+    assert_clean(report)
+
+
+@ep.epilogue(first="mn", second="mn", row="m", bias=ep.operand("n", "f32"))
+def several(acc: Any, first: Any, second: Any, row: Any, bias: Any) -> Any:
+    return (acc + first) * second + row + bias
+
+
+def test_one_operand_like_d_and_one_vector_are_loaded_by_boxes():
+    """Other operands are read from global memory: a stage has room for one of each kind."""
+    graph = program(PERSISTENT, (128, 128, 64), function=several).lowered
+    assert loaded_by_tma(graph) == {"A", "B", "first", "bias"}
+    (node,) = applied(graph)
+    assert isinstance(node.op, ApplyFragment)
+    assert {t for t, memory in node.op.read_from.items() if t == memory} == {"second", "row"}
+
+
+def test_a_gated_stage_is_not_loaded_by_boxes():
+    """TMA loads nothing that a launch may leave out."""
+    graph = program(PERSISTENT, (128, 128, 64), function=EPILOGUES[2].function).lowered
+    assert "gate" not in loaded_by_tma(graph)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"operands": 2}, "operands that are not aligned to 16 bytes"),
+        ({"consumers": "pingpong"}, "ping-pong consumers"),
+        ({"tile": (128, 128, 128), "cluster": (1, 1, 2)}, "a cluster that divides k"),
+    ],
+)
+def test_operands_are_read_from_global_memory(options: dict[str, Any], why: str):
+    graph = program(**{"schedule": PERSISTENT, "tile": (128, 128, 64), **options}).lowered
+    assert loaded_by_tma(graph) == {"A", "B"}, why
+    assert not applied(graph)

@@ -1,0 +1,1 @@
+"""Faults that are put into correct graphs, and the named check that refutes each of them."""

@@ -1,0 +1,22 @@
+"""The correct graphs that faults are put into, and lines of their texts."""
+
+PERSISTENT = "data-parallel{persistent=true}"
+STREAM = "stream-k"
+LAST = "stream-k{owner=last}"
+TWO_TILE = "two-tile-stream-k"
+SPLIT = "split-k{splits=3}"
+TURNSTILE = "stream-k{reduction=turnstile}"
+SCATTER = "stream-k{reduction=scatter}"
+ATOMIC = "stream-k{reduction=atomic}"
+TREE = "stream-k{reduction=tree}"
+TILES_OF_TWO_SHAPES = "heterogeneous-tiles"
+ALONG_M = {"grouped": True}
+ALONG_K = {"grouped": True, "group_axis": "k"}
+LIST = {"grouped": True, "group_axis": "mnk"}
+BATCH = {"batched": True}
+SEND = "SendPartial slot=partial.slot\n"
+RECEIVE = "ReceivePartial slot=partial.slot\n"
+STORE = "StoreTile tensor=D tile=(D.tile.0, D.tile.1)\n"
+EPILOGUE = (
+    "Epilogue output=D tile=(D.tile.0, D.tile.1) operands=(C) operand_tiles=(C.tile.0, C.tile.1)\n"
+)

@@ -1,0 +1,58 @@
+"""`Fault`: one fault, as an edit of the text of a correct graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from coordgraph import Gemm, KernelGraph, parse
+from passes import Pipeline
+
+__all__ = ["Fault", "correct"]
+
+TILE = (4, 4, 4)
+Edit = tuple[str, str] | Callable[[str], str]
+"""Text to replace wherever it occurs, with its replacement; or a function of the whole text."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Args:
+        name: what is wrong with the graph, as a phrase.
+        check: the name of the check that must refute the graph.
+        schedule: the pipeline that makes the correct graph.
+        edits: how the fault is made from the text of the correct graph.
+        gemm: the arguments of `Gemm` other than its element type.
+        level: the level of the graph.
+    """
+
+    name: str
+    check: str
+    schedule: str
+    edits: tuple[Edit, ...]
+    gemm: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    level: str = "scheduled"
+
+    def text(self) -> str:
+        """The text of the faulty graph; AssertionError if an edit changes nothing."""
+        text = correct(self.schedule, tuple(self.gemm.items())).text()
+        for edit in self.edits:
+            before = text
+            text = edit(text) if callable(edit) else text.replace(*edit)
+            assert text != before, f"{self.name}: the edit {edit} changes nothing"
+        return text
+
+    def graph(self) -> KernelGraph:
+        """The faulty graph, which the parser and the checks of structure accept."""
+        return parse(self.text())
+
+
+@cache
+def correct(schedule: str, gemm: tuple[tuple[str, Any], ...] = ()) -> KernelGraph:
+    """The graph without the fault, with tiles of 4 x 4 x 4 and elements of type f32."""
+    problem = Gemm("f32", **dict(gemm)).graph(TILE)
+    return Pipeline.parse(schedule)(problem, verify="structure")

@@ -1,0 +1,55 @@
+"""Every fault of the catalogue is refuted by its check; correct graphs are not refuted."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordgraph import VerifyError
+from coordgraph.verification import CHECKS
+from tests.faults.catalogue import EQUIVALENT, FAULTS
+from tests.faults.fault import Fault
+from tests.support.sampling import chosen
+
+NAMES = [fault.name for fault in FAULTS]
+BY_NAME = {fault.name: fault for fault in (*FAULTS, *EQUIVALENT)}
+QUICK = (
+    "Flatten of the size rows instead of rows·columns",
+    "Sunder one iteration too long",
+    "A stored column-major",
+    "k fastest made slowest",
+    "no store",
+    "tables of rows and columns exchanged",
+    "one wait too many where ends are aligned",
+    "doubled signal",
+    "two pieces of a workgroup share a slot",
+    "tree without doubling",
+    "waits before it sends",
+    "workgroups wait for each other's piece",
+    "table read past its end",
+    "rows of a batch past the tensor",
+)
+
+
+def test_names_are_unique_and_checks_exist():
+    assert len({*NAMES}) == len(NAMES)
+    assert {*QUICK} <= {*NAMES}
+    assert {fault.check for fault in FAULTS} == {"well-formed", *CHECKS}
+
+
+@pytest.mark.parametrize("name", chosen(QUICK, NAMES))
+def test_the_named_check_refutes_the_fault(name: str):
+    fault: Fault = BY_NAME[name]
+    if fault.check == "well-formed":
+        with pytest.raises(VerifyError, match="does not hold"):
+            fault.graph().verify()
+        return
+    report = fault.graph().check()
+    assert fault.check in {verdict.name for verdict in report.refuted}, report
+    found = report[fault.check].counterexamples
+    assert found
+    assert all(example.launch is not None for example in found)
+
+
+@pytest.mark.parametrize("fault", EQUIVALENT, ids=lambda fault: fault.name)
+def test_edits_that_change_nothing_are_not_refuted(fault: Fault):
+    assert not fault.graph().check().refuted

@@ -1,0 +1,53 @@
+"""The page `docs/reference/checks.md` lists the checks and the faults of the catalogue."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from coordgraph.verification import CHECKS, Outcome
+from tests.faults.catalogue import FAULTS
+from tests.faults.fault import Fault
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "checks.md"
+BEGIN, END = "<!-- faults -->\n", "<!-- /faults -->"
+
+
+def table() -> str:
+    """The faults by check, as a Markdown table."""
+    rows = ["| check | fault | put into |", "|---|---|---|"]
+    for check, faults in groupby(FAULTS, key=lambda fault: fault.check):
+        rows += [
+            f"| {f'`{check}`' if not number else ''} | {fault.name} | {_origin(fault)} |"
+            for number, fault in enumerate(faults)
+        ]
+    return "\n".join(rows) + "\n"
+
+
+def _origin(fault: Fault) -> str:
+    """The schedule that a fault is put into, and the kind of its products."""
+    kinds = {"m": "groups along m", "k": "groups along k", "mnk": "a list of products"}
+    if "batched" in fault.gemm:
+        return f"`{fault.schedule}`, a batch"
+    if "grouped" in fault.gemm:
+        return f"`{fault.schedule}`, {kinds[fault.gemm.get('group_axis', 'm')]}"
+    return f"`{fault.schedule}`"
+
+
+def test_the_page_lists_every_fault(request: pytest.FixtureRequest):
+    text = PAGE.read_text(encoding="utf-8")
+    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(text[:start] + table() + text[end:], encoding="utf-8")
+        return
+    assert text[start:end] == table(), "pytest tests/faults --update-golden writes the table"
+
+
+def test_the_page_explains_every_check_and_verdict():
+    text = PAGE.read_text(encoding="utf-8")
+    for check in CHECKS.values():
+        assert f"| `{check.name}` | {check.states} |" in text
+    for outcome in Outcome:
+        assert f"\n| {outcome.value} | " in text

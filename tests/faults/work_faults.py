@@ -1,0 +1,324 @@
+"""Faults of sizes, and of what is multiplied and stored."""
+
+from __future__ import annotations
+
+from tests.faults.bases import (
+    ALONG_K,
+    ALONG_M,
+    BATCH,
+    LIST,
+    PERSISTENT,
+    SCATTER,
+    SPLIT,
+    STORE,
+    STREAM,
+    TILES_OF_TWO_SHAPES,
+    TWO_TILE,
+)
+from tests.faults.fault import Fault
+
+__all__ = ["COVER", "SIZES", "STRUCTURE"]
+
+STRUCTURE = (
+    Fault(
+        "Sunder one iteration too long",
+        "well-formed",
+        TWO_TILE,
+        (("sk.tiles: Linear size=sk_tiles*tiles_k", "sk.tiles: Linear size=sk_tiles*tiles_k + 1"),),
+    ),
+)
+SIZES = (
+    Fault(
+        "Flatten of the size rows instead of rows·columns",
+        "sizes",
+        PERSISTENT,
+        (("dim tile: Linear size=tiles_m*tiles_n", "dim tile: Linear size=tiles_m"),),
+    ),
+    Fault(
+        "Flatten of the global space without one axis",
+        "sizes",
+        STREAM,
+        (("global: Linear size=tiles_k*tiles_m*tiles_n", "global: Linear size=tiles_k*tiles_m"),),
+    ),
+    Fault(
+        "extent m in place of n in a number of tiles",
+        "sizes",
+        STREAM,
+        (("= (n + 3) // 4", "= (m + 3) // 4"),),
+    ),
+    Fault("floor for ceiling, tiles in m", "sizes", STREAM, (("(m + 3) // 4", "max(1, m // 4)"),)),
+    Fault("floor for ceiling, tiles in n", "sizes", SPLIT, (("(n + 3) // 4", "max(1, n // 4)"),)),
+    Fault("floor for ceiling, k tiles", "sizes", STREAM, (("(k + 3) // 4", "max(1, k // 4)"),)),
+    Fault(
+        "floor for ceiling, iterations per workgroup",
+        "sizes",
+        STREAM,
+        (
+            (
+                "(tiles_k*tiles_m*tiles_n - 1) // workgroups + 1",
+                "max(1, tiles_k*tiles_m*tiles_n // workgroups)",
+            ),
+        ),
+    ),
+    Fault(
+        "floor for ceiling, waves",
+        "sizes",
+        PERSISTENT,
+        (("(tiles_m*tiles_n - 1) // workgroups + 1", "max(1, tiles_m*tiles_n // workgroups)"),),
+    ),
+    Fault(
+        "floor for ceiling, iterations of a piece",
+        "sizes",
+        SPLIT,
+        (("(tiles_k + 2) // 3", "max(1, tiles_k // 3)"),),
+    ),
+    Fault(
+        "floor for ceiling, small tiles",
+        "sizes",
+        TILES_OF_TWO_SHAPES,
+        (("(n + 1) // 2", "max(1, n // 2)"),),
+    ),
+    Fault(
+        "row stride m in place of k",
+        "sizes",
+        STREAM,
+        (("A.1 strides=(k, 1)", "A.1 strides=(m, 1)"),),
+    ),
+    Fault(
+        "constant row stride of D",
+        "sizes",
+        PERSISTENT,
+        (("D.1 strides=(n, 1)", "D.1 strides=(14, 1)"),),
+    ),
+    Fault(
+        "workspace one slot short",
+        "sizes",
+        SPLIT,
+        (("tensor partials f32 [tiles_m*tiles_n, 4, 4]", "tensor partials f32 [tiles_m, 4, 4]"),),
+    ),
+    Fault(
+        "one flag for all slots",
+        "sizes",
+        STREAM,
+        (("tensor flags i32 [workgroups]", "tensor flags i32 [1]"),),
+    ),
+    Fault(
+        "Sunder one wave too short",
+        "sizes",
+        TILES_OF_TWO_SHAPES,
+        (
+            (
+                "full.tiles: Linear size=full_waves*workgroups",
+                "full.tiles: Linear size=max(0, full_waves - 1)*workgroups",
+            ),
+        ),
+    ),
+    Fault(
+        "operand tiles of C with rows and columns exchanged",
+        "sizes",
+        STREAM,
+        (
+            ("C.tile.0 -> A.tile.0", "C.tile.0 -> B.tile.1"),
+            ("C.tile.1 -> B.tile.1", "C.tile.1 -> A.tile.0"),
+        ),
+    ),
+    Fault(
+        "guard of the last rows lost",
+        "sizes",
+        PERSISTENT,
+        (
+            (
+                "edge Tile D.0 -> D.tile.0, D.index.0",
+                "edge Split D.0 -> D.tile.0, D.index.0 strides=(4, 1)",
+            ),
+        ),
+    ),
+)
+COVER = (
+    Fault(
+        "dimension of partial sums too small",
+        "cover",
+        STREAM,
+        (
+            ("partials: User size=16*workgroups", "partials: User size=12*workgroups"),
+            ("f32 [workgroups, 4, 4]", "f32 [workgroups, 3, 4]"),
+        ),
+    ),
+    Fault(
+        "A stored column-major", "cover", STREAM, (("A.1 strides=(k, 1)", "A.1 strides=(1, m)"),)
+    ),
+    Fault("B stored column-major", "cover", SPLIT, (("B.1 strides=(n, 1)", "B.1 strides=(1, k)"),)),
+    Fault(
+        "C stored column-major", "cover", STREAM, (("C.1 strides=(n, 1)", "C.1 strides=(1, m)"),)
+    ),
+    Fault(
+        "D stored column-major",
+        "cover",
+        PERSISTENT,
+        (("D.1 strides=(n, 1)", "D.1 strides=(1, m)"),),
+    ),
+    Fault(
+        "segments of a Sunder exchanged",
+        "cover",
+        TWO_TILE,
+        (("Sunder global -> sk.tiles, dp.tiles,", "Sunder global -> dp.tiles, sk.tiles,"),),
+    ),
+    Fault(
+        "Sunder one iteration off",
+        "cover",
+        TWO_TILE,
+        (
+            (
+                "sk.tiles: Linear size=sk_tiles*tiles_k",
+                "sk.tiles: Linear size=sk_tiles*tiles_k + 1",
+            ),
+            (
+                "dp.tiles: Linear size=dp_waves*tiles_k*workgroups",
+                "dp.tiles: Linear size=dp_waves*tiles_k*workgroups - 1",
+            ),
+        ),
+    ),
+    Fault(
+        "the same selector twice",
+        "cover",
+        TWO_TILE,
+        (("dim=selector value=1", "dim=selector value=0"),),
+    ),
+    Fault(
+        "k fastest made slowest",
+        "cover",
+        STREAM,
+        (("Flatten A.tile.0, B.tile.1, k_tile", "Flatten k_tile, A.tile.0, B.tile.1"),),
+    ),
+    Fault(
+        "rows of A for its columns",
+        "cover",
+        STREAM,
+        (("tensor=A tile=(A.tile.0, A.tile.1)", "tensor=A tile=(A.tile.1, A.tile.0)"),),
+    ),
+    Fault(
+        "last k tile left out",
+        "cover",
+        STREAM,
+        (("dim=for_k start=0 stop=k_count", "dim=for_k start=0 stop=k_count - 1"),),
+    ),
+    Fault(
+        "one k tile too many",
+        "cover",
+        STREAM,
+        (("dim=for_k start=0 stop=k_count", "dim=for_k start=0 stop=k_count + 1"),),
+    ),
+    Fault(
+        "first k tile left out",
+        "cover",
+        SPLIT,
+        (("dim=for_k start=0 stop=k_count", "dim=for_k start=1 stop=k_count"),),
+    ),
+    Fault("first wave left out", "cover", PERSISTENT, (("dim=wave start=0", "dim=wave start=1"),)),
+    Fault(
+        "floor for ceiling in the number of a workgroup's tiles",
+        "cover",
+        PERSISTENT,
+        (
+            (
+                "(tiles_m*tiles_n - workgroup + workgroups - 1) // workgroups",
+                "tiles_m*tiles_n // workgroups",
+            ),
+        ),
+    ),
+    Fault(
+        "every segment counted as a whole tile",
+        "cover",
+        STREAM,
+        (
+            (
+                "step=min(iterations - for_tile, tiles_k - (share*workgroup + for_tile) % tiles_k)",
+                "step=tiles_k",
+            ),
+        ),
+    ),
+    Fault(
+        "segments not cut at the tile's end", "cover", STREAM, (("tiles_k - k_first)", "tiles_k)"),)
+    ),
+    Fault(
+        "pieces one k tile apart",
+        "cover",
+        SPLIT,
+        (("k_first value=share*(workgroup % 3)", "k_first value=(share + 1)*(workgroup % 3)"),),
+    ),
+    Fault("no store", "cover", STREAM, ((STORE, ""),)),
+    Fault("doubled store", "cover", TWO_TILE, ((STORE, STORE + STORE),)),
+    Fault(
+        "doubled multiplication",
+        "cover",
+        PERSISTENT,
+        (("MultiplyAccumulate\n", "MultiplyAccumulate\nMultiplyAccumulate\n"),),
+    ),
+    Fault(
+        "every share finished by every peer",
+        "cover",
+        SCATTER,
+        (("stop=4 step=peers", "stop=4 step=1"),),
+    ),
+    Fault(
+        "first share left out",
+        "cover",
+        SCATTER,
+        (("start=workgroup - low stop=4", "start=workgroup - low + 1 stop=4"),),
+    ),
+    Fault(
+        "rest of the tiles left out",
+        "cover",
+        TILES_OF_TWO_SHAPES,
+        (("small.wave start=0", "small.wave start=1"),),
+    ),
+    Fault(
+        "floor for ceiling in a table of tiles",
+        "cover",
+        PERSISTENT,
+        (
+            (
+                "load(offsets, tile_starts.at)) + 3) // 4 ",
+                "load(offsets, tile_starts.at)) + 0) // 4 ",
+            ),
+        ),
+        ALONG_M,
+    ),
+    Fault(
+        "no k tile for an empty group",
+        "cover",
+        STREAM,
+        (("sums (max(1, ", "sums (max(0, "),),
+        ALONG_K,
+    ),
+    Fault(
+        "tables of rows and columns exchanged",
+        "cover",
+        STREAM,
+        (("extents=(m_tile_starts, n_tile_starts, ", "extents=(n_tile_starts, m_tile_starts, "),),
+        LIST,
+    ),
+    Fault(
+        "products in the wrong order",
+        "cover",
+        STREAM,
+        (
+            ("strides=(stride_a, k, 1)", "strides=(0, k, 1)"),
+            ("size=batches*stride_a + k*m - stride_a", "size=k*m"),
+            ("strides [stride_a, k, 1]", "strides [0, k, 1]"),
+        ),
+        BATCH,
+    ),
+    Fault(
+        "rows of matrices not padded",
+        "cover",
+        STREAM,
+        (
+            (
+                "8*((load(n_offsets, d_starts.at + 1) - load(n_offsets, d_starts.at) + 7) // 8)",
+                "(load(n_offsets, d_starts.at + 1) - load(n_offsets, d_starts.at))",
+            ),
+        ),
+        LIST,
+    ),
+)
