@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from codegen.cli.named_values import At, Forward
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     DEFAULT_SCHEDULE,
@@ -32,23 +33,12 @@ def evaluate_command(
         list[str], typer.Argument(metavar="COORDINATE...", help="The coordinates to express.")
     ],
     *,
-    at: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--at",
-            metavar="NAME[=VALUE],…",
-            help="Known coordinates: NAME=VALUE is a number or an expression, NAME alone stays a "
-            "symbol. By default all coordinates at the machine's end of the graph, or with "
-            "--forward at the tensors' end, stay symbols.",
-        ),
-    ] = None,
+    at: At = None,
     given: Annotated[
         list[str] | None,
         typer.Option("--with", metavar="NAME=NUMBER,…", help="Launch arguments, such as m=1280."),
     ] = None,
-    forward: Annotated[
-        bool, typer.Option("--forward", help="Go from tensors to the machine, not the reverse.")
-    ] = False,
+    forward: Forward = False,
     stage: StageName = None,
     source: Source = None,
     scheduling: Scheduling,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from codegen.cli.named_values import read_names
+from codegen.cli.named_values import At, Forward, read_names
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import Import, Json, Problem, Scheduling, Source, StageName
 from codegen.cli.output import print_json, stdout, working
@@ -31,18 +31,8 @@ def explain_index(
         ),
     ],
     *,
-    at: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--at",
-            metavar="NAME[=VALUE],…",
-            help="The point: coordinates, launch arguments such as m=1280, and tables such as "
-            "'rows=(0,200,256)'. NAME alone stays a symbol. Without --at all are symbols.",
-        ),
-    ] = None,
-    forward: Annotated[
-        bool, typer.Option("--forward", help="Go from tensors to the machine, not the reverse.")
-    ] = False,
+    at: At = None,
+    forward: Forward = False,
     stage: StageName = None,
     source: Source = None,
     scheduling: Scheduling,

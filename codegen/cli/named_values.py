@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-__all__ = ["read_names", "read_pairs"]
+__all__ = ["At", "Forward", "read_names", "read_pairs"]
+
+At = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--at",
+        metavar="NAME[=VALUE],…",
+        help="The point: NAME=VALUE gives a coordinate a number or an expression, NAME alone "
+        "leaves it a symbol. Without --at all coordinates at the machine's end of the graph, or with "
+        "--forward at the tensors' end, are symbols. explain-index also takes launch arguments, "
+        "such as m=1280, and tables, such as 'rows=(0,200,256)'.",
+    ),
+]
+Forward = Annotated[
+    bool, typer.Option("--forward", help="Go from tensors to the machine, not the reverse.")
+]
 
 
 def read_names(entries: Sequence[str]) -> dict[str, str | None]:
