@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sympy import Symbol
 
-from coordgraph.elements import dtype
+from coordgraph.elements import Number, dtype
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.gemm import AXES, GemmProblem, read_of, row_step, tensor_of
 from coordgraph.integers import evaluate
@@ -84,7 +84,7 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
 
 def _random(tensor: Tensor, values: Mapping[str, Any], random: np.random.Generator) -> Array:
     shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
-    least = 0 if tensor.dtype == "u8" else -1
+    least = 0 if dtype(tensor.dtype).number is Number.UNSIGNED else -1
     return random.integers(least, 2, shape).astype(numpy_dtype(tensor.dtype))
 
 

@@ -222,7 +222,7 @@ def test_rows_of_odd_length():
 
 @pytest.mark.parametrize("kinds", [("f32", None), ("f64", None), ("bf16", "f64")])
 def test_what_gpus_do_not_multiply(kinds: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(CodegenError, match=r"no code for it on NVIDIA H200: .* f(32|64)"):
+    with pytest.raises(CodegenError, match=r"no code for this problem on NVIDIA H200: .* f(32|64)"):
         codegen.explain(512, 512, 512, *kinds, device="NVIDIA H200")
     here(monkeypatch, H200)
     monkeypatch.setattr(build, "compile_plan", COMPILE_PLAN)
