@@ -117,7 +117,11 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
             3,
             "device = 'TPU' is not known; there are 'cpu', ",
         ),
-        (("explain", *SIZES[:6], "--dtype", "f32", "--gpu", "NVIDIA H200"), 3, "no code for this problem on"),
+        (
+            ("explain", *SIZES[:6], "--dtype", "f32", "--gpu", "NVIDIA H200"),
+            3,
+            "no code for this problem on",
+        ),
         (
             ("explain", *SIZES[:6], "--dtype", "i32"),
             2,
