@@ -14,7 +14,10 @@ from passes import PASSES
 from tests.codegen.cli.commands import coordgraph, process
 
 PLAN = "16x16x16 stream-k"
-COMMANDS = ("run", "show", "eval", "opt", "verify", "compile", "passes", "explain", "doctor")
+COMMANDS = (
+    *("run", "show", "eval", "opt", "verify", "simulate", "compile", "passes", "explain"),
+    "doctor",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

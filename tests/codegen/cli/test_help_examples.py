@@ -14,7 +14,10 @@ from codegen.cli.errors import ExitCode
 from codegen.toolchain import find_cuobjdump, find_ptxas
 from tests.codegen.cli.commands import Outcome, coordgraph
 
-COMMANDS = ("run", "show", "eval", "opt", "verify", "compile", "passes", "explain", "doctor")
+COMMANDS = (
+    *("run", "show", "eval", "opt", "verify", "simulate", "compile", "passes", "explain"),
+    "doctor",
+)
 NEEDS_GPU = "needs an NVIDIA GPU"
 
 
