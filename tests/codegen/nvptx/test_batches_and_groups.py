@@ -95,7 +95,12 @@ HOPPER = (
     cover(
         0,
         product((False, True), (PERSISTENT, LAST, TURNSTILE, ATOMIC), ("batch", "group"), HOPPER),
-        lambda case: (*case[:3], case[3][1]),
+        lambda case: (
+            case[0],
+            case[1] in (LAST, ATOMIC) and case[1],
+            case[2],
+            case[3][1].consumers,
+        ),
     ),
     ids=str,
 )
