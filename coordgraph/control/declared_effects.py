@@ -161,22 +161,25 @@ def _(op: lowered.MultiplyFragments) -> tuple[Effect, ...]:
 
 @effects.register
 def _(op: lowered.SignalFlag) -> tuple[Effect, ...]:
-    return (ChangeFlag(op.flag, op.turn, op.readers),)
+    released = op.order == "release"
+    return (ChangeFlag(op.flag, op.turn, op.readers, released, op.scope),)
 
 
 @effects.register
 def _(op: lowered.RaiseFlag) -> tuple[Effect, ...]:
-    return (ChangeFlag(op.flag),)
+    released = op.order == "release"
+    return (ChangeFlag(op.flag, release=released, scope=op.scope),)
 
 
 @effects.register
 def _(op: lowered.WaitFlag) -> tuple[Effect, ...]:
-    return (AwaitFlag(op.flag, op.turn, op.senders),)
+    acquired = op.order == "acquire"
+    return (AwaitFlag(op.flag, op.turn, op.senders, acquired, op.scope),)
 
 
 @effects.register
 def _(op: lowered.TakeFlag) -> tuple[Effect, ...]:
-    return (TakeFlag(op.flag),)
+    return (TakeFlag(op.flag, op.order == "acquire", op.scope),)
 
 
 @effects.register

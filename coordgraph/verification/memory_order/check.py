@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from sympy import Integer
 
-from coordgraph.coordinates.dimensions import Stage
+from coordgraph.coordinates.dimensions import Cluster, Stage
 from coordgraph.errors import LaunchError
 from coordgraph.kernel import KernelGraph
 from coordgraph.tilings import macro_tile
@@ -23,8 +24,10 @@ STATES = (
     "and no deadlock, in any interleaving that the PTX memory model allows."
 )
 METHOD = "interleavings"
-LAUNCHES = {"default": 2, "all": 6}
+LAUNCHES = {"default": 3, "all": 7}
 """The number of launches that each level of `KernelGraph.check` examines."""
+MOST_WORKGROUPS = 24
+"""The most workgroups (CTAs) that share the tile of an examined launch."""
 FEW = 8
 """A fixed number of workgroups above which tiles are chosen for it."""
 SHOWN = 3
@@ -79,11 +82,14 @@ def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
     size = graph.workgroup.size
     if isinstance(size, Integer) and int(size) > FEW:
         yield from ((int(size) + 1, 1, 2, int(size)), (3, 1, stages + 1, int(size)))
+    ranks = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
+    peers = max(3, min(stages + 2, MOST_WORKGROUPS // ranks))
     yield from (
         (2, 1, stages + 2, 3),
+        (1, 1, stages + 2, peers),  # one tile that all workgroups share
+        (3, 1, stages + 1, 2),  # several tiles of a workgroup; the next one begins in a used stage
         (3, 2, 3, 2),
         (1, 1, 2 * stages + 1, 4),
         (2, 2, 1, 3),
         (1, 3, stages, 2),
-        (5, 1, 2, 3),
     )

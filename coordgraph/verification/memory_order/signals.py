@@ -82,7 +82,8 @@ class Signals:
         if at != agent.workgroup:
             self.log.foreign.append((event, at))
         mbarrier = self._found(agent, at, effect.barrier, place)
-        arrival = Arrival(event, agent.clock.copy(), (agent.workgroup, effect.scope))
+        source = agent.workgroup, effect.scope
+        arrival = Arrival(event, agent.clock.copy(), source, agent.weight)
         expected = effect.expected
         bytes = None if expected is None else value_of(step, number, "expected", agent)
         mbarrier.arrive(arrival, self._completion(agent, step, at, effect.barrier, place), bytes)
@@ -148,7 +149,7 @@ class Signals:
         flag = self.flags.setdefault((effect.flag, place), Flag())
         release = (agent.workgroup, effect.scope) if effect.release else None
         if effect.value is None:
-            flag.add(1, agent.clock, event, release)
+            flag.add(agent.weight, agent.clock, event, release)
         else:
             flag.set(value_of(step, number, "value", agent), agent.clock, event, release)
 

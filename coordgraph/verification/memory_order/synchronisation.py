@@ -55,11 +55,13 @@ class Arrival:
         event: the bit of the arrival.
         clock: what happened before it, and itself.
         source: the workgroup and the scope of the release.
+        weight: how many threads arrive.
     """
 
     event: int
     clock: Clock
     source: tuple[int, str]
+    weight: int = 1
 
 
 @dataclass(eq=False)
@@ -97,7 +99,9 @@ class Mbarrier:
             self.counts_bytes = True
             self.bytes += bytes
         self._order(arrival, "an arrival")
-        self.pending -= 1
+        if arrival.weight > self.pending:
+            raise Conflict(f"phase {len(self.phases)} of {self.arrivals} arrivals gets more")
+        self.pending -= arrival.weight
         self.current.append(arrival)
         self._complete(event)
 
