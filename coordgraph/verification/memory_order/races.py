@@ -122,6 +122,10 @@ def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
     elements = (use.first // shadow.unit)[:, None] + np.arange(count)
     threads = np.broadcast_to(use.threads[:, None], elements.shape).ravel()
     elements, threads = _merged(uses, number, elements.ravel(), threads)
+    if use.kind is Kind.REWRITE:  # what was written first stays, and all who read must see that
+        writers = shadow.writers[elements]
+        first = [w < 0 or uses[w].kind is not Kind.REWRITE for w in writers.tolist()]
+        elements, threads = elements[first], threads[first]
     for other, thread in _pairs(shadow.writers[elements], shadow.writing[elements], threads):
         _ordered(uses, other, number, same=thread)
     if use.kind.changes:
@@ -184,9 +188,7 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
         Violation: the two uses race.
     """
     first, second = uses[earlier], uses[later]
-    if first.kind is second.kind and first.kind in (Kind.ADD, Kind.REWRITE):
-        return
-    if Kind.REWRITE in (first.kind, second.kind) and second.kind is not Kind.READ:
+    if first.kind is second.kind is Kind.ADD:
         return
     a, b = first.entry, second.entry
     same_class = a.agents[0].of is b.agents[0].of
@@ -214,8 +216,9 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
 
 def _before(event: int, first: _Use, second: _Use, clock: Clock) -> bool:
     """Whether an event is ordered before an access, given what happened before the access."""
-    # What TMA has written is in memory when its bytes are counted: TMA may write it again then.
-    again = first.entry.proxy and second.entry.proxy and second.kind.changes
+    # A write to shared memory that TMA made, or that a proxy fence follows, is in memory: TMA may
+    # overwrite it later, even if the write is not released to whoever asks TMA for that.
+    again = second.entry.proxy and second.kind.changes and second.home[1] >= 0
     known = clock.seen if first.kind.changes and not again else clock.time
     if second.entry.proxy and not first.entry.proxy:
         space = "global" if second.home[1] < 0 else "shared"

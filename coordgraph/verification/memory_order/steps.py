@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,13 @@ class Formulas:
 
     def __init__(self) -> None:
         self._compiled: dict[Basic, tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]] = {}
+        self._known: dict[tuple[Node, str], Any] = {}
+
+    def known(self, node: Node, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` returns, computed once for a node and a name."""
+        if (node, name) not in self._known:
+            self._known[node, name] = make()
+        return self._known[node, name]
 
     def value(self, expr: Basic, env: Mapping[Symbol, Value]) -> Value:
         """The value of an expression or of a condition for the symbols' values in `env`.
@@ -188,7 +196,8 @@ class Walk:
                     self.run(node.body, mask)
                 self._loops.pop()
             case Advance(dim=dim, by=by):
-                self._advance(symbol(dim), self.value(node.scope.resolve(by), mask), mask)
+                amount = self.formulas.known(node, "by", partial(node.scope.resolve, by))
+                self._advance(symbol(dim), self.value(amount, mask), mask)
             case Locate(dims=dims):
                 for dim, value in zip(dims, node.values, strict=True):
                     self.env[symbol(dim)] = self.value(value, mask)
@@ -198,7 +207,7 @@ class Walk:
                 self.run(node.body, mask)
                 self._roles.pop()
             case op:
-                if found := effects(op):
+                if found := self.formulas.known(node, "effects", partial(effects, op)):
                     self._record(node, found, mask)
                 self.run(node.body, mask)
 
@@ -223,7 +232,7 @@ class Walk:
         loop = node.loop
         assert loop is not None
         index, stop = self.value(loop.start, mask), self.value(loop.stop, mask)
-        if op.unroll and isinstance(index, int) and isinstance(stop, int) and _accesses_only(node):
+        if op.unroll and isinstance(index, int) and isinstance(stop, int) and self._at_once(node):
             step = self.value(loop.step, mask)
             every = np.arange(index, stop, step)
             axes = max([mask.ndim, *(np.ndim(v) for v in self.env.values() if _is_grid(v))])
@@ -249,6 +258,9 @@ class Walk:
                     index = _uniform(index, inside)
         self._loops.pop()
 
+    def _at_once(self, node: Node) -> bool:
+        return bool(self.formulas.known(node, "at once", partial(_accesses_only, node)))
+
     def _branch(self, node: Node, mask: Array) -> None:
         assert node.condition is not None
         holds = self.value(node.condition, mask)
@@ -268,7 +280,8 @@ class Walk:
         mask = np.asarray(mask & elected)
         step = Step(node.op, found, threads, elected, role=self._roles[-1], indices=indices)
         for number, effect in enumerate(found):
-            for name, expr in self._numbers(node, effect):
+            of_effect = partial(lambda n, e: [*self._numbers(n, e)], node, effect)
+            for name, expr in self.formulas.known(node, f"numbers {number}", of_effect):
                 step.values[number, name] = self.value(expr, mask)
             for access in _accesses(effect):
                 if access.count and access.dim in self.tracked:
@@ -314,7 +327,8 @@ class Walk:
         inside = self.formulas.value(found.guard, self.env)
         rank = None
         if access.rank is not None:
-            rank = self.value(node.scope.resolve(access.rank), mask)
+            resolve = partial(node.scope.resolve, access.rank)
+            rank = self.value(self.formulas.known(node, "rank", resolve), mask)
         full = np.broadcast_shapes(np.shape(first), np.shape(inside), mask.shape)
         inside = np.broadcast_to(mask & inside, full).reshape(-1, self.threads)
         first = np.broadcast_to(first, full).reshape(-1, self.threads)
