@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from coordgraph import Gemm, KernelGraph, parse
+from coordgraph.epilogue import ALPHA_BETA
 from passes import Pipeline
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.faults.fault import Edit
@@ -46,6 +47,14 @@ class MemoryFault:
     def target(self) -> str:
         """The architecture that the graph is lowered for."""
         return "sm_80" if self.lowering is None else "sm_90a"
+
+    @property
+    def kernel(self) -> str:
+        """What the lowering adds to the schedule, for the table of faults."""
+        found = {CLUSTER: "a cluster along m", SPLIT: "a cluster along k", PINGPONG: "ping-pong"}
+        more = found.get(self.lowering) if self.lowering else None
+        more = "an operand loaded by TMA" if self.operand else more
+        return f", {more}" if more else ""
 
     def graph(self) -> KernelGraph:
         """The faulty graph; AssertionError if an edit changes nothing."""
@@ -350,17 +359,17 @@ OLDER = (
         lowering=None,
     ),
     fault(
-        "no barrier before a signal (sm_80)",
+        "no barrier before a signal on sm_80",
         STREAM,
         RACE,
         between("Barrier", "destination=partials"),
         lowering=None,
     ),
     fault(
-        "no barrier behind a wait (sm_80)", STREAM, RACE, between("Barrier", AWAIT), lowering=None
+        "no barrier behind a wait on sm_80", STREAM, RACE, between("Barrier", AWAIT), lowering=None
     ),
     fault(
-        "relaxed for release (sm_80)",
+        "relaxed for release on sm_80",
         STREAM,
         "released",
         (SIGNAL, f"{SIGNAL} order=relaxed"),
