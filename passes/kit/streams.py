@@ -105,8 +105,17 @@ class Stream:
         c = e.coordinates
         c.add(Workgroup("sk.workgroup", self.workgroups))
         longest = share
-        kind = Balance if self.balanced else Tile
-        shares: Edge = kind(self.space.id, ("sk.workgroup", "sk.local"))
+        shares: Edge = Tile(self.space.id, ("sk.workgroup", "sk.local"))
+        if self.balanced:
+            # Every share has an iteration, so that all workgroups between a tile's first and last
+            # one have a piece of it.
+            count = e.parameter(
+                "shares", minimum(self.workgroups, iterations), note="shares of iterations"
+            )
+            e.assume(count**2)  # bounds a product in the formula of `Balance`
+            c.add(Linear("sk.share", count, note="shares of iterations"))
+            c.connect(Tile("sk.share", "sk.workgroup"))
+            shares = Balance(self.space.id, ("sk.share", "sk.local"))
         if self.least_segment > 1:
             before, behind = self._slivers(e)
             c.add(Linear(BEGIN, iterations, note="where a workgroup's share begins"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr, Integer, Lt
+from sympy import Expr, Ge, Integer, Le, Lt
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import product
 from coordgraph.errors import NotInvertible
-from coordgraph.integers import Ranges, ceil_div, floor_div, floor_mod, maximum, minimum, select
+from coordgraph.integers import Ranges, floor_div, floor_mod, minimum
+from coordgraph.parameters import LARGEST_INDEX
 
 __all__ = ["Balance"]
 
@@ -20,25 +21,31 @@ __all__ = ["Balance"]
 class Balance(Edge):
     """`Balance(I; W, O)`: index i is index o of share w; lengths of shares differ by at most 1.
 
-    With n = |I| indices and |W| shares, let `q = n div |W|` and `r = n mod |W|`. The first r shares
-    have q + 1 indices, the other shares have q. If |W| is a multiple of a number of tiles of equal
-    length, every tile begins where a share begins, whether or not the length can be divided evenly.
+    With n = |I| indices and |W| shares, share w begins at `b(w) = w·n div |W|`, as if each share
+    had n/|W| indices, rounded down. Longer and shorter shares are spread evenly. If the indices are
+    those of t tiles of equal length, and |W| is a multiple of t, every tile begins where a share
+    begins, and all tiles have equally many shares.
 
-    - reverse: `i = w·q + min(w, r) + o`;
-    - forward: with `e = r·(q + 1)`, the number of indices in the longer shares:
-      `w = i div (q + 1)`, `o = i mod (q + 1)` if `i < e`; else `w = r + (i - e) div q`,
-      `o = (i - e) mod q`.
+    - reverse: `i = b(w) + o`. It is computed as `b(w) = w·(n div |W|) + w·(n mod |W|) div |W|`,
+      which has smaller products;
+    - forward: `w = ((i + 1)·|W| - 1) div n`, the last share that begins at i or before, and
+      `o = i - b(w)`.
 
-    Size rule: `|W|·|O| ≥ |I|`, so that |O| is at least the length of the longest share. Guard: o is
-    less than the length of share w.
+    Size rule: `|W|·|O| ≥ |I|`, so that |O| is at least the length of the longest share; and
+    `|W|² < 2^31`, so that products fit 32 bits. Guard: `i < b(w + 1)`.
     """
 
     arity = (1, 2)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        (whole,), covered = sizes.upstream, product(sizes.downstream)
-        return () if whole is None or covered is None else (covered >= whole,)
+        (whole,), (count, _), covered = sizes.upstream, sizes.downstream, product(sizes.downstream)
+        rules: list[Boolean] = []
+        if whole is not None and covered is not None:
+            rules.append(Ge(covered, whole))
+        if count is not None:
+            rules.append(Le(count**2, LARGEST_INDEX))
+        return tuple(rules)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
@@ -46,39 +53,30 @@ class Balance(Edge):
         share, inside = indices
         assert share is not None
         assert inside is not None
-        whole, count = self._counts(sizes)
-        shorter, longer = floor_div(whole, count), floor_mod(whole, count)
-        return ((share * shorter).expand() + minimum(share, longer) + inside,)
+        return (self._begin(share, sizes) + inside,)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
         (index,) = indices
         whole, count = self._counts(sizes)
-        shorter, longer = floor_div(whole, count), floor_mod(whole, count)
-        # The minima never change a value; they let proofs see that values fit 32 bits.
-        index = minimum(index, whole - 1)
-        # If all shares have `shorter` indices, `end` is 0; else the longest have one more.
-        longest = ceil_div(whole, count)
-        end = minimum(longer * longest, whole)
-        early = Lt(index, end)
-        # If the shorter shares have length 0, the maxima avoid a division by 0; that result is not
-        # selected.
-        late = maximum(index - end, Integer(0))
-        least = maximum(shorter, Integer(1))
-        share = select(early, floor_div(index, longest), longer + floor_div(late, least))
-        inside = select(early, floor_mod(index, longest), floor_mod(late, least))
-        return share, inside
+        share = floor_div((index + 1) * count - 1, whole)
+        return share, index - self._begin(share, sizes)
 
     def guard(
         self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
     ) -> tuple[Boolean, ...]:
-        share, inside = downstream
-        whole = sizes.upstream[0]
-        if share is None or inside is None:
-            return () if whole is None else (Lt(upstream[0], whole),)
+        (index,), (share, _), whole = upstream, downstream, sizes.upstream[0]
+        if share is None:
+            return () if whole is None else (Lt(index, whole),)
+        return (Lt(index, self._begin(share + 1, sizes)),)
+
+    def _begin(self, share: Expr, sizes: Sizes) -> Expr:
+        """The first index of a share."""
         whole, count = self._counts(sizes)
-        longer = floor_mod(whole, count)
-        length = floor_div(whole, count) + minimum(share + 1, longer) - minimum(share, longer)
-        return (Lt(inside, length),)
+        length, rest = floor_div(whole, count), floor_mod(whole, count)
+        # The minimum never changes the value, by the size rule; it lets code generation see that
+        # the dividend fits 32 bits.
+        spread = minimum((share * rest).expand(), Integer(LARGEST_INDEX))
+        return (share * length).expand() + floor_div(spread, count)
 
     def _counts(self, sizes: Sizes) -> tuple[Expr, Expr]:
         """The number of indices, and the number of shares."""
