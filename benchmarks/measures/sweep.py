@@ -243,12 +243,18 @@ def open_record(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
     return result_path(options.results, record), record
 
 
-def main() -> None:
-    """Run `python -m benchmarks sweep`."""
+def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse and check the command line; also sets `ranges` from its options."""
     made = parser()
-    options = made.parse_args()
+    options = made.parse_args(words)
     require_positive(made, options)
     options.ranges = extent_ranges(made, options)
+    return options
+
+
+def main() -> None:
+    """Run `python -m benchmarks sweep`."""
+    options = read_options()
     if reason := unavailable():
         sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     try:
