@@ -12,6 +12,7 @@ from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.integers import to_text
 from passes import Pass
 from passes.lowering.architectures import names
+from passes.timeline import MOST_RECORDS
 
 __all__ = ["TARGETS", "compile", "native_target"]
 
@@ -53,6 +54,7 @@ def compile(
     lowering: Pass | None = None,
     instructions: str | None = None,
     verify: bool | None = None,
+    timeline: bool | int = False,
 ) -> Kernel:
     """Compile a scheduled graph to a kernel for a target.
 
@@ -76,6 +78,9 @@ def compile(
             a graph that did not come straight from passes of this library: one that was read from
             text or JSON, edited, or made by a pass of another package. False leaves it unchecked:
             a wrong graph may then compute a wrong product, wait for ever or corrupt memory.
+        timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
+            which `kernel.timeline(a, b)` returns. Each role of a workgroup keeps 1024 records, or
+            as many as this number says, and counts those beyond.
 
     Raises:
         VerifyError: the graph is not scheduled, is malformed, or a check refutes it.
@@ -89,10 +94,19 @@ def compile(
         target = native_target(graph)
     if instructions is not None and (not isinstance(instructions, str) or not instructions):
         raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
+    records = _records(timeline, target)
     if target.startswith("sm_"):
         from codegen.targets.nvptx import CudaKernel
+        from codegen.targets.nvptx.recording import RecordingKernel
 
-        return CudaKernel(graph, target, debug=debug, lowering=lowering, instructions=instructions)
+        return (RecordingKernel if records else CudaKernel)(
+            graph,
+            target,
+            debug=debug,
+            lowering=lowering,
+            instructions=instructions,
+            timeline=records,
+        )
     if lowering is not None:
         raise CodegenError(
             f"lowering = {lowering} is for NVIDIA GPUs, and the target is '{target}'; "
@@ -109,9 +123,31 @@ def compile(
         return InterpretedKernel(graph)
     if target == "cpu":
         from codegen.targets.cpu import HostKernel
+        from codegen.targets.cpu.recording import RecordingHostKernel
 
-        return HostKernel(graph, debug=debug)
+        return (RecordingHostKernel if records else HostKernel)(
+            graph, debug=debug, timeline=records
+        )
     raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
+
+
+def _records(timeline: bool | int, target: str) -> int:
+    """How many records a role of a workgroup keeps; 0 for a kernel without a timeline.
+
+    Raises:
+        CodegenError: `timeline` is no number of records, or the target has no timeline.
+    """
+    if not isinstance(timeline, int) or timeline < 0:
+        raise CodegenError(
+            f"timeline = {timeline!r} is neither True nor False nor a number of records, such as "
+            "1024"
+        )
+    if timeline and target == "interpreter":
+        raise CodegenError(
+            "timeline=True is for targets with a clock, and the interpreter has none; choose 'cpu' "
+            "or a GPU"
+        )
+    return MOST_RECORDS if timeline is True else int(timeline)
 
 
 def _check_arguments(graph: KernelGraph, target: str) -> None:
