@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from codegen.kernel import Kernel
+from codegen.nvtx_ranges import ranged, wanted
 from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
@@ -15,6 +16,8 @@ from passes.lowering.architectures import names
 from passes.timeline import MOST_RECORDS
 
 __all__ = ["TARGETS", "compile", "native_target"]
+
+KernelT = TypeVar("KernelT", bound=Kernel)
 
 
 class _Targets(Sequence[str]):
@@ -55,6 +58,7 @@ def compile(
     instructions: str | None = None,
     verify: bool | None = None,
     timeline: bool | int = False,
+    nvtx: bool | None = None,
 ) -> Kernel:
     """Compile a scheduled graph to a kernel for a target.
 
@@ -81,6 +85,8 @@ def compile(
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
             which `kernel.timeline(a, b)` returns. Each role of a workgroup keeps 1024 records, or
             as many as this number says, and counts those beyond.
+        nvtx: whether each call is an NVTX range, which Nsight Systems shows, by the package nvtx.
+            None asks the environment variable COORDGRAPH_NVTX.
 
     Raises:
         VerifyError: the graph is not scheduled, is malformed, or a check refutes it.
@@ -99,7 +105,7 @@ def compile(
         from codegen.targets.nvptx import CudaKernel
         from codegen.targets.nvptx.recording import RecordingKernel
 
-        return (RecordingKernel if records else CudaKernel)(
+        return _kind(RecordingKernel if records else CudaKernel, nvtx)(
             graph,
             target,
             debug=debug,
@@ -120,15 +126,20 @@ def compile(
     if target == "interpreter":
         from codegen.targets.interpreter import InterpretedKernel
 
-        return InterpretedKernel(graph)
+        return _kind(InterpretedKernel, nvtx)(graph)
     if target == "cpu":
         from codegen.targets.cpu import HostKernel
         from codegen.targets.cpu.recording import RecordingHostKernel
 
-        return (RecordingHostKernel if records else HostKernel)(
+        return _kind(RecordingHostKernel if records else HostKernel, nvtx)(
             graph, debug=debug, timeline=records
         )
     raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
+
+
+def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:
+    """The class of a kernel, with NVTX ranges around calls if they are wanted."""
+    return ranged(kind) if wanted(nvtx) else kind
 
 
 def _records(timeline: bool | int, target: str) -> int:

@@ -78,6 +78,8 @@ class Kernel(ABC):
     def __init__(self, graph: KernelGraph, target: str) -> None:
         self.graph = graph
         self.target = target
+        self.title = ", ".join(graph.log) or "unscheduled"
+        """The name of the kernel in timelines and profilers: its plan, or its passes."""
 
     @abstractmethod
     def __call__(

@@ -139,7 +139,9 @@ def compile_plan(
     """
     graph = plan.graph(gemm)
     lowering = _lowering_of(plan, graph, target, alignment, reads_c=reads_c)
-    return compile(graph, target, lowering=lowering, instructions=instructions, timeline=timeline)
+    made = compile(graph, target, lowering=lowering, instructions=instructions, timeline=timeline)
+    made.title = str(plan)
+    return made
 
 
 def _lowering_of(

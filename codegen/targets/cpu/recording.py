@@ -51,4 +51,4 @@ class RecordingHostKernel(HostKernel):
         found = self._latest.records
         if found is None:  # D is empty: nothing was launched
             found = np.zeros((0, 1, RECORD_WORDS), np.int32)
-        return decode(found, target=self.target, name=", ".join(self.graph.log))
+        return decode(found, target=self.target, name=self.title)

@@ -92,7 +92,7 @@ class RecordingKernel(CudaKernel):
         records = np.zeros((0, 1, RECORD_WORDS), np.int32)
         if call is not None:  # else D is empty: nothing was launched
             records = self._records(call, self._latest.stream)
-        return decode(records, target=self.target, name=", ".join(self.graph.log))
+        return decode(records, target=self.target, name=self.title)
 
     @staticmethod
     def _records(call: CheckedCall, stream: int) -> np.ndarray[Any, np.dtype[np.int32]]:
