@@ -219,13 +219,14 @@ def _behind(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     cta = columns["workgroup"] * (int(columns["rank"].max(initial=0)) + 1) + columns["rank"]
     if len(np.unique(columns["warpgroup"][consumers])) < 2:
         return found
-    for each in np.unique(cta):
-        own = consumers[cta[consumers] == each]
+    order = consumers[np.argsort(cta[consumers], kind="stable")]
+    borders = np.flatnonzero(np.diff(cta[order])) + 1
+    begins, ends, warpgroup = (columns[name] for name in ("begin", "end", "warpgroup"))
+    for own in np.split(order, borders):
         main = own[multiplies[own]]
         for event in own[~multiplies[own]]:
-            begin, end = columns["begin"][event], columns["end"][event]
-            other = main[columns["warpgroup"][main] != columns["warpgroup"][event]]
-            shared = np.minimum(columns["end"][other], end)
-            shared = (shared - np.maximum(columns["begin"][other], begin)).clip(min=0).sum()
-            found[event] = shared > 0.5 * (end - begin)
+            begin, end = begins[event], ends[event]
+            other = main[warpgroup[main] != warpgroup[event]]
+            shared = np.minimum(ends[other], end) - np.maximum(begins[other], begin)
+            found[event] = shared.clip(min=0).sum() > 0.5 * (end - begin)
     return found
