@@ -236,20 +236,20 @@ def test_each_role_has_a_place_of_its_own_for_every_record(lowering, beside):
     for node in stamps:
         index = node.place(TIMELINE).values[0]
         counts = [0] if node.op.activity == "end" else range(shape[-2] - 1)
-        found = []
-        for workgroup in range(3):
-            for places in product(*beside.values()):
-                for count in counts:
-                    at = {"workgroup": workgroup, "timeline.slot": count + 1, **values}
-                    at |= dict(zip(beside, places, strict=True))
-                    if "warp.number" in at:
-                        at |= {"workitem": 32 * at["warp.number"]}
-                        at |= {"warpgroup": at["warp.number"] // 4}
-                    found.append(int(evaluate(index, at)))
-        slots = [n + (node.op.activity != "end") for n in counts]
-        every = product(range(3), *(range(len(x)) for x in reversed(beside.values())), slots)
-        expected = [int(np.ravel_multi_index((*place, 0), shape)) for place in every]
-        assert sorted(found) == sorted(expected)
+        of_role = {"consumer": slice(0, 1), "producer": slice(-1, None)}
+        warps = beside.get("warp.number", [0])[of_role.get(node.op.role, slice(None))]
+        found, expected = [], []
+        for workgroup, rank, warp, count in product(
+            range(3), beside.get("cluster.rank", [0]), warps, counts
+        ):
+            at = {"workgroup": workgroup, "cluster.rank": rank, "timeline.slot": count + 1}
+            at |= {"warp.number": warp, "workitem": 32 * warp, "warpgroup": warp // 4, **values}
+            found.append(int(evaluate(index, at)))
+            inner = {"cluster.rank": rank, "warp.number": warp // 4}
+            place = [inner[name] for name in ("cluster.rank", "warp.number") if name in beside]
+            slot = count + (node.op.activity != "end")
+            expected.append(int(np.ravel_multi_index((workgroup, *place, slot, 0), shape)))
+        assert found == expected
 
 
 def test_marks_compute_nothing():
