@@ -92,7 +92,7 @@ def trace_command(
 
       coordgraph trace --m 512 --n 768 --k 1024 --dtype f32 -s stream-k -w 7 -t cpu
       coordgraph trace --m 8192 --n 8192 --k 8192 -s stream-k --target sm_90a -o stream-k.json
-      coordgraph trace --m 2304 --n 2304 --k 4096 --plan auto --check --json
+      coordgraph trace --m 512 --n 768 --k 1024 --dtype f32 --plan auto --check --json
     """
     from codegen.cli.products import Products
     from codegen.cli.scheduled import scheduled

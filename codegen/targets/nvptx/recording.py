@@ -30,6 +30,8 @@ class _Latest(threading.local):
     def __init__(self) -> None:
         self.call: CheckedCall | None = None
         self.stream = 0
+        self.alone = False
+        """Whether the next launch waits for the end of all earlier ones, which it could overlap."""
 
 
 class _Noted:
@@ -49,10 +51,14 @@ class _Noted:
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
         """Launch the kernel, and note which call and which stream it was."""
-        plan = self.plan
+        plan, latest = self.plan, self.latest
+        call = plan.plan if isinstance(plan, Depthless) else plan
+        if latest.alone:
+            with call.function.device.current():
+                _refuse_capture(stream)
+                cuda("cuStreamSynchronize", stream)
         plan.launch(pointers, scalars, stream)
-        self.latest.call = plan.plan if isinstance(plan, Depthless) else plan
-        self.latest.stream = stream
+        latest.call, latest.stream = call, stream
 
 
 class RecordingKernel(CudaKernel):
@@ -86,8 +92,11 @@ class RecordingKernel(CudaKernel):
 
     def timeline(self, *args: Any, **options: Any) -> Timeline:
         """Run the kernel once, and return what its workgroups did; see `Kernel.timeline`."""
-        self._latest.call = None
-        self(*args, **options)
+        self._latest.call, self._latest.alone = None, True
+        try:
+            self(*args, **options)
+        finally:
+            self._latest.alone = False
         call = self._latest.call
         records = np.zeros((0, 1, RECORD_WORDS), np.int32)
         if call is not None:  # else D is empty: nothing was launched
@@ -100,10 +109,17 @@ class RecordingKernel(CudaKernel):
         records = np.empty(call.records, np.int32)
         with call.function.device.current():
             owner = call.workspaces.owner(stream)
-            if isinstance(owner, tuple) and owner[0] != stream:
-                raise LaunchError("a stream that captures a graph runs nothing; time another one")
             size = prod(call.records) * WORD_BYTES
             pointer = call.workspaces.get(owner, TIMELINE, size, zeroed=False)
             cuda("cuStreamSynchronize", stream)
             cuda("cuMemcpyDtoH", records.ctypes.data, pointer, records.nbytes)
         return records
+
+
+def _refuse_capture(stream: int) -> None:
+    """Raise LaunchError if a stream captures a CUDA graph, because then it runs nothing."""
+    if int(cuda("cuStreamIsCapturing", stream)):
+        raise LaunchError(
+            "a timeline was asked for on a stream that captures a CUDA graph, which runs nothing; "
+            "ask for it on another stream, or before the capture"
+        )
