@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from codegen.kernel import Kernel
+from codegen.nvtx_ranges import ranged, wanted
 from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.integers import to_text
 from passes import Pass
 from passes.lowering.architectures import names
+from passes.timeline import MOST_RECORDS
 
 __all__ = ["TARGETS", "compile", "native_target"]
+
+KernelT = TypeVar("KernelT", bound=Kernel)
 
 
 class _Targets(Sequence[str]):
@@ -53,6 +57,8 @@ def compile(
     lowering: Pass | None = None,
     instructions: str | None = None,
     verify: bool | None = None,
+    timeline: bool | int = False,
+    nvtx: bool | None = None,
 ) -> Kernel:
     """Compile a scheduled graph to a kernel for a target.
 
@@ -76,6 +82,11 @@ def compile(
             a graph that did not come straight from passes of this library: one that was read from
             text or JSON, edited, or made by a pass of another package. False leaves it unchecked:
             a wrong graph may then compute a wrong product, wait for ever or corrupt memory.
+        timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
+            which `kernel.timeline(a, b)` returns. Each role of a workgroup keeps 1024 records, or
+            as many as this number says, and counts those beyond.
+        nvtx: whether each call is an NVTX range, which Nsight Systems shows, by the package nvtx.
+            None asks the environment variable COORDGRAPH_NVTX.
 
     Raises:
         VerifyError: the graph is not scheduled, is malformed, or a check refutes it.
@@ -89,10 +100,19 @@ def compile(
         target = native_target(graph)
     if instructions is not None and (not isinstance(instructions, str) or not instructions):
         raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
+    records = _records(timeline, target)
     if target.startswith("sm_"):
         from codegen.targets.nvptx import CudaKernel
+        from codegen.targets.nvptx.recording import RecordingKernel
 
-        return CudaKernel(graph, target, debug=debug, lowering=lowering, instructions=instructions)
+        return _kind(RecordingKernel if records else CudaKernel, nvtx)(
+            graph,
+            target,
+            debug=debug,
+            lowering=lowering,
+            instructions=instructions,
+            timeline=records,
+        )
     if lowering is not None:
         raise CodegenError(
             f"lowering = {lowering} is for NVIDIA GPUs, and the target is '{target}'; "
@@ -106,12 +126,39 @@ def compile(
     if target == "interpreter":
         from codegen.targets.interpreter import InterpretedKernel
 
-        return InterpretedKernel(graph)
+        return _kind(InterpretedKernel, nvtx)(graph)
     if target == "cpu":
         from codegen.targets.cpu import HostKernel
+        from codegen.targets.cpu.recording import RecordingHostKernel
 
-        return HostKernel(graph, debug=debug)
+        return _kind(RecordingHostKernel if records else HostKernel, nvtx)(
+            graph, debug=debug, timeline=records
+        )
     raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
+
+
+def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:
+    """The class of a kernel, with NVTX ranges around calls if they are wanted."""
+    return ranged(kind) if wanted(nvtx) else kind
+
+
+def _records(timeline: bool | int, target: str) -> int:
+    """How many records a role of a workgroup keeps; 0 for a kernel without a timeline.
+
+    Raises:
+        CodegenError: `timeline` is no number of records, or the target has no timeline.
+    """
+    if not isinstance(timeline, int) or timeline < 0:
+        raise CodegenError(
+            f"timeline = {timeline!r} is neither True nor False nor a number of records, such as "
+            "1024"
+        )
+    if timeline and target == "interpreter":
+        raise CodegenError(
+            "timeline=True is for targets with a clock, and the interpreter has none; choose 'cpu' "
+            "or a GPU"
+        )
+    return MOST_RECORDS if timeline is True else int(timeline)
 
 
 def _check_arguments(graph: KernelGraph, target: str) -> None:

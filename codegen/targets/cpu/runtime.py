@@ -42,7 +42,7 @@ from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.progress import wait_direction
 from coordgraph.tensors import Role, dtype
 
-__all__ = ["HostKernel", "compile_host"]
+__all__ = ["HostKernel", "Plan", "compile_host"]
 
 WORKGROUPS_PER_THREAD = 2
 """How many workgroups a launch has for each thread, if neither schedule nor call says a number."""
@@ -62,9 +62,10 @@ class HostKernel(Kernel):
         graph: a scheduled graph.
         debug: whether to check every index; an index outside its tensor ends the launch with a
             LaunchError.
+        timeline: how many records of its activities a workgroup keeps; 0 records none.
     """
 
-    def __init__(self, graph: KernelGraph, *, debug: bool = False) -> None:
+    def __init__(self, graph: KernelGraph, *, debug: bool = False, timeline: int = 0) -> None:
         graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
         if graph.level != "scheduled":
             raise CodegenError(
@@ -72,14 +73,14 @@ class HostKernel(Kernel):
                 "such as StreamK()(graph), which the kernel lowers itself"
             )
         super().__init__(graph, "cpu")
-        self._lowered = lower(graph)
+        self._lowered = lower(graph, timeline)
         self.waits = wait_direction(graph)
         walker = HostWalker(self._lowered, host().triple, guarded=debug)
         self._code = host_code(str(walker.build()))
         self._run = _prototype(walker)(self._code.address(RUN_NAME))
         self._operations = tuple(walker.operations)
         self._workspaces = Workspaces(walker.buffer_bytes)
-        self._formulas = _Formulas(graph, walker.parameters)
+        self._formulas = _Formulas(graph, self._lowered, walker.parameters)
         self._plan = lru_cache(KEPT_PLANS)(self._make_plan)
 
     @property
@@ -179,13 +180,13 @@ class HostKernel(Kernel):
 
     def _make_plan(
         self, given: tuple[tuple[str, int], ...], tables: tuple[tuple[str, tuple[int, ...]], ...]
-    ) -> _Plan:
+    ) -> Plan:
         """Evaluate the values of a launch that depend only on its parameters and tables."""
         return self._formulas.plan(self.waits, dict(given), dict(tables))
 
     def _launch(
         self,
-        plan: _Plan,
+        plan: Plan,
         views: Mapping[str, TensorView],
         scalars: tuple[float, ...],
         threads: int,
@@ -208,7 +209,7 @@ class HostKernel(Kernel):
                 else views[t.name].pointer
                 if t.name in views
                 else None
-                for t in self.graph.tensors
+                for t in self._lowered.tensors
             ]
             pointers += [table.ctypes.data for table in plan.tables]
             control = ControlBlock(threads, self._limits(views, workspace))
@@ -233,11 +234,15 @@ class HostKernel(Kernel):
                         control, self._lowered, self.graph, self._operations, plan.given, plan.known
                     )
                 )
+            self.ended(plan, workspace)
+
+    def ended(self, plan: Plan, workspace: Workspace) -> None:
+        """Hook for subclasses: called at the end of a launch, while the workspace is its own."""
 
     def _limits(self, views: Mapping[str, TensorView], workspace: Workspace) -> Array:
         """(first valid index, one past the last) of each tensor, in elements from its address."""
         limits: list[tuple[int, int]] = []
-        for t in self.graph.tensors:
+        for t in self._lowered.tensors:
             if t.name in workspace.tensors:
                 limits.append((0, workspace.tensors[t.name].nbytes // dtype(t.dtype).bytes))
             else:
@@ -256,7 +261,7 @@ def compile_host(graph: KernelGraph, *, debug: bool = False) -> HostKernel:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """The values that launches with equal parameters and tables share.
 
     Attributes:
@@ -305,23 +310,24 @@ class _Formulas:
 
     Args:
         graph: the scheduled graph.
+        lowered: the lowered graph, whose workspace a launch needs.
         integers: the names of the integer arguments of the compiled function, in order.
     """
 
-    def __init__(self, graph: KernelGraph, integers: list[str]) -> None:
-        self.graph = graph
+    def __init__(self, graph: KernelGraph, lowered: KernelGraph, integers: list[str]) -> None:
+        self.graph, self.parameters = graph, lowered.parameters
         self.integers = integers
         size = graph.workgroup.size
         assert size is not None
-        symbols = [p.symbol for p in graph.parameters.items]
+        symbols = [p.symbol for p in self.parameters.items]
         (self.output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
-        self.workspace = [t for t in graph.tensors if t.role.workspace]
+        self.workspace = [t for t in lowered.tensors if t.role.workspace]
         wanted = [size, *self.output.shape, *(t.elements for t in self.workspace)]
         self._values = compile_function(wanted, symbols)
 
     def plan(
         self, waits: Any, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
-    ) -> _Plan:
+    ) -> Plan:
         """Evaluate the expressions for the parameters and tables of a launch.
 
         Args:
@@ -332,7 +338,7 @@ class _Formulas:
         Raises:
             LaunchError: there are more workgroups than threads, and all must run at the same time.
         """
-        parameters, axes = self.graph.parameters, len(self.output.shape)
+        parameters, axes = self.parameters, len(self.output.shape)
         values = parameters.launch(given, tables)
         count, *numbers = self._values(*(values[p.name] for p in parameters.items))
         shape, elements = numbers[:axes], numbers[axes:]
@@ -347,7 +353,7 @@ class _Formulas:
                     "reduction other than scatter"
                 ) from None
             together = True
-        return _Plan(
+        return Plan(
             tuple(values[name] for name in self.integers),
             count,
             {

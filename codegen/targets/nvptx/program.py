@@ -16,6 +16,7 @@ from coordgraph import CodegenError, KernelGraph, PassError
 from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
 from coordgraph.control.lowered import ReduceFragment
 from passes import Pass
+from passes.timeline import with_timeline
 
 __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
@@ -43,6 +44,7 @@ class CudaProgram:
         bytes_in_flight: how many bytes of operands a thread's epilogue loads before it uses them;
             more bytes take more registers.
         lowering: the lowering pass with options; None means the default options.
+        timeline: how many records of its activities a role of a workgroup keeps; 0 records none.
     """
 
     graph: KernelGraph
@@ -53,6 +55,7 @@ class CudaProgram:
     watchdog: bool = False
     bytes_in_flight: int = MOST_BYTES_IN_FLIGHT
     lowering: Pass | None = None
+    timeline: int = 0
 
     @cached_property
     def lowered(self) -> KernelGraph:
@@ -62,7 +65,7 @@ class CudaProgram:
             CodegenError: the lowering refuses the graph.
         """
         try:
-            return self.chosen(self.graph).verify()
+            return with_timeline(self.chosen, self.timeline)(self.graph).verify()
         except PassError as error:
             raise CodegenError(f"{self.architecture}: {error}") from error
 
