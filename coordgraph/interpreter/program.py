@@ -87,7 +87,8 @@ class Program:
         self.grid = Formula([_size(graph.workgroup)], self.slots)
         self._loads: dict[str, LoadTile] = {}
         self._in_tile: dict[tuple[int, frozenset[str]], tuple[Scoped, Scoped]] = {}
-        self.steps = self._compile(resolve(graph.control.root.body, graph.scope()))
+        self.nodes = resolve(graph.control.root.body, graph.scope())
+        self.steps = self._compile(self.nodes)
 
     def environment(self, values: Mapping[str, Any], workgroup: int = 0) -> Environment:
         """The initial values of all symbols for one workgroup.
@@ -235,11 +236,7 @@ class Program:
 
 @lru_cache(maxsize=64)
 def program(graph: KernelGraph) -> Program:
-    """The program of a scheduled graph, from an LRU cache of 64 programs.
-
-    Raises:
-        VerifyError: no schedule pass has been applied to the graph.
-    """
+    """The program of a scheduled graph, from an LRU cache; VerifyError if it is not scheduled."""
     return Program(graph)
 
 
@@ -264,7 +261,7 @@ class Work:
         if user.id not in self._elements:
             graph = self.program.graph.coordinates
             axes = indices_below(graph, user, self.node.scope.known, self._others)
-            found = self._scope.reverse(user.id)
+            found = self.scope.reverse(user.id)
             self._elements[user.id] = Elements(
                 found.values[0],
                 found.guard,
@@ -283,7 +280,7 @@ class Work:
     def senders(self) -> Formula:
         """Formula for two numbers: the turn of a slot's first sender, and the number of senders."""
         first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
-        return Formula([first, self._scope.resolve(count)], self.program.slots)
+        return Formula([first, self.scope.resolve(count)], self.program.slots)
 
     @cached_property
     def raised(self) -> Formula:
@@ -291,7 +288,7 @@ class Work:
         if "turn" in self.node.op.bindings:
             return Formula([self._place("turn").values[0] + 1], self.program.slots)
         readers = getattr(self.node.op, "readers", Integer(1))
-        return Formula([self._scope.resolve(readers)], self.program.slots)
+        return Formula([self.scope.resolve(readers)], self.program.slots)
 
     def workspace(self, role: Role) -> User:
         """The tensor with role `role` that holds this operation's workspace slot or its flag."""
@@ -310,7 +307,7 @@ class Work:
     def offset(self, user: User) -> Formula:
         """Formula for the index of the workspace slot's flag in the tensor of flags `user`."""
         if user.id not in self._offsets:
-            found = self._scope.reverse(user.id)
+            found = self.scope.reverse(user.id)
             self._offsets[user.id] = Formula(found.values, self.program.slots)
         return self._offsets[user.id]
 
@@ -324,7 +321,7 @@ class Work:
     def output(self) -> Formula:
         """Formula for the numbers of the output tile that the workgroup computes."""
         names = next(self.program.work(StoreTile)).node.op.bindings["tile"]
-        return Formula(self._scope.reverse(*names).values, self.program.slots)
+        return Formula(self.scope.reverse(*names).values, self.program.slots)
 
     @cached_property
     def share(self) -> Formula:
@@ -348,7 +345,7 @@ class Work:
     @cached_property
     def multiplied(self) -> Solution:
         """The tile numbers of A and B as expressions, and the condition that both tiles exist."""
-        return self._scope.reverse(*self.factors)
+        return self.scope.reverse(*self.factors)
 
     @cached_property
     def tiling(self) -> Tiling:
@@ -372,11 +369,12 @@ class Work:
         return tilings.others(self.tiling) if len(tilings) > 1 else frozenset()
 
     @property
-    def _scope(self) -> Scoped:
+    def scope(self) -> Scoped:
+        """The operation's scope, with the indices inside its macro tiles."""
         return self.program.in_tile(self.node.scope, self._others)
 
     def _place(self, role: str) -> Solution:
-        return self._scope.reverse(*self.node.op.bindings[role])
+        return self.scope.reverse(*self.node.op.bindings[role])
 
 
 class Loop:

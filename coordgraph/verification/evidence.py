@@ -54,6 +54,7 @@ class Limits:
         runs: the largest number of launches that run on elements.
         elements: the largest number of elements of tiles that all these runs load.
         schedulers: the names of the schedulers under which each of them runs.
+        questions: how many inequalities proofs about indices may ask.
     """
 
     launches: int
@@ -61,11 +62,12 @@ class Limits:
     runs: int
     elements: int
     schedulers: tuple[str, ...]
+    questions: int
 
 
 LIMITS = {
-    "default": Limits(8, 600, 3, 1 << 19, ("in-order",)),
-    "all": Limits(40, 20_000, 12, 1 << 24, tuple(SCHEDULERS)),
+    "default": Limits(8, 600, 3, 1 << 19, ("in-order",), 250),
+    "all": Limits(40, 20_000, 12, 1 << 24, tuple(SCHEDULERS), 2000),
 }
 """The limits of each level of `KernelGraph.check`."""
 MOST_STEPS = 1 << 16

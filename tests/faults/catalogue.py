@@ -7,6 +7,7 @@ from tests.faults import (
     message_faults,
     product_faults,
     sharing_faults,
+    width_faults,
     work_faults,
 )
 from tests.faults.fault import Fault
@@ -33,5 +34,6 @@ FAULTS: tuple[Fault, ...] = (
     *message_faults.BOUNDS,
     *sharing_faults.BOUNDS,
     *product_faults.BOUNDS,
+    *width_faults.BOUNDS,
 )
 """Every fault of scheduled graphs, grouped by the check that must refute it."""

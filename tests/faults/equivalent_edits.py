@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.faults import width_faults
 from tests.faults.bases import (
     ALONG_K,
     ALONG_M,
@@ -19,6 +20,7 @@ from tests.faults.fault import Fault
 __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: tuple[Fault, ...] = (
+    *width_faults.EQUIVALENT,
     Fault(
         "tile numbers of an operand listed in another order",
         "",
