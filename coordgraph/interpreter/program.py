@@ -152,32 +152,29 @@ class Program:
 
     def work(self, kind: type[Operation]) -> Iterator[Work]:
         """All `Work` steps whose operation is an instance of `kind`, in program order."""
-        stack: list[Step] = list(reversed(self.steps))
-        while stack:
-            step = stack.pop()
-            if isinstance(step, Work):
-                if isinstance(step.node.op, kind):
-                    yield step
-            else:
-                stack += reversed(step.body)
-                if isinstance(step, Branch):
-                    stack += reversed(step.orelse)
+        for step in self._every():
+            if isinstance(step, Work) and isinstance(step.node.op, kind):
+                yield step
 
     def bounds(self) -> Iterator[Basic]:
         """The expressions of all loop bounds, conditions and assigned values, in program order."""
-        stack: list[Step] = list(reversed(self.steps))
-        while stack:
-            match step := stack.pop():
+        for step in self._every():
+            match step:
                 case Loop():
                     yield from step.bounds.roots
                 case Branch():
                     yield from step.condition.roots
-                    stack += reversed(step.orelse)
                 case Let():
                     yield from step.value.roots
                 case Work():
-                    continue
-            stack += reversed(step.body)
+                    pass
+
+    def _every(self) -> Iterator[Step]:
+        stack: list[Step] = list(reversed(self.steps))
+        while stack:
+            yield (step := stack.pop())
+            stack += reversed(step.orelse) if isinstance(step, Branch) else ()
+            stack += reversed(step.body) if not isinstance(step, Work) else ()
 
     def _compile(self, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
         return tuple(step for node in nodes for step in self._step(node))
@@ -255,13 +252,14 @@ class Work:
         self._elements: dict[str, Elements] = {}
         self._offsets: dict[str, Formula] = {}
         self._workspaces: dict[Role, User] = {}
+        self._solutions: dict[str, Solution] = {}
 
     def elements(self, user: User) -> Elements:
         """Offsets and mask of the elements of tensor `user` that this operation reads or writes."""
         if user.id not in self._elements:
             graph = self.program.graph.coordinates
             axes = indices_below(graph, user, self.node.scope.known, self._others)
-            found = self.scope.reverse(user.id)
+            found = self.solution(user)
             self._elements[user.id] = Elements(
                 found.values[0],
                 found.guard,
@@ -270,6 +268,12 @@ class Work:
                 self.program.slots,
             )
         return self._elements[user.id]
+
+    def solution(self, user: User) -> Solution:
+        """The offset of one element in tensor `user`, its guard, and the edges that give them."""
+        if user.id not in self._solutions:
+            self._solutions[user.id] = self.scope.reverse(user.id)
+        return self._solutions[user.id]
 
     @cached_property
     def slot(self) -> Formula:
@@ -307,8 +311,7 @@ class Work:
     def offset(self, user: User) -> Formula:
         """Formula for the index of the workspace slot's flag in the tensor of flags `user`."""
         if user.id not in self._offsets:
-            found = self.scope.reverse(user.id)
-            self._offsets[user.id] = Formula(found.values, self.program.slots)
+            self._offsets[user.id] = Formula(self.solution(user).values, self.program.slots)
         return self._offsets[user.id]
 
     @cached_property

@@ -33,7 +33,7 @@ from coordgraph.control.resolve import Node
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import User
 from coordgraph.coordinates.edges import Diagonal, Edge, Ragged
-from coordgraph.coordinates.rules import decide
+from coordgraph.coordinates.rules import proves
 from coordgraph.errors import CoordGraphError
 from coordgraph.integers import Load, Ranges, Search, Select, simplify
 from coordgraph.interpreter.program import Program, Work
@@ -141,7 +141,7 @@ class IndexProofs:
         """Whether the operation's indices in a tensor are proved to be inside it."""
         scope = work.scope
         try:
-            found = scope.reverse(user.id)
+            found = work.solution(user)
             names = [*{u: None for edge in found.path for u in edge.upstream}, user.id]
             values = dict(zip(names, scope.reverse(*names).values, strict=True))
         except CoordGraphError:
@@ -158,7 +158,7 @@ class IndexProofs:
         """Whether the edge's upstream indices are inside if its downstream indices are."""
         if edge not in self._rules:
             sizes = self.graph.coordinates.sizes(edge)
-            proved = all(decide(rule, self._sizes) is True for rule in edge.size_rule(sizes))
+            proved = all(proves(rule, self._sizes) for rule in edge.size_rule(sizes))
             self._rules[edge] = proved and self._tables_fit(edge)
         return self._rules[edge]
 
