@@ -140,10 +140,7 @@ class Program:
         return tuple(shape for _, shape in sorted(zip(places, shapes, strict=True)))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
-        """Extend `scope` by symbols for indices inside macro tiles, except dimensions in `others`.
-
-        Operations in one scope share the result, and with it the cache of simplified expressions.
-        """
+        """Extend `scope` by symbols for indices inside macro tiles, except those in `others`."""
         key = (id(scope), others)
         if key not in self._in_tile:
             dims = free_indices(self.graph.coordinates, scope.known, others)
@@ -233,7 +230,7 @@ class Program:
 
 @lru_cache(maxsize=64)
 def program(graph: KernelGraph) -> Program:
-    """The program of a scheduled graph, from an LRU cache; VerifyError if it is not scheduled."""
+    """The program of a scheduled graph, cached; VerifyError if it is not scheduled."""
     return Program(graph)
 
 
