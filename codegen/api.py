@@ -10,6 +10,7 @@ from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.integers import to_text
+from coordgraph.library_graphs import is_made_by_library
 from passes import Pass
 from passes.lowering.architectures import names
 
@@ -74,8 +75,10 @@ def compile(
             if they cannot multiply its tensors. None falls back to the next lowering instead.
         verify: whether to check the graph with `graph.check()` before its first build. None checks
             a graph that did not come straight from passes of this library: one that was read from
-            text or JSON, edited, or made by a pass of another package. False leaves it unchecked:
-            a wrong graph may then compute a wrong product, wait for ever or corrupt memory.
+            text or JSON, edited, or made by a pass of another package. A CPU kernel of such a graph
+            also checks every index, until one launch with the same sizes has ended without an
+            error. False leaves the graph unchecked: a wrong graph may then compute a wrong product,
+            wait for ever or corrupt memory.
 
     Raises:
         VerifyError: the graph is not scheduled, is malformed, or a check refutes it.
@@ -110,7 +113,8 @@ def compile(
     if target == "cpu":
         from codegen.targets.cpu import HostKernel
 
-        return HostKernel(graph, debug=debug)
+        foreign = verify is not False and not is_made_by_library(graph)
+        return HostKernel(graph, debug=debug, watched=foreign)
     raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
 
 

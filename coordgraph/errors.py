@@ -7,6 +7,7 @@ __all__ = [
     "CodegenError",
     "CoordGraphError",
     "Deadlock",
+    "DivisionByZero",
     "EvaluationError",
     "LaunchError",
     "NoEntry",
@@ -56,6 +57,10 @@ class NoPath(EvaluationError):
 
 class NoEntry(EvaluationError, IndexError):
     """An index expression reads or searches a table of integers outside its bounds."""
+
+
+class DivisionByZero(EvaluationError, ZeroDivisionError):
+    """An index expression divides by 0."""
 
 
 class OutOfBounds(EvaluationError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from math import inf
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -28,10 +30,11 @@ from codegen.call.zero_extents import (
 )
 from codegen.emit.elements import scalar_type
 from codegen.kernel import Kernel
-from codegen.targets.cpu.code import host_code
+from codegen.lru import LRUCache
+from codegen.targets.cpu.code import HostCode, host_code
 from codegen.targets.cpu.control_block import ControlBlock
 from codegen.targets.cpu.emit import RUN_NAME, HostWalker
-from codegen.targets.cpu.failures import failure_text
+from codegen.targets.cpu.failures import StoppedLaunch, failure_text
 from codegen.targets.cpu.machine import host, lower
 from codegen.targets.cpu.order import Circle, starting_order
 from codegen.targets.cpu.threads import MOST_THREADS, run_on_threads, thread_count
@@ -46,6 +49,9 @@ __all__ = ["HostKernel", "compile_host"]
 
 WORKGROUPS_PER_THREAD = 2
 """How many workgroups a launch has for each thread, if neither schedule nor call says a number."""
+BRIEF = 0.01
+"""A launch that took less time than this, in seconds, is repeated in the caller's own thread. The
+time includes the 70 microseconds that another thread costs, which is less than 1 % of it."""
 KEPT_PLANS = 64
 """For how many combinations of sizes and offsets a kernel keeps the evaluated parameters of a
 launch."""
@@ -62,9 +68,12 @@ class HostKernel(Kernel):
         graph: a scheduled graph.
         debug: whether to check every index; an index outside its tensor ends the launch with a
             LaunchError.
+        watched: whether to check every index until a launch with the same parameters, tables and
+            sizes of arrays has ended without an error. All addresses are functions of these, so
+            later launches need no checks.
     """
 
-    def __init__(self, graph: KernelGraph, *, debug: bool = False) -> None:
+    def __init__(self, graph: KernelGraph, *, debug: bool = False, watched: bool = False) -> None:
         graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
         if graph.level != "scheduled":
             raise CodegenError(
@@ -74,13 +83,28 @@ class HostKernel(Kernel):
         super().__init__(graph, "cpu")
         self._lowered = lower(graph)
         self.waits = wait_direction(graph)
-        walker = HostWalker(self._lowered, host().triple, guarded=debug)
-        self._code = host_code(str(walker.build()))
-        self._run = _prototype(walker)(self._code.address(RUN_NAME))
-        self._operations = tuple(walker.operations)
-        self._workspaces = Workspaces(walker.buffer_bytes)
-        self._formulas = _Formulas(graph, walker.parameters)
+        self._debug, self._watched = debug, watched and not debug
+        self._good: LRUCache[Hashable, bool] = LRUCache(KEPT_PLANS)
+        """Launches of a watched kernel that ended without an error, by all that addresses depend
+        on."""
+        first = self._guarded if debug or watched else self._plain
+        self._workspaces = Workspaces(first.buffer_bytes)
+        self._formulas = _Formulas(graph, first.parameters)
         self._plan = lru_cache(KEPT_PLANS)(self._make_plan)
+
+    @cached_property
+    def _plain(self) -> _Build:
+        """The machine code without checks."""
+        return _Build.of(self._lowered, guarded=False)
+
+    @cached_property
+    def _guarded(self) -> _Build:
+        """The machine code that checks every index."""
+        return _Build.of(self._lowered, guarded=True)
+
+    @property
+    def _code(self) -> HostCode:
+        return (self._guarded if self._debug else self._plain).code
 
     @property
     def lowered(self) -> KernelGraph:
@@ -211,11 +235,15 @@ class HostKernel(Kernel):
                 for t in self.graph.tensors
             ]
             pointers += [table.ctypes.data for table in plan.tables]
-            control = ControlBlock(threads, self._limits(views, workspace))
+            limits = self._limits(views, workspace, plan)
+            control = ControlBlock(threads, limits)
             order = None if plan.order is None else plan.order.ctypes.data
+            known = tuple(plan.given.items()), tuple(plan.known.items()), limits.tobytes()
+            guarded = self._debug or (self._watched and not self._good.get(known))
+            build = self._guarded if guarded else self._plain
 
             def work(thread: int) -> None:
-                self._run(
+                build.run(
                     order,
                     control.address,
                     control.slot(thread),
@@ -226,22 +254,33 @@ class HostKernel(Kernel):
                     *plan.integers,
                 )
 
-            run_on_threads(work, threads, control.stop)
+            start = perf_counter()
+            brief = plan.took.seconds < BRIEF and not guarded
+            run_on_threads(work, threads, control.stop, brief=brief)
+            plan.took.seconds = perf_counter() - start
             if control.fault:
-                raise LaunchError(
+                raise StoppedLaunch(
                     failure_text(
-                        control, self._lowered, self.graph, self._operations, plan.given, plan.known
+                        control, self._lowered, self.graph, build.operations, plan.given, plan.known
                     )
                 )
+        if self._watched:
+            self._good.put(known, True)
 
-    def _limits(self, views: Mapping[str, TensorView], workspace: Workspace) -> Array:
-        """(first valid index, one past the last) of each tensor, in elements from its address."""
+    def _limits(
+        self, views: Mapping[str, TensorView], workspace: Workspace, plan: _Plan
+    ) -> Array:
+        """(first valid index, one past the last) of each tensor, in elements from its address.
+
+        Derived tables come after the tensors.
+        """
         limits: list[tuple[int, int]] = []
         for t in self.graph.tensors:
             if t.name in workspace.tensors:
                 limits.append((0, workspace.tensors[t.name].nbytes // dtype(t.dtype).bytes))
             else:
                 limits.append(views[t.name].span if t.name in views else (0, 0))
+        limits += [(0, len(table)) for table in plan.tables]
         return np.array(limits, np.int64)
 
 
@@ -253,6 +292,41 @@ def compile_host(graph: KernelGraph, *, debug: bool = False) -> HostKernel:
         CodegenError: the graph is not at the level "scheduled", or the CPU cannot run it.
     """
     return HostKernel(graph, debug=debug)
+
+
+@dataclass(frozen=True)
+class _Build:
+    """Machine code of a kernel.
+
+    Attributes:
+        code: the machine code.
+        run: the compiled function `run`, which executes workgroups.
+        operations: (kind, dimension) of each operation that can stop a launch, by its number.
+        buffer_bytes: bytes of the buffers of one thread.
+        parameters: the names of the integer arguments of `run`, in order.
+    """
+
+    code: HostCode
+    run: Any
+    operations: tuple[tuple[str, str], ...]
+    buffer_bytes: int
+    parameters: list[str]
+
+    @classmethod
+    def of(cls, lowered: KernelGraph, *, guarded: bool) -> _Build:
+        """Compile a lowered graph; `guarded` code checks every index."""
+        walker = HostWalker(lowered, host().triple, guarded=guarded)
+        code = host_code(str(walker.build()), quick=guarded)
+        run = _prototype(walker)(code.address(RUN_NAME))
+        operations = tuple(walker.operations)
+        return cls(code, run, operations, walker.buffer_bytes, walker.parameters)
+
+
+@dataclass
+class _Took:
+    """How long the last launch with a plan took, in seconds; infinite before the first one."""
+
+    seconds: float = inf
 
 
 @dataclass(frozen=True)
@@ -271,6 +345,7 @@ class _Plan:
         known: the entries of the tables that the call passes, by name.
         shape: the shape of D in elements.
         kind: the NumPy type of D's elements.
+        took: how long the last launch took.
     """
 
     integers: tuple[int, ...]
@@ -284,6 +359,7 @@ class _Plan:
     known: Mapping[str, Sequence[int]]
     shape: tuple[int, ...]
     kind: np.dtype[Any]
+    took: _Took = field(default_factory=_Took, compare=False)
 
     def new_output(self) -> Array:
         """Allocate the array for D.
