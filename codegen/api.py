@@ -9,6 +9,7 @@ from codegen.kernel import Kernel
 from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import to_text
 from coordgraph.library_graphs import is_made_by_library
 from passes import Pass
@@ -85,6 +86,27 @@ def compile(
         CodegenError: `graph` is no KernelGraph; the target is unknown or not available on this
             machine; or the target, or `lowering`, cannot run the graph.
     """
+    with faults_named("compiling the graph", graph if isinstance(graph, KernelGraph) else None):
+        return _compiled(
+            graph,
+            target,
+            debug=debug,
+            lowering=lowering,
+            instructions=instructions,
+            verify=verify,
+        )
+
+
+def _compiled(
+    graph: KernelGraph,
+    target: str,
+    *,
+    debug: bool,
+    lowering: Pass | None,
+    instructions: str | None,
+    verify: bool | None,
+) -> Kernel:
+    """The kernel that `compile` returns."""
     _check_arguments(graph, target)
     if verify is not False:
         ensure_verified(graph, always=verify is True)

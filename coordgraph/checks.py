@@ -27,6 +27,7 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.rules import decide
 from coordgraph.errors import VerifyError
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import Load, Ranges, Search, Select, evaluate, tables_in, to_text
 from coordgraph.kernel import VERIFY, KernelGraph
 from coordgraph.tables import Table, TableNeed
@@ -83,7 +84,9 @@ def verify(graph: KernelGraph) -> None:
     """
     if graph.level not in LEVELS:
         raise VerifyError(f"unknown level '{graph.level}'; the levels are {', '.join(LEVELS)}")
-    if problems := run_checks(graph, LEVELS[graph.level]):
+    with faults_named("verifying the graph", graph):
+        problems = run_checks(graph, LEVELS[graph.level])
+    if problems:
         raise VerifyError(*problems)
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "OutOfBounds",
     "ParseError",
     "PassError",
+    "UnnamedFault",
     "VerifyError",
 ]
 
@@ -37,6 +38,15 @@ class VerifyError(CoordGraphError):
     def __init__(self, *problems: str) -> None:
         self.problems = problems
         super().__init__("\n".join(problems))
+
+
+class UnnamedFault(VerifyError):
+    """Code failed on a graph at a fault that no check names.
+
+    This library's own passes did not make the graph.
+
+    `__cause__` is the exception that the code raised.
+    """
 
 
 class EvaluationError(CoordGraphError):

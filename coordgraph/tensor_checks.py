@@ -39,8 +39,8 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
     for name, tensor in found.items():
         if name not in wanted and not tensor.role.workspace:
             yield (
-                f"the problem has no tensor '{name}', but its role is '{tensor.role.value}'; remove it, "
-                "or declare it as a workspace"
+                f"the problem has no tensor '{name}', but its role is '{tensor.role.value}'; "
+                "remove it, or declare it as a workspace"
             )
 
 

@@ -168,8 +168,9 @@ def compile_function(
 ) -> Callable[..., tuple[int, ...]]:
     """Compile expressions into one Python function that returns a tuple of their values.
 
-    The function raises DivisionByZero if a divisor is 0. Common subexpressions are computed once. A subexpression that occurs only in a branch of a
-    select is computed only if the branch is chosen, so a select can guard a division by 0.
+    The function raises DivisionByZero if a divisor is 0. Common subexpressions are computed once. A
+    subexpression that occurs only in a branch of a select is computed only if the branch is chosen,
+    so a select can guard a division by 0.
 
     Args:
         expressions: the expressions and conditions.

@@ -51,8 +51,8 @@ class _CPrinter(Printer):
 
     Args:
         ranges: bounds of the symbols.
-        outer: the printer of the expression around a branch of a `Select`, which proves more cheaply
-            what holds in both branches.
+        outer: the printer of the expression around a branch of a `Select`, which proves what holds
+            in both branches only once.
     """
 
     def __init__(self, ranges: Ranges, outer: _CPrinter | None = None) -> None:

@@ -15,6 +15,7 @@ from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
 from coordgraph.epilogue import function_text
 from coordgraph.errors import VerifyError
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.frontend import Gemm
 from coordgraph.kernel import JSON, KernelGraph
 from coordgraph.provenance.record import Origin, Part
@@ -175,7 +176,7 @@ def from_json(data: Mapping[str, Any]) -> KernelGraph:
         VerifyError: the data is malformed, names something unknown, or breaks a rule of the graph;
             the message starts with the path of the wrong value, such as `dimensions[3].size`.
     """
-    with paused_collector():
+    with paused_collector(), faults_named("reading the graph"):
         return build(_read_graph(data, Path("")))
 
 

@@ -17,11 +17,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-_CACHE = tempfile.TemporaryDirectory(prefix="coordgraph-fuzz-")
-# Equal LLVM IR is compiled once. No other run can have stored anything there.
-os.environ["COORDGRAPH_CACHE"] = _CACHE.name
-
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from codegen.targets.cpu import code
@@ -31,7 +26,6 @@ from tests.fuzz.trial import FINDINGS, Outcome, Result, attempt
 from tests.fuzz.workers import Workers
 
 FOLDER = Path("build") / "fuzz"
-code.QUICK_LEVEL = 0  # kernels are compiled more often than they are run
 LIMIT = 30.0
 """Seconds after which a mutant counts as one that hangs."""
 
@@ -39,20 +33,31 @@ LIMIT = 30.0
 def main() -> int:
     """Run the command; returns the exit status."""
     given = _arguments()
+    code.QUICK_LEVEL = 0  # kernels are compiled more often than they are run
+    with tempfile.TemporaryDirectory(prefix="coordgraph-fuzz-") as cache:
+        # Equal LLVM IR is compiled once. No other run can have stored anything there.
+        os.environ["COORDGRAPH_CACHE"] = cache
+        return _run(given)
+
+
+def _run(given: argparse.Namespace) -> int:
     if given.only is not None:
         return _one(given.seed, given.only)
     for base in BASES:  # built once, before processes are forked
-        base_text(base), base_data(base)
-    found, counts, findings = Console(), Counter[Outcome](), 0
+        base_text(base)
+        base_data(base)
+    counts, findings = Counter[Outcome](), 0
     workers = Workers(given.limit)
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     start = time.monotonic()
-    with Progress(*columns, console=found, auto_refresh=False) as progress:
+    with Progress(*columns, auto_refresh=False) as progress:
         total = given.count or given.seconds
         task = progress.add_task("0 mutants", total=total)
         number = given.start
-        while (number - given.start < given.count) if given.count else (
-            time.monotonic() - start < given.seconds
+        while (
+            (number - given.start < given.count)
+            if given.count
+            else (time.monotonic() - start < given.seconds)
         ):
             result = workers.try_mutant(given.seed, number)
             counts[result.outcome] += 1

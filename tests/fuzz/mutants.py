@@ -59,5 +59,5 @@ def mutant(seed: int, number: int) -> Mutant:
 def _shown(data: object) -> str:
     try:
         return json.dumps(data)
-    except RecursionError:
-        return "nested too deep to show"
+    except (RecursionError, ValueError):  # an integer of more digits than Python writes
+        return "too deep or too long to show"

@@ -12,7 +12,22 @@ from tests.fuzz.texts import mutated_expression
 __all__ = ["mutated_data"]
 
 INTEGERS = (0, 1, -1, 2, 3, 2**31 - 1, 2**31, 2**63 - 1, 2**63, -(2**63), 10**40)
-OTHERS = (None, True, False, 1.5, float("nan"), float("inf"), "", "m", "é", [], {}, [[]], "9" * 5000)
+OTHERS = (
+    None,
+    True,
+    False,
+    1.5,
+    float("nan"),
+    float("inf"),
+    10**5000,
+    "",
+    "m",
+    "é",
+    [],
+    {},
+    [[]],
+    "9" * 5000,
+)
 
 
 def mutated_data(text: str, draw: Random) -> Any:

@@ -163,7 +163,11 @@ def _wrap(lines: list[str], draw: Random) -> list[str]:
     forms = ("({0} + {1})", "{0}*{1}", "({0} - {1})", "({0} // {1})", "({0} % {1})")
     forms += ("min({0}, {1})", "max({0}, {1})", "select({0} < {1}, {0}, {1})", "-{0}")
     new = draw.choice(forms).format(token[0], other)
-    return [*lines[:at], lines[at][: token.start()] + new + lines[at][token.end() :], *lines[at + 1 :]]
+    return [
+        *lines[:at],
+        lines[at][: token.start()] + new + lines[at][token.end() :],
+        *lines[at + 1 :],
+    ]
 
 
 _OF_LINES = (_delete, _duplicate, _swap, _move_block)

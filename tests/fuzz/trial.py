@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import codegen
-from codegen.targets.cpu.failures import StoppedLaunch
 from codegen.kernel import Kernel
+from codegen.targets.cpu.failures import StoppedLaunch
 from coordgraph import CoordGraphError, KernelGraph, LaunchError, from_json, parse
+from coordgraph.errors import UnnamedFault
 from coordgraph.gemm import tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import numpy_dtype
@@ -41,6 +42,7 @@ class Outcome(StrEnum):
 
     REFUSED = "refused while it was read or made"
     REFUTED = "refuted by a check"
+    UNNAMED = "refused or refuted, but no check names the fault"
     RIGHT = "accepted, and every product is right"
     NOT_RUN = "accepted, and not run, or refused by the target"
     WRONG = "accepted, but a product is wrong"
@@ -80,7 +82,7 @@ _fences = Fences()
 
 
 def attempt(mutant: Mutant, note: Callable[[str], None]) -> Result:
-    """Do everything with a mutant; `note` is called with the name of each stage before it begins."""
+    """Do everything with a mutant; before each stage, `note` is called with the stage's name."""
     stage = ""
 
     def at(name: str) -> None:
@@ -105,10 +107,13 @@ def _attempt(mutant: Mutant, at: Callable[[str], None]) -> Result:
         at("verify")
         graph.verify()
     except CoordGraphError as error:
-        return Result(Outcome.REFUSED, "read", str(error))
+        return Result(_refused(error, Outcome.REFUSED), "read", str(error))
     at("text")
-    if parse(graph.text()) != graph or from_json(graph.json()) != graph:
-        return Result(Outcome.UNLIKE, "text")
+    try:
+        if parse(graph.text()) != graph or from_json(graph.json()) != graph:
+            return Result(Outcome.UNLIKE, "text")
+    except CoordGraphError as error:
+        return Result(Outcome.UNLIKE, "text", str(error))
     for name in ("mermaid", "pseudocode", "control"):
         at(name)
         _draw(graph, name)
@@ -118,13 +123,20 @@ def _attempt(mutant: Mutant, at: Callable[[str], None]) -> Result:
     try:
         report = graph.check()
     except CoordGraphError as error:
-        return Result(Outcome.REFUTED, "check", str(error))
+        return Result(_refused(error, Outcome.REFUTED), "check", str(error))
     launches = report.launches[:LAUNCHES]
     if report.refuted:
         if mutant.draw.random() < REFUTED_SHARE:
             at("guarded run of a refuted graph")
             _run(graph, "cpu", launches, compare=False, debug=True)
         return Result(Outcome.REFUTED, "check", "; ".join(v.name for v in report.refuted))
+    return _use(mutant, graph, launches, at)
+
+
+def _use(
+    mutant: Mutant, graph: KernelGraph, launches: tuple[Launch, ...], at: Callable[[str], None]
+) -> Result:
+    """Run an accepted graph, and compile it for GPUs."""
     ran = 0
     if mutant.draw.random() < INTERPRETER_SHARE:
         at("interpreter")
@@ -143,7 +155,11 @@ def _attempt(mutant: Mutant, at: Callable[[str], None]) -> Result:
         except CoordGraphError:
             continue
         ran += 1
-    return Result(Outcome.RIGHT if ran else Outcome.NOT_RUN, stage="end")
+    return Result(Outcome.RIGHT if ran else Outcome.NOT_RUN, "end")
+
+
+def _refused(error: CoordGraphError, named: Outcome) -> Outcome:
+    return Outcome.UNNAMED if isinstance(error, UnnamedFault) else named
 
 
 def _draw(graph: KernelGraph, name: str) -> None:

@@ -78,7 +78,8 @@ class Workers:
 
     def _stacks(self) -> None:
         """Make a process that hangs write the stacks of its threads to its standard error."""
-        assert self._process is not None and self._process.pid is not None
+        assert self._process is not None
+        assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGUSR1)
         self._process.join(0.5)
 

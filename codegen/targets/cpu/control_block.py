@@ -89,7 +89,8 @@ class ControlBlock:
 
     Args:
         threads: number of threads of the launch.
-        limits: for each tensor, an int64 pair (first valid index, one past the last); then for each derived table, likewise.
+        limits: for each tensor, an int64 pair (first valid index, one past the last); then
+            one for each derived table.
     """
 
     def __init__(self, threads: int, limits: Array) -> None:

@@ -11,7 +11,6 @@ from coordgraph.interpreter import trace
 __all__ = ["StoppedLaunch", "failure_text"]
 
 
-
 class StoppedLaunch(LaunchError):
     """A launch on the CPU ended early, because the graph is wrong; part of D may be written."""
 

@@ -40,6 +40,7 @@ from codegen.targets.cpu.order import Circle, starting_order
 from codegen.targets.cpu.threads import MOST_THREADS, run_on_threads, thread_count
 from codegen.targets.cpu.workspace import Workspace, Workspaces
 from coordgraph import CodegenError, KernelGraph, LaunchError
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import compile_function
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.progress import wait_direction
@@ -194,11 +195,12 @@ class HostKernel(Kernel):
             )
         rows = rows_of_offsets(self.graph.gemm, offsets)
         tables = tuple((name, tuple(map(int, row))) for name, row in rows.items())
-        plan = self._plan(tuple(given.items()), tables)
-        result = plan.new_output() if out is None else out
-        views.setdefault("D", numpy_view(result, "out"))
-        threads = plan.workgroups if plan.together else min(threads, plan.workgroups)
-        self._launch(plan, by_table(self.graph, views), tuple(bound.scalars.values()), threads)
+        with faults_named("launching the kernel", self.graph):
+            plan = self._plan(tuple(given.items()), tables)
+            result = plan.new_output() if out is None else out
+            views.setdefault("D", numpy_view(result, "out"))
+            threads = plan.workgroups if plan.together else min(threads, plan.workgroups)
+            self._launch(plan, by_table(self.graph, views), tuple(bound.scalars.values()), threads)
         return result
 
     def _make_plan(
@@ -267,9 +269,7 @@ class HostKernel(Kernel):
         if self._watched:
             self._good.put(known, True)
 
-    def _limits(
-        self, views: Mapping[str, TensorView], workspace: Workspace, plan: _Plan
-    ) -> Array:
+    def _limits(self, views: Mapping[str, TensorView], workspace: Workspace, plan: _Plan) -> Array:
         """(first valid index, one past the last) of each tensor, in elements from its address.
 
         Derived tables come after the tensors.

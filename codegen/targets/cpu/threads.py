@@ -1,7 +1,7 @@
 """The threads that run a CPU kernel: the caller's thread, and a pool that later calls reuse.
 
-Python handles Ctrl-C in the main thread, between two bytecodes. So the main thread does not run long
-kernels itself: it waits, and stops them on Ctrl-C.
+Python handles Ctrl-C in the main thread, between two bytecodes. So the main thread does not run
+long kernels itself: it waits, and stops them on Ctrl-C.
 """
 
 from __future__ import annotations
