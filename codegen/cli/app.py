@@ -21,6 +21,7 @@ from codegen.cli.output import print_error, print_json, utf8
 from codegen.cli.run import run
 from codegen.cli.show import show
 from codegen.cli.simulate import simulate_command
+from codegen.cli.trace import trace_command
 from codegen.cli.verify import verify
 from coordgraph import __version__
 
@@ -122,6 +123,7 @@ def options(
 for _name, _command, _panel in (
     ("run", run, "Kernels"),
     ("compile", compile_command, "Kernels"),
+    ("trace", trace_command, "Kernels"),
     ("simulate", simulate_command, "Kernels"),
     ("show", show, "Graphs"),
     ("eval", evaluate_command, "Graphs"),

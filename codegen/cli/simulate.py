@@ -147,7 +147,7 @@ def _print(made: Scheduled, products: Products, s: Simulation, events: Path | No
         table.add_row("events", Text(str(events), "dim"))
     print_block(table)
     console.print()
-    print_block(gantt(s))
+    print_block(gantt(s.events, range(s.slots), s.makespan))
 
 
 def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:

@@ -17,12 +17,14 @@ from sympy.logic.boolalg import Boolean
 from codegen.emit.arguments import Arguments
 from codegen.emit.expressions import Bounds, Expressions, Number
 from coordgraph import CodegenError, KernelGraph
+from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 
 __all__ = ["Fragments", "Walker"]
 
 ONE = Integer(1)
+I32 = ir.IntType(32)
 
 
 class Fragments:
@@ -152,6 +154,24 @@ class Walker:
                 )
             number = number * self.graph.coordinates[dim].fixed_size + value
         return number * width
+
+    # Counters
+
+    def emit_Counter(self, node: Node, op: Counter) -> None:
+        """Emit the body of a counter, whose value is in a stack slot."""
+        slot = self.fragments.slot(op.dim, len(self.fragments.slots), I32)
+        self.builder.store(ir.Constant(I32, 0), slot)
+        self.values[self.graph.coordinates.symbol(op.dim)] = slot
+        self.run(node.body)
+
+    def emit_Advance(self, node: Node, op: Advance) -> None:
+        """Emit the increment of a counter."""
+        symbol = self.graph.coordinates.symbol(op.dim)
+        slot = self.values[symbol]
+        assert isinstance(slot, ir.AllocaInstr)
+        by = self.expressions.widen(self.number(op.by, node), 32, op.by, node.scope.ranges)
+        value = self.builder.add(self.builder.load(slot, typ=I32), by, flags=("nuw", "nsw"))
+        self.builder.store(value, slot)
 
     # Loops, branches and scopes
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from tests.fuzz.mutants import Mutant, mutant
 from tests.fuzz.trial import Outcome, Result, attempt
@@ -36,7 +37,7 @@ class Workers:
     def __init__(self, limit: float, make: Callable[[int, int], Mutant] = mutant) -> None:
         self.limit, self.make = limit, make
         self._note = mmap.mmap(-1, NOTE_BYTES)
-        self._process: mp.process.BaseProcess | None = None
+        self._process: BaseProcess | None = None
         self._pipe: Connection
         self._tried = 0
         self._errors = tempfile.TemporaryFile()
@@ -93,8 +94,9 @@ class Workers:
         self._errors.truncate()
         context = mp.get_context("fork")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=self._serve, args=(theirs,), daemon=True)
-        self._process.start()
+        process = context.Process(target=self._serve, args=(theirs,), daemon=True)
+        process.start()
+        self._process = process
         theirs.close()
         self._tried = 0
 

@@ -17,6 +17,7 @@ from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
 from coordgraph.control.lowered import ReduceFragment
 from coordgraph.foreign_graphs import faults_named
 from passes import Pass
+from passes.timeline import with_timeline
 
 __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
@@ -44,6 +45,7 @@ class CudaProgram:
         bytes_in_flight: how many bytes of operands a thread's epilogue loads before it uses them;
             more bytes take more registers.
         lowering: the lowering pass with options; None means the default options.
+        timeline: how many records of its activities a role of a workgroup keeps; 0 records none.
     """
 
     graph: KernelGraph
@@ -54,6 +56,7 @@ class CudaProgram:
     watchdog: bool = False
     bytes_in_flight: int = MOST_BYTES_IN_FLIGHT
     lowering: Pass | None = None
+    timeline: int = 0
 
     @cached_property
     def lowered(self) -> KernelGraph:
@@ -63,7 +66,7 @@ class CudaProgram:
             CodegenError: the lowering refuses the graph.
         """
         try:
-            return self.chosen(self.graph).verify()
+            return with_timeline(self.chosen, self.timeline)(self.graph).verify()
         except PassError as error:
             raise CodegenError(f"{self.architecture}: {error}") from error
 
