@@ -17,7 +17,7 @@ from tests.mutants.trials import Workplace
 
 def recorded(folder: Path, jobs: int) -> Record:
     """What quick tests execute; they run once, and again only when the folder is removed."""
-    if not any(folder.glob("*.json")):
+    if not any(folder.glob("*.jsonl")):
         folder.mkdir(parents=True, exist_ok=True)
         print(f"running the quick tests to record in {folder} what each executes", flush=True)
         environment = {
@@ -29,7 +29,7 @@ def recorded(folder: Path, jobs: int) -> Record:
         subprocess.run(
             [sys.executable, "-m", "pytest", "-q", *workers], cwd=ROOT, env=environment, check=True
         )
-    return read(sorted(folder.glob("*.json")))
+    return read(sorted(folder.glob("*.jsonl")))
 
 
 def main() -> None:

@@ -75,12 +75,13 @@ def instrumented(source: bytes, path: str, table: list[Block]) -> ast.Module:
 
 
 def read(files: Iterable[Path]) -> Record:
-    """The tests of all processes."""
+    """The tests that all processes have written so far."""
     record: Record = {}
     for file in files:
-        written = json.loads(file.read_text())
-        table = [(path, line) for path, line in written["blocks"]]
-        for name, (seconds, text) in written["tests"].items():
+        table = list[Block]()
+        for line in file.read_text().split("\n")[:-1]:  # the last line may still be incomplete
+            name, seconds, blocks, text = json.loads(line)
+            table += [(path, first) for path, first in blocks]
             hit = decompress(b64decode(text))
             record[name] = seconds, {table[i] for i, byte in enumerate(hit) if byte}
     return record
@@ -93,7 +94,7 @@ class _Recorder:
         self.folder = folder
         self.hit = bytearray(MOST)
         self.table = list[Block]()
-        self.tests = dict[str, tuple[float, str]]()
+        self.written = 0
         builtins._blocks_ = self.hit  # pyright: ignore[reportAttributeAccessIssue]
         get_code, table = SourceFileLoader.get_code, self.table
 
@@ -113,15 +114,13 @@ class _Recorder:
         start = process_time()
         result = yield
         seconds = round(process_time() - start, 3)
-        hit = bytes(self.hit[: len(self.table)])
-        self.tests[item.nodeid] = seconds, b64encode(compress(hit)).decode()
-        return result
-
-    def pytest_unconfigure(self) -> None:
+        hit = b64encode(compress(bytes(self.hit[: len(self.table)]))).decode()
+        blocks = self.table[self.written :]
+        self.written = len(self.table)
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-        if self.tests:
-            written = {"blocks": self.table, "tests": self.tests}
-            (self.folder / f"{worker}.json").write_text(json.dumps(written))
+        with (self.folder / f"{worker}.jsonl").open("a") as file:
+            print(json.dumps([item.nodeid, seconds, blocks, hit]), file=file)
+        return result
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
