@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint format bench docs clean
+.PHONY: help demo test slow faults lint format bench docs clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -35,6 +35,9 @@ test: $(VENV)/.test  ## Run the quick tests (PYTEST_ARGS="..." is passed on)
 
 slow: $(VENV)/.test  ## Run a sample of the slow tests (SAMPLE=80 of them, other ones every day)
 	@$(PYTEST) $(XDIST) -m slow --sample $(SAMPLE) $(PYTEST_ARGS)
+
+faults: $(VENV)/.test  ## Put every fault of the catalogue into a correct graph, and list the checks that refute it
+	@$(BIN)/python -m tests.faults
 
 lint: $(VENV)/.dev  ## Check style (ruff) and types (pyright)
 	@$(BIN)/ruff check .

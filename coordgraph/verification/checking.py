@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from coordgraph.errors import VerifyError
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.kernel import CHECK, KernelGraph
 from coordgraph.validation import whole
 from coordgraph.verification.addresses import bounds
@@ -63,7 +64,8 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
     verdicts: list[Verdict] = []
     for check in CHECKS.values():
         start = perf_counter()
-        found = check.examine(evidence)
+        with faults_named(f"the check {check.name}", graph):
+            found = check.examine(evidence)
         verdicts.append(Verdict(check.name, *found, seconds=perf_counter() - start))
     return Report(tuple(verdicts), evidence.launches)
 

@@ -70,9 +70,8 @@ class MemoryFault:
 def correct(schedule: str, lowering: LowerToHopper | None, operand: bool = False) -> KernelGraph:
     """The lowered graph without the fault; a workgroup computes 64 x 64 elements, 64 in k."""
     m, k = (lowering.cluster_m, lowering.cluster_k) if lowering else (1, 1)
-    gemm = Gemm(
-        "bf16", transpose_b=True, **({"epilogue": EPILOGUES[0].function} if operand else {})
-    )
+    function = EPILOGUES[0].function if operand else ALPHA_BETA
+    gemm = Gemm("bf16", transpose_b=True, epilogue=function)
     scheduled = Pipeline.parse(schedule)(gemm.graph((64 * m, 64, 64 * k)), verify="structure")
     return (lowering or LowerToTensorCores(stages=STAGES))(scheduled)
 

@@ -13,6 +13,7 @@ from codegen.emit.elements import Arithmetic
 from codegen.emit.elementwise import KINDS
 from codegen.emit.expressions import Expressions
 from codegen.emit.shared_memory import allocations
+from codegen.emit.stamps import stamp_words, store_words
 from codegen.emit.walker import Fragments
 from codegen.targets.nvptx.map_arguments import boxes_of, map_argument
 from codegen.targets.nvptx.sm_80.fragment_walker import BARRIER_BYTES
@@ -21,6 +22,7 @@ from codegen.targets.nvptx.sm_80.tabulate import TableWalker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
+from coordgraph.control.timeline import Stamp, Timed
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
 from coordgraph.elements import dtype
 from coordgraph.integers import Load
@@ -221,6 +223,21 @@ class CudaWalker(TableWalker):
             value = self.values[symbol]
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
+
+    # Records of a timeline
+
+    def emit_Stamp(self, node: Node, op: Stamp) -> None:
+        words = stamp_words(self, node, op, self.ptx)
+        address, _ = self._address(node, op.destination)
+        store_words(self.builder, words, address)
+
+    def emit_Timed(self, node: Node, op: Timed) -> None:
+        slot = self.values[self.graph.coordinates.symbol(op.dim)]
+        assert isinstance(slot, ir.AllocaInstr)
+        before = self.ptx.cycles()
+        self.run(node.body)
+        spent = self.builder.sub(self.ptx.cycles(), before)
+        self.builder.store(self.builder.add(self.builder.load(slot, typ=I32), spent), slot)
 
     # Copies, barriers and flags
 

@@ -99,6 +99,22 @@ class Instructions:
         """The CTA's rank in its cluster (PTX: %cluster_ctarank)."""
         return self.call("llvm.nvvm.read.ptx.sreg.cluster.ctarank", I32, [])
 
+    def clock(self) -> ir.Value:
+        """The SM's clock, in cycles (PTX: %clock64)."""
+        return self.asm("mov.u64 $0, %clock64;", "=l", [], I64, pure=False)
+
+    def cycles(self) -> ir.Value:
+        """The low 32 bits of the SM's clock, for short intervals (PTX: %clock)."""
+        return self.asm("mov.u32 $0, %clock;", "=r", [], I32, pure=False)
+
+    def global_time(self) -> ir.Value:
+        """The time in nanoseconds, the same on all SMs (PTX: %globaltimer)."""
+        return self.asm("mov.u64 $0, %globaltimer;", "=l", [], I64, pure=False)
+
+    def processor(self) -> ir.Value:
+        """The number of the SM that executes the thread (PTX: %smid)."""
+        return self.asm("mov.u32 $0, %smid;", "=r", [], I32, pure=False)
+
     def same(self, value: ir.Value) -> ir.Value:
         """Mark a value as equal in all lanes of a warp, so that ptxas uses uniform registers.
 
