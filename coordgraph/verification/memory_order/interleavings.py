@@ -40,7 +40,9 @@ def counterexample(violation: Violation, log: Log, launch: Launch) -> Counterexa
         chosen = {n for number in numbers for n in _leading(log, number)}
         chosen |= {*_following(log, numbers[0], numbers[-1])} if numbers else set()
         shown = [event for n in numbers if (event := log.events[n]) is not None]
-        lines = list(dict.fromkeys(_line(log, n, facts) for n in sorted(chosen)))
+        marks = dict(zip(numbers, (" <-- first", " <-- second"), strict=False))
+        every = (_line(log, n, facts) + marks.get(n, "") for n in sorted(chosen))
+        lines = list(dict.fromkeys(every))
     workgroups = sorted({event.agent.workgroup // facts.ranks for event in shown})
     return Counterexample(violation.problem, launch, tuple(workgroups), interleaving=tuple(lines))
 
