@@ -2,130 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from tests.faults.memory_fault import (
+    CLUSTER,
+    PINGPONG,
+    SPLIT,
+    between,
+    drop,
+    fault,
+    swap,
+)
 
-from coordgraph import Gemm, KernelGraph, parse
-from coordgraph.epilogue import ALPHA_BETA
-from passes import Pipeline
-from passes.lowering import LowerToHopper, LowerToTensorCores
-from tests.faults.fault import Edit
-from tests.support.epilogues import EPILOGUES
-
-__all__ = ["MEMORY_FAULTS", "MemoryFault"]
+__all__ = ["MEMORY_FAULTS"]
 
 PERSISTENT = "data-parallel{persistent=true}"
 STREAM, LAST = "stream-k", "stream-k{owner=last}"
 SCATTER, ATOMIC = "stream-k{reduction=scatter}", "stream-k{reduction=atomic}"
 TURNSTILE = "stream-k{owner=last,reduction=turnstile}"
-TILE = (64, 64, 64)
-STAGES = 3
-
-
-@dataclass(frozen=True)
-class MemoryFault:
-    """One fault of a lowered graph.
-
-    Args:
-        name: what is wrong with the graph, as a phrase.
-        schedule: the pipeline that makes the scheduled graph.
-        edits: how the fault is made from the text of the correct lowered graph.
-        lowering: the options of the lowering to sm_90a; None lowers to sm_80.
-        shows: what the counterexample says.
-        gemm: further arguments of `Gemm`.
-        operand: whether the epilogue adds an operand as large as D, which TMA loads.
-    """
-
-    name: str
-    schedule: str
-    edits: tuple[Edit, ...]
-    shows: str
-    lowering: LowerToHopper | None = LowerToHopper(stages=STAGES)  # noqa: RUF009 - frozen
-    operand: bool = False
-    gemm: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def target(self) -> str:
-        """The architecture that the graph is lowered for."""
-        return "sm_80" if self.lowering is None else "sm_90a"
-
-    @property
-    def kernel(self) -> str:
-        """What the lowering adds to the schedule, for the table of faults."""
-        found = {CLUSTER: "a cluster along m", SPLIT: "a cluster along k", PINGPONG: "ping-pong"}
-        more = found.get(self.lowering) if self.lowering else None
-        more = "groups along m" if self.gemm else more
-        more = "a list of products" if len(self.gemm) > 1 else more
-        more = "an operand loaded by TMA" if self.operand else more
-        return f", {more}" if more else ""
-
-    def graph(self) -> KernelGraph:
-        """The faulty graph; AssertionError if an edit changes nothing."""
-        text = correct(self.schedule, self.lowering, self.operand, self.gemm).text()
-        for edit in self.edits:
-            before = text
-            text = edit(text) if callable(edit) else text.replace(*edit)
-            assert text != before, f"{self.name}: the edit {edit} changes nothing"
-        return parse(text)
-
-
-@cache
-def correct(
-    schedule: str,
-    lowering: LowerToHopper | None,
-    operand: bool = False,
-    gemm: tuple[tuple[str, Any], ...] = (),
-) -> KernelGraph:
-    """The lowered graph without the fault; a workgroup computes 64 x 64 elements, 64 in k."""
-    m, k = (lowering.cluster_m, lowering.cluster_k) if lowering else (1, 1)
-    function = EPILOGUES[0].function if operand else ALPHA_BETA
-    given: dict[str, Any] = {"transpose_b": True, "epilogue": function, **dict(gemm)}
-    problem = Gemm("bf16", **given)
-    scheduled = Pipeline.parse(schedule)(problem.graph((64 * m, 64, 64 * k)), verify="structure")
-    return (lowering or LowerToTensorCores(stages=STAGES))(scheduled)
-
-
-def drop(line: str, number: int = 0) -> Edit:
-    """Leave out the line that contains `line`: the one of a number, from 0, among several."""
-
-    def edit(text: str) -> str:
-        lines = text.split("\n")
-        at = [i for i, found in enumerate(lines) if line in found]
-        del lines[at[number]]
-        return "\n".join(lines)
-
-    return edit
-
-
-def swap(first: str, second: str) -> Edit:
-    """Exchange the first line that contains `first` with the next one that contains `second`."""
-
-    def edit(text: str) -> str:
-        lines = text.split("\n")
-        a = next(i for i, found in enumerate(lines) if first in found)
-        b = next(i for i, found in enumerate(lines) if i > a and second in found)
-        lines[a], lines[b] = lines[b], lines[a]
-        return "\n".join(lines)
-
-    return edit
-
-
-def between(line: str, after: str) -> Edit:
-    """Leave out the first line that contains `line` behind the first one that contains `after`."""
-
-    def edit(text: str) -> str:
-        lines = text.split("\n")
-        start = next(i for i, found in enumerate(lines) if after in found)
-        del lines[next(i for i, found in enumerate(lines) if i > start and line in found)]
-        return "\n".join(lines)
-
-    return edit
-
-
-CLUSTER = LowerToHopper(stages=STAGES, cluster_m=2)
-SPLIT = LowerToHopper(stages=STAGES, cluster_k=2)
-PINGPONG = LowerToHopper(stages=STAGES, consumers="pingpong")
 EMPTY, FULL = "barrier=barrier.empty", "barrier=barrier.full"
 WAIT_EMPTY, WAIT_FULL = f"WaitBarrier {EMPTY} phase=", f"WaitBarrier {FULL} phase="
 SIGNAL, AWAIT = "SignalFlag flag=flags", "WaitFlag flag=flags"
@@ -134,12 +26,6 @@ OWN = "Barrier identifier=workitem // 128 + 2 workitems="
 RACE, DEADLOCK = "data race", "deadlock"
 LIST = (("grouped", True), ("group_axis", "mnk"), ("transpose_a", True), ("transpose_b", False))
 """The arguments of `Gemm` for a list of products."""
-
-
-def fault(name: str, schedule: str, shows: str, *edits: Edit, **options: Any) -> MemoryFault:
-    """A fault, with its edits last."""
-    return MemoryFault(name, schedule, edits, shows, **options)
-
 
 RING = (
     fault(

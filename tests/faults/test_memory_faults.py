@@ -8,7 +8,8 @@ import pytest
 
 from coordgraph.verification import Outcome
 from coordgraph.verification.memory_order.check import NAME, STATES
-from tests.faults.memory_faults import MEMORY_FAULTS, MemoryFault, correct
+from tests.faults.memory_fault import MemoryFault, correct
+from tests.faults.memory_faults import MEMORY_FAULTS
 from tests.support.sampling import chosen
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "checks.md"
