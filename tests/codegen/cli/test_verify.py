@@ -68,3 +68,22 @@ def test_a_file_and_a_schedule_are_refused():
     done = coordgraph("verify", "-", stdin=coordgraph("show", "text", "--stage", "0").out)
     assert done.code == ExitCode.REFUSED
     assert "the graph has no schedule" in done.err
+
+
+def test_a_gpu_target_checks_the_lowered_graph():
+    options = ("-s", "stream-k", "--tile", "64x64x32", "--target", "sm_80")
+    done = coordgraph("verify", *options, "--json")
+    assert done.code == ExitCode.OK
+    assert [verdict["check"] for verdict in done.json["verdicts"]] == [*CHECKS, "memory order"]
+
+
+def test_a_lowered_graph_from_a_file_is_checked(tmp_path: Path):
+    options = ("--stage", "lowered", "-s", "stream-k", "--tile", "64x64x32", "-t", "sm_80")
+    text = coordgraph("show", "text", *options).out
+    path = tmp_path / "lowered.txt"
+    path.write_text(text.replace("SignalFlag flag=flags", "SignalFlag flag=flags order=relaxed"))
+    done = coordgraph("verify", str(path))
+    assert done.code == ExitCode.CHECK_FAILED
+    assert "memory order: with m=" in done.out
+    assert "StoreFragment (writes partials)" in done.out
+    assert "<-- second" in done.out
