@@ -76,6 +76,8 @@ FEWEST = 4
 """How many launches are examined however much they cost."""
 LARGE = 20_000
 """The largest cost of the launch that is examined if all launches cost more than the limit."""
+OVERHEAD = 200
+"""How many elements are loaded in the time that an operation on an empty tile takes."""
 MOST_STEPS = 1 << 16
 """The largest number of loop iterations of one workgroup; more count as a loop without an end."""
 EXCHANGES = (
@@ -174,7 +176,7 @@ class Evidence:
         deep = sorted(shallow, key=lambda pair: -_depth(pair[1]))
         for launch, found in (*shallow[:2], *deep[:1], *shallow[2:]):
             work = sum(segment.k_count for segment in found.segments)
-            elements = work * (m * k + k * n) + len(found.stores) * 2 * m * n
+            elements = work * max(m * k + k * n, OVERHEAD) + len(found.stores) * 2 * m * n
             if launch in chosen:
                 continue
             if elements <= left and len(chosen) < self.limits.runs:
