@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
 from codegen.cli.machine_option import MachineName
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    SCHEDULE,
     Batches,
     Beta,
+    Events,
     Extents,
     Import,
     Json,
@@ -43,15 +42,7 @@ def simulate_command(
     machine: MachineName = "H200",
     scheduling: Scheduling,
     source: Source = None,
-    events: Annotated[
-        Path | None,
-        typer.Option(
-            "--events",
-            metavar="FILE",
-            help="Write all events as JSON columns: begin, end, workgroup, slot, activity, tile.",
-            rich_help_panel=SCHEDULE,
-        ),
-    ] = None,
+    events: Events = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:

@@ -14,10 +14,11 @@ from rich.text import Text
 from codegen.cli.errors import ExitCode
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    PROBLEM,
     Alpha,
     Batches,
     Beta,
+    Checked,
+    Events,
     Extents,
     Fixed,
     Import,
@@ -25,6 +26,9 @@ from codegen.cli.options import (
     Json,
     Problem,
     Scheduling,
+    Seed,
+    Threads,
+    output_option,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
@@ -47,38 +51,16 @@ def trace_command(
     extents: Extents = None,
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
-    seed: Annotated[
-        int,
-        typer.Option("--seed", min=0, help="Seed of the random matrices.", rich_help_panel=PROBLEM),
-    ] = 0,
+    seed: Seed = 0,
     fixed: Fixed = False,
     scheduling: Scheduling,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads", min=1, help="Threads on the CPU; by default one for each processor."
-        ),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
-    ] = False,
+    threads: Threads = None,
+    check: Checked = False,
     output: Annotated[
         Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="The file for the timeline in Chrome's trace format, for ui.perfetto.dev.",
-        ),
+        output_option("The file for the timeline in Chrome's trace format, for ui.perfetto.dev."),
     ] = DEFAULT_FILE,
-    events: Annotated[
-        Path | None,
-        typer.Option(
-            "--events",
-            metavar="FILE",
-            help="Write all events as JSON columns: begin, end, workgroup, slot, activity, tile.",
-        ),
-    ] = None,
+    events: Events = None,
     instructions: Instructions = None,
     modules: Import = None,
     as_json: Json = False,
