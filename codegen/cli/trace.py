@@ -181,12 +181,15 @@ def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, 
     if not total:
         return [("schedule", made.title if made.plan is None else str(made.plan))]
 
-    def share(*names: str) -> str:
-        parts = [f"{name.replace('_', ' ')} {seconds[name] / total:.1%}" for name in names]
-        return ", ".join(parts)
+    def share(parts: dict[str, float]) -> str:
+        return ", ".join(f"{name} {part / total:.1%}" for name, part in parts.items())
+
+    def some(*names: str) -> dict[str, float]:
+        return {name: seconds[name] for name in names if seconds[name] / total >= 0.0005}
 
     what = "threads" if t.target == "cpu" else "SMs"
-    others = [n for n in ("start", "turn", "drain") if seconds[n] / total >= 0.0005]
+    fix_up, parts = summary["fix_up_seconds"] / total, some("send", "wait", "receive")
+    idle = seconds["idle"] / total
     lines = [
         ("schedule", made.title if made.plan is None else str(made.plan)),
         (
@@ -195,13 +198,14 @@ def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, 
         ),
         ("time", f"{duration(t.makespan)}, {speed(products.flops / t.makespan)}"),
         ("multiplying", f"{summary['utilisation']:.1%} of the {what}' time"),
-        ("epilogue", share("finish")),
-        ("fix-up", share("fix_up", "send", "wait", "receive")),
-        ("idle", share("idle", "tail", *others)),
+        ("epilogue", f"{seconds['finish'] / total:.1%}"),
+        ("fix-up", f"{fix_up:.1%}" + (f": {share(parts)}" if parts else "")),
+        ("idle", f"{idle:.1%}, of which tail {summary['tail_seconds'] / total:.1%}"),
     ]
-    stalled = [n for n in seconds if n.endswith("_stalled")]
-    if stalled:
-        lines.append(("stalled", share(*stalled)))
+    if others := some("start", "turn", "drain"):
+        lines.append(("otherwise", share(others)))
+    if summary["stalled_seconds"]:
+        lines.append(("stalled", share(summary["stalled_seconds"])))
     if t.dropped:
         lines.append(("dropped", f"{t.dropped} records; compile with a larger timeline="))
     return lines
