@@ -36,6 +36,7 @@ MEASURES = {
     "groups": Measure("groups", "grouped products against one cuBLAS call a group", gpu=True),
     "waves": Measure("waves", "utilisation where the last wave is not full", gpu=True),
     "sweep": Measure("sweep", "many plans on many problems, to fit the cost model", gpu=True),
+    "timeline": Measure("overhead", "how much slower kernels are that record a timeline", gpu=True),
     "counters": Measure("counters", "hardware counters of our kernels and cuBLAS's", gpu=True),
     "calls": Measure("calls", "host time of a call, and of compiling a kernel", gpu=True),
     "driver": Measure("driver_calls", "driver functions through cuda-python and ctypes", gpu=True),
