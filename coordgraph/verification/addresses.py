@@ -14,6 +14,5 @@ __all__ = ["bounds"]
 )
 def bounds(evidence: Evidence) -> Finding:
     """Compute the addresses of all elements that some launches access."""
-    runs = len(evidence.run_launches)
     found = evidence.counterexamples("bounds")
-    return enumerated(evidence, runs, "addresses of all elements", found)
+    return enumerated(evidence.run_launches, "addresses of all elements", found)
