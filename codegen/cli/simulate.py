@@ -14,9 +14,9 @@ from rich.text import Text
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     PROBLEM,
-    SCHEDULE,
     Batches,
     Beta,
+    EventColumns,
     Extents,
     Import,
     Json,
@@ -52,15 +52,7 @@ def simulate_command(
     ] = "H200",
     scheduling: Scheduling,
     source: Source = None,
-    events: Annotated[
-        Path | None,
-        typer.Option(
-            "--events",
-            metavar="FILE",
-            help="Write all events as JSON columns: begin, end, workgroup, slot, activity, tile.",
-            rich_help_panel=SCHEDULE,
-        ),
-    ] = None,
+    events: EventColumns = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:

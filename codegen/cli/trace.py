@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
@@ -14,17 +14,21 @@ from rich.text import Text
 from codegen.cli.errors import ExitCode
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    PROBLEM,
     Alpha,
     Batches,
     Beta,
+    Compare,
+    EventColumns,
     Extents,
     Fixed,
     Import,
     Instructions,
     Json,
+    Output,
     Problem,
     Scheduling,
+    Seed,
+    Threads,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["trace_command"]
 
 DEFAULT_FILE = Path("timeline.json")
+"""The file for the Chrome trace if `--output` is left out."""
 
 
 @takes_groups(without=("batched",))
@@ -47,38 +52,13 @@ def trace_command(
     extents: Extents = None,
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
-    seed: Annotated[
-        int,
-        typer.Option("--seed", min=0, help="Seed of the random matrices.", rich_help_panel=PROBLEM),
-    ] = 0,
+    seed: Seed = 0,
     fixed: Fixed = False,
     scheduling: Scheduling,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads", min=1, help="Threads on the CPU; by default one for each processor."
-        ),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
-    ] = False,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="The file for the timeline in Chrome's trace format, for ui.perfetto.dev.",
-        ),
-    ] = DEFAULT_FILE,
-    events: Annotated[
-        Path | None,
-        typer.Option(
-            "--events",
-            metavar="FILE",
-            help="Write all events as JSON columns: begin, end, workgroup, slot, activity, tile.",
-        ),
-    ] = None,
+    threads: Threads = None,
+    check: Compare = False,
+    output: Output = None,
+    events: EventColumns = None,
     instructions: Instructions = None,
     modules: Import = None,
     as_json: Json = False,
@@ -108,6 +88,7 @@ def trace_command(
     made = scheduled(products.problem, how, fixed=fixed, reads_c=beta != 0)
     scalars = alpha, beta, seed
     found, checked = _traced(made, products, target, scalars, threads, instructions, check)
+    output = output or DEFAULT_FILE
     output.write_text(json.dumps(chrome_trace(found)) + "\n", "utf-8")
     summary = found.summary()
     if events is not None:
