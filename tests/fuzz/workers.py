@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from typing import Self
 
 from tests.fuzz.mutants import Mutant, mutant
 from tests.fuzz.trial import Outcome, Result, attempt
@@ -28,6 +29,8 @@ NOTE_BYTES = 64
 
 class Workers:
     """A process that tries mutants one after another; a new one replaces it when it ends.
+
+    Use it as a context manager, which ends the process.
 
     Args:
         limit: seconds that one mutant may take.
@@ -58,18 +61,27 @@ class Workers:
             code = self._process.exitcode or 0
             what = signal.Signals(-code).name if code < 0 else f"exit status {code}"
             stage = self._stage
-            self.close()
+            self._end()
             return Result(Outcome.CRASH, stage, f"{what}\n{self._stderr()}")
         stage = self._stage
         self._stacks()
-        self.close()
+        self._end()
         return Result(Outcome.HANG, stage, f"after {self.limit:g} s\n{self._stderr()}")
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._note.close()
+        self._errors.close()
+
+    def _end(self) -> None:
         """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
+            self._process.close()
             self._pipe.close()
             self._process = None
 
@@ -86,10 +98,10 @@ class Workers:
 
     def _stderr(self) -> str:
         self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")[-3000:]
+        return self._errors.read().decode(errors="replace")[:3000]
 
     def _start(self) -> None:
-        self.close()
+        self._end()
         self._errors.seek(0)
         self._errors.truncate()
         context = mp.get_context("fork")
