@@ -28,8 +28,8 @@ from tests.fuzz.workers import Workers
 FOLDER = Path("build") / "fuzz"
 REFRESHED = 10
 """After how many mutants the progress bar is drawn again."""
-LIMIT = 30.0
-"""Seconds after which a mutant counts as one that hangs."""
+LIMIT = 20.0
+"""Seconds of processor time after which a mutant counts as one that hangs."""
 
 
 def main() -> int:
@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=0, help="how many mutants to try instead")
     parser.add_argument("--start", type=int, default=0, help="the number of the first mutant")
     parser.add_argument("--only", type=int, help="the number of the one mutant to try")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one mutant")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of processor time")
     return parser.parse_args()
 
 

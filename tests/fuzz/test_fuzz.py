@@ -56,7 +56,7 @@ def foreign() -> KernelGraph:
     ],
 )
 def test_what_becomes_of_a_mutant(make: Callable[[], KernelGraph], outcome: Outcome, detail: str):
-    limit = 2 if make is endless else 60
+    limit = 0.2 if make is endless else 60
     with Workers(limit, of(make)) as workers:
         found = workers.try_mutant(0, 0)
     assert found.outcome is outcome, found

@@ -228,7 +228,7 @@ def test_a_graph_from_text_is_guarded_until_a_launch_with_its_sizes_was_good():
             used.append(name)
             build.run(*args)
 
-        kernel.__dict__[name] = replace(build, run=run)
+        vars(kernel)[name] = replace(build, run=run)
 
     watch("_guarded")
     watch("_plain")
