@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow fuzz lint format bench docs clean
+.PHONY: help demo test slow faults fuzz lint format bench docs clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -39,6 +39,9 @@ slow: $(VENV)/.test  ## Run a sample of the slow tests (SAMPLE=80 of them, other
 
 fuzz: $(VENV)/.test  ## Try mutants of graphs (SECONDS=60; SEED=... repeats them, else today's date)
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+faults: $(VENV)/.test  ## Put every fault of the catalogue into a correct graph, and list the checks that refute it
+	@$(BIN)/python -m tests.faults
 
 lint: $(VENV)/.dev  ## Check style (ruff) and types (pyright)
 	@$(BIN)/ruff check .

@@ -54,6 +54,7 @@ class Limits:
         runs: the largest number of launches that run on elements.
         elements: the largest number of elements of tiles that all these runs load.
         schedulers: the names of the schedulers under which each of them runs.
+        questions: how many inequalities proofs about indices may ask.
     """
 
     launches: int
@@ -61,11 +62,12 @@ class Limits:
     runs: int
     elements: int
     schedulers: tuple[str, ...]
+    questions: int
 
 
 LIMITS = {
-    "default": Limits(8, 600, 2, 1 << 19, ("in-order",)),
-    "all": Limits(40, 20_000, 12, 1 << 24, tuple(SCHEDULERS)),
+    "default": Limits(8, 600, 3, 1 << 19, ("in-order",), 250),
+    "all": Limits(40, 20_000, 12, 1 << 24, tuple(SCHEDULERS), 2000),
 }
 """The limits of each level of `KernelGraph.check`."""
 MOST_STEPS = 1 << 16
@@ -158,9 +160,13 @@ class Evidence:
         chosen: list[Launch] = []
         left = self.limits.elements
         m, n, k = macro_tile(self.graph.coordinates)
-        for launch, found in sorted(self.traces, key=lambda pair: -_interest(*pair)):
+        shallow = sorted(self.traces, key=lambda pair: -_interest(*pair))
+        deep = sorted(shallow, key=lambda pair: -_depth(pair[1]))
+        for launch, found in (*shallow[:2], *deep[:1], *shallow[2:]):
             work = sum(segment.k_count for segment in found.segments)
             elements = work * (m * k + k * n) + len(found.stores) * 2 * m * n
+            if launch in chosen:
+                continue
             if elements <= left and len(chosen) < self.limits.runs:
                 chosen.append(launch)
                 left -= elements
@@ -198,6 +204,11 @@ def _interest(launch: Launch, found: Trace) -> int:
     """How much of a schedule a launch exercises: fix-ups and ragged edges, with few tiles."""
     ragged = sum(length % 2 for length in launch.values.values())
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
+
+
+def _depth(found: Trace) -> int:
+    """How many k tiles the longest segment has, at most 3."""
+    return min(max((segment.k_count for segment in found.segments), default=0), 3)
 
 
 def _counterexample(launch: Launch, fault: Fault) -> Counterexample:
@@ -250,7 +261,12 @@ def _run(
     except FAILURES as error:
         yield _failure(code, launch, error, machines)
         return
-    wrong = [*_wrong(graph, operands, memory, launch)]
+    try:
+        wrong = [*_wrong(graph, operands, memory, launch)]
+    except (ValueError, LookupError) as error:
+        message = f"the shapes of the tensors are not those of the problem: {error}"
+        yield "cover", Counterexample(message, launch)
+        return
     for fault in memory.faults():
         if not (wrong and fault.check == "cover"):
             yield fault.check, _counterexample(launch, fault)
