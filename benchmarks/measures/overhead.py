@@ -51,7 +51,7 @@ PLANS = (
     "128x128x64@pingpong data-parallel{persistent=true} on 132",
 )
 SHAPES = ("1024x1024x512", "2304x2304x4096", "4096x4096x4096", "8192x8192x8192")
-SHARES = ("multiply", "finish", "fix_up", "wait", "idle", "tail")
+SHARES = ("multiply", "finish", "send", "wait", "receive", "idle")
 """Parts of the SMs' time in the table."""
 
 
@@ -136,8 +136,7 @@ def _timed(
 
 def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print a table of overheads, a line for every plan on every shape."""
-    names = [name.replace("_", "-") for name in SHARES]
-    table = Table("shape", "plan", "µs", "with records", "overhead", *names)
+    table = Table("shape", "plan", "µs", "with records", "overhead", *SHARES)
     for row in rows:
         if "overhead" not in row:
             if "problem" in row:

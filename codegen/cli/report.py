@@ -10,7 +10,17 @@ import typer
 
 from codegen.cli.machine_option import MachineName
 from codegen.cli.option_groups import takes_groups
-from codegen.cli.options import Batches, Beta, Extents, Import, Json, Problem, Scheduling, Source
+from codegen.cli.options import (
+    Batches,
+    Beta,
+    Extents,
+    Import,
+    Json,
+    Problem,
+    Scheduling,
+    Source,
+    output_option,
+)
 from codegen.cli.output import duration, print_json, stdout, working
 
 __all__ = ["report"]
@@ -26,9 +36,7 @@ def report(
     machine: MachineName = "H200",
     scheduling: Scheduling,
     source: Source = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
-    ] = Path("report.html"),
+    output: Annotated[Path, output_option("The HTML file to write.")] = Path("report.html"),
     measured: Annotated[
         Path | None,
         typer.Option(

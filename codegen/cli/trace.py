@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
@@ -14,10 +14,11 @@ from rich.text import Text
 from codegen.cli.errors import ExitCode
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    PROBLEM,
     Alpha,
     Batches,
     Beta,
+    Checked,
+    Events,
     Extents,
     Fixed,
     Import,
@@ -25,6 +26,9 @@ from codegen.cli.options import (
     Json,
     Problem,
     Scheduling,
+    Seed,
+    Threads,
+    output_option,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["trace_command"]
 
 DEFAULT_FILE = Path("timeline.json")
+"""The file for the Chrome trace if `--output` is left out."""
 
 
 @takes_groups(without=("batched",))
@@ -47,38 +52,16 @@ def trace_command(
     extents: Extents = None,
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
-    seed: Annotated[
-        int,
-        typer.Option("--seed", min=0, help="Seed of the random matrices.", rich_help_panel=PROBLEM),
-    ] = 0,
+    seed: Seed = 0,
     fixed: Fixed = False,
     scheduling: Scheduling,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads", min=1, help="Threads on the CPU; by default one for each processor."
-        ),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
-    ] = False,
+    threads: Threads = None,
+    check: Checked = False,
     output: Annotated[
         Path,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="The file for the timeline in Chrome's trace format, for ui.perfetto.dev.",
-        ),
+        output_option("The file for the timeline in Chrome's trace format, for ui.perfetto.dev."),
     ] = DEFAULT_FILE,
-    events: Annotated[
-        Path | None,
-        typer.Option(
-            "--events",
-            metavar="FILE",
-            help="Write all events as JSON columns: begin, end, workgroup, slot, activity, tile.",
-        ),
-    ] = None,
+    events: Events = None,
     instructions: Instructions = None,
     modules: Import = None,
     as_json: Json = False,
@@ -108,6 +91,7 @@ def trace_command(
     made = scheduled(products.problem, how, fixed=fixed, reads_c=beta != 0)
     scalars = alpha, beta, seed
     found, checked = _traced(made, products, target, scalars, threads, instructions, check)
+    output = output or DEFAULT_FILE
     output.write_text(json.dumps(chrome_trace(found)) + "\n", "utf-8")
     summary = found.summary()
     if events is not None:
@@ -199,12 +183,15 @@ def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, 
     if not total:
         return [("schedule", made.title if made.plan is None else str(made.plan))]
 
-    def share(*names: str) -> str:
-        parts = [f"{name.replace('_', ' ')} {seconds[name] / total:.1%}" for name in names]
-        return ", ".join(parts)
+    def share(parts: dict[str, float]) -> str:
+        return ", ".join(f"{name} {part / total:.1%}" for name, part in parts.items())
+
+    def some(*names: str) -> dict[str, float]:
+        return {name: seconds[name] for name in names if seconds[name] / total >= 0.0005}
 
     what = "threads" if t.target == "cpu" else "SMs"
-    others = [n for n in ("start", "turn", "drain") if seconds[n] / total >= 0.0005]
+    fix_up, parts = summary["fix_up_seconds"] / total, some("send", "wait", "receive")
+    idle = seconds["idle"] / total
     lines = [
         ("schedule", made.title if made.plan is None else str(made.plan)),
         (
@@ -213,13 +200,14 @@ def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, 
         ),
         ("time", f"{duration(t.makespan)}, {speed(products.flops / t.makespan)}"),
         ("multiplying", f"{summary['utilisation']:.1%} of the {what}' time"),
-        ("epilogue", share("finish")),
-        ("fix-up", share("fix_up", "send", "wait", "receive")),
-        ("idle", share("idle", "tail", *others)),
+        ("epilogue", f"{seconds['finish'] / total:.1%}"),
+        ("fix-up", f"{fix_up:.1%}" + (f": {share(parts)}" if parts else "")),
+        ("idle", f"{idle:.1%}, of which tail {summary['tail_seconds'] / total:.1%}"),
     ]
-    stalled = [n for n in seconds if n.endswith("_stalled")]
-    if stalled:
-        lines.append(("stalled", share(*stalled)))
+    if others := some("start", "turn", "drain"):
+        lines.append(("otherwise", share(others)))
+    if summary["stalled_seconds"]:
+        lines.append(("stalled", share(summary["stalled_seconds"])))
     if t.dropped:
         lines.append(("dropped", f"{t.dropped} records; compile with a larger timeline="))
     return lines

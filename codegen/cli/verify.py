@@ -1,4 +1,4 @@
-"""`coordgraph verify`: proves or refutes that a graph computes its product."""
+"""`coordgraph verify`: checks that a scheduled graph computes its product."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def verify(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Prove, or refute by a counterexample, that a schedule computes its product.
+    """Check that a schedule computes its product.
+
+    Each property is proved for all sizes where that is possible, else checked in chosen small
+    launches, or refuted by a counterexample. --json lists the launches of each check.
 
     Nothing is launched. The checks are: sizes (edges and tensors fit together), cover (every
     iteration is done once, and every element of D is stored once), fix-up (every wait has its
@@ -117,10 +120,10 @@ def _report(graph: KernelGraph, target: str, level: Literal["default", "all"]) -
 def _print(report: Report) -> None:
     table = Table("check", "verdict", "method", "detail", "time", box=None, header_style="bold")
     for verdict in report:
-        outcome = verdict.outcome.value
+        style = STYLES[verdict.outcome.value]
         table.add_row(
             verdict.name,
-            Text(outcome, STYLES[outcome]),
+            Text(verdict.summary, style),
             verdict.method,
             verdict.detail,
             duration(verdict.seconds),

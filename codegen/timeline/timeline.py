@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -138,29 +138,25 @@ class Timeline:
         return np.bincount(places, spent, len(self.processors)).astype(np.float64)
 
     @cached_property
-    def per_processor(self) -> tuple[dict[str, float | int], ...]:
-        """For each SM: seconds of each activity, of fix-up, idle and tail.
-
-        `idle` is the time without a workgroup, `tail` its part behind the SM's last workgroup. An
-        SM that runs several CTAs at the same time counts the time of each.
-        """
-        chosen, every = ~self.behind, [a for a in Activity if a is not Activity.LOAD]
-        spent = {a: self._seconds(a, chosen) for a in every}
-        fix_up = np.sum([spent[a] for a in FIX_UP], axis=0)
-        idle = self.lanes * self.makespan - np.sum(list(spent.values()), axis=0)
-        found: list[dict[str, float | int]] = []
+    def per_processor(self) -> tuple[dict[str, Any], ...]:
+        """What each SM did, as plain data: the results of `summary` for it alone."""
+        spent = {a: self._seconds(a, ~self.behind) for a in Activity}
+        found: list[dict[str, Any]] = []
         for place, number in enumerate(self.processors):
             own = self.slot == number
+            parts = {a.name.lower(): float(seconds[place]) for a, seconds in spent.items()}
             found.append(
                 {
                     "slot": number,
                     "workgroups": len(np.unique(self.workgroup[own])),
-                    **{a.name.lower(): float(spent[a][place]) for a in every},
-                    "fix_up": float(fix_up[place]),
-                    "idle": float(idle[place]),
-                    "tail": self.makespan - float(self.end[own].max()),
-                    **{
-                        f"{role}_stalled": float(self.stalled[own & (self.role == code)].sum())
+                    "slot_seconds": {
+                        **parts,
+                        "idle": self.lanes * self.makespan - sum(parts.values()),
+                    },
+                    "fix_up_seconds": sum(parts[a.name.lower()] for a in FIX_UP),
+                    "tail_seconds": self.makespan - float(self.end[own].max()),
+                    "stalled_seconds": {
+                        role: float(self.stalled[own & (self.role == code)].sum())
                         for code, role in enumerate(ROLES)
                         if role and (self.role == code).any()
                     },
@@ -169,11 +165,16 @@ class Timeline:
         return tuple(found)
 
     def summary(self) -> dict[str, Any]:
-        """The results as plain data, without the events: all SMs together, and each SM."""
+        """The results as plain data, without the events: all SMs together, and each SM.
+
+        `slot_seconds` are the seconds of each activity, and `idle` those without a workgroup; an SM
+        that runs several CTAs at the same time counts the time of each. Parts of them are
+        `fix_up_seconds` (send, wait, receive), `tail_seconds` (idle behind the last workgroup of an
+        SM) and `stalled_seconds` (waits for stages of the ring, by role).
+        """
         rows = self.per_processor
-        names = [name for name in (rows[0] if rows else {}) if name not in ("slot", "workgroups")]
         total = self.lanes * self.makespan * len(rows)
-        seconds = {name: float(sum(row[name] for row in rows)) for name in names}
+        seconds = _sums([row["slot_seconds"] for row in rows])
         return {
             "target": self.target,
             "name": self.name,
@@ -183,6 +184,9 @@ class Timeline:
             "workgroups_per_slot": self.lanes,
             "utilisation": seconds.get("multiply", 0.0) / total if total else 0.0,
             "slot_seconds": seconds,
+            "fix_up_seconds": sum(row["fix_up_seconds"] for row in rows),
+            "tail_seconds": sum(row["tail_seconds"] for row in rows),
+            "stalled_seconds": _sums([row["stalled_seconds"] for row in rows]),
             "events": len(self),
             "dropped_records": self.dropped,
             "per_slot": [dict(row) for row in rows],
@@ -208,6 +212,11 @@ class Timeline:
         for name in ("rank", "warpgroup", "stalled"):
             found[name] = getattr(self, name).tolist()
         return found
+
+
+def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The sums of rows with the same names, by name."""
+    return {name: sum(row[name] for row in rows) for name in (rows[0] if rows else ())}
 
 
 def _behind(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:

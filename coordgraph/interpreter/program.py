@@ -39,6 +39,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.control.scope import Scoped
+from coordgraph.control.timeline import Begin
 from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
@@ -178,7 +179,7 @@ class Program:
 
     def _step(self, node: Node) -> Iterator[Step]:
         match node.op:
-            case Scope():
+            case Scope() | Begin():  # a mark has no body
                 yield from self._compile(node.body)
             case For():
                 assert node.loop is not None
@@ -203,9 +204,7 @@ class Program:
                 self._loads[tensor] = node.op
                 yield Work(self, node)
             case MultiplyAccumulate(a=a, b=b):
-                missing = [name for name in (a, b) if name not in self._loads]
-                if missing:
-                    names = " and ".join(missing)
+                if names := " and ".join(name for name in (a, b) if name not in self._loads):
                     raise EvaluationError(f"{names} multiplied but not loaded; add a LoadTile")
                 yield Work(self, node, (*self._loads[a].tile, *self._loads[b].tile))
             case op if isinstance(op, WORK):

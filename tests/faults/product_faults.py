@@ -61,7 +61,7 @@ COVER = (
     ),
     Fault(
         "every group multiplied by the first B",
-        "cover",
+        "well-formed",
         TWO_TILE,
         (
             ("B.0, B.1 strides=(k*n, n, 1)", "B.0, B.1 strides=(0, n, 1)"),

@@ -62,6 +62,16 @@ def test_records_of_mma_kernels_fit_in_the_registers(schedule, architecture):
     assert {"start", "multiply", "finish", "end"} <= set(stamps(program, ""))
 
 
+@pytest.mark.parametrize("kind", [{"batched": True}, {"grouped": True}], ids=str)
+@pytest.mark.parametrize("schedule", [DataParallel(persistent=True), StreamK()], ids=str)
+def test_records_of_batches_and_groups_fit_in_the_registers(schedule, kind):
+    graph = schedule(Gemm("bf16", **kind).graph(tile=(128, 256, 64)))
+    program = CudaProgram(graph, "sm_90a", instructions="wgmma", timeline=MOST_RECORDS)
+    assert_clean(program.assembled()[1])
+    (finish,) = (s for s in program.lowered.control.of_kind(Stamp) if s.activity == "finish")
+    assert len(finish.tile) == (3 if "batched" in kind else 2)  # the product, m, n
+
+
 def test_consumers_and_producer_record_their_activities():
     program = hopper(HOPPER[1])
     assert stamps(program, "consumer") == [
