@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint format bench docs clean
+.PHONY: help demo test slow browser lint format bench docs clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -35,6 +35,9 @@ test: $(VENV)/.test  ## Run the quick tests (PYTEST_ARGS="..." is passed on)
 
 slow: $(VENV)/.test  ## Run a sample of the slow tests (SAMPLE=80 of them, other ones every day)
 	@$(PYTEST) $(XDIST) -m slow --sample $(SAMPLE) $(PYTEST_ARGS)
+
+browser: $(VENV)/.browser  ## Run the tests of HTML pages in Chromium, which must be installed
+	@COORDGRAPH_REQUIRE_BROWSER=1 $(PYTEST) -m browser $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## Check style (ruff) and types (pyright)
 	@$(BIN)/ruff check .
@@ -68,7 +71,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@$(INSTALL) -e .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.test $(VENV)/.browser $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	@echo "installing coordgraph with what '$*' needs"
 	@$(INSTALL) -e '.[$*]'
 	@touch $@ $(VENV)/.run

@@ -10,8 +10,18 @@ import typer
 
 from codegen.cli.machine_option import MachineName
 from codegen.cli.option_groups import takes_groups
-from codegen.cli.options import Batches, Beta, Extents, Import, Json, Problem, Scheduling, Source
-from codegen.cli.output import duration, print_json, stdout, working
+from codegen.cli.options import (
+    Batches,
+    Beta,
+    Extents,
+    Import,
+    Json,
+    Output,
+    Problem,
+    Scheduling,
+    Source,
+)
+from codegen.cli.output import duration, print_json, stdout, working, write_document
 
 __all__ = ["report"]
 
@@ -26,9 +36,7 @@ def report(
     machine: MachineName = "H200",
     scheduling: Scheduling,
     source: Source = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
-    ] = Path("report.html"),
+    output: Output = None,
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -55,21 +63,34 @@ def report(
     from passes.report import Subject, make_report
 
     launch = simulated_launch(problem, batches, extents, scheduling, source, machine, beta)
-    made = launch.made
-    subject = Subject(
-        graph=made.graph,
-        problem=launch.arguments,
-        machine=launch.machine,
-        tables=launch.products.tables(),
-        kernel=launch.kernel,
-        title="" if made.plan is None else str(made.plan),
-        measured=None if measured is None else _columns(measured),
-    )
-    with working("simulating and writing the page"):
-        found = make_report(subject, output)
+    made, target = launch.made, scheduling.target
+    if target == "native":
+        target = launch.machine.architecture
+    with working(f"compiling for {target}"):
+        kernel = made.compile(target, reads_c=beta != 0)
+        subject = Subject(
+            graph=made.graph,
+            problem=launch.arguments,
+            machine=launch.machine,
+            tables=launch.products.tables(),
+            kernel=launch.kernel,
+            title="" if made.plan is None else str(made.plan),
+            measured=None if measured is None else _columns(measured),
+            lowered=kernel.lowered,
+            target=target,
+            code=kernel.located_code,
+        )
+    with working("simulating, checking and writing the page"):
+        found = make_report(subject)
+    if not as_json:
+        write_document(found.html(), output)
+    elif output is not None:
+        found.save(output)
+    if output is None and not as_json:
+        return
     head = found.data["headline"]
     if as_json:
-        print_json({"output": str(output), "headline": head})
+        print_json({"output": None if output is None else str(output), **found.data})
         return
     console = stdout()
     console.print(

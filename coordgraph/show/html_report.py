@@ -13,8 +13,8 @@ __all__ = ["HtmlReport"]
 
 PAGE = Path(__file__).with_name("page")
 """Folder with the parts of the page: a skeleton, style sheets and scripts."""
-STYLES = ("page.css",)
-SCRIPTS = ("page.js", "pictures.js", "linked.js", "sections.js")
+STYLES = ("page.css", "details.css")
+SCRIPTS = ("page.js", "pictures.js", "linked.js", "sections.js", "details.js")
 """Scripts in the order in which they run."""
 NOTEBOOK_HEIGHT = 900
 """Height of the page in a notebook, in pixels."""
