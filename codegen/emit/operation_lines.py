@@ -88,7 +88,8 @@ def _subprogram(module: ir.Module, function: ir.Function) -> Any:
     )
     function.set_metadata("dbg", found)
     module.add_named_metadata("llvm.dbg.cu", unit)
-    flag = [ir.IntType(32)(2), "Debug Info Version", ir.IntType(32)(DEBUG_VERSION)]
+    warning, version = (ir.Constant(ir.IntType(32), number) for number in (2, DEBUG_VERSION))
+    flag = [warning, "Debug Info Version", version]
     module.add_named_metadata("llvm.module.flags", module.add_metadata(flag))
     return found
 

@@ -9,7 +9,7 @@ from sympy import Integer
 
 from coordgraph import CoordGraphError, KernelGraph
 from coordgraph.control.resolve import Node, resolve
-from coordgraph.coordinates.dimensions import Dimension, Selector, Workgroup
+from coordgraph.coordinates.dimensions import Dimension, Selector, Workgroup, Workitem
 from coordgraph.derivation.record import Derivation
 from coordgraph.integers import to_text
 
@@ -93,8 +93,10 @@ def _small(dimension: Dimension) -> int:
     """A small index along a dimension, which is not 0 if the dimension surely has more indices."""
     if isinstance(dimension, Workgroup):
         return EXAMPLE
-    if isinstance(dimension, Selector):
-        return 0
+    if isinstance(dimension, Selector) or (
+        dimension.hardware and not isinstance(dimension, Workitem)
+    ):
+        return 0  # the number of a warp follows from that of its thread: small threads are in 0
     if dimension.size is None:
         return 1
     return min(EXAMPLE, int(dimension.size) - 1) if dimension.size.is_Integer else 0

@@ -14,7 +14,9 @@ function counts(rewrite) {
 /** An SVG that Python drew; it is parsed as an image document, so none of its text is a script. */
 function picture(svg, label) {
   const box = el("div", { class: "picture fit", tabindex: 0, "aria-label": label });
-  box.append(document.importNode(new DOMParser().parseFromString(svg, "image/svg+xml").documentElement, true));
+  const drawn = document.importNode(new DOMParser().parseFromString(svg, "image/svg+xml").documentElement, true);
+  drawn.style.minWidth = `${0.55 * Number(drawn.getAttribute("width"))}px`; // below this, texts cannot be read
+  box.append(drawn);
   return box;
 }
 
@@ -117,7 +119,7 @@ function codeSection() {
   c.of.forEach((op, line) => { if (!byOperation.has(op)) byOperation.set(op, []); byOperation.get(op).push(line); });
   const operations = c.operations.map((op, number) => {
     const count = (byOperation.get(number) || []).length;
-    return el("div", { "data-op": number, class: count ? "" : "empty", title: count ? plural(count, "line") : "no instruction of its own" }, "  ".repeat(op.depth), op.line);
+    return el("div", { "data-op": number, class: count ? "" : "empty", title: count ? plural(count, "line") : "no instruction of its own" }, " ".repeat(op.depth), op.line);
   });
   const lines = c.lines.map((text, line) => el("div", { "data-op": c.of[line] }, text.replaceAll("\t", "    ") || " "));
   const left = el("div", { tabindex: 0, role: "listbox", "aria-label": "Operations of the lowered graph", id: "operations" }, el("div", {}, operations));
