@@ -24,6 +24,7 @@ from codegen.cli.options import (
     Import,
     Instructions,
     Json,
+    Output,
     Problem,
     Scheduling,
     Seed,
