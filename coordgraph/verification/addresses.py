@@ -42,8 +42,8 @@ def bounds(evidence: Evidence) -> Finding:
     proved = len(accesses) - len(unproved)
     # Traces alone show the slots that a launch uses.
     slots = all(what.endswith(SLOTS) for what in unproved)
-    runs = len(evidence.run_launches) or (len(evidence.traces) if slots else 0)
-    checked = enumerated(evidence, runs, f"{proved} of {len(accesses)} accesses proved; all", ())
+    launches = evidence.run_launches or (evidence.traced_launches if slots else ())
+    checked = enumerated(launches, f"{proved} of {len(accesses)} accesses proved; all", ())
     return checked._replace(method=f"interval proof, {checked.method}") if proved else checked
 
 

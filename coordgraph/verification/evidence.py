@@ -131,6 +131,11 @@ class Evidence:
         """The examined launches, with their traces."""
         return tuple((launch, found) for launch, found in self._traced if isinstance(found, Trace))
 
+    @property
+    def traced_launches(self) -> tuple[Launch, ...]:
+        """The launches whose traces are examined."""
+        return tuple(launch for launch, _ in self.traces)
+
     @cached_property
     def failures(self) -> tuple[tuple[Launch, Fault], ...]:
         """The launches whose trace failed, and the error."""
