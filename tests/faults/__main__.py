@@ -5,18 +5,48 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
+from coordgraph.verification.memory_order.check import NAME
 from tests.faults.catalogue import FAULTS
 from tests.faults.equivalent_edits import EQUIVALENT
 from tests.faults.fault import Fault
+from tests.faults.memory_faults import MEMORY_FAULTS, MemoryFault
 
 __all__ = ["examine"]
 
 
-def examine(faults: Sequence[Fault]) -> int:
+@dataclass(frozen=True)
+class LoweredFault:
+    """A fault of a lowered graph, which one check examines.
+
+    Args:
+        fault: the fault.
+    """
+
+    fault: MemoryFault
+
+    check = NAME
+
+    @property
+    def name(self) -> str:
+        """What is wrong with the graph."""
+        return self.fault.name
+
+    @property
+    def schedule(self) -> str:
+        """The pipeline and the architecture."""
+        return f"{self.fault.schedule} on {self.fault.target}"
+
+    def refuted_by(self) -> tuple[str, ...]:
+        """The check that refutes the graph."""
+        return tuple(verdict.name for verdict in self.fault.graph().check().refuted)
+
+
+def examine(faults: Sequence[Fault | LoweredFault]) -> int:
     """Print a row for each fault and the counts; returns how many verdicts were wrong."""
-    wrong: list[Fault] = []
+    wrong: list[Fault | LoweredFault] = []
     start = perf_counter()
     for fault in faults:
         found = fault.refuted_by()
@@ -38,4 +68,5 @@ def examine(faults: Sequence[Fault]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(bool(examine((*FAULTS, *EQUIVALENT))))
+    lowered = map(LoweredFault, MEMORY_FAULTS)
+    sys.exit(bool(examine((*FAULTS, *lowered, *EQUIVALENT))))

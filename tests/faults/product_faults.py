@@ -55,7 +55,6 @@ COVER = (
         (
             ("strides=(stride_c, n, 1)", "strides=(0, n, 1)"),
             ("size=batches*stride_c + m*n - stride_c", "size=m*n"),
-            ("strides [stride_c, n, 1]", "strides [0, n, 1]"),
         ),
         BATCH,
     ),

@@ -305,7 +305,6 @@ COVER = (
         (
             ("strides=(stride_a, k, 1)", "strides=(0, k, 1)"),
             ("size=batches*stride_a + k*m - stride_a", "size=k*m"),
-            ("strides [stride_a, k, 1]", "strides [0, k, 1]"),
         ),
         BATCH,
     ),

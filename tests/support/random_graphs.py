@@ -165,6 +165,8 @@ def _schedule(rng: random.Random) -> str:
         options["reduction"] = rng.choice(REDUCTIONS)
     if name in ("stream-k", "hybrid-stream-k", "two-tile-stream-k") and rng.random() < 0.5:
         options[rng.choice(("least", "least_segment"))] = rng.randint(1, 7)
+    if name == "stream-k" and rng.random() < 0.3:
+        options["shares"] = "balanced"
     if name in ("hybrid-stream-k", "two-tile-stream-k"):
         options["first"] = rng.choice(("sk", "dp"))
         options["waves"] = rng.choice(("strided", "contiguous"))
