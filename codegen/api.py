@@ -10,7 +10,9 @@ from codegen.nvtx_ranges import ranged, wanted
 from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import to_text
+from coordgraph.library_graphs import is_made_by_library
 from passes import Pass
 from passes.lowering.architectures import names
 from passes.timeline import MOST_RECORDS
@@ -80,8 +82,10 @@ def compile(
             if they cannot multiply its tensors. None falls back to the next lowering instead.
         verify: whether to check the graph with `graph.check()` before its first build. None checks
             a graph that did not come straight from passes of this library: one that was read from
-            text or JSON, edited, or made by a pass of another package. False leaves it unchecked:
-            a wrong graph may then compute a wrong product, wait for ever or corrupt memory.
+            text or JSON, edited, or made by a pass of another package. A CPU kernel of such a graph
+            also checks every index, until one launch with the same sizes has ended without an
+            error. False leaves the graph unchecked: a wrong graph may then compute a wrong product,
+            wait for ever or corrupt memory.
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
             which `kernel.timeline(a, b)` returns. Each role of a workgroup keeps 1024 records, or
             as many as this number says, and counts those beyond.
@@ -93,48 +97,50 @@ def compile(
         CodegenError: `graph` is no KernelGraph; the target is unknown or not available on this
             machine; or the target, or `lowering`, cannot run the graph.
     """
-    _check_arguments(graph, target)
-    if verify is not False:
-        ensure_verified(graph, always=verify is True)
-    if target == "native":
-        target = native_target(graph)
-    if instructions is not None and (not isinstance(instructions, str) or not instructions):
-        raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
-    records = _records(timeline, target)
-    if target.startswith("sm_"):
-        from codegen.targets.nvptx import CudaKernel
-        from codegen.targets.nvptx.recording import RecordingKernel
+    with faults_named("compiling the graph", graph if isinstance(graph, KernelGraph) else None):
+        _check_arguments(graph, target)
+        if verify is not False:
+            ensure_verified(graph, always=verify is True)
+        if target == "native":
+            target = native_target(graph)
+        if instructions is not None and (not isinstance(instructions, str) or not instructions):
+            raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
+        records = _records(timeline, target)
+        if target.startswith("sm_"):
+            from codegen.targets.nvptx import CudaKernel
+            from codegen.targets.nvptx.recording import RecordingKernel
 
-        return _kind(RecordingKernel if records else CudaKernel, nvtx)(
-            graph,
-            target,
-            debug=debug,
-            lowering=lowering,
-            instructions=instructions,
-            timeline=records,
-        )
-    if lowering is not None:
-        raise CodegenError(
-            f"lowering = {lowering} is for NVIDIA GPUs, and the target is '{target}'; "
-            "leave lowering out, or choose a target such as 'sm_80'"
-        )
-    if instructions is not None:
-        raise CodegenError(
-            f"instructions='{instructions}' is for NVIDIA GPUs; leave it out for '{target}'"
-        )
-    graph.verify()
-    if target == "interpreter":
-        from codegen.targets.interpreter import InterpretedKernel
+            return _kind(RecordingKernel if records else CudaKernel, nvtx)(
+                graph,
+                target,
+                debug=debug,
+                lowering=lowering,
+                instructions=instructions,
+                timeline=records,
+            )
+        if lowering is not None:
+            raise CodegenError(
+                f"lowering = {lowering} is for NVIDIA GPUs, and the target is '{target}'; "
+                "leave lowering out, or choose a target such as 'sm_80'"
+            )
+        if instructions is not None:
+            raise CodegenError(
+                f"instructions='{instructions}' is for NVIDIA GPUs; leave it out for '{target}'"
+            )
+        graph.verify()
+        if target == "interpreter":
+            from codegen.targets.interpreter import InterpretedKernel
 
-        return _kind(InterpretedKernel, nvtx)(graph)
-    if target == "cpu":
-        from codegen.targets.cpu import HostKernel
-        from codegen.targets.cpu.recording import RecordingHostKernel
+            return _kind(InterpretedKernel, nvtx)(graph)
+        if target == "cpu":
+            from codegen.targets.cpu import HostKernel
+            from codegen.targets.cpu.recording import RecordingHostKernel
 
-        return _kind(RecordingHostKernel if records else HostKernel, nvtx)(
-            graph, debug=debug, timeline=records
-        )
-    raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
+            foreign = verify is not False and not is_made_by_library(graph)
+            return _kind(RecordingHostKernel if records else HostKernel, nvtx)(
+                graph, debug=debug, watched=foreign, timeline=records
+            )
+        raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
 
 
 def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:

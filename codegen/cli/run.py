@@ -17,7 +17,7 @@ from codegen.cli.options import (
     Alpha,
     Batches,
     Beta,
-    Compare,
+    Checked,
     Extents,
     Fixed,
     Import,
@@ -56,7 +56,7 @@ def run(
     fixed: Fixed = False,
     scheduling: Scheduling,
     threads: Threads = None,
-    check: Compare = False,
+    check: Checked = False,
     repeat: Annotated[
         int | None,
         typer.Option(

@@ -208,15 +208,18 @@ class Walker:
         b.cbranch(b.icmp_signed("<", here, limit), body, done)
         b.position_at_end(body)
         with self._branch():
+            self.enter_iteration(node)
             self.run(node.body)
             advance = self.expressions.number(step, inside)
-        following = b.add(
-            index, self.expressions.widen(advance, bits, step, inside), flags=("nsw",)
-        )
+        flags = () if self.expressions.hazards.wraps else ("nsw",)
+        following = b.add(index, self.expressions.widen(advance, bits, step, inside), flags=flags)
         self.check_advance(node, index, following)
         index.add_incoming(following, b.block)
         b.branch(head)
         b.position_at_end(done)
+
+    def enter_iteration(self, node: Node) -> None:
+        """Hook for subclasses: called at the start of the body of a loop that is not unrolled."""
 
     def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:
         """Hook for subclasses: called before a loop advances from `index` to `following`."""

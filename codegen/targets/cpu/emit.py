@@ -20,7 +20,7 @@ from codegen.emit.stamps import stamp_words, store_words
 from codegen.emit.walker import Fragments
 from codegen.targets.cpu.clocks import HostClocks
 from codegen.targets.cpu.elements import Elements
-from codegen.targets.cpu.guards import GuardedWalker
+from codegen.targets.cpu.guards import GuardedWalker, HostHazards
 from codegen.targets.cpu.launch_code import LaunchCode, call_intrinsic
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
@@ -125,6 +125,7 @@ class HostWalker(GuardedWalker):
             self.bounds,
             widest=True,
             tables={t.name: partial(self._entry, t.name) for t in self.graph.parameters.tables},
+            hazards=HostHazards(self),
         )
         for p in self.graph.parameters.items:
             self.values[p.symbol] = self.given[p.name]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from codegen.targets.cpu.runtime import HostKernel, Plan
+from codegen.targets.cpu.launch_plan import Plan
+from codegen.targets.cpu.runtime import HostKernel
 from codegen.targets.cpu.workspace import Workspace
 from codegen.timeline import Timeline, decode
 from coordgraph import KernelGraph
@@ -31,9 +32,14 @@ class RecordingHostKernel(HostKernel):
     """A `HostKernel` that was compiled with `timeline=True`; it has the same arguments."""
 
     def __init__(
-        self, graph: KernelGraph, *, debug: bool = False, timeline: int = MOST_RECORDS
+        self,
+        graph: KernelGraph,
+        *,
+        debug: bool = False,
+        watched: bool = False,
+        timeline: int = MOST_RECORDS,
     ) -> None:
-        super().__init__(graph, debug=debug, timeline=timeline)
+        super().__init__(graph, debug=debug, watched=watched, timeline=timeline)
         (self._tensor,) = (t for t in self.lowered.tensors if t.role is Role.TIMELINE)
         self._latest = _Latest()
 

@@ -15,6 +15,7 @@ from codegen.toolchain import PtxasReport, assemble
 from coordgraph import CodegenError, KernelGraph, PassError
 from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
 from coordgraph.control.lowered import ReduceFragment
+from coordgraph.foreign_graphs import faults_named
 from passes import Pass
 from passes.timeline import with_timeline
 
@@ -114,6 +115,10 @@ class CudaProgram:
     @cached_property
     def ptx(self) -> str:
         """The kernel's PTX, which the CUDA driver assembles when it loads the kernel."""
+        with faults_named("generating PTX", self.graph):
+            return self._emit_ptx()
+
+    def _emit_ptx(self) -> str:
         control, least = self.lowered.control, 0
         if any(op.form == "vector" for op in control.of_kind(ReduceFragment)):
             least = VECTOR_REDUCTIONS

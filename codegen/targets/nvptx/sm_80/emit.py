@@ -308,17 +308,19 @@ class CudaWalker(TableWalker):
             self.ptx.barrier()
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        self.ptx.signal(self._address(node, op.flag)[0], self.raised(node, op.turn, op.readers))
+        flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn, op.readers)
+        self.ptx.signal(flag, value, f"{op.order}.{op.scope}")
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
         flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn, op.senders)
-        self.ptx.wait(flag, value, watchdog=self.watchdog)
+        self.ptx.wait(flag, value, f"{op.order}.{op.scope}", watchdog=self.watchdog)
 
     def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
-        self.ptx.count(self._address(node, op.flag)[0])
+        self.ptx.count(self._address(node, op.flag)[0], f"{op.order}.{op.scope}")
 
     def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
-        self.ptx.take(self._address(node, op.flag)[0], watchdog=self.watchdog)
+        flag, order = self._address(node, op.flag)[0], f"{op.order}.{op.scope}"
+        self.ptx.take(flag, order, watchdog=self.watchdog)
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         self.ptx.clear(self._address(node, op.flag)[0])
