@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.counting import ncu
-from benchmarks.measures import epilogue, groups, random_sizes, schedules, traffic
+from benchmarks.measures import epilogue, groups, overhead, random_sizes, schedules, traffic
 from benchmarks.reports.record import load
 
 # Skips this file without torch, before the imports below need it.
@@ -74,6 +74,16 @@ def test_groups_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert all(row["of_cublas"] > 0 for row in rows)
     if "Triton" in {row["name"] for row in rows}:
         assert all("configuration" in row for row in rows if row["name"] == "Triton")
+
+
+def test_the_cost_of_records_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = rows_of(
+        overhead, tmp_path, monkeypatch, "--shapes", "1024x512x512", "--rounds", "2",
+        "--plans", "128x128x64 stream-k on 20", "128x128x64 data-parallel",
+    )  # fmt: skip
+    assert not [row for row in rows if "problem" in row]
+    assert ["overhead" in row for row in rows] == [False, True] * 2
+    assert all(row["timeline"]["utilisation"] > 0 for row in rows[1::2])
 
 
 def test_schedules_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

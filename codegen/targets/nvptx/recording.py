@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ from passes import Pass
 from passes.timeline import MOST_RECORDS, TIMELINE
 
 __all__ = ["RecordingKernel"]
-
-WORD_BYTES = 4
 
 
 class _Latest(threading.local):
@@ -108,9 +105,7 @@ class RecordingKernel(CudaKernel):
         """The records of a launch, once it has ended."""
         records = np.empty(call.records, np.int32)
         with call.function.device.current():
-            owner = call.workspaces.owner(stream)
-            size = prod(call.records) * WORD_BYTES
-            pointer = call.workspaces.get(owner, TIMELINE, size, zeroed=False)
+            pointer = call.workspace(stream, TIMELINE)
             cuda("cuStreamSynchronize", stream)
             cuda("cuMemcpyDtoH", records.ctypes.data, pointer, records.nbytes)
         return records

@@ -238,6 +238,13 @@ class CheckedCall:
         ]
         return self._buffers.put(owner, found)
 
+    def workspace(self, stream: int, name: str) -> int:
+        """The address of the workspace buffer `name` that launches on a stream use."""
+        owner = self.workspaces.owner(stream)
+        addresses = dict(self._buffers.get(owner) or self._workspace(owner))
+        (place,) = (place for place, own, *_ in self._work if own == name)
+        return addresses[place]
+
 
 class Idle:
     """A checked call that launches nothing, because D has no elements to write.
