@@ -72,6 +72,16 @@ def test_a_parameter_has_a_name():
         e.graph.verify()
 
 
+def test_a_tile_has_a_number_for_each_axis():
+    wrong = parse(
+        TEXT.replace(
+            "LoadTile tensor=A tile=(A.tile.0, A.tile.1)", "LoadTile tensor=A tile=(A.tile.0)"
+        )
+    )
+    with pytest.raises(VerifyError, match=r"LoadTile .* its tile has 1 numbers; name one for each"):
+        wrong.verify()
+
+
 def test_only_foreign_graphs_have_unnamed_faults(monkeypatch: pytest.MonkeyPatch):
     def broken(graph: KernelGraph) -> list[str]:
         raise KeyError("flags")
