@@ -244,7 +244,12 @@ class KernelGraph:
 
         Args:
             other: the graph after the change.
+
+        Raises:
+            VerifyError: `other` is no `KernelGraph`.
         """
+        if not isinstance(other, KernelGraph):
+            raise VerifyError(f"other = {other!r} is no KernelGraph to compare with")
         return DIFF(self, other)
 
     def check(

@@ -46,6 +46,7 @@ MEASURES = {
     "simulated": Measure("simulated", "simulated times against measured ones and the cost model's"),
     "residuals": Measure("residuals", "where the cost model errs on the times of a sweep"),
     "graph": Measure("graph_scaling", "seconds to handle graphs of many edges"),
+    "checking": Measure("checking", "what checks of a graph add to its first build"),
     "cpu": Measure("cpu_vs_numpy", "the CPU target against NumPy's BLAS"),
     "plot": Measure("plot", "plots of the records that the other measures wrote"),
 }

@@ -28,6 +28,8 @@ __all__ = [
     "Alpha",
     "Batches",
     "Beta",
+    "Compare",
+    "EventColumns",
     "Extents",
     "Fixed",
     "Import",
@@ -36,8 +38,10 @@ __all__ = [
     "Output",
     "Problem",
     "Scheduling",
+    "Seed",
     "Source",
     "StageName",
+    "Threads",
     "read_pipeline",
 ]
 

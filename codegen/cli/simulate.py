@@ -23,6 +23,7 @@ from codegen.cli.options import (
     Source,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
+from coordgraph.elements import WARPGROUP_MMA
 
 if TYPE_CHECKING:
     from codegen.cli.products import Products
@@ -116,6 +117,7 @@ def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
     lines = [
         ("schedule", made.title if made.plan is None else str(made.plan)),
         ("machine", f"{s.slots} workgroups at a time; {s.machine.source}"),
+        ("code", _code(s)),
         ("workgroups", f"{s.steps.workgroups}"),
         ("time", f"{duration(s.makespan)}, {speed(s.flops_per_second)}"),
         ("multiplying", f"{s.utilisation:.1%} of the SMs' time"),
@@ -129,6 +131,16 @@ def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
         ),
     ]
     return lines if s.fix_ups else [line for line in lines if line[0] != "waiting"]
+
+
+def _code(s: Simulation) -> str:
+    """What multiplies, and whether the machine's figures were fitted to other instructions."""
+    if s.machine.constants is None or s.instructions == WARPGROUP_MMA:
+        return s.instructions
+    return (
+        f"{s.instructions}, since {WARPGROUP_MMA} cannot multiply these tiles; the times below "
+        f"are those of {WARPGROUP_MMA}, which is faster"
+    )
 
 
 def _bytes(count: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["trace_command"]
 
 DEFAULT_FILE = Path("timeline.json")
+"""The file for the Chrome trace if `--output` is left out."""
 
 
 @takes_groups(without=("batched",))
@@ -90,6 +91,7 @@ def trace_command(
     made = scheduled(products.problem, how, fixed=fixed, reads_c=beta != 0)
     scalars = alpha, beta, seed
     found, checked = _traced(made, products, target, scalars, threads, instructions, check)
+    output = output or DEFAULT_FILE
     output.write_text(json.dumps(chrome_trace(found)) + "\n", "utf-8")
     summary = found.summary()
     if events is not None:

@@ -21,6 +21,7 @@ from coordgraph.control.effects import (
     CTA,
     MULTIPLIES,
     STORES,
+    WHOLE,
     Access,
     Arrive,
     Asynchronous,
@@ -109,7 +110,7 @@ def _(op: lowered.Barrier) -> tuple[Effect, ...]:
 
 @effects.register
 def _(op: lowered.Tabulate) -> tuple[Effect, ...]:
-    return (Access(Kind.WRITE, f"{op.table}.shared"),)
+    return (Converge(op.first), Access(Kind.WRITE, f"{op.table}.shared", WHOLE))
 
 
 @effects.register
@@ -268,7 +269,7 @@ def _(op: hopper.WaitStores) -> tuple[Effect, ...]:
 def _(op: hopper.DescribeMatrix) -> tuple[Effect, ...]:
     # All descriptors that a launch writes to a place are equal. `tensormap.cp_fenceproxy` and
     # `fence.proxy.tensormap` order the write before accesses by TMA.
-    whole = Access(Kind.WRITE, op.via)
+    whole = Access(Kind.WRITE, op.via, WHOLE)
     return (Converge(), whole, Access(Kind.REWRITE, op.map, WORDS), Fence("global"))
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "GPU",
     "MULTIPLIES",
     "STORES",
+    "WHOLE",
     "Access",
     "Arrive",
     "Asynchronous",
@@ -41,6 +42,8 @@ __all__ = [
 COPIES, STORES, MULTIPLIES = "cp.async", "bulk", "wgmma"
 """The kinds of groups that a thread commits and waits for: cp.async groups, bulk async-groups of
 TMA stores, and wgmma groups."""
+WHOLE = -1
+"""The number of elements of an access to a whole allocation."""
 CTA, CLUSTER, GPU = "cta", "cluster", "gpu"
 """The scopes of PTX."""
 
@@ -83,7 +86,8 @@ class Access:
     Args:
         kind: how the access changes memory.
         dim: the dimension whose index is the first element; of a tensor, or of shared memory.
-        count: the number of elements; 0 for an access whose place is not examined.
+        count: the number of elements; `WHOLE` for all of an allocation, 0 for an access whose place
+            is not examined.
         size: the number of bytes if it does not follow from `count`; else 0.
         matrix: the rows that are accessed; None if the elements are consecutive.
         rank: the rank in the cluster of the workgroup whose shared memory is accessed; None for
@@ -146,7 +150,12 @@ class AwaitGroups:
 
 @dataclass(frozen=True)
 class Converge:
-    """Execute once for a warp, by one thread, after all threads of the warp have come here."""
+    """Execute once for a warp, by one thread, after all threads of the warp have come here.
+
+    `first` is the number of the only warp's first thread; None if every warp executes it.
+    """
+
+    first: int | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
 from coordgraph.interpreter.program import program
 from coordgraph.interpreter.recording import record
-from coordgraph.interpreter.schedulers import InOrder, Scheduler
+from coordgraph.interpreter.schedulers import Scheduler, scheduler_of
 from coordgraph.interpreter.tracing import Trace
 from coordgraph.interpreter.walking import walk
 from coordgraph.kernel import KernelGraph
@@ -54,7 +54,7 @@ def interpret(
     parameters: Mapping[str, int] | None = None,
     tables: Mapping[str, Array] | None = None,
     operands: Mapping[str, Any] | None = None,
-    schedule: Scheduler | None = None,
+    schedule: Scheduler | str | None = None,
     resident: int | None = None,
     trace: bool = False,
 ) -> Result:
@@ -71,7 +71,8 @@ def interpret(
             `n_offsets` and `k_offsets` for a list of products.
         operands: the arrays and numbers that the graph's epilogue function takes, by name, other
             than c, alpha and beta.
-        schedule: chooses the workgroup that runs next, at every event; by default `InOrder`.
+        schedule: the scheduler, which chooses the workgroup that runs next at every event, or the
+            name of one of `SCHEDULERS`, such as `shuffled`; by default `InOrder`.
         resident: how many workgroups run concurrently, at least 1; a further workgroup starts when
             one ends. By default all run concurrently.
         trace: whether to record the events of every workgroup in `Result.trace`.
@@ -91,7 +92,7 @@ def interpret(
             {"c": c, "alpha": alpha, "beta": beta, **(operands or {})},
             parameters or {},
             tables or {},
-            schedule or InOrder(),
+            scheduler_of(schedule),
             resident,
             trace,
         )

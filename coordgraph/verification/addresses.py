@@ -11,6 +11,10 @@ from coordgraph.verification.verdicts import Counterexample, Outcome
 __all__ = ["bounds"]
 
 
+SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
+"""How accesses to the workspace end, as `IndexProofs.accesses` names them."""
+
+
 @named_check(
     "bounds",
     "No index leaves its tensor, its workspace, its table, or the 32 or 64 bits in which kernels "
@@ -36,8 +40,10 @@ def bounds(evidence: Evidence) -> Finding:
             Outcome.PROVED, "interval proof", f"{len(accesses)} accesses, {len(values)} widths"
         )
     proved = len(accesses) - len(unproved)
-    runs = len(evidence.run_launches)
-    checked = enumerated(evidence, runs, f"{proved} of {len(accesses)} accesses proved; all", ())
+    # Traces alone show the slots that a launch uses.
+    slots = all(what.endswith(SLOTS) for what in unproved)
+    launches = evidence.run_launches or (evidence.traced_launches if slots else ())
+    checked = enumerated(launches, f"{proved} of {len(accesses)} accesses proved; all", ())
     return checked._replace(method=f"interval proof, {checked.method}") if proved else checked
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import prod
 
 import numpy as np
@@ -51,6 +51,7 @@ class Limits:
         launches: how many launches are examined at least. As many again are traced, and examined
             if their traces differ in kind.
         cost: the largest cost of a launch that is traced, see `Launch`.
+        total: the largest cost of all of them together, if four launches cost less.
         runs: the largest number of launches that run on elements.
         elements: the largest number of elements of tiles that all these runs load.
         schedulers: the names of the schedulers under which each of them runs.
@@ -59,6 +60,7 @@ class Limits:
 
     launches: int
     cost: int
+    total: int
     runs: int
     elements: int
     schedulers: tuple[str, ...]
@@ -66,10 +68,16 @@ class Limits:
 
 
 LIMITS = {
-    "default": Limits(8, 600, 3, 1 << 19, ("in-order",), 250),
-    "all": Limits(40, 20_000, 12, 1 << 24, tuple(SCHEDULERS), 2000),
+    "default": Limits(8, 600, 1200, 3, 1 << 19, ("in-order",), 250),
+    "all": Limits(40, 20_000, 100_000, 12, 1 << 24, tuple(SCHEDULERS), 2000),
 }
 """The limits of each level of `KernelGraph.check`."""
+FEWEST = 4
+"""How many launches are examined however much they cost."""
+LARGE = 20_000
+"""The largest cost of the launch that is examined if all launches cost more than the limit."""
+OVERHEAD = 200
+"""How many elements are loaded in the time that an operation on an empty tile takes."""
 MOST_STEPS = 1 << 16
 """The largest number of loop iterations of one workgroup; more count as a loop without an end."""
 EXCHANGES = (
@@ -107,7 +115,11 @@ class Evidence:
         """The launches to examine, the most interesting ones first."""
         if self._launches is not None:
             return self._launches
-        return ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
+        ranked = ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
+        costs = accumulate(launch.cost for launch in ranked)
+        count = sum(cost <= self.limits.total for cost in costs)
+        # Where sizes that the graph fixes make every launch larger, one large launch is examined.
+        return ranked[: max(count, FEWEST)] or ranked_launches(self.graph, 1, LARGE)
 
     @cached_property
     def program(self) -> Program:
@@ -118,6 +130,11 @@ class Evidence:
     def traces(self) -> tuple[tuple[Launch, Trace], ...]:
         """The examined launches, with their traces."""
         return tuple((launch, found) for launch, found in self._traced if isinstance(found, Trace))
+
+    @property
+    def traced_launches(self) -> tuple[Launch, ...]:
+        """The launches whose traces are examined."""
+        return tuple(launch for launch, _ in self.traces)
 
     @cached_property
     def failures(self) -> tuple[tuple[Launch, Fault], ...]:
@@ -164,7 +181,7 @@ class Evidence:
         deep = sorted(shallow, key=lambda pair: -_depth(pair[1]))
         for launch, found in (*shallow[:2], *deep[:1], *shallow[2:]):
             work = sum(segment.k_count for segment in found.segments)
-            elements = work * (m * k + k * n) + len(found.stores) * 2 * m * n
+            elements = work * max(m * k + k * n, OVERHEAD) + len(found.stores) * 2 * m * n
             if launch in chosen:
                 continue
             if elements <= left and len(chosen) < self.limits.runs:

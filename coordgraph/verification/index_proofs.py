@@ -32,7 +32,7 @@ from coordgraph.control.operations import (
 from coordgraph.control.resolve import Node
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import User
-from coordgraph.coordinates.edges import Diagonal, Edge, Ragged
+from coordgraph.coordinates.edges import Concatenate, Diagonal, Edge, Ragged
 from coordgraph.coordinates.rules import proves
 from coordgraph.errors import CoordGraphError
 from coordgraph.integers import Load, Ranges, Search, Select, simplify
@@ -229,6 +229,8 @@ class _Path:
         if isinstance(edge, Ragged):  # its guard bounds the index in the segment from above
             segment, index = edge.downstream
             return self.inside(segment) and self._natural(index)
+        if isinstance(edge, Concatenate):  # past the last entry only the segment is inside
+            return dim == edge.upstream[0]
         if isinstance(edge, Diagonal):  # its guard bounds the row and the column on both sides
             return self.inside(edge.downstream[0])
         return all(self.inside(below) for below in edge.downstream if below in self.values)

@@ -45,8 +45,12 @@ def sizes(evidence: Evidence) -> Finding:
         return Finding(Outcome.PROVED, "edge laws", proved)
     if not evidence.launches:
         return Finding(Outcome.UNKNOWN, "edge laws", f"{proved}, {len(undecided)} undecided")
-    detail = f"{proved}, {len(undecided)} evaluated in {len(evidence.launches)} launches"
-    return Finding(Outcome.HOLDS, "edge laws, enumeration", detail)
+    count = len(evidence.launches)
+    detail = (
+        f"{proved}, {len(undecided)} evaluated in {count} {'launch' if count == 1 else 'launches'}"
+    )
+    method = "edge laws, enumeration"
+    return Finding(Outcome.HOLDS, method, detail, launches=evidence.launches)
 
 
 def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:

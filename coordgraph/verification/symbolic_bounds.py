@@ -40,7 +40,7 @@ from coordgraph.integers.polynomials import (
 
 __all__ = ["Effort", "SymbolicBounds"]
 
-FUEL = 80
+FUEL = 60
 """The largest number of questions that the search for one proof asks `Ranges`."""
 DEEPEST = 6
 """A proof has fewer replacements than this one after another."""

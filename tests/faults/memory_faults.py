@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from coordgraph import Gemm, KernelGraph, parse
+from coordgraph.epilogue import ALPHA_BETA
 from passes import Pipeline
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.faults.fault import Edit
@@ -32,6 +33,7 @@ class MemoryFault:
         edits: how the fault is made from the text of the correct lowered graph.
         lowering: the options of the lowering to sm_90a; None lowers to sm_80.
         shows: what the counterexample says.
+        gemm: further arguments of `Gemm`.
         operand: whether the epilogue adds an operand as large as D, which TMA loads.
     """
 
@@ -41,15 +43,26 @@ class MemoryFault:
     shows: str
     lowering: LowerToHopper | None = LowerToHopper(stages=STAGES)  # noqa: RUF009 - frozen
     operand: bool = False
+    gemm: tuple[tuple[str, Any], ...] = ()
 
     @property
     def target(self) -> str:
         """The architecture that the graph is lowered for."""
         return "sm_80" if self.lowering is None else "sm_90a"
 
+    @property
+    def kernel(self) -> str:
+        """What the lowering adds to the schedule, for the table of faults."""
+        found = {CLUSTER: "a cluster along m", SPLIT: "a cluster along k", PINGPONG: "ping-pong"}
+        more = found.get(self.lowering) if self.lowering else None
+        more = "groups along m" if self.gemm else more
+        more = "a list of products" if len(self.gemm) > 1 else more
+        more = "an operand loaded by TMA" if self.operand else more
+        return f", {more}" if more else ""
+
     def graph(self) -> KernelGraph:
         """The faulty graph; AssertionError if an edit changes nothing."""
-        text = correct(self.schedule, self.lowering, self.operand).text()
+        text = correct(self.schedule, self.lowering, self.operand, self.gemm).text()
         for edit in self.edits:
             before = text
             text = edit(text) if callable(edit) else text.replace(*edit)
@@ -58,13 +71,18 @@ class MemoryFault:
 
 
 @cache
-def correct(schedule: str, lowering: LowerToHopper | None, operand: bool = False) -> KernelGraph:
+def correct(
+    schedule: str,
+    lowering: LowerToHopper | None,
+    operand: bool = False,
+    gemm: tuple[tuple[str, Any], ...] = (),
+) -> KernelGraph:
     """The lowered graph without the fault; a workgroup computes 64 x 64 elements, 64 in k."""
     m, k = (lowering.cluster_m, lowering.cluster_k) if lowering else (1, 1)
-    gemm = Gemm(
-        "bf16", transpose_b=True, **({"epilogue": EPILOGUES[0].function} if operand else {})
-    )
-    scheduled = Pipeline.parse(schedule)(gemm.graph((64 * m, 64, 64 * k)), verify="structure")
+    function = EPILOGUES[0].function if operand else ALPHA_BETA
+    given: dict[str, Any] = {"transpose_b": True, "epilogue": function, **dict(gemm)}
+    problem = Gemm("bf16", **given)
+    scheduled = Pipeline.parse(schedule)(problem.graph((64 * m, 64, 64 * k)), verify="structure")
     return (lowering or LowerToTensorCores(stages=STAGES))(scheduled)
 
 
@@ -114,6 +132,8 @@ SIGNAL, AWAIT = "SignalFlag flag=flags", "WaitFlag flag=flags"
 TEAM = "Barrier identifier=1 workitems=128\n"
 OWN = "Barrier identifier=workitem // 128 + 2 workitems="
 RACE, DEADLOCK = "data race", "deadlock"
+LIST = (("grouped", True), ("group_axis", "mnk"), ("transpose_a", True), ("transpose_b", False))
+"""The arguments of `Gemm` for a list of products."""
 
 
 def fault(name: str, schedule: str, shows: str, *edits: Edit, **options: Any) -> MemoryFault:
@@ -350,17 +370,17 @@ OLDER = (
         lowering=None,
     ),
     fault(
-        "no barrier before a signal (sm_80)",
+        "no barrier before a signal on sm_80",
         STREAM,
         RACE,
         between("Barrier", "destination=partials"),
         lowering=None,
     ),
     fault(
-        "no barrier behind a wait (sm_80)", STREAM, RACE, between("Barrier", AWAIT), lowering=None
+        "no barrier behind a wait on sm_80", STREAM, RACE, between("Barrier", AWAIT), lowering=None
     ),
     fault(
-        "relaxed for release (sm_80)",
+        "relaxed for release on sm_80",
         STREAM,
         "released",
         (SIGNAL, f"{SIGNAL} order=relaxed"),
@@ -381,4 +401,49 @@ OLDER = (
         lowering=None,
     ),
 )
-MEMORY_FAULTS = (*RING, *STORES, *PARTIALS, *CLUSTERS, *TURNS, *OLDER)
+TABLES = (
+    fault(
+        "no barrier behind a table",
+        PERSISTENT,
+        "tile_starts.shared",
+        between("Barrier", "Tabulate"),
+        gemm=(("grouped", True),),
+    ),
+    fault(
+        "no barrier behind a table on sm_80",
+        STREAM,
+        "tile_starts.shared",
+        between("Barrier", "Tabulate"),
+        gemm=(("grouped", True),),
+        lowering=None,
+    ),
+    fault(
+        "tensor maps used before they are described",
+        LAST,
+        "parity",
+        drop("WaitBarrier barrier=barrier.described"),
+        gemm=LIST,
+    ),
+    fault(
+        "a description of tensor maps not signalled",
+        LAST,
+        DEADLOCK,
+        ("ArriveBarrier barrier=barrier.described", "FenceShared"),
+        gemm=LIST,
+    ),
+    fault(
+        "no proxy fence behind zeros past a group",
+        LAST,
+        "proxy fence",
+        between("FenceShared", "FillElements"),
+        gemm=LIST,
+    ),
+    fault(
+        "no barrier behind zeros past a group",
+        LAST,
+        "shared",
+        between("Barrier", "FillElements"),
+        gemm=LIST,
+    ),
+)
+MEMORY_FAULTS = (*TABLES, *RING, *STORES, *PARTIALS, *CLUSTERS, *TURNS, *OLDER)

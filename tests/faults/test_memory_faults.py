@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from coordgraph.verification import Outcome
-from coordgraph.verification.memory_order.check import NAME
+from coordgraph.verification.memory_order.check import NAME, STATES
 from tests.faults.memory_faults import MEMORY_FAULTS, MemoryFault, correct
 from tests.support.sampling import chosen
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "checks.md"
+BEGIN, END = "<!-- memory faults -->\n", "<!-- /memory faults -->"
 BY_NAME = {fault.name: fault for fault in MEMORY_FAULTS}
 QUICK = (
     "empty stages are not freed",
@@ -31,6 +35,8 @@ QUICK = (
     "waits for the wrong turn",
     "copies a stage too far ahead",
     "no barrier behind the last copies",
+    "no barrier behind a table on sm_80",
+    "no proxy fence behind zeros past a group",
     "waits for a higher and a lower workgroup",
 )
 
@@ -55,10 +61,27 @@ def test_memory_order_refutes_the_fault(name: str):
     assert all(line.startswith("workgroup ") for line in found.interleaving)
 
 
-CORRECT = sorted({(f.schedule, f.lowering, f.operand) for f in MEMORY_FAULTS}, key=str)
+def table() -> str:
+    """The faults as a Markdown table."""
+    rows = ["| target | fault | put into |", "|---|---|---|"]
+    rows += [f"| {f.target} | {f.name} | `{f.schedule}`{f.kernel} |" for f in MEMORY_FAULTS]
+    return "\n".join(rows) + "\n"
 
 
-@pytest.mark.parametrize(("schedule", "lowering", "operand"), CORRECT, ids=str)
-def test_the_correct_graphs_hold(schedule: str, lowering: object, operand: bool):
-    graph = correct(schedule, lowering, operand)  # type: ignore[arg-type]
+def test_the_page_lists_every_fault_and_the_check(request: pytest.FixtureRequest):
+    text = PAGE.read_text(encoding="utf-8")
+    assert f"| `{NAME}` | {STATES} |" in text
+    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(text[:start] + table() + text[end:], encoding="utf-8")
+        return
+    assert text[start:end] == table(), "pytest tests/faults --update-golden writes the table"
+
+
+CORRECT = sorted({(f.schedule, f.lowering, f.operand, f.gemm) for f in MEMORY_FAULTS}, key=str)
+
+
+@pytest.mark.parametrize(("schedule", "lowering", "operand", "gemm"), CORRECT, ids=str)
+def test_the_correct_graphs_hold(schedule: str, lowering: object, operand: bool, gemm: object):
+    graph = correct(schedule, lowering, operand, gemm)  # type: ignore[arg-type]
     assert graph.check()[NAME].outcome is Outcome.HOLDS

@@ -15,7 +15,8 @@ import numpy as np
 
 from coordgraph.control.effects import Commit, Converge
 from coordgraph.verification.memory_order.clocks import Clock
-from coordgraph.verification.memory_order.steps import WARP, Array, Step
+from coordgraph.verification.memory_order.steps import Step
+from coordgraph.verification.memory_order.thread_values import WARP, Array
 
 __all__ = ["WARPGROUP", "Agent", "ThreadClass", "classify"]
 

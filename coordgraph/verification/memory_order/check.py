@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from sympy import Integer
-
 from coordgraph.coordinates.dimensions import Cluster, Stage
 from coordgraph.errors import LaunchError
+from coordgraph.gemm import AXES
 from coordgraph.kernel import KernelGraph
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
@@ -26,10 +25,11 @@ STATES = (
 METHOD = "interleavings"
 LAUNCHES = {"default": 3, "all": 7}
 """The number of launches that each level of `KernelGraph.check` examines."""
+MOST_STEPS = 1 << 10
+"""The most k tiles, over all output tiles, of an examined launch; sizes that the graph fixes may
+need more."""
 MOST_WORKGROUPS = 24
 """The most workgroups (CTAs) that share the tile of an examined launch."""
-FEW = 8
-"""A fixed number of workgroups above which tiles are chosen for it."""
 SHOWN = 3
 """The largest number of counterexamples that the verdict lists."""
 
@@ -53,7 +53,7 @@ def memory_order(graph: KernelGraph, launches: Sequence[Launch]) -> Verdict:
     if found:
         return Verdict(NAME, Outcome.REFUTED, METHOD, "", tuple(found[:SHOWN]))
     if not examined:
-        return Verdict(NAME, Outcome.UNKNOWN, METHOD, "the graph allows no examined launch")
+        return Verdict(NAME, Outcome.UNKNOWN, METHOD, "no launch of the graph is small enough")
     return Verdict(NAME, Outcome.HOLDS, METHOD, f"all interleavings of {examined} launches")
 
 
@@ -70,18 +70,23 @@ def reduced_launches(graph: KernelGraph, level: str) -> tuple[Launch, ...]:
     shape, found = macro_tile(graph.coordinates), dict[str, Launch]()
     for number, tiles in enumerate(_tiles(graph)):
         launch = launch_of(graph, shape, tiles, number)
-        found.setdefault(str(launch), launch)
+        if _steps(graph, launch) <= MOST_STEPS:
+            found.setdefault(str(launch), launch)
         if len(found) == LAUNCHES[level]:
             break
     return tuple(found.values())
 
 
+def _steps(graph: KernelGraph, launch: Launch) -> int:
+    """The k tiles of all output tiles of a launch, roughly: groups are taken as one product."""
+    extents = [getattr(graph.gemm, axis) or launch.values.get(axis, 0) for axis in AXES]
+    shape = macro_tile(graph.coordinates)
+    return prod(-(-extent // size) for extent, size in zip(extents, shape, strict=True))
+
+
 def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
     """Numbers of tiles in m, n and k, and of workgroups, the most telling first."""
     stages = max((d.fixed_size for d in graph.coordinates.of_kind(Stage)), default=1)
-    size = graph.workgroup.size
-    if isinstance(size, Integer) and int(size) > FEW:
-        yield from ((int(size) + 1, 1, 2, int(size)), (3, 1, stages + 1, int(size)))
     ranks = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
     peers = max(3, min(stages + 2, MOST_WORKGROUPS // ranks))
     yield from (

@@ -20,7 +20,8 @@ from coordgraph.verification.memory_order.interleavings import counterexample
 from coordgraph.verification.memory_order.machine import Machine
 from coordgraph.verification.memory_order.machine_facts import Facts
 from coordgraph.verification.memory_order.races import find_races
-from coordgraph.verification.memory_order.steps import Formulas, Walk, thread_symbols
+from coordgraph.verification.memory_order.steps import Formulas, Walk
+from coordgraph.verification.memory_order.thread_values import thread_symbols
 from coordgraph.verification.verdicts import Counterexample
 
 __all__ = ["Examiner"]

@@ -8,8 +8,9 @@ from typing import Any
 from coordgraph.control.effects import AwaitGroups, Commit, Converge, Meet
 from coordgraph.verification.memory_order.agents import WARPGROUP, Agent
 from coordgraph.verification.memory_order.events import Event, Log, value_of
-from coordgraph.verification.memory_order.steps import WARP, Step
+from coordgraph.verification.memory_order.steps import Step
 from coordgraph.verification.memory_order.synchronisation import BarrierState, Conflict, Team
+from coordgraph.verification.memory_order.thread_values import WARP
 
 __all__ = ["Gathering", "Gatherings"]
 

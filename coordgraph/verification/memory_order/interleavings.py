@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -14,8 +15,9 @@ from coordgraph.verification.verdicts import Counterexample
 
 __all__ = ["counterexample"]
 
-BEFORE = 4
-"""The most events of one agent that are shown before the event at fault."""
+BEFORE, AFTER = 3, 2
+"""BEFORE: the most events of an agent that are shown before its event at fault. AFTER: the most
+events of the first agent that are shown behind it."""
 WAITING = 6
 """The most waiting agents of a deadlock that are shown."""
 
@@ -35,9 +37,12 @@ def counterexample(violation: Violation, log: Log, launch: Launch) -> Counterexa
         shown = found
     else:
         numbers = [n for n in (violation.first, violation.second) if n is not None]
-        chosen = sorted({n for number in numbers for n in _leading(log, number)})
+        chosen = {n for number in numbers for n in _leading(log, number)}
+        chosen |= {*_following(log, numbers[0], numbers[-1])} if numbers else set()
         shown = [event for n in numbers if (event := log.events[n]) is not None]
-        lines = list(dict.fromkeys(_line(log, n, facts) for n in chosen))
+        marks = dict(zip(numbers, (" <-- first", " <-- second"), strict=False))
+        every = (_line(log, n, facts) + marks.get(n, "") for n in sorted(chosen))
+        lines = list(dict.fromkeys(every))
     workgroups = sorted({event.agent.workgroup // facts.ranks for event in shown})
     return Counterexample(violation.problem, launch, tuple(workgroups), interleaving=tuple(lines))
 
@@ -66,6 +71,19 @@ def _leading(log: Log, number: int) -> list[int]:
         and not isinstance(event.effect, Converge)
     ]
     return [*of_agent[-BEFORE:], number]
+
+
+def _following(log: Log, number: int, end: int) -> list[int]:
+    """The next events behind an event, before `end`, by which its agent signals or waits."""
+    last = log.events[number]
+    if last is None:
+        return []
+    of_agent = (
+        n
+        for n in range(number + 1, end)
+        if (event := log.events[n]) is not None and event.agent is last.agent and event.object
+    )
+    return [*islice(of_agent, AFTER)]
 
 
 def _line(log: Log, number: int, facts: Facts) -> str:

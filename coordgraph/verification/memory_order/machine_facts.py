@@ -32,6 +32,7 @@ class Facts:
         rank: the dimension of the rank in a cluster; '' without clusters.
         cluster: the dimensions of the position in a cluster, with their sizes.
         sizes: the bytes of an element, by the id of a dimension of memory.
+        lengths: the elements of an allocation of shared memory, by the id of the dimension.
         homes: for shared memory, the allocation that a dimension is in.
         tracked: the dimensions of memory whose places are examined.
         device: the dimensions of device memory.
@@ -44,6 +45,7 @@ class Facts:
     rank: str
     cluster: Mapping[str, int]
     sizes: Mapping[str, int]
+    lengths: Mapping[str, int]
     homes: Mapping[str, str]
     tracked: frozenset[str]
     device: frozenset[str]
@@ -78,9 +80,10 @@ class Facts:
             ranks[0] if ranks else "",
             cluster,
             {name: dtype(kind).bytes for name, kind in kinds.items()},
+            {m.id: m.fixed_size for m in shared},
             {m.id: m.within or m.id for m in shared},
             frozenset({m.id for m in shared} | workspaces),
-            frozenset(device),
+            frozenset(device | {t.name for t in graph.tensors if t.role is Role.TABLE}),
             any(graph.control.of_kind(AllowNextLaunch)),
         )
 

@@ -13,11 +13,12 @@ from math import gcd
 
 import numpy as np
 
-from coordgraph.control.effects import Kind
+from coordgraph.control.effects import WHOLE, Kind
 from coordgraph.verification.memory_order.clocks import Clock
 from coordgraph.verification.memory_order.events import Entry, Violation
 from coordgraph.verification.memory_order.machine_facts import Facts
-from coordgraph.verification.memory_order.steps import Array, Place
+from coordgraph.verification.memory_order.steps import Place
+from coordgraph.verification.memory_order.thread_values import Array
 
 __all__ = ["find_races"]
 
@@ -92,7 +93,8 @@ def _uses(entry: Entry, place: Place, facts: Facts) -> Iterable[_Use]:
         return
     threads = np.broadcast_to(every, inside.shape)[inside]
     bytes = facts.bytes_of(access.dim)
-    begins, size = first * bytes, access.size or access.count * bytes
+    count = facts.lengths[access.dim] if access.count == WHOLE else access.count
+    begins, size = first * bytes, access.size or count * bytes
     if access.matrix is not None:
         rows = access.matrix
         begins = begins // rows.row * rows.row

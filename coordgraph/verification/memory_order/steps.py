@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sympy import Symbol, sympify
 from sympy.core.basic import Basic
 
 from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.declared_effects import effects
 from coordgraph.control.effects import (
+    WHOLE,
     Access,
     Arrive,
     Asynchronous,
@@ -32,10 +32,11 @@ from coordgraph.control.effects import (
     Converge,
     Effect,
     Initialise,
+    Kind,
     Meet,
-    Registers,
     TakeFlag,
 )
+from coordgraph.control.lowered import DeriveParameters, Tabulate
 from coordgraph.control.operations import (
     Assign,
     For,
@@ -48,16 +49,25 @@ from coordgraph.control.operations import (
 )
 from coordgraph.control.resolve import Node
 from coordgraph.errors import VerifyError
-from coordgraph.integers import index_symbol, symbols_of, tables_in
+from coordgraph.integers import symbols_of, tables_in
 from coordgraph.integers.columns import compile_columns
 from coordgraph.kernel import KernelGraph
+from coordgraph.verification.memory_order.thread_values import (
+    WARP,
+    Array,
+    Value,
+    accesses_of,
+    accesses_only,
+    elected_of,
+    is_grid,
+    resolved,
+    shape_of,
+    threads_of,
+    uniform,
+)
 
-__all__ = ["Formulas", "Place", "Step", "Walk", "thread_symbols"]
+__all__ = ["Formulas", "Place", "Step", "Walk"]
 
-Array = npt.NDArray[Any]
-Value = Any
-"""The value of an expression: an integer that all threads share, or an array."""
-WARP = 32
 MOST_STEPS = 1 << 14
 """The most steps of a workgroup; more count as a loop without an end."""
 
@@ -68,6 +78,13 @@ class Formulas:
     def __init__(self) -> None:
         self._compiled: dict[Basic, tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]] = {}
         self._known: dict[tuple[Node, str], Any] = {}
+        self._tables: dict[Basic, tuple[str, ...]] = {}
+
+    def tables(self, expr: Basic) -> tuple[str, ...]:
+        """The names of the tables that an expression reads."""
+        if expr not in self._tables:
+            self._tables[expr] = tuple(sorted(symbol.name for symbol in tables_in(expr)))
+        return self._tables[expr]
 
     def known(self, node: Node, name: str, make: Callable[[], Any]) -> Any:
         """What `make` returns, computed once for a node and a name."""
@@ -160,6 +177,8 @@ class Walk:
         self._roles: list[str] = [""]
         self._loops: list[tuple[str, Symbol]] = []
         self._counting: dict[Symbol, Array] = {}
+        self._have_read: dict[str, Array] = {}
+        self._here: Operation = graph.control.root
 
     def run(self, nodes: tuple[Node, ...], mask: Array) -> None:
         """Execute operations in order, by the threads of a mask."""
@@ -168,13 +187,16 @@ class Walk:
 
     def value(self, expr: Any, mask: Array) -> Value:
         """The value of an expression: an integer if all threads of the mask share it."""
-        found = self.formulas.value(sympify(expr), self.env)
+        expr = sympify(expr)
+        for table in self.formulas.tables(expr):
+            self._read(table, threads_of(mask))
+        found = self.formulas.value(expr, self.env)
         if isinstance(found, np.ndarray):
-            return _uniform(found, mask)
+            return uniform(found, mask)
         return int(found) if not isinstance(found, bool | np.bool_) else bool(found)
 
     def _execute(self, node: Node, mask: Array) -> None:
-        symbol = self.graph.coordinates.symbol
+        symbol, self._here = self.graph.coordinates.symbol, node.op
         match node.op:
             case For() as op:
                 self._loop(node, op, mask)
@@ -207,9 +229,37 @@ class Walk:
                 self.run(node.body, mask)
                 self._roles.pop()
             case op:
+                self._read_for(op, mask)
                 if found := self.formulas.known(node, "effects", partial(effects, op)):
                     self._record(node, found, mask)
                 self.run(node.body, mask)
+
+    def _read_for(self, op: Operation, mask: Array) -> None:
+        """Record the tables that an operation on tables and parameters reads."""
+        parameters = self.graph.parameters
+        every = {table.name: table for table in parameters.tables}
+        if isinstance(op, Tabulate) and (step := every[op.table].step) is not None:
+            for table in self.formulas.tables(step):
+                self._read(table, threads_of(mask) & _warp(op.first, self.threads))
+        if isinstance(op, DeriveParameters):
+            for p in parameters.items:
+                if p.name in parameters.deferred and p.value is not None:
+                    for table in self.formulas.tables(p.value):
+                        self._read(table, threads_of(mask))
+
+    def _read(self, table: str, mask: Array) -> None:
+        """Record the first read of a table by the threads of a mask; nothing writes it later."""
+        before = self._have_read.get(table, np.zeros(self.threads, np.bool_))
+        new = mask & ~before
+        if not new.any():
+            return
+        self._have_read[table] = before | new
+        shared = f"{table}.shared"
+        access = Access(Kind.READ, shared if shared in self.tracked else table, WHOLE)
+        step = Step(self._here, (access,), new, new, role=self._roles[-1])
+        if access.dim in self.tracked:
+            step.places.append(Place(access, np.zeros((1, self.threads), np.int64), new[None]))
+        self.steps.append(step)
 
     def _advance(self, counter: Symbol, by: Value, mask: Array) -> None:
         before = self.env[counter]
@@ -235,7 +285,7 @@ class Walk:
         if op.unroll and isinstance(index, int) and isinstance(stop, int) and self._at_once(node):
             step = self.value(loop.step, mask)
             every = np.arange(index, stop, step)
-            axes = max([mask.ndim, *(np.ndim(v) for v in self.env.values() if _is_grid(v))])
+            axes = max([mask.ndim, *(np.ndim(v) for v in self.env.values() if is_grid(v))])
             if every.size == 1:
                 with self._bound(loop.symbol, int(every[0])):
                     self.run(node.body, mask)
@@ -255,11 +305,11 @@ class Walk:
                 self.run(node.body, inside)
                 index = index + self.value(loop.step, inside)
                 if isinstance(index, np.ndarray):
-                    index = _uniform(index, inside)
+                    index = uniform(index, inside)
         self._loops.pop()
 
     def _at_once(self, node: Node) -> bool:
-        return bool(self.formulas.known(node, "at once", partial(_accesses_only, node)))
+        return bool(self.formulas.known(node, "at once", partial(accesses_only, node)))
 
     def _branch(self, node: Node, mask: Array) -> None:
         assert node.condition is not None
@@ -274,21 +324,25 @@ class Walk:
     def _record(self, node: Node, found: tuple[Effect, ...], mask: Array) -> None:
         if len(self.steps) >= MOST_STEPS:
             raise VerifyError(f"a workgroup executes more than {MOST_STEPS} operations")
-        threads = _threads(mask)
+        threads = threads_of(mask)
         indices = {dim: self.env[symbol] for dim, symbol in self._loops}
-        elected = _elected(threads) if isinstance(found[0], Converge) else threads
+        elected = threads
+        if isinstance(found[0], Converge):
+            if found[0].first is not None:
+                threads = threads & _warp(found[0].first, self.threads)
+            elected = elected_of(threads)
         mask = np.asarray(mask & elected)
         step = Step(node.op, found, threads, elected, role=self._roles[-1], indices=indices)
         for number, effect in enumerate(found):
             of_effect = partial(lambda n, e: [*self._numbers(n, e)], node, effect)
             for name, expr in self.formulas.known(node, f"numbers {number}", of_effect):
                 step.values[number, name] = self.value(expr, mask)
-            for access in _accesses(effect):
+            for access in accesses_of(effect):
                 if access.count and access.dim in self.tracked:
                     step.places.append(self._place(node, access, mask))
             if isinstance(effect, Asynchronous) and effect.barrier:
-                count = np.broadcast_to(mask, _shape(self.env, mask)).reshape(-1, self.threads)
-                step.values[number, "times"] = _uniform(count.sum(axis=0), elected)
+                count = np.broadcast_to(mask, shape_of(self.env, mask)).reshape(-1, self.threads)
+                step.values[number, "times"] = uniform(count.sum(axis=0), elected)
         self.steps.append(step)
 
     def _numbers(self, node: Node, effect: Effect) -> Iterator[tuple[str, Any]]:
@@ -312,16 +366,18 @@ class Walk:
             case ChangeFlag(flag=flag, turn=turn, value=value):
                 yield "place", node.place(flag).values[0]
                 if value is not None:
-                    yield "value", node.place(turn).values[0] + 1 if turn else _put(node, value)
+                    yield "value", node.place(turn).values[0] + 1 if turn else resolved(node, value)
             case AwaitFlag(flag=flag, turn=turn, value=value):
                 yield "place", node.place(flag).values[0]
-                yield "value", node.place(turn).values[0] + 1 if turn else _put(node, value)
+                yield "value", node.place(turn).values[0] + 1 if turn else resolved(node, value)
             case TakeFlag(flag=flag):
                 yield "place", node.place(flag).values[0]
             case _:
                 return
 
     def _place(self, node: Node, access: Access, mask: Array) -> Place:
+        if access.count == WHOLE:
+            return Place(access, np.zeros((1, self.threads), np.int64), threads_of(mask)[None])
         found = node.place(access.dim)
         first = self.formulas.value(found.values[0], self.env)
         inside = self.formulas.value(found.guard, self.env)
@@ -335,70 +391,6 @@ class Walk:
         return Place(access, first, inside, rank)
 
 
-def _accesses(effect: Effect) -> tuple[Access, ...]:
-    if isinstance(effect, Access):
-        return (effect,)
-    if isinstance(effect, Asynchronous):
-        return tuple(x for x in effect.accesses if isinstance(x, Access))
-    return ()
-
-
-def _accesses_only(node: Node) -> bool:
-    """Whether the operations in a loop only access memory, so that all iterations are one step."""
-    for inner in node.walk():
-        op = inner.op
-        if isinstance(op, Advance | Counter | Assign):
-            return False
-        if isinstance(op, For) and not op.unroll:
-            return False
-        if not op.BODIES and any(
-            not isinstance(x, Access | Registers | Asynchronous | Converge) for x in effects(op)
-        ):
-            return False
-    return True
-
-
-def _is_grid(value: Value) -> bool:
-    return isinstance(value, np.ndarray) and value.ndim > 1
-
-
-def _shape(env: Mapping[Symbol, Value], mask: Array) -> tuple[int, ...]:
-    """The axes of the unrolled loops around an operation, and that of the threads."""
-    grids = [np.shape(value) for value in env.values() if _is_grid(value)]
-    return np.broadcast_shapes(mask.shape, *grids)
-
-
-def _put(node: Node, value: Any) -> Any:
-    return node.scope.resolve(sympify(value))
-
-
-def _uniform(values: Array, mask: Array) -> Value:
-    """An array as one number, if all its elements under the mask are equal."""
-    if values.ndim > 1:
-        return values
-    chosen = values[_threads(mask)]
-    if not chosen.size:
-        return values
-    first = chosen[0]
-    if (chosen == first).all():
-        return bool(first) if values.dtype == np.bool_ else int(first)
-    return values
-
-
-def _threads(mask: Array) -> Array:
-    """The threads of a mask whose first axes are those of unrolled loops."""
-    return np.asarray(mask.reshape(-1, mask.shape[-1]).any(axis=0))
-
-
-def _elected(mask: Array) -> Array:
-    """The first thread of a mask in every warp."""
-    warps = mask.reshape(-1, WARP)
-    first = np.zeros_like(warps)
-    first[np.arange(len(warps)), warps.argmax(axis=1)] = True
-    return (first & warps).reshape(-1)
-
-
-def thread_symbols(workitem: str, warp: str, threads: int) -> dict[Symbol, Array]:
-    """The numbers of threads, and of their warps."""
-    every = np.arange(threads)
-    return {index_symbol(workitem): every, index_symbol(warp): every // WARP}
+def _warp(first: int, threads: int) -> Array:
+    """The threads of the warp whose first thread has the number `first`."""
+    return np.arange(threads) // WARP == first // WARP
