@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow faults fuzz lint format bench docs clean
+.PHONY: help demo test slow faults fuzz browser lint format bench docs clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -43,6 +43,9 @@ fuzz: $(VENV)/.test  ## Try mutants of graphs (SECONDS=60; SEED=... repeats them
 faults: $(VENV)/.test  ## Put every fault of the catalogue into a correct graph, and list the checks that refute it
 	@$(BIN)/python -m tests.faults
 
+browser: $(VENV)/.browser  ## Run the tests of HTML pages in Chromium, which must be installed
+	@COORDGRAPH_REQUIRE_BROWSER=1 $(PYTEST) -m browser $(PYTEST_ARGS)
+
 lint: $(VENV)/.dev  ## Check style (ruff) and types (pyright)
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
@@ -75,7 +78,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@$(INSTALL) -e .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.test $(VENV)/.browser $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	@echo "installing coordgraph with what '$*' needs"
 	@$(INSTALL) -e '.[$*]'
 	@touch $@ $(VENV)/.run

@@ -24,11 +24,11 @@ from codegen.cli.options import (
     Import,
     Instructions,
     Json,
+    Output,
     Problem,
     Scheduling,
     Seed,
     Threads,
-    output_option,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
@@ -57,10 +57,7 @@ def trace_command(
     scheduling: Scheduling,
     threads: Threads = None,
     check: Checked = False,
-    output: Annotated[
-        Path,
-        output_option("The file for the timeline in Chrome's trace format, for ui.perfetto.dev."),
-    ] = DEFAULT_FILE,
+    output: Output = None,
     events: Events = None,
     instructions: Instructions = None,
     modules: Import = None,

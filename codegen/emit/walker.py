@@ -7,7 +7,7 @@ The walker is independent of schedule and target. A target subclasses `Walker` a
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from llvmlite import ir
@@ -16,6 +16,7 @@ from sympy.logic.boolalg import Boolean
 
 from codegen.emit.arguments import Arguments
 from codegen.emit.expressions import Bounds, Expressions, Number
+from codegen.emit.operation_lines import OperationLines
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, SetCoordinate
@@ -68,6 +69,7 @@ class Walker:
         self.values: dict[Symbol, Number] = {}
         self.bounds = Bounds()
         self.unrolling = 0
+        self.lines: OperationLines | None = None
         self.builder: ir.IRBuilder
         self.expressions: Expressions
         self.fragments: Fragments
@@ -79,6 +81,10 @@ class Walker:
 
     def emit(self, node: Node) -> None:
         """Emit one operation and the operations in its bodies."""
+        with nullcontext() if self.lines is None else self.lines.at(self.builder, node):
+            self._emit(node)
+
+    def _emit(self, node: Node) -> None:
         match node.op:
             case For():
                 self._for(node, node.op)

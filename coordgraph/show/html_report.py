@@ -9,12 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from coordgraph.show.report_pictures import pictures
+
 __all__ = ["HtmlReport"]
 
 PAGE = Path(__file__).with_name("page")
 """Folder with the parts of the page: a skeleton, style sheets and scripts."""
-STYLES = ("page.css",)
-SCRIPTS = ("page.js", "pictures.js", "linked.js", "sections.js")
+STYLES = ("page.css", "details.css")
+SCRIPTS = ("page.js", "pictures.js", "linked.js", "sections.js", "details.js")
 """Scripts in the order in which they run."""
 NOTEBOOK_HEIGHT = 900
 """Height of the page in a notebook, in pixels."""
@@ -48,11 +50,41 @@ class HtmlReport:
         path.write_text(self.html(), encoding="utf-8")
         return path
 
+    def pictures(self) -> dict[str, str]:
+        """The pictures as SVG documents by name, such as `tiles` and `timeline-simulated`."""
+        return pictures(self.data)
+
+    def save_pictures(self, folder: str | Path) -> list[Path]:
+        """Write every picture as SVG, and as PNG if mermaidx is installed, without a browser.
+
+        Returns:
+            The paths of the files.
+        """
+        folder, found = Path(folder), list[Path]()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, svg in self.pictures().items():
+            path = folder / f"{name}.svg"
+            path.write_text(svg, encoding="utf-8")
+            found.append(path)
+            if (png := _png(svg)) is not None:
+                found.append(path.with_suffix(".png"))
+                found[-1].write_bytes(png)
+        return found
+
     def _repr_html_(self) -> str:
         return (
             f'<iframe srcdoc="{html.escape(self.html())}" style="width:100%;border:0" '
             f'height="{NOTEBOOK_HEIGHT}" title="{html.escape(self.data["title"])}"></iframe>'
         )
+
+
+def _png(svg: str) -> bytes | None:
+    """The picture as PNG; None if the extra `coordgraph[draw]` is not installed."""
+    try:
+        from mermaidx import svg_to_png
+    except ImportError:
+        return None
+    return svg_to_png(svg, background="#ffffff")
 
 
 @cache

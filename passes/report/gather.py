@@ -6,12 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coordgraph import KernelGraph, LaunchError, __version__
+from coordgraph.difference.alignment import Tree
 from coordgraph.kernel import REPORT
 from coordgraph.show.html_report import HtmlReport
+from coordgraph.text.printer import RecordPrinter
+from passes.report.addresses import addresses
 from passes.report.causes import alternatives, headline, peak_flops
+from passes.report.rewrites import rewrites
+from passes.report.terms import terms
 from passes.report.timelines import (
     ACTIVITIES,
     Measured,
@@ -39,6 +44,10 @@ class Subject:
         kernel: the cluster and the consumers with which the graph is compiled.
         title: the schedule or the plan as text; '' for the passes of the graph.
         measured: the timeline of a real launch, or None.
+        lowered: the graph lowered for a target, or None.
+        target: the target of `lowered` and `code`, such as `sm_90a`.
+        code: the lines of the compiled kernel, each with the number of its operation in `lowered`.
+        check: how thoroughly the graph is verified; None leaves out the section on proofs.
     """
 
     graph: KernelGraph
@@ -48,6 +57,10 @@ class Subject:
     kernel: Kernel = field(default_factory=Kernel)
     title: str = ""
     measured: Measured | None = None
+    lowered: KernelGraph | None = None
+    target: str = ""
+    code: Sequence[tuple[str, int]] = ()
+    check: Literal["default", "all"] | None = "default"
 
 
 def make_report(subject: Subject, path: str | Path | None = None) -> HtmlReport:
@@ -107,6 +120,8 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
     measured = None
     if subject.measured is not None:
         measured = measured_run(subject.measured, simulated)
+    runs = [simulated, *([measured] if measured else [])]
+    deepest = graph if subject.lowered is None else subject.lowered
     peak = peak_flops(machine, graph.gemm.dtype)
     others = alternatives(graph, given, run, subject.kernel, subject.tables)
     schedule = subject.title or ", ".join(graph.log)
@@ -119,8 +134,28 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
         "machine": _machine(machine, run, subject.kernel),
         "headline": headline(measured or simulated, run, tiles["count"], others, peak),
         "activities": list(ACTIVITIES),
-        "runs": [simulated, *([measured] if measured else [])],
+        "runs": runs,
         "tiles": tiles,
+        "terms": terms(graph, given, run, subject.kernel, runs),
+        "passes": rewrites(deepest),
+        "addresses": addresses(deepest, {**given, **subject.tables}),
+        "addresses_of": deepest.level,
+        "code": _code(subject),
+        "proofs": None if subject.check is None else graph.check(level=subject.check).json(),
+    }
+
+
+def _code(subject: Subject) -> dict[str, Any] | None:
+    """The compiled kernel and the operations that it comes from; None if nothing is compiled."""
+    if subject.lowered is None or not subject.code:
+        return None
+    tree, line = Tree(subject.lowered.control), RecordPrinter().operation
+    operations = zip(tree.operations, tree.depths, strict=True)
+    return {
+        "target": subject.target,
+        "operations": [{"line": line(op), "depth": depth} for op, depth in operations],
+        "lines": [text for text, _ in subject.code],
+        "of": [number for _, number in subject.code],
     }
 
 

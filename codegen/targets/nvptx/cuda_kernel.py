@@ -169,6 +169,11 @@ class CudaKernel(Kernel):
         """The PTX of the variant for well-aligned tensors."""
         return self.program().ptx
 
+    @property
+    def located_code(self) -> tuple[tuple[str, int], ...]:
+        """The lines of `ptx`, each with the number of the operation that it comes from."""
+        return self.program().located_ptx
+
     def __call__(
         self,
         a: Any,

@@ -17,7 +17,7 @@ function el(tag, attributes = {}, ...children) {
 
 const digits = (x, count = 3) => Number(x.toPrecision(count)).toLocaleString("en", { maximumFractionDigits: 6 });
 const percent = (x) => `${(100 * x).toFixed(x > 0 && x < 0.01 ? 1 : 0)} %`;
-const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(100 * x).toFixed(0)} %`;
+const signed = (x) => `${Math.abs(x) < 0.005 ? "" : x < 0 ? "−" : "+"}${Math.abs(100 * x).toFixed(0)} %`;
 const micros = (ns) => (ns >= 1e6 ? `${digits(ns / 1e6, 4)} ms` : `${digits(ns / 1e3, 4)} µs`);
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 

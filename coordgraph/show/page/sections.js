@@ -41,7 +41,17 @@ function alternativesTable(h) {
     el("div", { class: "inside scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ["option", "time", "change", "multiplying", ""].map((t, i) => el("th", { class: i > 0 && i < 4 ? "number" : "" }, t)))), el("tbody", {}, body))));
 }
 
-overview();
-linkedSection();
-document.getElementById("footer").append(`coordgraph ${DATA.version}. This file is complete: it loads nothing and sends nothing.`);
-document.documentElement.dataset.ready = "true";
+/** The model's terms beside the mean of all slots in each run. */
+function modelSection() {
+  const t = DATA.terms, number = (seconds) => (seconds === null || seconds === undefined ? "–" : digits(seconds * 1e6, 3));
+  const row = (name, what, model, runs) => el("tr", {}, el("td", {}, el("strong", {}, name), " ", el("span", { class: "soft small" }, what)), el("td", { class: "number" }, number(model)), runs.map((s) => el("td", { class: "number" }, number(s))));
+  const head = el("tr", {}, el("th", {}, "in µs"), el("th", { class: "number" }, "model"), t.runs.map((name) => el("th", { class: "number" }, name)));
+  const body = [...t.rows.map((r) => row(r.name, r.what, r.model, r.runs)), row("total", "", t.total.model, t.total.runs)];
+  const bytes = (x) => (x >= 1e9 ? `${digits(x / 1e9)} GB` : x >= 1e6 ? `${digits(x / 1e6)} MB` : `${digits(x / 1e3)} kB`);
+  const m = t.memory;
+  section("model", "Model", "Where the time goes: the cost model beside the runs",
+    el("p", { class: "soft" }, "The model's terms are those of the busiest workgroup; those of a run are the mean of all slots.", t.note ? ` ${t.note}` : ""),
+    el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body))),
+    t.limits.length ? el("div", { class: "scroll" }, el("h3", {}, "What the main loop cannot beat"), el("table", {}, el("tbody", {}, t.limits.map((r) => row(r.name, r.what, r.model, []))))) : null,
+    el("p", { class: "small soft" }, `Memory delivers ${bytes(m.read)} of A and B (${digits(m.read / m.compulsory)} times their size), the L2 cache is asked for ${bytes(m.asked)}, D has ${bytes(m.stored)}, partial sums and flags have ${bytes(m.workspace)}.`));
+}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError
-from passes import DataParallel, HeterogeneousTiles, Pass, StreamK, TwoTileStreamK
+from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError, parse
+from passes import DataParallel, HeterogeneousTiles, Pass, Pipeline, StreamK, TwoTileStreamK
 from passes.report import HtmlReport, Subject, make_report
 from passes.report.timelines import ACTIVITIES, BUCKETS, buckets_of
 from passes.simulation import Activity, simulate
@@ -151,8 +153,8 @@ def test_graph_report_writes_one_file(tmp_path: Path):
     text = path.read_text("utf-8")
     assert text == found.html()
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
-    assert "http://" not in text
-    assert "https://" not in text
+    addresses = set(re.findall(r"\w+://[^\s\"'\\<]+", text))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, which no browser loads
     assert "<b>" not in text
     embedded = text.partition('id="data">')[2].partition("</script>")[0]
     assert json.loads(embedded) == json.loads(json.dumps(found.data))
@@ -165,3 +167,78 @@ def test_a_notebook_shows_the_page_in_a_frame(data_parallel: HtmlReport):
     assert shown.startswith("<iframe srcdoc=")
     assert "&lt;!doctype html&gt;" in shown
     assert "<script" not in shown
+
+
+def test_terms_stand_beside_the_runs(data_parallel: HtmlReport):
+    found = data_parallel.data["terms"]
+    run = data_parallel.data["runs"][0]
+    assert found["note"] == ""
+    assert sum(row["runs"][0] for row in found["rows"]) == pytest.approx(run["makespan"] / 1e9)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert rows["fixup"]["model"] == 0
+    assert rows["loop"]["model"] == pytest.approx(rows["loop"]["runs"][0], rel=0.5)
+    assert {row["name"] for row in found["limits"]} == {"dram", "l2", "power"}
+
+
+def test_machines_without_a_model_say_so():
+    found = scheduled(DataParallel()).report(m=512, n=512, k=256, machine="NVIDIA A100-SXM4-80GB")
+    assert "The cost model covers wgmma" in found.data["terms"]["note"]
+    assert found.data["terms"]["total"]["model"] is None
+
+
+def test_addresses_have_an_example(data_parallel: HtmlReport):
+    found = {entry["name"]: entry["derivation"] for entry in data_parallel.data["addresses"]}
+    assert {"A", "B", "C", "D"} <= set(found)
+    for derivation in found.values():
+        assert derivation["value"] is not None
+        assert derivation["steps"]
+        assert derivation["padding"] is False
+    d, tile = found["D"], {name: int(value) for name, value in found["D"]["given"].items()}
+    workgroup = tile["workgroup"]
+    row = 128 * (workgroup // 18) + tile["D.index.0"]
+    column = 128 * (workgroup % 18) + tile["D.index.1"]
+    assert d["value"] == row * 2304 + column
+
+
+def test_rewrites_have_a_tree_and_a_picture():
+    found = scheduled(TwoTileStreamK()).report(m=512, n=512, k=256).data["passes"]
+    assert [rewrite["pass"] for rewrite in found] == ["two-tile-stream-k"]
+    (rewrite,) = found
+    assert rewrite["counts"]["dimension"] == {"added": 15}
+    assert rewrite["coordinates"]["svg"].startswith("<svg")
+    lines = {(row["line"], row.get("change")) for row in rewrite["control"]}
+    assert ("SendPartial slot=partial.slot", "added") in lines
+    assert {("InitAccumulator", "moved"), ("InitAccumulator", "added")} <= lines
+    assert ("MultiplyAccumulate", None) in lines
+
+
+def test_a_pass_that_changes_only_coordinates_shows_the_control_graph():
+    graph = Pipeline.parse("reorder{swap=true},data-parallel")(Gemm("bf16").graph())
+    first, second = graph.report(m=512, n=512, k=256).data["passes"]
+    assert first["pass"].startswith("reorder")
+    assert not any("change" in row for row in first["control"])
+    assert len(first["control"]) > 3
+    assert any("change" in row for row in second["control"])
+
+
+def test_a_refuted_check_is_shown_with_its_counterexample():
+    """A tile that nobody stores: the store is taken out of the scheduled graph."""
+    graph = scheduled(DataParallel())
+    text = "\n".join(line for line in graph.text().splitlines() if "StoreTile" not in line)
+    found = parse(text).report(m=512, n=512, k=256).data["proofs"]
+    assert found["refuted"]
+    wrong = [v for v in found["verdicts"] if v["verdict"] == "refuted"]
+    assert wrong[0]["counterexamples"][0]["problem"]
+
+
+def test_pictures_are_svg_documents(data_parallel: HtmlReport, tmp_path: Path):
+    found = data_parallel.pictures()
+    assert {"time", "tiles", "timeline-simulated", "pass-1-coordinates"} == set(found)
+    for svg in found.values():
+        ElementTree.fromstring(svg)
+    tiles = ElementTree.fromstring(found["tiles"])
+    rectangles = [e for e in tiles if e.tag.endswith("rect")]
+    assert len(rectangles) == 324
+    files = data_parallel.save_pictures(tmp_path / "pictures")
+    assert sorted(files) == sorted((tmp_path / "pictures").iterdir())
+    assert {path.suffix for path in files} == {".svg", ".png"}
