@@ -121,6 +121,13 @@ def test_plain_data_of_any_kind_is_named(value: object):
             from_json({**GRAPH.json(), "dimensions": [wrong]})
 
 
+def test_plain_data_has_no_integer_that_the_text_form_refuses():
+    data = GRAPH.json()
+    data["parameters"][0]["maximum"] = 10**100
+    with pytest.raises(VerifyError, match=r"parameters\[0\].maximum: the number has more than 100"):
+        from_json(data)
+
+
 def test_a_division_by_zero_is_an_error_of_the_library():
     a, b = index_symbol("a"), index_symbol("b")
     with pytest.raises(DivisionByZero, match="divides by 0: 7 // 0"):
