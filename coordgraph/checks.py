@@ -18,10 +18,12 @@ from coordgraph.control.operations import (
     Epilogue,
     For,
     Kernel,
+    LoadTile,
     Locate,
     MultiplyAccumulate,
     Operation,
     SetCoordinate,
+    StoreTile,
     accumulates,
 )
 from coordgraph.coordinates.dimensions import MacroTileNumber
@@ -233,6 +235,11 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
         for tensor in named:
             if all(t.name != tensor for t in graph.tensors):
                 yield f"{op.kind} (operation {position}): there is no tensor '{tensor}'"
+        if isinstance(op, LoadTile | Epilogue | StoreTile) and len(op.tile) < 2:
+            yield (
+                f"{op.kind} (operation {position}): its tile has {len(op.tile)} numbers; name one "
+                "for each axis of the matrix"
+            )
         if isinstance(op, Assign) and op.name in graph.coordinates:
             yield (
                 f"{op.kind} (operation {position}): '{op.name}' is a dimension; choose another name"

@@ -65,8 +65,17 @@ class Bounds:
 class Hazards:
     """Hooks for operands that a wrong graph may put outside their range; these emit nothing."""
 
-    wraps = False
-    """Whether sums and products may overflow, although the proved ranges exclude it."""
+    unproved = False
+    """Whether proofs about ranges may be wrong, because a wrong graph states wrong sizes."""
+
+    def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
+        """A value that is proved to be at least 0, and is about to be divided.
+
+        Args:
+            value: the value.
+            chosen: as for `divisor`.
+        """
+        return value
 
     def divisor(self, value: ir.Value, *, chosen: bool) -> ir.Value:
         """The divisor to divide by, in place of one that is not proved to be positive.
@@ -255,7 +264,7 @@ class Expressions:
         is_sum = isinstance(expr, Add)
         # With non-negative operands no intermediate result overflows, so the flags nuw and nsw are
         # valid. The flags let LLVM widen loop indices.
-        safe = not self.hazards.wraps and all(self.bounds.natural(a, ranges) for a in parts)
+        safe = not self.hazards.unproved and all(self.bounds.natural(a, ranges) for a in parts)
         # A sum of non-negative operands is at least as wide as its widest operand.
         wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in parts)
         bits = 64 if wide else self._width(expr, ranges)
@@ -295,6 +304,9 @@ class Expressions:
         if narrow and divisor is None and (magic := self.magic(d)) is not None:
             return self._divide_magic(a, d, magic, modulo, ranges)
         (x, y), _ = self._exact((a, d), ranges)
+        x = self.hazards.natural(x, chosen=not self.branches)
+        if self.hazards.unproved:
+            y = self.hazards.divisor(y, chosen=not self.branches)
         return self.builder.urem(x, y) if modulo else self.builder.udiv(x, y)
 
     def _divide_power(
@@ -305,6 +317,8 @@ class Expressions:
         kind = ir.IntType(bits)
         if modulo:
             return self.builder.and_(x, ir.Constant(kind, divisor - 1))
+        if natural:
+            x = self.hazards.natural(x, chosen=not self.branches)
         shift = self.builder.lshr if natural else self.builder.ashr
         return shift(x, ir.Constant(kind, divisor.bit_length() - 1))
 

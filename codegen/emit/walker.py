@@ -217,7 +217,7 @@ class Walker:
             self.enter_iteration(node)
             self.run(node.body)
             advance = self.expressions.number(step, inside)
-        flags = () if self.expressions.hazards.wraps else ("nsw",)
+        flags = () if self.expressions.hazards.unproved else ("nsw",)
         following = b.add(index, self.expressions.widen(advance, bits, step, inside), flags=flags)
         self.check_advance(node, index, following)
         index.add_incoming(following, b.block)

@@ -17,6 +17,7 @@ from coordgraph.epilogue import function_text
 from coordgraph.errors import VerifyError
 from coordgraph.foreign_graphs import faults_named
 from coordgraph.frontend import Gemm
+from coordgraph.integers.text import MAX_DIGITS
 from coordgraph.kernel import JSON, KernelGraph
 from coordgraph.provenance.record import Origin, Part
 from coordgraph.tables import SUMS
@@ -384,4 +385,6 @@ def _number(value: Any, at: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         missing = "the value is missing"
         raise at.error(missing if value is None else f"needs a whole number, not {shown(value)}")
+    if abs(value) >= 10**MAX_DIGITS:
+        raise at.error(f"the number has more than {MAX_DIGITS} digits, which texts do not allow")
     return value

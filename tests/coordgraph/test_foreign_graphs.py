@@ -72,6 +72,16 @@ def test_a_parameter_has_a_name():
         e.graph.verify()
 
 
+def test_a_tile_has_a_number_for_each_axis():
+    wrong = parse(
+        TEXT.replace(
+            "LoadTile tensor=A tile=(A.tile.0, A.tile.1)", "LoadTile tensor=A tile=(A.tile.0)"
+        )
+    )
+    with pytest.raises(VerifyError, match=r"LoadTile .* its tile has 1 numbers; name one for each"):
+        wrong.verify()
+
+
 def test_only_foreign_graphs_have_unnamed_faults(monkeypatch: pytest.MonkeyPatch):
     def broken(graph: KernelGraph) -> list[str]:
         raise KeyError("flags")
@@ -109,6 +119,13 @@ def test_plain_data_of_any_kind_is_named(value: object):
             from_json({**GRAPH.json(), "level": wrong})
         with pytest.raises(VerifyError):
             from_json({**GRAPH.json(), "dimensions": [wrong]})
+
+
+def test_plain_data_has_no_integer_that_the_text_form_refuses():
+    data = GRAPH.json()
+    data["parameters"][0]["maximum"] = 10**100
+    with pytest.raises(VerifyError, match=r"parameters\[0\].maximum: the number has more than 100"):
+        from_json(data)
 
 
 def test_a_division_by_zero_is_an_error_of_the_library():

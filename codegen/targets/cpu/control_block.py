@@ -82,6 +82,8 @@ class Fault(IntEnum):
     """A divisor is not positive."""
     TABLE = 5
     """An index is outside a table of integers."""
+    NEGATIVE = 6
+    """A number is negative that the sizes of the graph prove to be at least 0."""
 
 
 class ControlBlock:

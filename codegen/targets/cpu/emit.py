@@ -50,15 +50,19 @@ class HostWalker(GuardedWalker):
         triple: LLVM's target triple of the CPU, such as `x86_64-unknown-linux-gnu`.
         guarded: whether the code stops the launch with an error if an index is outside its tensor
             or buffer.
+        foreign: whether proofs from the sizes of the graph may be wrong. Two builds of a foreign
+            graph, one of them guarded, compute the same numbers.
     """
 
     widest = True
     derives = False
 
-    def __init__(self, graph: KernelGraph, triple: str = "", *, guarded: bool = False) -> None:
+    def __init__(
+        self, graph: KernelGraph, triple: str = "", *, guarded: bool = False, foreign: bool = False
+    ) -> None:
         if graph.coordinates.of_kind(Workitem):
             raise CodegenError("the graph was lowered for a GPU; lower it with LowerToHost instead")
-        super().__init__(graph, guarded=guarded)
+        super().__init__(graph, guarded=guarded, foreign=foreign)
         self.triple = triple
         self.accumulator = dtype(graph.gemm.accumulator)
         self.buffer_bytes = 0

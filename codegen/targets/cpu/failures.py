@@ -44,6 +44,10 @@ def failure_text(
     where = f"workgroup {workgroup}, {kind}"
     if control.fault is Fault.DIVISION:
         return f"{where}: a division by {index}; divisors must be positive"
+    if control.fault is Fault.NEGATIVE:
+        return (
+            f"{where}: {index} is divided, which the graph's sizes exclude; check() compares them"
+        )
     if control.fault is Fault.LOOP:
         return f"{where}: the step of the loop over '{dim}' is not positive at index {index}"
     if tensor >= 0:

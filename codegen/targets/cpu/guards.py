@@ -30,11 +30,12 @@ class GuardedWalker(Walker):
     Args:
         graph: a graph that is lowered for the CPU.
         guarded: whether the code checks every index, divisor and step of a loop.
+        foreign: whether the graph may be wrong, so that proofs from its sizes may be.
     """
 
-    def __init__(self, graph: KernelGraph, *, guarded: bool) -> None:
+    def __init__(self, graph: KernelGraph, *, guarded: bool, foreign: bool = False) -> None:
         super().__init__(graph)
-        self.guarded = guarded
+        self.guarded, self.foreign = guarded, foreign
         self.operations: list[tuple[str, str]] = []
         """(kind, dimension) of every operation that can stop a launch, by the operation's index."""
         self.buffers: dict[str, int] = {}
@@ -192,7 +193,15 @@ class HostHazards(Hazards):
 
     def __init__(self, walker: GuardedWalker) -> None:
         self.walker = walker
-        self.wraps = walker.guarded
+        self.unproved = walker.guarded or walker.foreign
+
+    def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
+        """The value; a guarded launch stops if it is negative."""
+        walker = self.walker
+        if walker.guarded and chosen:
+            positive = walker.builder.icmp_signed(">=", value, ir.Constant(value.type, 0))
+            walker.require(positive, Fault.NEGATIVE, walker.node, "", value)
+        return value
 
     def divisor(self, value: ir.Value, *, chosen: bool) -> ir.Value:
         """The divisor, or 1 if it is not positive."""

@@ -35,9 +35,15 @@ class Build:
     parameters: list[str]
 
     @classmethod
-    def of(cls, lowered: KernelGraph, *, guarded: bool) -> Build:
-        """Compile a lowered graph; `guarded` code checks every index."""
-        walker = HostWalker(lowered, host().triple, guarded=guarded)
+    def of(cls, lowered: KernelGraph, *, guarded: bool, foreign: bool) -> Build:
+        """Compile a lowered graph.
+
+        Args:
+            lowered: the graph.
+            guarded: whether the code checks every index.
+            foreign: whether the graph may be wrong, see `HostWalker`.
+        """
+        walker = HostWalker(lowered, host().triple, guarded=guarded, foreign=foreign)
         code = host_code(str(walker.build()), quick=guarded)
         run = _prototype(walker)(code.address(RUN_NAME))
         operations = tuple(walker.operations)

@@ -99,12 +99,12 @@ class HostKernel(Kernel):
     @cached_property
     def _plain(self) -> Build:
         """The machine code without checks."""
-        return Build.of(self._lowered, guarded=False)
+        return Build.of(self._lowered, guarded=False, foreign=self._watched)
 
     @cached_property
     def _guarded(self) -> Build:
         """The machine code that checks every index."""
-        return Build.of(self._lowered, guarded=True)
+        return Build.of(self._lowered, guarded=True, foreign=self._watched)
 
     @property
     def _code(self) -> HostCode:

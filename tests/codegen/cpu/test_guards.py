@@ -173,6 +173,7 @@ def test_nothing_is_written_after_an_interrupt(step: int, caught: int):
             "k_first value=(share*workgroup + for_tile) % (tiles_k - 13)",
             "a division by 0; divisors must be positive",
         ),
+        ("dim D.0: SubDimension size=m", "dim D.0: SubDimension size=n", r"-\d+ is divided"),
         ("start=0 stop=k_count", "start=-9223372036854775807 stop=-9223372036854775800", "outside"),
     ],
 )
@@ -180,7 +181,7 @@ def test_divisions_by_zero_and_indices_that_wrap_end_a_guarded_launch(old: str, 
     assert old in TEXT
     kernel = codegen.compile(parse(TEXT.replace(old, new)), "cpu", debug=True, verify=False)
     with pytest.raises(LaunchError, match=why):
-        kernel(A, B)
+        kernel(np.ones((32, 100), np.float32), B)
 
 
 def test_a_division_by_zero_without_guards_does_not_end_the_process():
@@ -237,6 +238,13 @@ def test_a_graph_from_text_is_guarded_until_a_launch_with_its_sizes_was_good():
     assert used == ["_guarded", "_plain"]
     assert (kernel(A[:8], B, threads=1) == 100).all()
     assert used[2:] == ["_guarded"], "other sizes have other addresses"
+
+
+def test_code_for_foreign_graphs_has_no_undefined_overflow():
+    """LLVM may assume anything of an overflow of `add nuw`, so checked numbers could change."""
+    for watched, some in ((False, True), (True, False)):
+        kernel = HostKernel(parse(TEXT), watched=watched)
+        assert (" nuw " in kernel.llvm_ir) is some
 
 
 def test_a_launch_that_failed_stays_guarded():
