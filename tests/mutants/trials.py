@@ -82,6 +82,8 @@ class Workplace:
             for some in (first, [test for test in tests if test not in first]):
                 code, by = self._pytest(some, limit) if some else (0, "")
                 if code:
+                    path.write_bytes(source)
+                    self._demand(some if not by or by.startswith("exit") else [by], limit)
                     by = by or f"no end after {limit:.0f} s"
                     return Trial(mutation, "quick", by, len(tests))
             if slow_seconds and tests:
@@ -92,6 +94,12 @@ class Workplace:
             return Trial(mutation, "survived", "", len(tests))
         finally:
             path.write_bytes(source)
+
+    def _demand(self, tests: Sequence[str], limit: float) -> None:
+        """Check that tests which killed a mutant pass without it."""
+        code, by = self._pytest(tests, limit)
+        if code:
+            raise RuntimeError(f"without a mutation there fails too: {by or 'time is over'}")
 
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
         """The exit status, and the first test or file that failed.
