@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from resource import RLIMIT_CPU, setrlimit
+from signal import SIGKILL, SIGXCPU
 from tempfile import mkdtemp
 
 from tests.mutants.blocks import Record, block_at
@@ -65,7 +67,7 @@ class Workplace:
             mutation: the mutation.
             record: what quick tests execute.
             seconds: time of the quick tests, as recorded; of more tests, the nearest are run.
-            slow_seconds: wall time for a sample of the slow tests; 0 runs none.
+            slow_seconds: CPU time for a sample of the slow tests; 0 runs none.
             seed: the seed of this sample.
         """
         path = self.folder / mutation.path
@@ -73,13 +75,15 @@ class Workplace:
         tests = covering_tests(mutation, source, record, seconds)
         path.write_bytes(mutation.apply(source))
         try:
-            # A mutant may loop for ever: one that takes far longer than recorded is killed.
+            # A mutant may loop for ever: one that takes far longer than recorded counts as killed.
             limit = 60 + 6 * seconds
             files = [*dict.fromkeys(test.partition("::")[0] for test in tests)][:NEAR_FILES]
             first = [test for test in tests if test.partition("::")[0] in files]
             for some in (first, [test for test in tests if test not in first]):
                 code, by = self._pytest(some, limit) if some else (0, "")
                 if code:
+                    path.write_bytes(source)
+                    self._demand(some if not by or by.startswith("exit") else [by], limit)
                     by = by or f"no end after {limit:.0f} s"
                     return Trial(mutation, "quick", by, len(tests))
             if slow_seconds and tests:
@@ -91,8 +95,18 @@ class Workplace:
         finally:
             path.write_bytes(source)
 
+    def _demand(self, tests: Sequence[str], limit: float) -> None:
+        """Check that tests which killed a mutant pass without it."""
+        code, by = self._pytest(tests, limit)
+        if code:
+            raise RuntimeError(f"without a mutation there fails too: {by or 'time is over'}")
+
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
-        """The exit status, and the first test or file that failed. Time over is status -1."""
+        """The exit status, and the first test or file that failed.
+
+        The limit is CPU time, since other processes may slow down this one; the wall time is
+        limited to 20 times as much. A run that reaches a limit has a negative status and no test.
+        """
         listing = self.folder / "arguments.txt"
         listing.write_text("\n".join(arguments))
         environment = {
@@ -107,14 +121,19 @@ class Workplace:
         try:
             done = subprocess.run(
                 [*command, f"@{listing}"], cwd=self.folder, env=environment,
-                capture_output=True, text=True, timeout=seconds,
+                capture_output=True, text=True, timeout=20 * seconds,
+                preexec_fn=lambda: setrlimit(RLIMIT_CPU, (int(seconds), int(seconds) + 9)),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return -1, ""
         failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
         if done.returncode in (0, 5):  # 5: no test was selected
             return 0, ""
-        return done.returncode, failed[1] if failed else "collection"
+        if done.returncode in (-SIGXCPU, -SIGKILL):
+            return -1, ""
+        if done.returncode == 4:
+            raise RuntimeError(f"pytest does not find the tests; record again\n{done.stderr}")
+        return done.returncode, failed[1] if failed else f"exit status {done.returncode}"
 
 
 def covering_tests(mutation: Mutation, source: bytes, record: Record, seconds: float) -> list[str]:

@@ -12,7 +12,8 @@ from coordgraph.epilogue import epilogue, relu
 from coordgraph.kernel import KernelGraph
 from coordgraph.verification import CHECKS, Outcome
 from coordgraph.verification.launches import ranked_launches
-from passes import Pipeline
+from coordgraph.verification.reference import make_operands
+from passes import DataParallel, Pipeline
 from tests.passes.schedules import ORDERED, ORDERS, SCHEDULES, STREAMS, TILE, symbolic
 from tests.support.sampling import chosen
 
@@ -70,6 +71,15 @@ def test_operands_of_an_epilogue_are_compared():
     assert not graph.check().refuted
     wrong = parse(graph.text().replace("residual.1 strides=(n, 1)", "residual.1 strides=(1, m)"))
     assert [verdict.name for verdict in wrong.check().refuted] == ["cover"]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+def test_operands_are_positive_zero_and_negative(dtype: str):
+    """Operands without negative numbers would hide a wrong sign, those without zeros an offset."""
+    graph = DataParallel()(Gemm(dtype).graph(TILE))
+    (launch, *_) = ranked_launches(graph, 1, 600)
+    arrays = make_operands(graph, launch).arrays.values()
+    assert {x for array in arrays for x in array.ravel().tolist()} == {-1, 0, 1}
 
 
 def test_a_report_is_a_table_and_plain_data():
