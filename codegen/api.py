@@ -10,6 +10,7 @@ from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.integers import to_text
+from coordgraph.validation import a_type
 from passes import Pass
 from passes.lowering.architectures import names
 
@@ -122,8 +123,8 @@ def _check_arguments(graph: KernelGraph, target: str) -> None:
     """
     if not isinstance(graph, KernelGraph):
         raise CodegenError(
-            f"graph = {graph!r} is no KernelGraph; pass a graph to which a schedule was applied, "
-            "such as StreamK()(Gemm('bf16').graph())"
+            f"graph is {a_type(graph)}, not a KernelGraph; pass a graph to which a schedule was "
+            "applied, such as StreamK()(Gemm('bf16').graph())"
         )
     if not isinstance(target, str):
         raise CodegenError(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from codegen.cli.errors import ExitCode
 from codegen.cli.option_groups import takes_groups
-from codegen.cli.options import Import, Json, Problem, Scheduling
+from codegen.cli.options import Import, Json, Problem, Scheduling, Source
 from codegen.cli.output import duration, print_block, print_json, stdout, working
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def verify(
         str | None,
         typer.Argument(
             metavar="[FILE|-]",
-            help="A scheduled graph in its text form or as JSON; - is stdin. Without it, the "
-            "options describe the product and its schedule.",
+            help="A scheduled graph in its text form or as JSON, as of --from; - is stdin. Without "
+            "it, the options describe the product and its schedule.",
             show_default=False,
         ),
     ] = None,
@@ -51,6 +51,7 @@ def verify(
         Level,
         typer.Option("--level", help="default takes a few tenths of a second, all a few seconds."),
     ] = Level.DEFAULT,
+    given: Source = None,
     scheduling: Scheduling,
     problem: Problem,
     modules: Import = None,
@@ -79,6 +80,9 @@ def verify(
     from codegen.cli.scheduled import from_graph, scheduled
     from codegen.cli.stages import read_graph
 
+    if source is not None and given is not None:
+        raise typer.BadParameter("the graph is given twice: leave out FILE or --from")
+    source = source if given is None else given
     if source is None:
         made = scheduled(problem, scheduling, fixed=True)
     else:
