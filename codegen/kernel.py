@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from codegen.timeline import Timeline
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.integers import to_text
+from coordgraph.show.html_report import HtmlReport
 
 __all__ = ["IndexExpression", "Kernel", "index_expressions"]
 
@@ -77,6 +80,8 @@ class Kernel(ABC):
     def __init__(self, graph: KernelGraph, target: str) -> None:
         self.graph = graph
         self.target = target
+        self.title = ", ".join(graph.log) or "unscheduled"
+        """The name of the kernel in timelines and profilers: its plan, or its passes."""
 
     @abstractmethod
     def __call__(
@@ -94,6 +99,21 @@ class Kernel(ABC):
         **operands: Any,
     ) -> Any:
         """Compute D and return it; the class's docstring describes the arguments."""
+
+    def timeline(self, *args: Any, **options: Any) -> Timeline:
+        """Run the kernel once, and return what every workgroup did when, and on which SM.
+
+        The arguments are those of a call; pass `out` to get D. The method waits for the end of the
+        launch. A first launch also loads code and fills caches, so call the kernel once before.
+
+        Raises:
+            CodegenError: the kernel was compiled without `timeline=True`.
+            LaunchError: arguments do not fit the kernel, or the launch fails.
+        """
+        raise CodegenError(
+            "this kernel records no timeline; compile it with codegen.compile(…, timeline=True), "
+            "for a GPU or the CPU"
+        )
 
     @property
     def lowered(self) -> KernelGraph:
@@ -142,6 +162,25 @@ class Kernel(ABC):
         raise CodegenError(
             f"the target '{self.target}' generates no PTX; compile for 'sm_80' or later"
         )
+
+    @property
+    def located_code(self) -> tuple[tuple[str, int], ...]:
+        """The lines of the kernel's code, each with the number of the operation it comes from.
+
+        The number is a position in preorder in the control graph of `lowered`, where the kernel is
+        0. Targets without such code have no lines.
+        """
+        return ()
+
+    def report(
+        self, path: str | Path | None = None, machine: Any = "NVIDIA H200", **options: Any
+    ) -> HtmlReport:
+        """Make a page about one launch of the kernel, with its lowered graph and its code.
+
+        The arguments are those of `KernelGraph.report`: `kernel.report("out.html", m=…, n=…, k=…)`.
+        """
+        compiled = {"lowered": self.lowered, "target": self.target, "code": self.located_code}
+        return self.graph.report(path, machine, **{**compiled, **options})
 
     def __repr__(self) -> str:
         gemm, how = self.graph.gemm, ", ".join(self.graph.log) or "unscheduled"

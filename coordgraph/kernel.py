@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sympy import Expr
@@ -32,6 +33,7 @@ from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tilings
 
 if TYPE_CHECKING:
+    from coordgraph.show.html_report import HtmlReport
     from coordgraph.verification.verdicts import Report
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "JSON",
     "PROVENANCE",
     "PSEUDOCODE",
+    "REPORT",
     "TEXT",
     "VERIFY",
     "KernelEditor",
@@ -197,7 +200,7 @@ class KernelGraph:
 
         Args:
             level: `structure` runs the checks of the structure that the graph's own level must
-                pass. `default` and `all` also run the named checks of a scheduled graph (`check`).
+                pass. `default` and `all` also run the named checks of that level (`check`).
 
         Raises:
             VerifyError: a check fails; `problems` lists every failure.
@@ -254,10 +257,10 @@ class KernelGraph:
         sizes: Mapping[str, int | Sequence[int]] | None = None,
         level: Literal["default", "all"] = "default",
     ) -> Report:
-        """Prove or refute that a scheduled graph computes its product, without running it.
+        """Prove or refute that a graph computes its product, without running it.
 
         The report has a verdict of each named check: `sizes`, `cover`, `fix-up`, `progress` and
-        `bounds`.
+        `bounds` of a scheduled graph, `memory order` of a graph that is lowered for a GPU.
 
         Args:
             sizes: the launch arguments to examine; None chooses launches around the borders of the
@@ -265,9 +268,30 @@ class KernelGraph:
             level: `default` takes a few tenths of a second, `all` a few seconds.
 
         Raises:
-            VerifyError: the graph is not scheduled, or fails the checks of its structure.
+            VerifyError: the graph has no schedule, or fails the checks of its structure.
         """
         return CHECK(self, sizes, level)
+
+    def report(
+        self, path: str | Path | None = None, machine: Any = "NVIDIA H200", **options: Any
+    ) -> HtmlReport:
+        """Make a page about one launch of a scheduled graph: `graph.report("out.html", m=…)`.
+
+        The page is one HTML file that needs no network: how busy the GPU is and why it is not
+        busier, which workgroup computes which tile when and where, what each pass changed, how
+        every address is computed, and what is proved. A notebook shows the result in place.
+
+        Args:
+            path: the file to write; None writes none.
+            machine: the GPU on which the launch is simulated, a `Machine` or its name.
+            options: the launch arguments, such as `m`, `n`, `k` and `workgroups`; and `tables`,
+                `kernel`, `title` and `measured`, as fields of `passes.report.Subject`.
+
+        Raises:
+            VerifyError: the graph is not scheduled, or an option is malformed.
+            LaunchError: a launch argument is missing or out of bounds, or the machine is unknown.
+        """
+        return REPORT(self, path, machine=machine, **options)
 
     def mermaid(self, **options: Any) -> str:
         """The coordinate graph as a Mermaid diagram, with the options of its method `mermaid`."""
@@ -318,6 +342,8 @@ CHECK = Hook[[KernelGraph, "Mapping[str, int | Sequence[int]] | None", str], "Re
     "KernelGraph.check", "coordgraph.verification.checking"
 )
 """Hook behind `KernelGraph.check`; `coordgraph.verification.checking` implements it."""
+REPORT = Hook[..., "HtmlReport"]("KernelGraph.report", "passes.report.gather")
+"""Hook behind `KernelGraph.report`; `passes.report.gather` implements it."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
 """Hook behind `KernelGraph.pseudocode`; `coordgraph.show.pseudocode` implements it."""
 TEXT = Hook[..., str]("KernelGraph.text", "coordgraph.text.printer")

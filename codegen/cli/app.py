@@ -18,9 +18,11 @@ from codegen.cli.explain_index import explain_index
 from codegen.cli.listing import explain, passes
 from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
+from codegen.cli.report import report
 from codegen.cli.run import run
 from codegen.cli.show import show
 from codegen.cli.simulate import simulate_command
+from codegen.cli.trace import trace_command
 from codegen.cli.verify import verify
 from coordgraph import __version__
 
@@ -141,7 +143,9 @@ def options(
 for _name, _command, _panel in (
     ("run", run, "Kernels"),
     ("compile", compile_command, "Kernels"),
+    ("trace", trace_command, "Kernels"),
     ("simulate", simulate_command, "Kernels"),
+    ("report", report, "Kernels"),
     ("show", show, "Graphs"),
     ("eval", evaluate_command, "Graphs"),
     ("explain-index", explain_index, "Graphs"),

@@ -28,6 +28,8 @@ __all__ = [
     "Alpha",
     "Batches",
     "Beta",
+    "Checked",
+    "Events",
     "Extents",
     "Fixed",
     "Import",
@@ -36,8 +38,10 @@ __all__ = [
     "Output",
     "Problem",
     "Scheduling",
+    "Seed",
     "Source",
     "StageName",
+    "Threads",
     "read_pipeline",
 ]
 
@@ -294,8 +298,27 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE|DIR",
-        help="The file to write to, or a folder for several documents; by default stdout.",
+        help="The file to write to, or a folder for several documents; by default stdout, and "
+        "timeline.json for 'trace'.",
     ),
+]
+Events = Annotated[
+    Path | None,
+    typer.Option(
+        "--events",
+        metavar="FILE",
+        help="Write all events as JSON columns: begin, end, workgroup, slot, activity, tile.",
+    ),
+]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, help="Seed of the random matrices.", rich_help_panel=PROBLEM)
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Threads on the CPU; by default one for each processor."),
+]
+Checked = Annotated[
+    bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 

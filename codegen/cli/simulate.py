@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
+from codegen.cli.machine_option import MachineName
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    PROBLEM,
-    SCHEDULE,
     Batches,
     Beta,
+    Events,
     Extents,
     Import,
     Json,
@@ -25,13 +23,12 @@ from codegen.cli.options import (
     Source,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
-from coordgraph import LaunchError
 from coordgraph.elements import WARPGROUP_MMA
 
 if TYPE_CHECKING:
     from codegen.cli.products import Products
     from codegen.cli.scheduled import Scheduled
-    from passes.simulation import Machine, Simulation
+    from passes.simulation import Simulation
 
 __all__ = ["simulate_command"]
 
@@ -43,26 +40,10 @@ def simulate_command(
     batches: Batches = None,
     extents: Extents = None,
     beta: Beta = 0.0,
-    machine: Annotated[
-        str,
-        typer.Option(
-            "--machine",
-            metavar="NAME",
-            help="The GPU by its name, full or short: H200, H100, A100, RTX 4090.",
-            rich_help_panel=PROBLEM,
-        ),
-    ] = "H200",
+    machine: MachineName = "H200",
     scheduling: Scheduling,
     source: Source = None,
-    events: Annotated[
-        Path | None,
-        typer.Option(
-            "--events",
-            metavar="FILE",
-            help="Write all events as JSON columns: begin, end, workgroup, slot, activity, tile.",
-            rich_help_panel=SCHEDULE,
-        ),
-    ] = None,
+    events: Events = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -78,29 +59,15 @@ def simulate_command(
       coordgraph simulate --m 2304 --n 2304 --k 4096 --plan '256x128x64@c2x1 stream-k on 66'
       coordgraph simulate --m 2304 --n 2304 --k 4096 -s stream-k --events events.json
     """
-    from codegen.cli.products import Products
-    from codegen.cli.scheduled import from_graph, scheduled
-    from codegen.cli.stages import read_graph
-    from passes.simulation import Kernel, simulate
+    from codegen.cli.simulated_launch import simulated_launch
+    from passes.simulation import simulate
 
-    gpu = _machine(machine)
-    products = Products.of(problem, batches, extents)
-    if products.empty:
-        raise typer.BadParameter("nothing is multiplied: give sizes of at least 1")
-    if source is None:
-        how = replace(scheduling, target=gpu.architecture)
-        made = scheduled(products.problem, how, fixed=False, reads_c=beta != 0)
-    else:
-        made = from_graph(products.problem, read_graph(source))
-    plan, names = made.plan, {p.name for p in made.graph.parameters.given}
-    given = {name: value for name, value in products.arguments().items() if name in names}
-    if made.grid is not None:
-        given["workgroups"] = made.grid
-    kernel = Kernel(reads_c=beta != 0)
-    if plan is not None:
-        kernel = Kernel(plan.cluster, plan.consumers, beta != 0)
+    launch = simulated_launch(problem, batches, extents, scheduling, source, machine, beta)
+    made, products, gpu = launch.made, launch.products, launch.machine
     with working(f"simulating on {gpu.name}"):
-        found = simulate(made.graph, given, gpu, tables=products.tables(), kernel=kernel)
+        found = simulate(
+            made.graph, launch.arguments, gpu, tables=products.tables(), kernel=launch.kernel
+        )
     if events is not None:
         record = {**found.summary(), "events": found.event_columns()}
         events.write_text(json.dumps(record) + "\n", "utf-8")
@@ -108,16 +75,6 @@ def simulate_command(
         print_json({**_problem(made, products), **found.summary()})
     else:
         _print(made, products, found, events)
-
-
-def _machine(name: str) -> Machine:
-    """The machine with a full or short name."""
-    from passes.simulation.launching import machine_named
-
-    try:
-        return machine_named(name)
-    except LaunchError as error:
-        raise typer.BadParameter(str(error), param_hint="--machine") from None
 
 
 def _problem(made: Scheduled, products: Products) -> dict[str, Any]:
@@ -145,7 +102,7 @@ def _print(made: Scheduled, products: Products, s: Simulation, events: Path | No
         table.add_row("events", Text(str(events), "dim"))
     print_block(table)
     console.print()
-    print_block(gantt(s))
+    print_block(gantt(s.events, range(s.slots), s.makespan))
 
 
 def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:

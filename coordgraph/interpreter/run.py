@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coordgraph.errors import Deadlock, LaunchError, NoEntry
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.interpreter.arguments import Array, bind, with_defaults
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
@@ -84,12 +85,33 @@ def interpret(
         EvaluationError: a flag is still set at the end, an output element was not written exactly
             once, or an index was outside its tensor.
     """
-    scheduler = scheduler_of(schedule)
+    with faults_named("interpreting the graph", graph):
+        return _interpreted(
+            graph,
+            (a, b),
+            {"c": c, "alpha": alpha, "beta": beta, **(operands or {})},
+            parameters or {},
+            tables or {},
+            scheduler_of(schedule),
+            resident,
+            trace,
+        )
+
+
+def _interpreted(
+    graph: KernelGraph,
+    factors: tuple[Array, Array],
+    epilogue: Mapping[str, Any],
+    parameters: Mapping[str, int],
+    tables: Mapping[str, Array],
+    schedule: Scheduler,
+    resident: int | None,
+    trace: bool,
+) -> Result:
+    """`interpret`, with the operands of the epilogue in one mapping."""
     code = program(graph)
-    given = with_defaults(
-        graph.gemm.epilogue, {"c": c, "alpha": alpha, "beta": beta, **(operands or {})}
-    )
-    arrays, numbers, values = bind(graph, (a, b), given, parameters or {}, tables or {})
+    given = with_defaults(graph.gemm.epilogue, epilogue)
+    arrays, numbers, values = bind(graph, factors, given, parameters, tables)
     if resident is not None and resident < 1:
         raise LaunchError(f"resident = {resident} workgroups is too few; it must be at least 1")
     memory = Memory(graph, arrays, values)
@@ -99,7 +121,7 @@ def interpret(
         return Machine(code, memory, workgroup, numbers)
 
     try:
-        execute(memory, machine, count, scheduler, resident or count)
+        execute(memory, machine, count, schedule, resident or count)
     except NoEntry as error:
         raise NoEntry(
             f"an index expression reads beyond the end of a table ({error}); call the graph's "

@@ -36,6 +36,7 @@ class Counterexample:
         workgroups: the numbers of the workgroups that take part, in order.
         tile: the output tile: (m, n), or (product, m, n) in a kernel for several products.
         coordinates: the indices along the dimensions that are bound where it happens, by id.
+        interleaving: the events that lead to it, in order, if the order of threads matters.
     """
 
     problem: str
@@ -43,6 +44,7 @@ class Counterexample:
     workgroups: tuple[int, ...] = ()
     tile: tuple[int, ...] = ()
     coordinates: Mapping[str, int] = field(default_factory=dict[str, int])
+    interleaving: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         where: list[str] = []
@@ -54,7 +56,8 @@ class Counterexample:
         where += [f"{name} = {value}" for name, value in self.coordinates.items()]
         at = f" [{', '.join(where)}]" if where else ""
         start = f"with {self.launch}: " if self.launch is not None else ""
-        return f"{start}{self.problem}{at}"
+        events = "".join(f"\n  {event}" for event in self.interleaving)
+        return f"{start}{self.problem}{at}{events}"
 
     def json(self) -> dict[str, Any]:
         """The counterexample as plain data for `json.dumps`."""
@@ -67,6 +70,8 @@ class Counterexample:
             found["tile"] = list(self.tile)
         if self.coordinates:
             found["coordinates"] = dict(self.coordinates)
+        if self.interleaving:
+            found["interleaving"] = list(self.interleaving)
         return found
 
 

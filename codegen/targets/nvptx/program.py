@@ -9,13 +9,16 @@ from llvmlite import ir
 
 from codegen.architectures import Variant, Vectors, architecture_of, emitter_of
 from codegen.emit.llvm import optimize, ptx_machine
+from codegen.emit.operation_lines import OperationLines, operation_of_lines
 from codegen.targets.nvptx.sm_80.emit import CudaWalker
 from codegen.targets.nvptx.sm_80.fragment_walker import LEAST_BYTES_IN_FLIGHT
 from codegen.toolchain import PtxasReport, assemble
 from coordgraph import CodegenError, KernelGraph, PassError
 from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
 from coordgraph.control.lowered import ReduceFragment
+from coordgraph.foreign_graphs import faults_named
 from passes import Pass
+from passes.timeline import with_timeline
 
 __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
@@ -43,6 +46,7 @@ class CudaProgram:
         bytes_in_flight: how many bytes of operands a thread's epilogue loads before it uses them;
             more bytes take more registers.
         lowering: the lowering pass with options; None means the default options.
+        timeline: how many records of its activities a role of a workgroup keeps; 0 records none.
     """
 
     graph: KernelGraph
@@ -53,6 +57,7 @@ class CudaProgram:
     watchdog: bool = False
     bytes_in_flight: int = MOST_BYTES_IN_FLIGHT
     lowering: Pass | None = None
+    timeline: int = 0
 
     @cached_property
     def lowered(self) -> KernelGraph:
@@ -62,7 +67,7 @@ class CudaProgram:
             CodegenError: the lowering refuses the graph.
         """
         try:
-            return self.chosen(self.graph).verify()
+            return with_timeline(self.chosen, self.timeline)(self.graph).verify()
         except PassError as error:
             raise CodegenError(f"{self.architecture}: {error}") from error
 
@@ -111,13 +116,31 @@ class CudaProgram:
     @cached_property
     def ptx(self) -> str:
         """The kernel's PTX, which the CUDA driver assembles when it loads the kernel."""
+        with faults_named("generating PTX", self.graph):
+            return self._compiled(self.module)
+
+    @cached_property
+    def located_ptx(self) -> tuple[tuple[str, int], ...]:
+        """The lines of the PTX, each with the number of the operation that it comes from.
+
+        An operation's number is its position in preorder; 0 stands for the kernel itself. The
+        instructions are those of `ptx`.
+        """
+        found = architecture_of(self.architecture).lowering(self.instructions)
+        walker = emitter_of(found.instructions)(
+            self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight
+        )
+        walker.lines = OperationLines(walker.nodes)
+        return tuple(operation_of_lines(self._compiled(walker.build())))
+
+    def _compiled(self, module: ir.Module) -> str:
         control, least = self.lowered.control, 0
         if any(op.form == "vector" for op in control.of_kind(ReduceFragment)):
             least = VECTOR_REDUCTIONS
         if control.of_kind(DescribeMatrix):
             least = WRITTEN_MAPS
         machine = ptx_machine(self.architecture, least)
-        return machine.emit_assembly(optimize(self.module, machine, vectorize=False, unroll=False))
+        return machine.emit_assembly(optimize(module, machine, vectorize=False, unroll=False))
 
     def report(self) -> PtxasReport:
         """Assemble the PTX by ptxas; report registers, register spills, warnings and the cubin.

@@ -15,7 +15,8 @@ from codegen.toolchain import find_cuobjdump, find_ptxas
 from tests.codegen.cli.commands import Outcome, coordgraph
 
 COMMANDS = (
-    *("run", "show", "eval", "opt", "verify", "simulate", "compile", "passes", "explain"),
+    *("run", "trace", "show", "eval", "opt", "verify", "simulate", "report", "compile", "passes"),
+    "explain",
     "doctor",
 )
 NEEDS_GPU = "needs an NVIDIA GPU"
@@ -65,10 +66,10 @@ def run(line: str) -> Outcome:
     return done
 
 
-@pytest.mark.parametrize("most", [3, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [2, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids="-".join)
 def test_examples_run(command: tuple[str, ...], most: int | None, monkeypatch: pytest.MonkeyPatch):
-    """The first three examples of a command are quick; they are its most frequent uses."""
+    """The first two examples of a command are quick; they are its most frequent uses."""
     found = examples(monkeypatch, *command)
     assert found
     for line in found[:most]:

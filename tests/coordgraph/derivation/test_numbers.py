@@ -1,4 +1,4 @@
-"""`graph.explain` gives the index that the graph computes: for every edge, schedule and lowering."""
+"""`graph.explain` gives the indices of the graph: for every edge, schedule and lowering."""
 
 from __future__ import annotations
 

@@ -1,0 +1,122 @@
+"""`coordgraph report`: one HTML page about a kernel and one of its launches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from codegen.cli.machine_option import MachineName
+from codegen.cli.option_groups import takes_groups
+from codegen.cli.options import (
+    Batches,
+    Beta,
+    Extents,
+    Import,
+    Json,
+    Output,
+    Problem,
+    Scheduling,
+    Source,
+)
+from codegen.cli.output import duration, is_stdout, print_json, stdout, working, write_document
+
+__all__ = ["report"]
+
+
+@takes_groups(without=("batched",))
+def report(
+    *,
+    problem: Problem,
+    batches: Batches = None,
+    extents: Extents = None,
+    beta: Beta = 0.0,
+    machine: MachineName = "H200",
+    scheduling: Scheduling,
+    source: Source = None,
+    output: Output = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measured",
+            metavar="FILE",
+            help="A measured timeline as JSON columns, as 'coordgraph trace' writes it.",
+        ),
+    ] = None,
+    modules: Import = None,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page: is the GPU busy, and if not, why? No GPU and no network is needed.
+
+    The page shows which workgroup computes which tile when and where, what each pass changed, how
+    every address is computed, the code beside its operations, and what is proved. If --output is a
+    folder, each picture is written there too, as SVG and PNG.
+
+    [bold]Examples[/]
+
+      coordgraph report --m 2304 --n 2304 --k 4096 -s data-parallel -o report.html
+      coordgraph report --m 2304 --n 2304 --k 4096 --plan '256x128x64@c2x1 stream-k on 66' -o a.html
+      coordgraph report --m 2304 --n 2304 --k 4096 -s stream-k -o folder
+      coordgraph simulate --m 512 --n 512 --k 512 -s stream-k --events timeline.json
+      coordgraph report --m 512 --n 512 --k 512 -s stream-k --measured timeline.json -o report.html
+    """
+    from codegen.cli.simulated_launch import simulated_launch
+    from passes.report import Subject, make_report
+
+    launch = simulated_launch(problem, batches, extents, scheduling, source, machine, beta)
+    made, target = launch.made, scheduling.target
+    if target == "native":
+        target = launch.machine.architecture
+    with working(f"compiling for {target}"):
+        kernel = made.compile(target, reads_c=beta != 0)
+        subject = Subject(
+            graph=made.graph,
+            problem=launch.arguments,
+            machine=launch.machine,
+            tables=launch.products.tables(),
+            kernel=launch.kernel,
+            title="" if made.plan is None else str(made.plan),
+            measured=None if measured is None else _columns(measured),
+            lowered=kernel.lowered,
+            target=target,
+            code=kernel.located_code,
+        )
+    with working("simulating, checking and writing the page"):
+        found = make_report(subject)
+    if output is not None and (output.is_dir() or not output.suffix):
+        found.save_pictures(output)
+        output /= "report.html"
+    if not as_json:
+        write_document(found.html(), output)
+        if output is None or is_stdout(output):
+            return
+    elif output is not None:
+        found.save(output)
+    head = found.data["headline"]
+    if as_json:
+        print_json({"output": None if output is None else str(output), **found.data})
+        return
+    console = stdout()
+    console.print(
+        f"{head['utilisation']:.0%} multiplying, {duration(head['seconds'])}", style="bold"
+    )
+    for text in filter(None, (head["why"], head["advice"])):
+        console.print(text, highlight=False)
+    console.print(str(output), style="dim", highlight=False, soft_wrap=True)
+
+
+def _columns(path: Path) -> Any:
+    """The columns of a measured timeline.
+
+    Raises:
+        typer.BadParameter: the file cannot be read, or is no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"--measured {path}: {error}") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"--measured {path}: a JSON object with columns is needed")
+    return found

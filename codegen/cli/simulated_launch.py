@@ -1,0 +1,78 @@
+"""The launch that the options of `simulate` and `report` describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import typer
+
+from codegen.cli.machine_option import machine_of
+from codegen.cli.options import Problem, Scheduling
+from codegen.cli.products import Products
+from codegen.cli.scheduled import Scheduled, from_graph, scheduled
+from codegen.cli.stages import read_graph
+from passes.simulation import Kernel, Machine
+
+__all__ = ["SimulatedLaunch", "simulated_launch"]
+
+
+@dataclass(frozen=True)
+class SimulatedLaunch:
+    """A scheduled graph, the products that a launch computes, and the machine that it is run on.
+
+    Args:
+        made: the scheduled graph.
+        products: the extents of all products.
+        machine: the GPU.
+        kernel: the cluster and the consumers with which the graph is compiled.
+    """
+
+    made: Scheduled
+    products: Products
+    machine: Machine
+    kernel: Kernel
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """The launch arguments that the graph reads."""
+        names = {p.name for p in self.made.graph.parameters.given}
+        given = {name: n for name, n in self.products.arguments().items() if name in names}
+        if self.made.grid is not None:
+            given["workgroups"] = self.made.grid
+        return given
+
+
+def simulated_launch(
+    problem: Problem,
+    batches: int | None,
+    extents: str | None,
+    scheduling: Scheduling,
+    source: str | None,
+    machine: str,
+    beta: float,
+) -> SimulatedLaunch:
+    """The launch that options describe.
+
+    Args:
+        problem, batches, extents: the options of the products.
+        scheduling: the schedule or the plan; its target is replaced by that of the machine.
+        source: the file of a scheduled graph, or None.
+        machine: the full or short name of the GPU.
+        beta: the scalar of C; C is read unless it is 0.
+
+    Raises:
+        typer.BadParameter: options contradict each other, or nothing is multiplied.
+    """
+    gpu = machine_of(machine)
+    products = Products.of(problem, batches, extents)
+    if products.empty:
+        raise typer.BadParameter("nothing is multiplied: give sizes of at least 1")
+    if source is None:
+        how = replace(scheduling, target=gpu.architecture)
+        made = scheduled(products.problem, how, fixed=False, reads_c=beta != 0)
+    else:
+        made = from_graph(products.problem, read_graph(source))
+    kernel = Kernel(reads_c=beta != 0)
+    if made.plan is not None:
+        kernel = Kernel(made.plan.cluster, made.plan.consumers, beta != 0)
+    return SimulatedLaunch(made, products, gpu, kernel)

@@ -1,0 +1,107 @@
+"""Every index that a kernel computes, derived edge by edge, with formulas and with an example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from sympy import Integer
+
+from coordgraph import CoordGraphError, KernelGraph
+from coordgraph.control.resolve import Node, resolve
+from coordgraph.coordinates.dimensions import Dimension, Selector, Workgroup, Workitem
+from coordgraph.derivation.record import Derivation
+from coordgraph.integers import to_text
+
+__all__ = ["addresses"]
+
+EXAMPLE = 5
+"""The workgroup of an example, and the largest index along other coordinates."""
+
+Values = Mapping[str, Any]
+
+
+def addresses(graph: KernelGraph, launch: Values) -> list[dict[str, Any]]:
+    """The indices of a scheduled or lowered graph, in the order in which operations use them.
+
+    Args:
+        graph: the graph.
+        launch: the launch arguments and the entries of tables, by name.
+    """
+    if graph.level == "scheduled":
+        wanted = [("", tensor.name, dict[str, Any]()) for tensor in graph.tensors]
+    else:
+        wanted = list(_indices(graph))
+    found = list[dict[str, Any]]()
+    for operation, name, at in wanted:
+        if name not in graph.coordinates:
+            continue
+        entry: dict[str, Any] = {"name": name, "operation": operation}
+        symbols = {p.name: None for p in graph.parameters.given} if at else {}
+        try:
+            derived = graph.explain(name, {**symbols, **at})
+        except CoordGraphError as error:
+            found.append({**entry, "note": str(error)})
+            continue
+        free = [key for key, value in derived.given.items() if not isinstance(value, Integer)]
+        try:
+            derived = _example(graph, name, free, at, launch)
+        except CoordGraphError as error:
+            entry["note"] = f"no example for this launch: {error}"
+        entry["derivation"] = derived.as_data()
+        found.append(entry)
+    return found
+
+
+def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each index once: the operation, the coordinate, and the coordinates that are known there."""
+    seen = set[tuple[str, str, str]]()
+    nodes = resolve(graph.control.root.body, graph.scope())
+    # Nodes come in preorder, as operations do; operation 0 is the kernel.
+    for number, node in enumerate((n for root in nodes for n in root.walk()), start=1):
+        for name, index, _ in node.index_expressions():
+            key = (node.op.kind, name, to_text(index))
+            if key not in seen:
+                seen.add(key)
+                yield f"{node.op.kind} #{number}", name, _known(node)
+
+
+def _known(node: Node) -> dict[str, Any]:
+    """The coordinates that are known where an operation is: numbers, or None for symbols."""
+    known = node.scope.known.items()
+    return {name: int(v) if isinstance(v, Integer) else None for name, v in known}
+
+
+def _example(
+    graph: KernelGraph, name: str, free: Iterable[str], at: Values, launch: Values
+) -> Derivation:
+    """The derivation with numbers, at a simple point.
+
+    Raises:
+        CoordGraphError: no simple point is inside all dimensions.
+    """
+    launched = {key: value for key, value in launch.items() if _is_given(graph, key)}
+    fixed = {key: value for key, value in at.items() if value is not None}
+    chosen = {key: _small(graph.coordinates[key]) for key in free}
+    try:
+        return graph.explain(name, {**launched, **chosen, **fixed})
+    except CoordGraphError:
+        return graph.explain(name, {**launched, **dict.fromkeys(chosen, 0), **fixed})
+
+
+def _small(dimension: Dimension) -> int:
+    """A small index along a dimension, which is not 0 if the dimension surely has more indices."""
+    if isinstance(dimension, Workgroup):
+        return EXAMPLE
+    if isinstance(dimension, Selector) or (
+        dimension.hardware and not isinstance(dimension, Workitem)
+    ):
+        return 0  # the number of a warp follows from that of its thread: small threads are in 0
+    if dimension.size is None:
+        return 1
+    return min(EXAMPLE, int(dimension.size) - 1) if dimension.size.is_Integer else 0
+
+
+def _is_given(graph: KernelGraph, name: str) -> bool:
+    tables = {table.name for table in graph.parameters.tables if not table.derived}
+    return name in {p.name for p in graph.parameters.given} | tables

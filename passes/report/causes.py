@@ -1,0 +1,240 @@
+"""Why a launch is slower than it could be: the main cause in one sentence, and what is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from coordgraph import CoordGraphError, Gemm, KernelGraph
+from coordgraph.elements import dtype
+from coordgraph.interpreter.lockstep import StepKind
+from passes.choosing import Plan, rank
+from passes.pipeline import Pipeline
+from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_plan
+
+__all__ = ["Alternative", "alternatives", "headline", "micros", "peak_flops", "share"]
+
+SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
+"""The schedules that are simulated in place of the given one, with the same tiles and order."""
+BUSY, MOSTLY = 0.9, 0.75
+"""From which utilisation on the page answers "yes", and "mostly"."""
+WORTH = 0.02
+"""The least share of the time that an alternative must save to be recommended."""
+PLANS = 3
+"""How many plans of the cost model are simulated."""
+MOST_EVENTS = 60_000
+"""No alternative is simulated if the given schedule has more events; each would take seconds."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another way to compute the same product, simulated on the same machine.
+
+    Args:
+        name: the passes or the plan.
+        option: the command-line option that selects it: `--schedule` or `--plan`.
+        seconds: its makespan.
+        utilisation: the share of the slots' time in which they multiply.
+    """
+
+    name: str
+    option: str
+    seconds: float
+    utilisation: float
+
+    def as_data(self, base: float) -> dict[str, Any]:
+        """The alternative as plain data; `change` is relative to `base` seconds."""
+        return {
+            "name": self.name,
+            "option": self.option,
+            "seconds": self.seconds,
+            "utilisation": self.utilisation,
+            "change": self.seconds / base - 1 if base else 0.0,
+        }
+
+
+def alternatives(
+    graph: KernelGraph,
+    given: Mapping[str, int],
+    simulation: Simulation,
+    kernel: Kernel,
+    tables: Mapping[str, Sequence[int]],
+) -> list[Alternative]:
+    """Other schedules with the same tile, and plans that the cost model prefers, the best first."""
+    if len(simulation.events) > MOST_EVENTS:
+        return []
+    machine = simulation.machine
+    found = [*_schedules(graph, given, machine, kernel, tables), *_plans(graph, given, machine)]
+    return sorted(found, key=lambda a: a.seconds)
+
+
+def _schedules(
+    graph: KernelGraph,
+    given: Mapping[str, int],
+    machine: Machine,
+    kernel: Kernel,
+    tables: Mapping[str, Sequence[int]],
+) -> Iterator[Alternative]:
+    *orders, own = graph.log or ("",)
+    shape = next(iter(graph.tilings)).shape
+    free = {name: value for name, value in given.items() if name != "workgroups"}
+    for schedule in SCHEDULES:
+        if schedule == own.partition("{")[0]:
+            continue
+        text = ",".join([*orders, schedule])
+        try:
+            other = Pipeline.parse(text)(Gemm.of(graph.gemm).graph(shape))
+            run = simulate(other, free, machine, tables=tables, kernel=kernel)
+        except CoordGraphError:
+            continue  # the schedule does not take this problem
+        yield Alternative(text, "--schedule", run.makespan, run.utilisation)
+
+
+def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> Iterator[Alternative]:
+    """The plans that the cost model prefers, for single products on machines that it knows."""
+    gemm = Gemm.of(graph.gemm)
+    if machine.constants is None or gemm.leading:
+        return
+    m, n, k = (given.get(axis, getattr(gemm, axis)) for axis in "mnk")
+    try:
+        sized = replace(gemm, m=m, n=n, k=k)
+        ranked = list(islice(rank(sized, machine.constants, PLANS), PLANS))
+    except CoordGraphError:
+        return  # the cost model does not cover this problem
+    for choice in ranked:
+        plan: Plan = choice.plan
+        try:
+            run = simulate_plan(sized, plan, machine)
+        except CoordGraphError:
+            continue
+        yield Alternative(str(plan), "--plan", run.makespan, run.utilisation)
+
+
+def peak_flops(machine: Machine, element: str) -> float:
+    """Operations per second of all tensor cores at the full clock rate, for a type of A and B."""
+    rate = machine.processors * machine.flops_per_clock * machine.clock
+    return rate * 2 / dtype(element).bytes
+
+
+def headline(
+    run: Mapping[str, Any],
+    simulation: Simulation,
+    tiles: int,
+    others: Sequence[Alternative],
+    peak: float,
+) -> dict[str, Any]:
+    """The first view: the answer, the main cause, and what to try.
+
+    Args:
+        run: the data of the run that the page is about, measured if there is one.
+        simulation: the simulated run of the same launch.
+        tiles: number of output tiles.
+        others: simulated alternatives.
+        peak: operations per second that the machine could do.
+    """
+    seconds = run["makespan"] / 1e9
+    total = run["slots"] * seconds
+    shares = {name: value / total if total else 0.0 for name, value in run["buckets"].items()}
+    busy = shares["multiply"]
+    rate = simulation.flops / seconds if seconds else 0.0
+    worst, why = _cause(shares, simulation, tiles)
+    return {
+        "answer": "Yes" if busy >= BUSY else "Mostly" if busy >= MOSTLY else "No",
+        "source": run["name"],
+        "utilisation": busy,
+        "seconds": seconds,
+        "flops_per_second": rate,
+        "peak": peak,
+        "of_peak": rate / peak if peak else 0.0,
+        "cause": worst,
+        "why": why,
+        "advice": _advice(others, simulation),
+        "alternatives": [a.as_data(simulation.makespan) for a in others],
+    }
+
+
+def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str, str]:
+    """The largest loss, and a sentence about it."""
+    losses = {
+        "the last wave": shares["tail"] + shares["gap"],
+        "waits": shares["wait"],
+        "fix-up": shares["fix-up"],
+        "epilogues": shares["epilogue"],
+        "the start": shares["launch"] + shares["start"],
+        "hand-over": shares["hand-over"],
+    }
+    worst = max(losses, key=losses.__getitem__)
+    lost = share(losses[worst])
+    where = "SMs" if s.slots == s.machine.processors else "slots"
+    if worst == "the last wave":
+        return worst, f"{lost} idle: {_waves(s, tiles, where)}"
+    if worst == "waits":
+        waiting, longest = int((s.waiting_of > 0).sum()), micros(float(s.waiting_of.max()))
+        text = (
+            f"{lost} waiting: {waiting} of {s.steps.workgroups} workgroups wait for partial sums "
+            f"of others, {longest} at most."
+        )
+        return worst, text
+    if worst == "fix-up":
+        return worst, f"{lost} fix-up: {s.fix_ups} partial sums are written, read and added."
+    if worst == "epilogues":
+        text = f"{lost} epilogues: {tiles} tiles are stored while nothing is multiplied."
+        return worst, text
+    if worst == "hand-over":
+        return worst, f"{lost} hand-over: warpgroups wait for their turn on the tensor cores."
+    text = f"{lost} at the start: launching, and loading the first tiles of each workgroup."
+    return worst, text
+
+
+def _waves(s: Simulation, tiles: int, where: str) -> str:
+    """Why slots have no work at the end: the last wave, or unequal shares."""
+    whole = not (s.steps.kind == StepKind.SEND).any()
+    if whole and tiles < s.slots:
+        return f"{tiles} tiles leave {s.slots - tiles} of {s.slots} {where} without work."
+    if whole and s.slots and tiles % s.slots:
+        full = tiles % s.slots / s.slots
+        return (
+            f"{tiles} tiles on {s.slots} {where} are {tiles / s.slots:.2f} waves; the last wave "
+            f"is {share(full)} full."
+        )
+    if s.steps.workgroups < s.slots:
+        return (
+            f"{s.steps.workgroups} workgroups leave {s.slots - s.steps.workgroups} of {s.slots} "
+            f"{where} without work."
+        )
+    return "workgroups end at different times, because their shares of the work differ."
+
+
+def _advice(others: Sequence[Alternative], s: Simulation) -> str:
+    """What to try: the fastest schedule, and the fastest plan if that is faster still."""
+    if not others:
+        return ""
+    found: list[str] = []
+    least = s.makespan
+    for option, what in (("--schedule", "schedule"), ("--plan", "plan")):
+        best = next((a for a in others if a.option == option), None)
+        if best is not None and best.seconds < (1 - WORTH) * least:
+            least, change = best.seconds, _signed(best.seconds / s.makespan - 1)
+            found.append(f"the {what} {best.name}: {micros(least)} ({change})")
+    if not found:
+        return "No other schedule or plan that was simulated is faster."
+    return f"Try {', or '.join(found)}."
+
+
+def _signed(change: float) -> str:
+    return f"{'−' if change < 0 else '+'}{share(abs(change))}"
+
+
+def share(part: float) -> str:
+    """A share as text, such as `14 %`."""
+    return f"{100 * part:.0f} %"
+
+
+def micros(seconds: float) -> str:
+    """A time as text in microseconds with three digits, or milliseconds from 1000 µs on."""
+    micro = seconds * 1e6
+    if micro >= 1000:
+        return f"{micro / 1000:.3g} ms"
+    return f"{micro:.3g} µs"

@@ -1,0 +1,194 @@
+"""`report`: collects everything about a scheduled graph that the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+from coordgraph import KernelGraph, LaunchError, __version__
+from coordgraph.difference.alignment import Tree
+from coordgraph.kernel import REPORT
+from coordgraph.show.html_report import HtmlReport
+from coordgraph.text.printer import RecordPrinter
+from passes.report.addresses import addresses
+from passes.report.causes import alternatives, headline, peak_flops
+from passes.report.rewrites import rewrites
+from passes.report.terms import terms
+from passes.report.timelines import (
+    ACTIVITIES,
+    Measured,
+    measured_run,
+    simulated_run,
+    tilings_of,
+)
+from passes.simulation import Kernel, Machine, Simulation, simulate
+
+__all__ = ["FORMAT", "Subject", "make_report"]
+
+FORMAT = 1
+"""Version of the page's data; it grows when a field changes its meaning."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about, and what is already known of it.
+
+    Args:
+        graph: the scheduled graph.
+        problem: the launch arguments by name, such as `m`, `n` and `k`.
+        machine: the GPU on which the launch is simulated, or its name.
+        tables: the entries of the tables that the graph reads, such as `offsets`.
+        kernel: the cluster and the consumers with which the graph is compiled.
+        title: the schedule or the plan as text; '' for the passes of the graph.
+        measured: the timeline of a real launch, or None.
+        lowered: the graph lowered for a target, or None.
+        target: the target of `lowered` and `code`, such as `sm_90a`.
+        code: the lines of the compiled kernel, each with the number of its operation in `lowered`.
+        check: how thoroughly the graph is verified; None leaves out the section on proofs.
+    """
+
+    graph: KernelGraph
+    problem: Mapping[str, int]
+    machine: Machine | str = "NVIDIA H200"
+    tables: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    kernel: Kernel = field(default_factory=Kernel)
+    title: str = ""
+    measured: Measured | None = None
+    lowered: KernelGraph | None = None
+    target: str = ""
+    code: Sequence[tuple[str, int]] = ()
+    check: Literal["default", "all"] | None = "default"
+
+
+def make_report(subject: Subject, path: str | Path | None = None) -> HtmlReport:
+    """Make the report of a launch, and write the page if `path` is given.
+
+    Raises:
+        VerifyError: the graph is not scheduled, or `measured` is malformed.
+        LaunchError: a launch argument is missing or out of bounds, or the machine is unknown.
+        PassError: the machine has no instructions for the kernel.
+    """
+    graph, given = subject.graph, _arguments(subject.graph, subject.problem)
+    run = simulate(graph, given, subject.machine, tables=subject.tables, kernel=subject.kernel)
+    found = HtmlReport(_data(subject, given, run))
+    if path is not None:
+        found.save(path)
+    return found
+
+
+@REPORT.implement
+def report(
+    graph: KernelGraph, path: str | Path | None = None, *, machine: Machine | str, **options: Any
+) -> HtmlReport:
+    """The report of a graph; see `KernelGraph.report`."""
+    own = {f.name for f in fields(Subject)} - {"graph", "problem", "machine"}
+    given = {name: options.pop(name) for name in own & set(options)}
+    known = {p.name for p in graph.parameters.given}
+    if unknown := sorted(set(options) - known - set("mnk")):
+        raise LaunchError(
+            f"report() knows no {', '.join(unknown)}; give launch arguments "
+            f"({', '.join(sorted(known))}) or {', '.join(sorted(own))}"
+        )
+    return make_report(Subject(graph, options, machine, **given), path)
+
+
+def _arguments(graph: KernelGraph, problem: Mapping[str, int]) -> dict[str, int]:
+    """The launch arguments with the sizes that the graph fixes.
+
+    Raises:
+        LaunchError: a size is missing.
+    """
+    wanted = [p.name for p in graph.parameters.given]
+    missing = [axis for axis in "mnk" if axis in wanted and axis not in problem]
+    if missing:
+        example = ", ".join(f"{axis}=4096" for axis in missing)
+        raise LaunchError(
+            f"the report is about one launch: give {', '.join(missing)}, as in report(path, "
+            f"{example})"
+        )
+    return {name: value for name, value in problem.items() if name in wanted}
+
+
+def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[str, Any]:
+    graph, machine = subject.graph, run.machine
+    shapes = [tuple(t.shape) for t in graph.tilings]
+    tiles = tilings_of(run, shapes)
+    simulated = simulated_run(run)
+    measured = None
+    if subject.measured is not None:
+        measured = measured_run(subject.measured, simulated)
+    runs = [simulated, *([measured] if measured else [])]
+    deepest = graph if subject.lowered is None else subject.lowered
+    peak = peak_flops(machine, graph.gemm.dtype)
+    others = alternatives(graph, given, run, subject.kernel, subject.tables)
+    schedule = subject.title or ", ".join(graph.log)
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "title": f"{_product(tiles['products'])} {graph.gemm.dtype} · {schedule}",
+        "problem": _problem(graph, tiles["products"], given),
+        "schedule": schedule,
+        "machine": _machine(machine, run, subject.kernel),
+        "headline": headline(measured or simulated, run, tiles["count"], others, peak),
+        "activities": list(ACTIVITIES),
+        "runs": runs,
+        "tiles": tiles,
+        "terms": terms(graph, given, run, subject.kernel, runs),
+        "passes": rewrites(deepest),
+        "addresses": addresses(deepest, {**given, **subject.tables}),
+        "addresses_of": deepest.level,
+        "code": _code(subject),
+        "proofs": None if subject.check is None else graph.check(level=subject.check).json(),
+    }
+
+
+def _code(subject: Subject) -> dict[str, Any] | None:
+    """The compiled kernel and the operations that it comes from; None if nothing is compiled."""
+    if subject.lowered is None or not subject.code:
+        return None
+    tree, line = Tree(subject.lowered.control), RecordPrinter().operation
+    operations = zip(tree.operations, tree.depths, strict=True)
+    return {
+        "target": subject.target,
+        "operations": [{"line": line(op), "depth": depth} for op, depth in operations],
+        "lines": [text for text, _ in subject.code],
+        "of": [number for _, number in subject.code],
+    }
+
+
+def _product(products: Sequence[Sequence[int]]) -> str:
+    first = " × ".join(map(str, products[0]))
+    return first if len(products) == 1 else f"{len(products)} products, {first}"
+
+
+def _problem(
+    graph: KernelGraph, products: Sequence[Sequence[int]], given: Mapping[str, int]
+) -> dict[str, Any]:
+    gemm = graph.gemm
+    sizes = [given.get(a, getattr(gemm, a)) for a in "mnk"]
+    if len(products) == 1 and all(isinstance(size, int) for size in sizes):
+        products = [[int(size or 0) for size in sizes]]
+    return {
+        "text": _product(products),
+        "arguments": dict(given),
+        "dtype": gemm.dtype,
+        "out_dtype": gemm.out_dtype or gemm.dtype,
+        "accumulator": gemm.accumulator,
+        "transpose_a": gemm.transpose_a,
+        "transpose_b": gemm.transpose_b,
+    }
+
+
+def _machine(machine: Machine, run: Simulation, kernel: Kernel) -> dict[str, Any]:
+    cluster = prod(kernel.cluster)
+    return {
+        "name": machine.name,
+        "source": machine.source,
+        "processors": machine.processors,
+        "slots": run.slots,
+        "slot": "SM" if cluster == 1 and kernel.resident == 1 else f"cluster of {cluster} SMs",
+        "workgroups": run.steps.workgroups,
+    }

@@ -1,0 +1,98 @@
+"""The cost model's terms of a launch, beside the same parts of its simulated and measured runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coordgraph import CoordGraphError, Gemm, KernelGraph
+from passes.choosing import Plan
+from passes.choosing.model import cost
+from passes.choosing.plan_table import Table
+from passes.choosing.ranking import LIMITS, PARTS
+from passes.simulation import Kernel, Machine, Simulation
+
+__all__ = ["terms"]
+
+OF_BUCKETS: Mapping[str, tuple[str, ...]] = {
+    "launch": ("launch", "start"),
+    "loop": ("multiply", "hand-over"),
+    "tiles": ("epilogue",),
+    "fixup": ("fix-up", "wait"),
+    "idle": ("gap", "tail"),
+}
+"""For each term of the model, the buckets of a run that it predicts, per slot."""
+IDLE = "slots without work; the model counts the busiest workgroup, so it has no such term"
+
+
+def terms(
+    graph: KernelGraph,
+    given: Mapping[str, int],
+    simulation: Simulation,
+    kernel: Kernel,
+    runs: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The parts of the time: what the model predicts, and the mean of all slots in each run.
+
+    `model` is None, with the reason as `note`, if the cost model does not cover the launch.
+    """
+    predicted, note = _predicted(graph, given, simulation, kernel)
+    rows = [
+        {
+            "name": name,
+            "what": PARTS.get(name, IDLE),
+            "model": predicted.get(name),
+            "runs": [
+                sum(run["buckets"][b] for b in buckets) / run["slots"] if run["slots"] else 0.0
+                for run in runs
+            ],
+        }
+        for name, buckets in OF_BUCKETS.items()
+    ]
+    limits = [
+        {"name": name, "what": what, "model": predicted[name]}
+        for name, what in LIMITS.items()
+        if name in predicted
+    ]
+    return {
+        "note": note,
+        "runs": [run["name"] for run in runs],
+        "total": {
+            "model": predicted.get("total"),
+            "runs": [run["makespan"] / 1e9 for run in runs],
+        },
+        "rows": rows,
+        "limits": limits,
+        "memory": {
+            "asked": simulation.asked_bytes,
+            "read": simulation.read_bytes,
+            "compulsory": simulation.compulsory_bytes,
+            "stored": simulation.stored_bytes,
+            "workspace": simulation.workspace_bytes,
+        },
+    }
+
+
+def _predicted(
+    graph: KernelGraph, given: Mapping[str, int], simulation: Simulation, kernel: Kernel
+) -> tuple[dict[str, float], str]:
+    """The model's terms in seconds, and why there are none."""
+    machine: Machine = simulation.machine
+    gemm = Gemm.of(graph.gemm)
+    if machine.constants is None:
+        return {}, f"The cost model covers wgmma and TMA; {machine.name} has neither."
+    if gemm.leading:
+        return {}, "The cost model's terms are shown for single products only."
+    sizes = {axis: given.get(axis, getattr(gemm, axis)) for axis in "mnk"}
+    m, n, k = (sizes[axis] for axis in "mnk")
+    shape = next(iter(graph.tilings)).shape
+    workgroups = given.get("workgroups")
+    if workgroups is None and "workgroups" in {p.name for p in graph.parameters.given}:
+        workgroups = simulation.steps.workgroups
+    plan = Plan(shape, kernel.cluster, ",".join(graph.log), workgroups, kernel.consumers)
+    try:
+        found = cost(Table.of([(replace(gemm, m=m, n=n, k=k), plan)]), machine.constants)
+    except (CoordGraphError, ValueError) as error:
+        return {}, f"The cost model does not cover this launch: {error}"
+    return found.row(0), ""

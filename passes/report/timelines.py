@@ -1,0 +1,195 @@
+"""Timelines for the report page: events in integer nanoseconds, and where the slots' time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph.errors import VerifyError
+from coordgraph.interpreter.lockstep import StepKind
+from passes.simulation.events import Activity
+from passes.simulation.simulation import Simulation
+
+__all__ = [
+    "ACTIVITIES",
+    "BUCKETS",
+    "EventColumns",
+    "Measured",
+    "buckets_of",
+    "measured_run",
+    "simulated_run",
+    "tilings_of",
+]
+
+Columns = Mapping[str, Any]
+"""Events as columns, as `Simulation.event_columns` returns them."""
+NANOSECONDS = 1e9
+ACTIVITIES = tuple(a.name.lower() for a in Activity)
+"""The names of activities; in the page's data an activity is an index into this tuple."""
+IN_BUCKET: Mapping[str, tuple[Activity, ...]] = {
+    "multiply": (Activity.MULTIPLY,),
+    "fix-up": (Activity.SEND, Activity.RECEIVE),
+    "epilogue": (Activity.FINISH, Activity.DRAIN),
+    "hand-over": (Activity.TURN,),
+    "wait": (Activity.WAIT,),
+    "start": (Activity.START,),
+}
+"""The activities of each bucket. Where events of a slot overlap, the first bucket counts."""
+BUCKETS = (*IN_BUCKET, "launch", "gap", "tail")
+"""Where the slots' time goes. `launch` is before a slot's first event, `gap` between events, `tail`
+after the last one; a slot that has no event is `tail` for the whole run."""
+OF_TILE = ("product", "m", "n", "first", "count")
+NEEDED = ("begin", "end", "workgroup", "slot", "activity")
+
+
+@runtime_checkable
+class EventColumns(Protocol):
+    """An object with events as columns, such as a `Simulation` or a measured timeline."""
+
+    def event_columns(self) -> dict[str, list[Any]]:
+        """The events, as `Simulation.event_columns` describes them."""
+        ...
+
+
+Measured = EventColumns | Columns
+"""A measured timeline: columns, or an object that has them."""
+
+
+def simulated_run(simulation: Simulation) -> dict[str, Any]:
+    """The data of a simulated run: events, makespan in ns, and seconds of each bucket."""
+    columns = simulation.event_columns()
+    step = simulation.events.step
+    tiling = simulation.steps.tiling[np.maximum(step, 0)] if len(simulation.steps) else step
+    columns["tiling"] = np.where(step >= 0, tiling, -1).tolist()
+    run = _run("simulated", columns, simulation.slots, simulation.makespan)
+    return {**run, "launch": round(simulation.launch_seconds * NANOSECONDS)}
+
+
+def measured_run(measured: Measured, simulated: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The data of a measured run, in the same form as that of a simulated one.
+
+    Args:
+        measured: events with the columns of `Simulation.event_columns`; times in seconds.
+        simulated: the simulated run of the same launch, from which missing tile shapes are taken.
+
+    Raises:
+        VerifyError: a column is missing, columns differ in length, or an activity is unknown.
+    """
+    found = measured.event_columns() if isinstance(measured, EventColumns) else measured
+    columns = dict(found["events"]) if "events" in found else dict(found)
+    if missing := [name for name in NEEDED if name not in columns]:
+        raise VerifyError(
+            f"measured has no column {', '.join(map(repr, missing))}; give the columns of "
+            "Simulation.event_columns()"
+        )
+    lengths = {name: len(columns[name]) for name in (*NEEDED, *OF_TILE) if name in columns}
+    if len(set(lengths.values())) > 1:
+        raise VerifyError(f"the columns of measured differ in length: {lengths}")
+    if unknown := set(columns["activity"]) - set(ACTIVITIES):
+        raise VerifyError(
+            f"measured has unknown activities {sorted(map(str, unknown))}; there are "
+            f"{', '.join(ACTIVITIES)}"
+        )
+    slots = max((int(s) + 1 for s in columns["slot"]), default=0)
+    slots = max(slots, 0 if simulated is None else int(simulated["slots"]))
+    if "tiling" not in columns:
+        columns["tiling"] = _tilings_like(columns, simulated)
+    return _run("measured", columns, slots, max(columns["end"], default=0.0))
+
+
+def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list[int]:
+    """For each measured event, the tile shape that its workgroup uses there in the simulation."""
+    count = len(columns["begin"])
+    if simulated is None or "m" not in columns:
+        return [0] * count
+    keys = ("workgroup", "product", "m", "n")
+    rows = zip(*(simulated["events"][key] for key in keys), strict=True)
+    known = dict(zip(rows, simulated["events"]["tiling"], strict=True))
+    own = zip(*(columns.get(key, [0] * count) for key in keys), strict=True)
+    return [-1 if row[2] is None else known.get(row, 0) for row in own]
+
+
+def _run(name: str, columns: Columns, slots: int, makespan: float) -> dict[str, Any]:
+    count = len(columns["begin"])
+    events: dict[str, list[Any]] = {
+        side: np.rint(np.asarray(columns[side], float) * NANOSECONDS).astype(int).tolist()
+        for side in ("begin", "end")
+    }
+    events["workgroup"] = [int(x) for x in columns["workgroup"]]
+    events["slot"] = [int(x) for x in columns["slot"]]
+    number = {activity: place for place, activity in enumerate(ACTIVITIES)}
+    events["activity"] = [number[a] for a in columns["activity"]]
+    events["behind"] = [int(bool(x)) for x in columns.get("behind", [0] * count)]
+    for key in (*OF_TILE, "tiling"):
+        events[key] = [-1 if x is None else int(x) for x in columns.get(key, [-1] * count)]
+    if roles := columns.get("role"):
+        events["role"] = [str(role) for role in roles]
+    span = round(makespan * NANOSECONDS)
+    buckets = buckets_of(events, slots, span)
+    return {"name": name, "slots": slots, "makespan": span, "events": events, "buckets": buckets}
+
+
+def buckets_of(events: Columns, slots: int, makespan: int) -> dict[str, float]:
+    """Seconds of all slots together in each of `BUCKETS`; their sum is slots times makespan.
+
+    Args:
+        events: columns in nanoseconds, with activities as indices into `ACTIVITIES`.
+        slots: number of slots.
+        makespan: nanoseconds from the begin of the launch to its end.
+    """
+    begin, end, slot, activity = (
+        np.asarray(events[name], np.int64) for name in ("begin", "end", "slot", "activity")
+    )
+    found: dict[str, float] = {}
+    taken, covered = np.zeros(len(begin), bool), 0
+    for name, activities in IN_BUCKET.items():
+        taken |= np.isin(activity, activities)
+        total = _union(begin[taken], end[taken], slot[taken], makespan)
+        found[name], covered = float(total - covered), total
+    first, last = np.full(slots, makespan), np.zeros(slots, np.int64)
+    np.minimum.at(first, slot, begin)
+    np.maximum.at(last, slot, end)
+    used = last > 0
+    found["launch"] = float(first[used].sum())
+    found["tail"] = float((makespan - last[used]).sum() + makespan * (~used).sum())
+    found["gap"] = slots * makespan - covered - found["launch"] - found["tail"]
+    return {name: max(found[name], 0.0) / NANOSECONDS for name in BUCKETS}
+
+
+def _union(
+    begin: NDArray[np.int64], end: NDArray[np.int64], slot: NDArray[np.int64], makespan: int
+) -> int:
+    """Nanoseconds of all slots that at least one of the events covers."""
+    if not len(begin):
+        return 0
+    apart = slot * (2 * makespan + 1)
+    order = np.argsort(begin + apart, kind="stable")
+    starts, ends = (begin + apart)[order], np.maximum.accumulate((end + apart)[order])
+    before = np.concatenate([[starts[0]], ends[:-1]])
+    return int(np.maximum(ends - np.maximum(starts, before), 0).sum())
+
+
+def tilings_of(simulation: Simulation, shapes: list[tuple[int, ...]]) -> dict[str, Any]:
+    """The output tiles: the extents of each tile shape, and of each product in elements.
+
+    Args:
+        simulation: the simulated run.
+        shapes: m, n and k of each tile shape, in the order of the graph's `tilings`.
+    """
+    s = simulation.steps
+    m, n, k = shapes[0]
+    each = [t[-3:] for t in s.shapes] or [s.tiles[-3:]]
+    products = [(rows * m, columns * n, depth * k) for rows, columns, depth in each]
+    count = int(s.product.max(initial=0)) + 1
+    if len(products) < count:
+        products = products * count
+    multiplies = s.kind == StepKind.MULTIPLY
+    tiles = np.stack([s.tiling, s.product, s.m, s.n])[:, multiplies]
+    return {
+        "shapes": [list(shape) for shape in shapes],
+        "products": [list(p) for p in products],
+        "count": int(np.unique(tiles, axis=1).shape[1]),
+    }

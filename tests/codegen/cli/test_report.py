@@ -1,0 +1,68 @@
+"""`coordgraph report`: the page, its pictures, a measured timeline, JSON, and its errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.codegen.cli.commands import coordgraph
+
+SIZES = ("--m", "512", "--n", "640", "--k", "256")
+
+
+def test_a_page_is_written(tmp_path: Path):
+    path = tmp_path / "page.html"
+    done = coordgraph("report", *SIZES, "-s", "data-parallel", "-t", "sm_80", "-o", str(path))
+    assert done.code == 0
+    assert "20 tiles leave 112 of 132 SMs without work." in done.out
+    text = path.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "mma.sync" in text
+
+
+def test_a_folder_gets_every_picture(tmp_path: Path):
+    folder = tmp_path / "folder"
+    assert coordgraph("report", *SIZES, "-t", "cpu", "-o", str(folder)).code == 0
+    names = {path.name for path in folder.iterdir()}
+    assert {"report.html", "tiles.svg", "tiles.png", "time.svg", "timeline-simulated.png"} <= names
+    assert (folder / "tiles.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "tiles.svg").read_text("utf-8").count("<rect") > 20
+
+
+def test_a_measured_timeline_is_read(tmp_path: Path):
+    events = tmp_path / "events.json"
+    options = (*SIZES, "-s", "stream-k")
+    assert coordgraph("simulate", *options, "--events", str(events)).code == 0
+    found = coordgraph("report", *options, "-t", "cpu", "--measured", str(events), "--json").json
+    assert [run["name"] for run in found["runs"]] == ["simulated", "measured"]
+    assert found["headline"]["source"] == "measured"
+    assert found["output"] is None
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"begin": []}'])
+def test_a_malformed_timeline_is_refused(tmp_path: Path, text: str):
+    events = tmp_path / "events.json"
+    events.write_text(text)
+    done = coordgraph("report", *SIZES, "-t", "cpu", "--measured", str(events), "-o", "x.html")
+    assert done.code in (2, 3)
+    assert "measured" in done.err
+    assert not Path("x.html").exists()
+
+
+def test_without_output_the_page_is_printed():
+    done = coordgraph("report", *SIZES, "-t", "cpu", "-s", "data-parallel")
+    assert done.out.startswith("<!doctype html>")
+    data = done.out.partition('id="data">')[2].partition("</script>")[0]
+    assert json.loads(data)["tiles"]["count"] == 20
+
+
+def test_batches_and_groups_have_pages():
+    batch = coordgraph("report", *SIZES, "--batches", "3", "-t", "cpu", "--json")
+    assert batch.code == 0, batch.err
+    assert len(batch.json["tiles"]["products"]) == 3
+    options = ("--groups", "m", "--extents", "200,0,56", "--n", "640", "--k", "256")
+    groups = coordgraph("report", *options, "--dtype", "f32", "-t", "cpu", "--json")
+    assert groups.code == 0, groups.err
+    assert groups.json["terms"]["note"]
