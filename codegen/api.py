@@ -13,6 +13,7 @@ from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import to_text
 from coordgraph.library_graphs import is_made_by_library
+from coordgraph.validation import a_type
 from passes import Pass
 from passes.lowering.architectures import names
 from passes.timeline import MOST_RECORDS
@@ -175,8 +176,8 @@ def _check_arguments(graph: KernelGraph, target: str) -> None:
     """
     if not isinstance(graph, KernelGraph):
         raise CodegenError(
-            f"graph = {graph!r} is no KernelGraph; pass a graph to which a schedule was applied, "
-            "such as StreamK()(Gemm('bf16').graph())"
+            f"graph is {a_type(graph)}, not a KernelGraph; pass a graph to which a schedule was "
+            "applied, such as StreamK()(Gemm('bf16').graph())"
         )
     if not isinstance(target, str):
         raise CodegenError(

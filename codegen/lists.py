@@ -14,7 +14,7 @@ from typing import Any
 from coordgraph import LaunchError
 from coordgraph.elements import CHUNK_BYTES
 from coordgraph.gemm import MOST_TOGETHER, ROW_STEP
-from coordgraph.validation import whole
+from coordgraph.validation import a_type, whole
 
 __all__ = ["empty", "offsets", "pack", "unpack"]
 
@@ -150,7 +150,7 @@ def _library(like: Any) -> Any:
     for kind in type(like).__mro__:
         if (name := kind.__module__.partition(".")[0]) in LIBRARIES:
             return import_module(name)
-    raise LaunchError(f"a {type(like).__name__} was given; pass an array of {', '.join(LIBRARIES)}")
+    raise LaunchError(f"{a_type(like)} was given; pass an array of {', '.join(LIBRARIES)}")
 
 
 def _new(make: str, like: Any, *args: Any, **options: Any) -> Any:

@@ -22,6 +22,7 @@ __all__ = [
     "KernelUse",
     "PtxasReport",
     "ToolNotFound",
+    "WrongTool",
     "assemble",
     "disassemble",
     "find_cuobjdump",
@@ -34,6 +35,10 @@ _TIMEOUT_S = 300.0
 
 class ToolNotFound(CodegenError):
     """A CUDA tool was found neither on PATH, nor in a CUDA toolkit, nor in a Python wheel."""
+
+
+class WrongTool(CodegenError):
+    """`$COORDGRAPH_PTXAS` or `$COORDGRAPH_CUOBJDUMP` names no program, or another program."""
 
 
 class AssemblyError(CodegenError):
@@ -110,6 +115,9 @@ def find_ptxas() -> Path | None:
     """The path of ptxas, or None if it is not installed.
 
     The search order is `$COORDGRAPH_PTXAS`, PATH, the CUDA toolkit, the nvidia-cuda-nvcc wheel.
+
+    Raises:
+        WrongTool: `$COORDGRAPH_PTXAS` is set, and is no program.
     """
     return _find("ptxas")
 
@@ -119,6 +127,9 @@ def find_cuobjdump() -> Path | None:
 
     The search order is `$COORDGRAPH_CUOBJDUMP`, PATH, the CUDA toolkit, the nvidia-cuda-cuobjdump
     wheel.
+
+    Raises:
+        WrongTool: `$COORDGRAPH_CUOBJDUMP` is set, and is no program.
     """
     return _find("cuobjdump")
 
@@ -134,6 +145,7 @@ def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> PtxasReport:
     Raises:
         ToolNotFound: ptxas is not installed.
         AssemblyError: ptxas rejects the PTX.
+        WrongTool: an environment variable names a program that is not ptxas.
     """
     ptxas = _require("ptxas", find_ptxas(), "nvidia-cuda-nvcc")
     with tempfile.TemporaryDirectory(prefix="coordgraph-") as folder:
@@ -146,6 +158,8 @@ def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> PtxasReport:
         if done.returncode != 0:
             failure = f"{ptxas} -arch={arch} failed with exit status {done.returncode}"
             raise AssemblyError(failure, log)
+        if not cubin.exists():
+            raise WrongTool(f"{ptxas} wrote no cubin, so it is no ptxas{_set_by('ptxas')}")
         return _report(log, cubin.read_bytes())
 
 
@@ -165,6 +179,9 @@ def disassemble(cubin: bytes) -> str:
         done = _run([cuobjdump, "-sass", image], {**os.environ, "PATH": path})
     if done.returncode != 0:
         raise CodegenError(f"{cuobjdump} failed:\n{done.stdout}{done.stderr}")
+    if not done.stdout.strip():
+        where = _set_by("cuobjdump")
+        raise WrongTool(f"{cuobjdump} printed no SASS, so it is no cuobjdump{where}")
     return done.stdout
 
 
@@ -208,12 +225,27 @@ def _find(tool: str) -> Path | None:
             path = place
         if path is not None:
             return Path(path)
+        if place == os.environ.get(_variable(tool)):
+            raise WrongTool(
+                f"{_variable(tool)} is {place}, which is no program; set it to the path of {tool}, "
+                "or unset it to search PATH and the CUDA toolkit"
+            )
     return None
+
+
+def _variable(tool: str) -> str:
+    """The environment variable that has the path of a tool."""
+    return f"COORDGRAPH_{tool.upper()}"
+
+
+def _set_by(tool: str) -> str:
+    """The end of a message about a wrong tool: the variable that names it, or ''."""
+    return f"; {_variable(tool)} names it" if os.environ.get(_variable(tool)) else ""
 
 
 def _places(tool: str) -> Iterator[str]:
     """Where to look for `tool`, in order: paths of files, and its bare name to search PATH for."""
-    if chosen := os.environ.get(f"COORDGRAPH_{tool.upper()}"):
+    if chosen := os.environ.get(_variable(tool)):
         yield chosen
     yield tool
     for variable in ("CUDA_HOME", "CUDA_PATH"):
@@ -245,7 +277,7 @@ def _require(tool: str, path: Path | None, wheel: str) -> Path:
     if path is None:
         raise ToolNotFound(
             f"{tool} is neither on PATH, nor in $CUDA_HOME/bin, nor in an installed {wheel} wheel;"
-            f" hint: pip install {wheel}, or set COORDGRAPH_{tool.upper()}"
+            f" hint: pip install {wheel}, or set {_variable(tool)}"
         )
     return path
 

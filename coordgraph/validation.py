@@ -10,7 +10,7 @@ from sympy import Expr, Integer
 
 from coordgraph.errors import CoordGraphError, VerifyError
 
-__all__ = ["flag", "integer", "integers", "text", "whole"]
+__all__ = ["a_type", "flag", "integer", "integers", "text", "whole"]
 
 
 def whole(
@@ -133,3 +133,9 @@ def text(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> s
     if isinstance(value, str):
         return value
     raise error(f"{what} = {value!r} is not text; give a str")
+
+
+def a_type(value: object) -> str:
+    """The type of a wrong value with its article, for messages: `an int`, `a Gemm`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"

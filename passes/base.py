@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, get_args
 from coordgraph import CoordGraphError, KernelGraph, PassError
 from coordgraph.checks import run_checks
 from coordgraph.library_graphs import is_made_by_library, made_by_library
+from coordgraph.validation import a_type
 from passes.options import option, option_types, wrong_option
 from passes.work_check import work_problems
 
@@ -200,7 +201,7 @@ class Pass(ABC):
         if wrong := wrong_option(self):
             return f"{self.name} refuses: {wrong}"
         if not isinstance(graph, KernelGraph):
-            return f"{self} cannot start: it needs a KernelGraph, not a {type(graph).__name__}"
+            return f"{self} cannot start: it needs a KernelGraph, not {a_type(graph)}"
         with self._named("the check of what it requires"):
             problems = run_checks(graph, self.requires)
         if problems:

@@ -23,6 +23,8 @@ from typing import (
     get_type_hints,
 )
 
+from coordgraph.validation import a_type
+
 __all__ = [
     "allowed_range",
     "allowed_values",
@@ -43,6 +45,8 @@ _WORDS: dict[type, str] = {
 }
 _EXACT = 2**53
 """Integers up to this absolute value convert to a 64-bit float without rounding."""
+_LONG = 60
+"""The largest number of characters of a value that an error message quotes."""
 _LIMITS = "limits"
 """Key of a field's metadata under which `option` stores the `_Limits`."""
 
@@ -75,6 +79,12 @@ def option(default: Any, *, least: float, most: float, hint: str = "") -> Any:
     return field(default=default, metadata={_LIMITS: _Limits(least, most, hint)})
 
 
+def _shown(value: Any) -> str:
+    """A wrong value in a message: its `repr`, or only its type if that is long, as of a graph."""
+    text = repr(value)
+    return text if len(text) <= _LONG else a_type(value)
+
+
 def wrong_option(step: Any) -> str | None:
     """Return an error message for the first option whose type or value is not allowed, or None.
 
@@ -87,7 +97,7 @@ def wrong_option(step: Any) -> str | None:
         name, value = f.name, getattr(step, f.name)
         if types[name] and not any(_fits(value, each) for each in types[name]):
             wanted = " or ".join(_WORDS[each] for each in types[name])
-            return f"{name} = {value!r} should be {wanted}"
+            return f"{name} = {_shown(value)} should be {wanted}"
         if allowed[name] and value is not None and value not in allowed[name]:
             known = ", ".join(map(str, allowed[name]))
             return f"{name}={value} is unknown; use one of {known}"

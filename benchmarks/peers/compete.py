@@ -47,7 +47,8 @@ class Entry:
         details: columns for the record, as they were right after it was prepared.
         sampler: measures its times; None if it has a fault.
         fault: the reason why it is not timed; '' if it is.
-        samples: by regime, the seconds of one launch in each round.
+        samples: the seconds of one launch in each round, by the name of a regime of
+            `benchmarks.timing.sampler.REGIMES`: with or without pauses between the samples.
     """
 
     contender: Contender

@@ -17,6 +17,7 @@ from codegen.call.views import TensorView, type_name
 from coordgraph import LaunchError
 from coordgraph.elements import DTYPES
 from coordgraph.interpreter.arguments import numpy_dtype
+from coordgraph.validation import a_type
 
 __all__ = ["Library", "library", "row_major", "stream_handle"]
 
@@ -42,7 +43,7 @@ class Library:
         """
         if not any(hasattr(array, protocol) for protocol in PROTOCOLS):
             raise LaunchError(
-                f"{what}: a {type(array).__name__} is no array; pass one of PyTorch, CuPy or JAX "
+                f"{what}: {a_type(array)} is no array; pass one of PyTorch, CuPy or JAX "
                 "that lies on a GPU, or for the CPU one of numpy, as numpy.asarray makes"
             )
         memory_view = import_module("cuda.core.utils").StridedMemoryView
@@ -50,9 +51,7 @@ class Library:
             # stream_ptr=-1: DLPack must not synchronize; the launch's stream orders the accesses.
             buffer = memory_view.from_any_interface(array, stream_ptr=-1)
         except (BufferError, RuntimeError, TypeError, AttributeError) as error:
-            raise LaunchError(
-                f"{what}: a {type(array).__name__} is no GPU array ({error})"
-            ) from error
+            raise LaunchError(f"{what}: {a_type(array)} is no GPU array ({error})") from error
         if not buffer.is_device_accessible:
             raise LaunchError(f"{what} lies in host memory; move it to the GPU")
         shape, strides = tuple(buffer.shape), buffer.strides
@@ -84,7 +83,7 @@ class Library:
             LaunchError: arrays of this library cannot be expanded.
         """
         raise LaunchError(
-            f"no way is known to expand a {type(array).__name__}: pass a matrix for each product"
+            f"no way is known to expand {a_type(array)}: pass a matrix for each product"
         )
 
     def first_matrix(self, array: Any) -> Any:

@@ -234,7 +234,8 @@ def check_call(
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
     """What is wrong with an array that has more or fewer axes than its tensor."""
     name, axes = label(tensor.name), len(tensor.shape)
-    what = {1: "a vector", 2: "a matrix"}.get(axes, "as many matrices as products")
+    shape = " x ".join(map(to_text, tensor.shape))  # groups x k x n
+    what = {1: "a vector", 2: "a matrix"}.get(axes, shape)
     if tensor.name in LABELS:
         return LaunchError(f"{name} has shape {shape_text(view.shape)}; {what} is needed")
     return LaunchError(f"{name}: shape {view.shape} given, {_extents(tensor)} needed")
@@ -257,11 +258,12 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
             f"{name}: shape {view.shape} given, {_extents(tensor)} = {expected} needed"
         )
     if view.shape != expected:
-        entries = ": groups + 1, where each begins, and where the last ends"
-        raise LaunchError(
-            f"{name} is {shape_text(view.shape)}, {shape_text(expected)} is needed"
-            + entries * (tensor.role is Role.TABLE)
-        )
+        if tensor.role is Role.TABLE:
+            entries = "groups + 1, where each group begins, and where the last ends"
+            raise LaunchError(
+                f"{name} has {prod(view.shape)} entries; {prod(expected)} are needed: {entries}"
+            )
+        raise LaunchError(f"{name} is {shape_text(view.shape)}, {shape_text(expected)} is needed")
     _check_layout(tensor, view)
     size = dtype(tensor.dtype).bytes
     if view.pointer % size:

@@ -15,7 +15,7 @@ from codegen.call.views import LABELS, TensorView, numpy_view, single
 from coordgraph import Gemm, LaunchError, VerifyError
 from coordgraph.elements import DTYPES, DType, dtype
 from coordgraph.gemm import GROUP_AXES
-from coordgraph.validation import flag
+from coordgraph.validation import a_type, flag
 
 __all__ = ["ALIGNED", "Call", "array_key", "check_offsets", "describe"]
 
@@ -85,7 +85,7 @@ def check_offsets(offsets: Any) -> None:
         raise LaunchError(NO_OFFSETS)
     if isinstance(offsets, list | tuple | range):
         raise LaunchError(
-            f"offsets: a {type(offsets).__name__} is no array; make one of i32 where a and b are: "
+            f"offsets: {a_type(offsets)} is no array; make one of i32 where a and b are: "
             "torch.tensor(offsets, dtype=torch.int32, device=a.device), or for the CPU "
             "numpy.array(offsets, numpy.int32)"
         )
@@ -116,9 +116,9 @@ def describe(
     flag(transpose_b, "transpose_b", LaunchError)
     grouped, axis = problem.get("grouped", False), problem.get("group_axis", "m")
     if grouped and axis not in _ONE_AXIS:
-        lists = " For lists of products compile a kernel: see docs/explanation/groups/lists.md"
+        lists = "; for lists of products compile a kernel: see docs/explanation/groups/lists.md"
         raise LaunchError(
-            f"group_axis = {axis!r} should be {' or '.join(map(repr, _ONE_AXIS))}."
+            f"group_axis = {axis!r} should be {' or '.join(map(repr, _ONE_AXIS))}"
             + lists * (axis in GROUP_AXES)
         )
     views = _views(arrays)

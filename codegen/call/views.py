@@ -108,7 +108,9 @@ def type_name(name: str, what: str) -> str:
                 f"offsets holds {name}, and must be i32: pass offsets.to(torch.int32), or "
                 "offsets.astype('int32') of numpy, CuPy and JAX"
             ) from error
-        raise LaunchError(f"{what}: {error}") from error
+        kind = {"i": "int8", "u": "uint8", "f": "float32"}.get(name[0])
+        hint = f"; convert it, as by {what}.astype(numpy.{kind})" if kind else ""
+        raise LaunchError(f"{what}: {error}{hint}") from error
 
 
 def numpy_view(array: Any, what: str) -> TensorView:

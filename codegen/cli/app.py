@@ -29,8 +29,20 @@ from coordgraph import __version__
 __all__ = ["Commands", "app", "main"]
 
 
+PYDANTIC = "Value error, "
+"""The start of messages of pydantic, by which typer converts the values of options."""
+
+
 class Commands(TyperGroup):
     """The command group: reports an error as a message or as JSON, and returns an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the arguments of a command and run it, as typer does."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            _plain(error)
+            raise
 
     def main(
         self,
@@ -59,6 +71,13 @@ class Commands(TyperGroup):
         if standalone_mode:
             sys.exit(status if isinstance(status, int) else 0)
         return status
+
+
+def _plain(error: Exception) -> None:
+    """Remove pydantic's "Value error, " from the message of an error about an option's value."""
+    said = getattr(error, "message", None)
+    if isinstance(said, str) and said.startswith(PYDANTIC):
+        error.message = said.removeprefix(PYDANTIC)  # type: ignore[attr-defined]
 
 
 def _report(error: Exception, *, as_json: bool) -> int:

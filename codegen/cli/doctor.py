@@ -171,14 +171,17 @@ def _gpus() -> str:
 
 
 def _tools() -> Iterator[Finding]:
-    from codegen.toolchain import find_cuobjdump, find_ptxas
+    from codegen.toolchain import WrongTool, find_cuobjdump, find_ptxas
 
     for name, find, wheel in (
         ("ptxas", find_ptxas, "nvidia-cuda-nvcc"),
         ("cuobjdump", find_cuobjdump, "nvidia-cuda-cuobjdump"),
     ):
-        path = find()
-        detail = str(path) if path else f"not found; pip install {wheel}"
+        try:
+            path = find()
+            detail = str(path) if path else f"not found; pip install {wheel}"
+        except WrongTool as error:
+            path, detail = None, str(error)
         yield Finding(name, "ok" if path else "absent", detail)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from codegen.toolchain import ToolNotFound
+from codegen.toolchain import ToolNotFound, WrongTool
 from coordgraph import CodegenError, CoordGraphError, ParseError, PassError
 
 __all__ = ["ExitCode", "Unavailable", "describe", "exit_code", "message", "notes"]
@@ -29,7 +29,7 @@ class Unavailable(CodegenError):
 
 def exit_code(error: BaseException) -> ExitCode:
     """The exit code of a command that an error stops."""
-    if isinstance(error, Unavailable | ToolNotFound | MemoryError):
+    if isinstance(error, Unavailable | ToolNotFound | WrongTool | MemoryError):
         return ExitCode.UNAVAILABLE
     if isinstance(error, CoordGraphError):
         return ExitCode.REFUSED

@@ -36,7 +36,11 @@ def evaluate_command(
     at: At = None,
     given: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="NAME=NUMBER,…", help="Launch arguments, such as m=1280."),
+        typer.Option(
+            "--with",
+            metavar="NAME=NUMBER,…",
+            help="Launch arguments, such as m=1280; --at takes them too.",
+        ),
     ] = None,
     forward: Forward = False,
     stage: StageName = None,
@@ -59,7 +63,13 @@ def evaluate_command(
       coordgraph eval workgroup --forward --at A.0=300,B.1=17,A.1=0,B.0=0 -s data-parallel
       coordgraph eval partials -s stream-k
     """
-    from codegen.cli.evaluation import answer_of, check_exists, known_scope, launch_values
+    from codegen.cli.evaluation import (
+        answer_of,
+        check_exists,
+        known_scope,
+        launch_values,
+        split_point,
+    )
     from codegen.cli.named_values import read_names, read_pairs
     from codegen.cli.stages import choose, read_graph, stages
     from coordgraph.coordinates.traverse import Direction
@@ -74,11 +84,12 @@ def evaluate_command(
     pipeline = None if schedule is None else read_pipeline(schedule, scheduling.workgroups)
     with working("applying passes"):
         graph = choose(stages(graph, pipeline), stage).graph
-    values = launch_values(graph, read_pairs(given or [], "--with"))
+    point, numbers = split_point(graph, read_names(at or []), read_pairs(given or [], "--with"))
+    values = launch_values(graph, numbers)
     direction = Direction.FORWARD if forward else Direction.REVERSE
     for name in wanted:
         check_exists(graph, name)
-    scope = known_scope(graph, read_names(at or []), direction, values)
+    scope = known_scope(graph, point, direction, values)
     with working("following the edges"):
         answers = [answer_of(scope, direction, name, values) for name in wanted]
     if as_json:

@@ -21,7 +21,7 @@ from coordgraph.integers import (
     to_text,
 )
 
-__all__ = ["Answer", "answer_of", "check_exists", "known_scope", "launch_values"]
+__all__ = ["Answer", "answer_of", "check_exists", "known_scope", "launch_values", "split_point"]
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,22 @@ def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, i
     if value < 0 or (end is not None and value >= end):
         bounds = "0 or more" if end is None else f"0..{end - 1}"
         raise VerifyError(f"{name} = {value} is outside its size: it must be in {bounds}")
+
+
+def split_point(
+    graph: KernelGraph, at: Mapping[str, str | None], given: Mapping[str, str]
+) -> tuple[dict[str, str | None], dict[str, str]]:
+    """The coordinates of --at, and the launch arguments of --at and --with together.
+
+    Raises:
+        typer.BadParameter: --at and --with both give a launch argument.
+    """
+    arguments = {p.name for p in graph.parameters.given} - {d.id for d in graph.coordinates}
+    if both := [name for name in at if name in arguments and name in given]:
+        raise typer.BadParameter(f"--at and --with both give {both[0]}; leave out one")
+    coordinates = {name: text for name, text in at.items() if name not in arguments}
+    numbers = {name: text for name, text in at.items() if name in arguments and text is not None}
+    return coordinates, {**numbers, **given}
 
 
 def launch_values(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int]:

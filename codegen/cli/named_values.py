@@ -16,8 +16,8 @@ At = Annotated[
         metavar="NAME[=VALUE],…",
         help="The point: NAME=VALUE gives a coordinate a number or an expression, NAME alone "
         "leaves it a symbol. Without --at all coordinates at the machine's end of the graph are "
-        "symbols, or with --forward those at the tensors' end. explain-index also takes launch "
-        "arguments, such as m=1280, and tables, such as 'rows=(0,200,256)'.",
+        "symbols, or with --forward those at the tensors' end. Launch arguments, such as m=1280, "
+        "are taken too, and by explain-index tables, such as 'rows=(0,200,256)'.",
     ),
 ]
 Forward = Annotated[

@@ -67,7 +67,7 @@ class Products:
                 "--groups and --extents go together, as in --groups m --extents 200,0,56"
             )
         if batches is not None and extents is not None:
-            raise typer.BadParameter("give --batches or --groups: groups are no batch")
+            raise typer.BadParameter("give --batches or --groups, not both")
         needed = [axis for axis in "mnk" if axis not in problem.groups]
         missing = [f"--{axis}" for axis in needed if getattr(problem, axis) is None]
         if missing:

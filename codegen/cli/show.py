@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Form", "Part", "render", "show"]
 
+TEXTS = (".txt", ".mmd", ".md", ".json", ".graph")
+"""Suffixes of files that `show` writes as text."""
+
 
 class Form(StrEnum):
     """The forms in which a graph is shown."""
@@ -109,6 +112,7 @@ def show(
     """
     from codegen.cli.stages import choose, staged
 
+    _check_suffix(output)
     listed = provenance and form is None
     form = _form(form, output)
     if provenance and (diff or form in (Form.MERMAID,) or (form is Form.PSEUDOCODE and not listed)):
@@ -147,6 +151,21 @@ def show(
         _print_diff(text)
     else:
         write_document(text, output)
+
+
+def _check_suffix(output: Path | None) -> None:
+    """Refuse a file whose suffix belongs to no form, so that a misspelt `.svgg` is not text.
+
+    Raises:
+        typer.BadParameter: the suffix is unknown.
+    """
+    if output is None or output.suffix.lower() in ("", *PICTURES, *TEXTS):
+        return
+    raise typer.BadParameter(
+        f"no form is written as {output.suffix}; end the name of the file in "
+        f"{', '.join(PICTURES)} for a picture, or in {', '.join(TEXTS)}",
+        param_hint="--output",
+    )
 
 
 def _is_picture(output: Path) -> bool:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from codegen.cli.errors import ExitCode
 from codegen.cli.option_groups import takes_groups
-from codegen.cli.options import Import, Json, Problem, Scheduling
+from codegen.cli.options import Import, Json, Problem, Scheduling, Source
 from codegen.cli.output import duration, print_block, print_json, stdout, working
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def verify(
         str | None,
         typer.Argument(
             metavar="[FILE|-]",
-            help="A scheduled or lowered graph in its text form or as JSON; - is stdin. Without "
+            help="A scheduled or lowered graph in text or JSON, as of --from; - is stdin. Without "
             "it, the options describe the product and its schedule.",
             show_default=False,
         ),
@@ -52,6 +52,7 @@ def verify(
         Level,
         typer.Option("--level", help="default takes a few tenths of a second, all a few seconds."),
     ] = Level.DEFAULT,
+    given: Source = None,
     scheduling: Scheduling,
     problem: Problem,
     modules: Import = None,
@@ -84,6 +85,9 @@ def verify(
     from codegen.cli.stages import read_graph
     from codegen.cli.targets import resolve
 
+    if source is not None and given is not None:
+        raise typer.BadParameter("the graph is given twice: leave out FILE or --from")
+    source = source if given is None else given
     target = resolve(scheduling.target, problem.dtype)
     if source is None:
         graph = scheduled(problem, scheduling, fixed=True).graph

@@ -39,7 +39,7 @@ def epilogue(
 
     def trace(function: Callable[..., Any]) -> EpilogueFunction:
         name = str(getattr(function, "__name__", ""))
-        name = name if name.isidentifier() and name.isascii() else "epilogue"
+        name = name if name.isidentifier() and name.isascii() else "unnamed"
         parameters = _parameters(name, function)
         if parameters[:1] != [ACCUMULATOR]:
             raise VerifyError(

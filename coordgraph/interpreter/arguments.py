@@ -18,7 +18,7 @@ from coordgraph.gemm import GemmProblem, read_of
 from coordgraph.integers import evaluate, to_text
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor
-from coordgraph.validation import whole
+from coordgraph.validation import a_type, whole
 
 __all__ = [
     "DEFAULTS",
@@ -118,7 +118,7 @@ def host_array(value: object, what: str) -> Array:
         )
     if not isinstance(value, np.ndarray):
         raise LaunchError(
-            f"{what} is a {type(value).__name__}, not a numpy array; convert it with numpy.asarray"
+            f"{what} is {a_type(value)}, not a numpy array; convert it with numpy.asarray"
         )
     return value.view(np.ndarray)
 
@@ -147,8 +147,10 @@ def with_defaults(function: EpilogueFunction, given: Mapping[str, Any]) -> dict[
             found[name] = value
         elif name not in DEFAULTS or not _is_default(name, value):
             names = ", ".join(o.name for o in function.operands) or "none"
+            hint = "; give out=, an array of that type" if name == "out_dtype" else ""
             raise LaunchError(
                 f"{name} is no operand of the epilogue {function.name}; its operands are: {names}"
+                f"{hint}"
             )
     for operand in function.operands:
         if operand.name in DEFAULTS:

@@ -13,7 +13,8 @@ from coordgraph.text.raw import RawOrigin, suggest
 __all__ = ["NUMBERED", "with_origins"]
 
 NUMBERED = (Part.EDGE.value, Part.OPERATION.value)
-"""The parts whose records are named by their position, from 0."""
+"""Kinds of records that `origin` statements name by position: `origin edge 3` is the fourth edge.
+Dimensions and other records are named by their ids."""
 
 
 def with_origins(graph: KernelGraph, raw: Iterable[RawOrigin]) -> KernelGraph:

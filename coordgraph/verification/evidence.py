@@ -233,7 +233,10 @@ def _counterexample(launch: Launch, fault: Fault) -> Counterexample:
 
 
 class _Watched(Machine):
-    """A machine that remembers the operation that failed, and ends loops that run for too long."""
+    """Interprets one workgroup; keeps the operation that raised an error, and limits loops.
+
+    The counterexample of a check is made from that operation and the indices at which it failed.
+    """
 
     failed: tuple[Work, Environment] | None = None
 

@@ -80,6 +80,11 @@ class Plan:
             ParseError: the text of the passes is malformed.
         """
         found = _TEXT.fullmatch(validation.text(text, "a plan", PassError))
+        if text.strip() == "auto":
+            raise PassError(
+                "'auto' is no plan of a call; leave out plan=, and matmul chooses one, as --plan "
+                "auto does on the command line"
+            )
         if not found or (found["consumers"] or COOPERATIVE) not in option_values("consumers"):
             raise PassError(
                 f"'{text}' is no plan; write it like '128x256x64 data-parallel' or "

@@ -284,8 +284,9 @@ class Engine:
         more = f", and {len(found) - SHOWN} more wait" if len(found) > SHOWN else ""
         message = f"the schedule stops after {self.now:.3g} s: {'; '.join(named)}{more}"
         if self.dispatched < self.count:
+            running = f"{self.slots} workgroup{'s run' if self.slots > 1 else ' runs'}"
             message += (
-                f"; {self.slots} workgroups run at the same time, so "
+                f"; {running} at the same time, so "
                 f"{self.dispatched}..{self.count - 1} cannot start; launch at most {self.slots}"
             )
         else:

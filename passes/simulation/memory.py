@@ -116,7 +116,8 @@ class Traffic:
     Args:
         steps: what every workgroup does.
         works: the work on each tile shape.
-        spans: for each tile shape, its extents in m and n as multiples of the smallest panel's.
+        spans: for each tile shape, its extents in m and n, divided by those of the smallest tile
+            shape of the graph.
         sizes: an array with m, n and k of each product; one row if all products are alike.
         element: bytes of an element of A and B.
         capacity: bytes of A and B that the L2 cache holds.

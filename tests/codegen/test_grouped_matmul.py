@@ -125,14 +125,14 @@ def test_a_plan_for_groups_can_be_told():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"group_axis": "mnk"}, "should be 'm' or 'k'.* see docs/explanation/groups/lists.md"),
-        ({"group_axis": "n"}, r"group_axis = 'n' should be 'm' or 'k'\.$"),
+        ({"group_axis": "mnk"}, "should be 'm' or 'k'; .* see docs/explanation/groups/lists.md"),
+        ({"group_axis": "n"}, r"group_axis = 'n' should be 'm' or 'k'$"),
         ({"group_axis": ["m"]}, r"group_axis = \['m'\] should be 'm' or 'k'"),
         ({"a": turned(whole(90, 20)).T}, "a must be row-major: pass a contiguous copy"),
         ({"a": turned(whole(90, 20)), "transpose_a": True}, "a must be row-major"),
         ({"a": whole(90, 21)}, "k would be 21 and 20"),
-        ({"b": whole(20, 24)}, "b has shape 20x24; as many matrices as products is needed"),
-        ({"b": whole(4, 20, 24)}, "offsets is 6, 5 is needed: groups [+] 1, where each begins"),
+        ({"b": whole(20, 24)}, "b has shape 20x24; groups x k x n is needed"),
+        ({"b": whole(4, 20, 24)}, "offsets has 6 entries; 5 are needed: groups [+] 1, where each"),
         ({"b": whole(5, 20, 48)[:, :, ::2]}, "b is not contiguous .*; pass a contiguous copy$"),
         ({"b": np.broadcast_to(whole(20, 24), (5, 20, 24))}, "b is not contiguous .* copy$"),
         ({"b": whole(10, 20, 24)[::2]}, "b is not contiguous .*; pass a contiguous copy$"),
@@ -151,7 +151,7 @@ def test_a_plan_for_groups_can_be_told():
             r"offsets holds int64, and must be i32: pass offsets\.to\(torch\.int32\), or "
             r"offsets\.astype\('int32'\)",
         ),
-        ({"offsets": BORDERS[1:]}, "offsets is 5, 6 is needed: groups [+] 1"),
+        ({"offsets": BORDERS[1:]}, "offsets has 5 entries; 6 are needed: groups [+] 1"),
         ({"offsets": BORDERS.astype(np.float32)}, "offsets holds f32, the kernel takes i32"),
         ({"offsets": [0, 90]}, "a list is no array; make one of i32 .* numpy.array.*numpy.int32"),
         ({"offsets": None}, "offsets are missing: where each group begins, and where the last"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from codegen import toolchain
-from codegen.toolchain import AssemblyError, ToolNotFound, disassemble, find_cuobjdump
+from codegen.toolchain import AssemblyError, ToolNotFound, WrongTool, disassemble, find_cuobjdump
 from tests.support.ptxas import assemble, assert_clean
 
 HEADER = ".version 8.0\n.target sm_90a\n.address_size 64\n"
@@ -112,6 +112,26 @@ class TestFinding:
         tool.chmod(0o755)
         monkeypatch.setenv("COORDGRAPH_PTXAS", str(tool))
         assert toolchain.find_ptxas() == tool
+
+    def test_a_variable_that_names_no_program_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("COORDGRAPH_PTXAS", str(tmp_path / "none"))
+        with pytest.raises(WrongTool, match=r"COORDGRAPH_PTXAS is .*none, which is no program"):
+            toolchain.find_ptxas()
+
+    def test_a_variable_that_names_another_program_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        other = tmp_path / "true"
+        other.write_text("#!/bin/sh\n")
+        other.chmod(0o755)
+        monkeypatch.setenv("COORDGRAPH_PTXAS", str(other))
+        with pytest.raises(WrongTool, match=r"wrote no cubin, .*; COORDGRAPH_PTXAS names it"):
+            assemble(SMALL, "sm_90a")
+        monkeypatch.setenv("COORDGRAPH_CUOBJDUMP", str(other))
+        with pytest.raises(WrongTool, match=r"no SASS, .*; COORDGRAPH_CUOBJDUMP names it"):
+            disassemble(b"")
 
     def test_toolkit_then_wheel_once_path_has_none(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

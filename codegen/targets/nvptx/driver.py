@@ -47,7 +47,7 @@ def unavailable() -> str | None:
     try:
         (status,) = driver.cuInit(0)
     except RuntimeError as error:  # libcuda is not installed
-        return f"no NVIDIA driver: {error}"
+        return f"no NVIDIA driver: {str(error).rstrip('.')}"
     if status != driver.CUresult.CUDA_SUCCESS:
         return f"the CUDA driver does not start: {describe(status)}"
     (status, count) = driver.cuDeviceGetCount()

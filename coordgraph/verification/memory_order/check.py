@@ -40,21 +40,23 @@ def memory_order(graph: KernelGraph, launches: Sequence[Launch]) -> Verdict:
     Raises:
         VerifyError: the graph has an operation that declares no memory effects.
     """
-    examiner, examined = Examiner(graph), 0
+    examiner, examined = Examiner(graph), list[Launch]()
     found: list[Counterexample] = []
     for launch in launches:
         try:
             fault = examiner.examine(launch)
         except LaunchError:
             continue
-        examined += 1
+        examined.append(launch)
         if fault is not None and fault.problem not in {other.problem for other in found}:
             found.append(fault)
     if found:
         return Verdict(NAME, Outcome.REFUTED, METHOD, "", tuple(found[:SHOWN]))
     if not examined:
         return Verdict(NAME, Outcome.UNKNOWN, METHOD, "no launch of the graph is small enough")
-    return Verdict(NAME, Outcome.HOLDS, METHOD, f"all interleavings of {examined} launches")
+    count = len(examined)
+    detail = f"all interleavings of {count} {'launch' if count == 1 else 'launches'}"
+    return Verdict(NAME, Outcome.HOLDS, METHOD, detail, launches=tuple(examined))
 
 
 def reduced_launches(graph: KernelGraph, level: str) -> tuple[Launch, ...]:

@@ -245,7 +245,7 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
 
 
 def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
-    """The operands A and B of a problem; their columns run along the axis contiguous in memory."""
+    """The operands A and B of a problem, as 2-D tiles whose rows are contiguous in memory."""
     kind = dtype(gemm.dtype)
     a = Operand("A", *((1, 0) if gemm.transpose_a else (0, 1)), tiling, kind)
     b = Operand("B", *((1, 0) if gemm.transpose_b else (0, 1)), tiling, kind)

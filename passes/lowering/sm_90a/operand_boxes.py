@@ -50,7 +50,7 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
     for one of each. All others, and those that a launch may leave out, are read from global memory.
 
     Ping-pong consumers read all operands from global memory: the next main loop may begin only when
-    the previous work item has passed its last step of the ring, so steps of the epilogue would
+    the previous work unit has passed its last step of the ring, so steps of the epilogue would
     prevent the overlap that ping-pong consumers exist for.
     """
     gemm = graph.gemm

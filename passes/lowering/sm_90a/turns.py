@@ -1,14 +1,14 @@
-"""Ping-pong consumers: warpgroups of a workgroup that take turns with whole work items.
+"""Ping-pong consumers: warpgroups of a workgroup that take turns with whole work units.
 
-A *work item* is an accumulation loop and what follows it, for an output tile or for a segment of
-one. A counter numbers the work items of a workgroup. Two coordinates follow from that number: the
-warpgroup that executes the work item, and the phase parity of the mbarrier that orders main loops:
+A *work unit* is an accumulation loop and what follows it, for an output tile or for a segment of
+one. A counter numbers the work units of a workgroup. Two coordinates follow from that number: the
+warpgroup that executes the work unit, and the phase parity of the mbarrier that orders main loops:
 round, warpgroup --Flatten--> item; turn, phase --Flatten--> round. While one warpgroup executes its
 epilogue, another one uses the tensor cores (CUTLASS: `KernelTmaWarpSpecializedPingpong`).
 
-Every warpgroup loops over all work items. For the work items of other warpgroups, a warpgroup only
+Every warpgroup loops over all work units. For the work units of other warpgroups, a warpgroup only
 advances the step counter of the ring, because one producer fills the ring with the k tiles and
-partial sums of all work items in order.
+partial sums of all work units in order.
 
 Main loops run one after another, for two reasons. Two main loops that shared the tensor cores would
 end at about the same time, and then both epilogues would run while the tensor cores are idle. And a
@@ -17,7 +17,7 @@ for the awaited one, since both have the same parity. A main loop begins after t
 item's warpgroup has passed its last step of the ring, so the stages of all earlier steps have been
 filled.
 
-Ping-pong consumers deadlock only if cooperative ones would. For work item i, let M(i) be the main
+Ping-pong consumers deadlock only if cooperative ones would. For work unit i, let M(i) be the main
 loop, R(i) the receipt of partial sums, and E(i) what follows: sending a partial, the epilogue, the
 store. M(i) waits for M(i - 1) and R(i - 1) at the mbarrier, and for E(i - 2), which the same
 warpgroup executes; R(i) waits for M(i), and E(i) for R(i). M and R free the stages of the ring in
@@ -28,7 +28,7 @@ waits with ping-pong consumers would be a cycle with cooperative ones, and the l
 guarantee the same residency for both (see `coordgraph.progress`).
 
 As with cooperative consumers, each workgroup has one workspace slot and one flag. A workgroup sends
-the partial sums of at most one work item, and only the warpgroup that executes the work item writes
+the partial sums of at most one work unit, and only the warpgroup that executes the work unit writes
 the slot and raises the flag; in a tree reduction, that warpgroup has added the received partial
 sums before. The sending and the receiving warpgroup may have different numbers in their workgroups,
 so the address of an element in a slot depends on the thread's number in its warpgroup.
@@ -67,8 +67,8 @@ from passes.lowering.sm_90a.ring import STEP
 __all__ = ["ITEM", "ORDER", "Turns", "multiplies"]
 
 ITEM, WARPGROUP, PHASE = "item.number", "item.warpgroup", "item.phase"
-"""ITEM: the coordinate that numbers the work items of a workgroup (a work item is an output tile or
-a segment of one). WARPGROUP: the coordinate of the warpgroup that executes a work item. PHASE: the
+"""ITEM: the coordinate that numbers the work units of a workgroup (a work unit is an output tile or
+a segment of one). WARPGROUP: the coordinate of the warpgroup that executes a work unit. PHASE: the
 coordinate of the phase parity (0 or 1) of the mbarriers ORDER."""
 ORDER = "barrier.order"
 """The mbarriers that order the main loops of ping-pong warpgroups, one for each warpgroup."""
@@ -77,7 +77,7 @@ PHASES = 2
 
 
 class Turns:
-    """Assigns the work items of a workgroup to its warpgroups, and orders their main loops.
+    """Assigns the work units of a workgroup to its warpgroups, and orders their main loops.
 
     Args:
         c: the coordinate graph under construction.
@@ -86,11 +86,11 @@ class Turns:
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         self.division = division
-        c.add(Linear(ITEM, note="running number of a work item"))
-        c.add(Linear("item.round", note="work items of each warpgroup before"))
+        c.add(Linear(ITEM, note="running number of a work unit"))
+        c.add(Linear("item.round", note="work units of each warpgroup before"))
         c.add(Linear("item.turn"))
         c.add(Linear(PHASE, Integer(PHASES), note="parity of a barrier"))
-        c.add(Linear(WARPGROUP, Integer(division.turns), note="who has the work item"))
+        c.add(Linear(WARPGROUP, Integer(division.turns), note="who has the work unit"))
         c.connect(Flatten(("item.round", WARPGROUP), ITEM))
         c.connect(Flatten(("item.turn", PHASE), "item.round"))
         c.add(Shared(ORDER, Integer(division.turns), note="mbarriers"))
@@ -98,7 +98,7 @@ class Turns:
         known = {name: index_symbol(name) for name in (ITEM, WARP)}
         who, here = c.finish().reverse(known, [WARPGROUP, "warpgroup"])
         self.mine = equal(who, here)
-        """The condition that the current warpgroup executes the current work item."""
+        """The condition that the current warpgroup executes the current work unit."""
 
     def initial(self) -> Body:
         """Initialise the mbarriers that order main loops; one thread does so at the start."""
@@ -108,16 +108,16 @@ class Turns:
         )
 
     def counted(self, body: Body) -> Operation:
-        """Wrap `body` in a counter of work items that starts at 0."""
+        """Wrap `body` in a counter of work units that starts at 0."""
         return Counter(ITEM, body)
 
     def assign(self, body: Body) -> Body:
-        """Guard each work item in a lowered body, so that one warpgroup executes it.
+        """Guard each work unit in a lowered body, so that one warpgroup executes it.
 
-        All other warpgroups only count the steps of the ring that the work item takes.
+        All other warpgroups only count the steps of the ring that the work unit takes.
 
         Raises:
-            PassError: a body contains two main loops, so the end of the first work item is unknown.
+            PassError: a body contains two main loops, so the end of the first work unit is unknown.
         """
         inside = tuple(self._within(op) for op in body)
         loops = [place for place, op in enumerate(inside) if multiplies(op)]
@@ -138,23 +138,23 @@ class Turns:
         return (*named, If(self.mine, self._with_signal(ordered), others), Advance(ITEM))
 
     def _within(self, op: Operation) -> Operation:
-        """`op`, with the work items inside its bodies assigned to warpgroups."""
+        """`op`, with the work units inside its bodies assigned to warpgroups."""
         bodies = {name: self.assign(getattr(op, name)) for name in op.BODIES}
         return replace(op, **bodies)
 
     def _wait(self) -> Operation:
-        """Wait until the previous work item's warpgroup has passed its last step of the ring.
+        """Wait until the previous work unit's warpgroup has passed its last step of the ring.
 
-        The first work item does not wait.
+        The first work unit does not wait.
         """
-        # The previous work item's number, plus one full period of warpgroups and phases so that the
-        # index is never negative. The first work item waits for the phase before the first phase of
+        # The previous work unit's number, plus one full period of warpgroups and phases so that the
+        # index is never negative. The first work unit waits for the phase before the first phase of
         # a new mbarrier, which counts as complete.
         before = index_symbol(ITEM) + (PHASES * self.division.turns - 1)
         return SetCoordinate(ITEM, before, (WaitBarrier(ORDER, PHASE),))
 
     def _with_signal(self, body: Body) -> Body:
-        """Insert the signal that this warpgroup has passed the last step of a work item.
+        """Insert the signal that this warpgroup has passed the last step of a work unit.
 
         The signal follows the last operation that advances the ring. If that is the main loop, its
         last wgmma instructions may still be in flight.

@@ -197,6 +197,14 @@ def test_an_index_with_numbers():
     assert found["results"][0]["expression"] == "(5*share + 3) // (tiles_k*tiles_n)"
 
 
+def test_launch_arguments_are_given_with_the_point_or_apart():
+    where = ("eval", "A.0", "-s", "data-parallel")
+    one = coordgraph(*where, "--at", "A.tile.0=3,A.index.0=1,m=500", "--json").json
+    two = coordgraph(*where, "--at", "A.tile.0=3,A.index.0=1", "--with", "m=500", "--json").json
+    assert one == two
+    assert one["parameters"]["m"] == 500
+
+
 def test_an_index_in_symbols_and_its_guard():
     done = coordgraph("eval", "A.0", "--at", "A.tile.0=3,A.index.0", "--json")
     (found,) = done.json["results"]

@@ -94,7 +94,7 @@ def test_no_depth(target: str):
         (("--groups", "m", "--n", "8", "--k", "8"), "--groups and --extents go together"),
         (("--extents", "3,4", *BATCH[:6]), "--groups and --extents go together"),
         ((*ALONG_M, "--m", "25"), "leave out --m"),
-        ((*ALONG_M, "--batches", "2"), "groups are no batch"),
+        ((*ALONG_M, "--batches", "2"), "not both"),
         (ALONG_M[:-2], "give --k too"),
         (("--groups", "mnk", "--extents", "3,4"), "'3' of a group along mnk is not m, n and k"),
         (

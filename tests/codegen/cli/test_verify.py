@@ -26,13 +26,13 @@ def test_a_right_schedule_passes():
     assert "proved for all sizes" in rows[3]
 
 
-@pytest.mark.parametrize("where", ["file", "stdin"])
+@pytest.mark.parametrize("where", ["file", "stdin", "option"])
 def test_a_wrong_graph_is_refuted(where: str, tmp_path: Path):
     text = stream_k().replace("start=workgroup + 1", "start=workgroup")
     path = tmp_path / "graph.txt"
     path.write_text(text, encoding="utf-8")
-    source = {"file": (str(path), None), "stdin": ("-", text)}[where]
-    done = coordgraph("verify", source[0], stdin=source[1])
+    given = {"file": [str(path)], "stdin": ["-"], "option": ["--from", str(path)]}[where]
+    done = coordgraph("verify", *given, stdin=text)
     assert done.code == ExitCode.CHECK_FAILED
     assert "fix-up    refuted" in done.out
     assert "fix-up: with m=" in done.out

@@ -243,11 +243,11 @@ def test_the_call_that_is_changed_is_right():
         ({"a": np.zeros((20, 9), np.float32).T}, "or its transpose to a kernel of .*transpose_a"),
         (
             {"c": np.zeros((9, 5), np.float32), "beta": 1.0},
-            "c has shape 9x5; as many matrices as products is needed",
+            "c has shape 9x5; groups x m x n is needed",
         ),
         ({"c": np.zeros((2, 9, 5), np.float32), "beta": 1.0}, "c is 2x9x5, 3x9x5 is needed"),
         ({"beta": 1.0}, "needs c"),
-        ({"out": np.zeros((9, 5), np.float32)}, "out has shape 9x5; as many matrices as products"),
+        ({"out": np.zeros((9, 5), np.float32)}, "out has shape 9x5; groups x m x n is needed"),
         ({"out": np.zeros((4, 9, 5), np.float32)}, "out is 4x9x5, 3x9x5 is needed"),
         ({"out": np.zeros((6, 9, 5), np.float32)[::2]}, "out is not contiguous"),
         ({"out": np.zeros((3, 9, 5), np.float64)}, "out holds f64"),

@@ -409,7 +409,7 @@ def test_calls_that_are_refused(fake_driver: FakeDriver):
             {"offsets": offsets(512), "out": matrices(512, 128, 256, D_AT)},
             "groups = 512 is outside",
         ),
-        ({"out": matrix(128, 256, D_AT)}, "out has shape 128x256; as many matrices as products"),
+        ({"out": matrix(128, 256, D_AT)}, "out has shape 128x256; groups x m x n is needed"),
         ({"out": matrices(7, 128, 256, OFFSETS_AT)}, "out overlaps offsets"),
         ({"c": matrix(128, 256, C_AT), "beta": 1.0}, "c has shape 128x256; as many matrices as"),
         ({"c": matrices(6, 128, 256, C_AT), "beta": 1.0}, "c is 6x128x256, 7x128x256 is needed"),

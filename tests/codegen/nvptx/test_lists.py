@@ -202,8 +202,9 @@ def test_boxes_begin_inside_a_matrix():
 
 
 def test_room_for_maps():
-    """The workspace holds a tensor map for each group and tensor, for every workgroup,
-    also for each workgroup of a cluster.
+    """Every CTA, also each one of a cluster, has its own tensor maps in the workspace.
+
+    There is one of 32 words for each group and each of A, B and D.
     """
     for options, workgroups in (({}, 7), ({"cluster_n": 2}, 14)):
         lowered = hopper(PERSISTENT, **options).lowered

@@ -1,4 +1,4 @@
-"""The numbers of a derivation are those of the graph: for every edge, schedule and lowering."""
+"""`graph.explain` gives the indices of the graph: for every edge, schedule and lowering."""
 
 from __future__ import annotations
 

@@ -124,7 +124,9 @@ def test_what_is_refused():
     refused("must return a traced value", lambda: ep.epilogue()(number))
     refused("coordinates 'nm'", lambda: ep.epilogue(bias="nm")(unused))
     refused("no option 'way'", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, way=1)))
-    refused("none of none, tanh", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, approximate="x")))
+    refused(
+        "must be 'none' or 'tanh'", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, approximate="x"))
+    )
     refused("takes 1 values, not 2", lambda: ep.epilogue()(lambda acc: ep.relu(acc, acc)))
 
 
@@ -141,7 +143,7 @@ def scaled(acc: Any, bias: Any) -> Any:
 
 def test_what_can_be_called_is_traced():
     for function in (Adding(), functools.partial(scaled)):
-        assert ep.epilogue(bias="n")(function).name == "epilogue"  # a callable without `__name__`
+        assert ep.epilogue(bias="n")(function).name == "unnamed"  # a callable without `__name__`
 
 
 @pytest.mark.parametrize("given", [5, None, ["n"]])
