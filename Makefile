@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow browser lint format bench docs clean
+.PHONY: help demo test slow browser faults lint format bench docs clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -38,6 +38,9 @@ slow: $(VENV)/.test  ## Run a sample of the slow tests (SAMPLE=80 of them, other
 
 browser: $(VENV)/.browser  ## Run the tests of HTML pages in Chromium, which must be installed
 	@COORDGRAPH_REQUIRE_BROWSER=1 $(PYTEST) -m browser $(PYTEST_ARGS)
+
+faults: $(VENV)/.test  ## Put every fault of the catalogue into a correct graph, and list the checks that refute it
+	@$(BIN)/python -m tests.faults
 
 lint: $(VENV)/.dev  ## Check style (ruff) and types (pyright)
 	@$(BIN)/ruff check .

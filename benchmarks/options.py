@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from benchmarks.problems.log_uniform import HIGH, LOW, STEP
 from benchmarks.problems.problem import DTYPES, LAYOUTS
 from benchmarks.problems.shapes import GROUPS, parse_shape
 from benchmarks.reports.record import RESULTS
@@ -65,6 +66,40 @@ class Layouts(argparse.Action):
                 choices = ", ".join(LAYOUTS)
                 raise argparse.ArgumentError(self, f"invalid choice: '{layout}' (of {choices})")
         setattr(namespace, self.dest, list(dict.fromkeys(layouts)))
+
+
+def add_extents(parser: argparse._ActionsContainer) -> None:
+    """Add options for the range from which extents are drawn, and the number that divides them."""
+    parser.add_argument("--low", type=int, default=LOW, help=f"smallest extent; default {LOW}")
+    parser.add_argument("--high", type=int, default=HIGH, help=f"largest extent; default {HIGH}")
+    for axis in "mnk":
+        for bound in ("low", "high"):
+            parser.add_argument(
+                f"--{axis}-{bound}", type=int, metavar="N", help=f"--{bound} for {axis} alone"
+            )
+    parser.add_argument(
+        "--step", type=int, default=STEP,
+        help=f"extents are multiples of it; default {STEP}, as TMA needs",
+    )  # fmt: skip
+
+
+def extent_ranges(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> dict[str, tuple[int, int]]:
+    """For each axis, the smallest and the largest extent by the options of `add_extents`.
+
+    Ends the program with an error message if a range is empty, or `--step` is not positive.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for axis in "mnk":
+        low, high = getattr(options, f"{axis}_low"), getattr(options, f"{axis}_high")
+        low, high = options.low if low is None else low, options.high if high is None else high
+        if not 1 <= low <= high:
+            parser.error(f"{axis} cannot be between {low} and {high}")
+        found[axis] = low, high
+    if options.step < 1:
+        parser.error("--step must be positive")
+    return found
 
 
 def add_layouts(parser: argparse._ActionsContainer, *layouts: str) -> None:

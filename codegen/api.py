@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from codegen.kernel import Kernel
+from codegen.nvtx_ranges import ranged, wanted
 from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import to_text
+from coordgraph.library_graphs import is_made_by_library
 from passes import Pass
 from passes.lowering.architectures import names
+from passes.timeline import MOST_RECORDS
 
 __all__ = ["TARGETS", "compile", "native_target"]
+
+KernelT = TypeVar("KernelT", bound=Kernel)
 
 
 class _Targets(Sequence[str]):
@@ -53,6 +59,8 @@ def compile(
     lowering: Pass | None = None,
     instructions: str | None = None,
     verify: bool | None = None,
+    timeline: bool | int = False,
+    nvtx: bool | None = None,
 ) -> Kernel:
     """Compile a scheduled graph to a kernel for a target.
 
@@ -74,44 +82,89 @@ def compile(
             if they cannot multiply its tensors. None falls back to the next lowering instead.
         verify: whether to check the graph with `graph.check()` before its first build. None checks
             a graph that did not come straight from passes of this library: one that was read from
-            text or JSON, edited, or made by a pass of another package. False leaves it unchecked:
-            a wrong graph may then compute a wrong product, wait for ever or corrupt memory.
+            text or JSON, edited, or made by a pass of another package. A CPU kernel of such a graph
+            also checks every index, until one launch with the same sizes has ended without an
+            error. False leaves the graph unchecked: a wrong graph may then compute a wrong product,
+            wait for ever or corrupt memory.
+        timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
+            which `kernel.timeline(a, b)` returns. Each role of a workgroup keeps 1024 records, or
+            as many as this number says, and counts those beyond.
+        nvtx: whether each call is an NVTX range, which Nsight Systems shows, by the package nvtx.
+            None asks the environment variable COORDGRAPH_NVTX.
 
     Raises:
         VerifyError: the graph is not scheduled, is malformed, or a check refutes it.
         CodegenError: `graph` is no KernelGraph; the target is unknown or not available on this
             machine; or the target, or `lowering`, cannot run the graph.
     """
-    _check_arguments(graph, target)
-    if verify is not False:
-        ensure_verified(graph, always=verify is True)
-    if target == "native":
-        target = native_target(graph)
-    if instructions is not None and (not isinstance(instructions, str) or not instructions):
-        raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
-    if target.startswith("sm_"):
-        from codegen.targets.nvptx import CudaKernel
+    with faults_named("compiling the graph", graph if isinstance(graph, KernelGraph) else None):
+        _check_arguments(graph, target)
+        if verify is not False:
+            ensure_verified(graph, always=verify is True)
+        if target == "native":
+            target = native_target(graph)
+        if instructions is not None and (not isinstance(instructions, str) or not instructions):
+            raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
+        records = _records(timeline, target)
+        if target.startswith("sm_"):
+            from codegen.targets.nvptx import CudaKernel
+            from codegen.targets.nvptx.recording import RecordingKernel
 
-        return CudaKernel(graph, target, debug=debug, lowering=lowering, instructions=instructions)
-    if lowering is not None:
+            return _kind(RecordingKernel if records else CudaKernel, nvtx)(
+                graph,
+                target,
+                debug=debug,
+                lowering=lowering,
+                instructions=instructions,
+                timeline=records,
+            )
+        if lowering is not None:
+            raise CodegenError(
+                f"lowering = {lowering} is for NVIDIA GPUs, and the target is '{target}'; "
+                "leave lowering out, or choose a target such as 'sm_80'"
+            )
+        if instructions is not None:
+            raise CodegenError(
+                f"instructions='{instructions}' is for NVIDIA GPUs; leave it out for '{target}'"
+            )
+        graph.verify()
+        if target == "interpreter":
+            from codegen.targets.interpreter import InterpretedKernel
+
+            return _kind(InterpretedKernel, nvtx)(graph)
+        if target == "cpu":
+            from codegen.targets.cpu import HostKernel
+            from codegen.targets.cpu.recording import RecordingHostKernel
+
+            foreign = verify is not False and not is_made_by_library(graph)
+            return _kind(RecordingHostKernel if records else HostKernel, nvtx)(
+                graph, debug=debug, watched=foreign, timeline=records
+            )
+        raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
+
+
+def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:
+    """The class of a kernel, with NVTX ranges around calls if they are wanted."""
+    return ranged(kind) if wanted(nvtx) else kind
+
+
+def _records(timeline: bool | int, target: str) -> int:
+    """How many records a role of a workgroup keeps; 0 for a kernel without a timeline.
+
+    Raises:
+        CodegenError: `timeline` is no number of records, or the target has no timeline.
+    """
+    if not isinstance(timeline, int) or timeline < 0:
         raise CodegenError(
-            f"lowering = {lowering} is for NVIDIA GPUs, and the target is '{target}'; "
-            "leave lowering out, or choose a target such as 'sm_80'"
+            f"timeline = {timeline!r} is neither True nor False nor a number of records, such as "
+            "1024"
         )
-    if instructions is not None:
+    if timeline and target == "interpreter":
         raise CodegenError(
-            f"instructions='{instructions}' is for NVIDIA GPUs; leave it out for '{target}'"
+            "timeline=True is for targets with a clock, and the interpreter has none; choose 'cpu' "
+            "or a GPU"
         )
-    graph.verify()
-    if target == "interpreter":
-        from codegen.targets.interpreter import InterpretedKernel
-
-        return InterpretedKernel(graph)
-    if target == "cpu":
-        from codegen.targets.cpu import HostKernel
-
-        return HostKernel(graph, debug=debug)
-    raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
+    return MOST_RECORDS if timeline is True else int(timeline)
 
 
 def _check_arguments(graph: KernelGraph, target: str) -> None:

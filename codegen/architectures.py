@@ -66,9 +66,14 @@ def register(
             schedules; a fixed rule by default.
 
     Raises:
-        CodegenError: the name is registered already; or the instructions of a lowering have no
-            emitter, or have another emitter already.
+        CodegenError: `architecture` is no `Architecture`; the name is registered already; or the
+            instructions of a lowering have no emitter, or have another emitter already.
     """
+    if not isinstance(architecture, Architecture):
+        raise CodegenError(
+            f"{architecture!r} is no Architecture; write register(Architecture('sm_86x', 86, "
+            "101376, (MMA_SYNC,)))"
+        )
     for name, emitter in (emitters or {}).items():
         if _EMITTERS.get(name, emitter) != emitter:
             raise CodegenError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from codegen.timeline import Timeline
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.integers import to_text
@@ -79,6 +80,8 @@ class Kernel(ABC):
     def __init__(self, graph: KernelGraph, target: str) -> None:
         self.graph = graph
         self.target = target
+        self.title = ", ".join(graph.log) or "unscheduled"
+        """The name of the kernel in timelines and profilers: its plan, or its passes."""
 
     @abstractmethod
     def __call__(
@@ -96,6 +99,21 @@ class Kernel(ABC):
         **operands: Any,
     ) -> Any:
         """Compute D and return it; the class's docstring describes the arguments."""
+
+    def timeline(self, *args: Any, **options: Any) -> Timeline:
+        """Run the kernel once, and return what every workgroup did when, and on which SM.
+
+        The arguments are those of a call; pass `out` to get D. The method waits for the end of the
+        launch. A first launch also loads code and fills caches, so call the kernel once before.
+
+        Raises:
+            CodegenError: the kernel was compiled without `timeline=True`.
+            LaunchError: arguments do not fit the kernel, or the launch fails.
+        """
+        raise CodegenError(
+            "this kernel records no timeline; compile it with codegen.compile(…, timeline=True), "
+            "for a GPU or the CPU"
+        )
 
     @property
     def lowered(self) -> KernelGraph:

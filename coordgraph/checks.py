@@ -27,9 +27,11 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.rules import decide
 from coordgraph.errors import VerifyError
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import Load, Ranges, Search, Select, evaluate, tables_in, to_text
 from coordgraph.kernel import VERIFY, KernelGraph
 from coordgraph.tables import Table, TableNeed
+from coordgraph.tensor_checks import problems_of_tensors
 
 __all__ = ["CHECKS", "LEVELS", "check", "run_checks", "verify"]
 
@@ -38,8 +40,8 @@ Check = Callable[[KernelGraph], Iterator[str]]
 CHECKS: dict[str, Check] = {}
 """All registered check functions, by the name of the check."""
 LEVELS = {
-    "problem": ("well-formed", "problem"),
-    "scheduled": ("well-formed", "scheduled"),
+    "problem": ("well-formed", "tensors", "problem"),
+    "scheduled": ("well-formed", "tensors", "scheduled"),
     "lowered": ("well-formed", "lowered"),
 }
 """For each level of a kernel graph, the names of the checks that it must pass."""
@@ -82,7 +84,9 @@ def verify(graph: KernelGraph) -> None:
     """
     if graph.level not in LEVELS:
         raise VerifyError(f"unknown level '{graph.level}'; the levels are {', '.join(LEVELS)}")
-    if problems := run_checks(graph, LEVELS[graph.level]):
+    with faults_named("verifying the graph", graph):
+        problems = run_checks(graph, LEVELS[graph.level])
+    if problems:
         raise VerifyError(*problems)
 
 
@@ -97,6 +101,8 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
     for p in parameters.items:
         if p.name in coordinates:
             yield f"'{p.name}' is both a parameter and a dimension; rename one of them"
+        if not p.name.isidentifier():
+            yield f"'{p.name}' is no name of a parameter; use letters, digits and _"
     yield from _unknown_names(graph)
     ranges, launches = parameters.ranges(definitions=True), parameters.examples
     for edge in coordinates.edges:
@@ -294,6 +300,9 @@ def _unbound(graph: KernelGraph) -> Iterator[str]:
         for name in names
     ):
         yield from visit(graph.control.root.body, machine | given)
+
+
+check("tensors")(problems_of_tensors)
 
 
 @check("problem")

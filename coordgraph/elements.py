@@ -31,6 +31,12 @@ WARP_MMA, WARPGROUP_MMA = "mma.sync", "wgmma"
 """Families of matrix instructions: `mma.sync` of one warp (sm_80 and later), `wgmma` of one
 warpgroup (sm_90a)."""
 
+WIDTHS, SUMS = (8, 16, 32, 64), ("f32", "f64", "i32")
+"""WIDTHS: sizes of elements, in bits. SUMS: names of the types of accumulators."""
+_INTEGERS = tuple(f"{sign}int{bits}" for bits in WIDTHS for sign in ("", "u"))
+LIBRARY = (*_INTEGERS, "float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+"""The element types of NumPy and ml_dtypes that have `WIDTHS`."""
+
 
 class Number(Enum):
     """The number format of an element: floating point, signed integer or unsigned integer."""
@@ -75,6 +81,9 @@ class DType:
         operand: whether A and B may have this type.
         instructions: how matrix instructions multiply elements of the type, at most one record per
             family.
+
+    Raises:
+        VerifyError: a field has a wrong type, or a value that no type has.
     """
 
     name: str
@@ -85,6 +94,33 @@ class DType:
     digits: int = 0
     operand: bool = True
     instructions: tuple[MatrixInstruction, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.number, Number):
+            raise VerifyError(
+                f"DType {self.name}: number = {self.number!r} must be one of "
+                f"{', '.join(map(str, Number))}"
+            )
+        if self.bits not in WIDTHS:
+            raise VerifyError(
+                f"DType {self.name}: bits = {self.bits!r} must be one of "
+                f"{', '.join(map(str, WIDTHS))}"
+            )
+        if self.accumulator not in SUMS:
+            raise VerifyError(
+                f"DType {self.name}: accumulator = {self.accumulator!r} must be one of "
+                f"{', '.join(SUMS)}, the types in which kernels sum"
+            )
+        if self.library not in LIBRARY:
+            raise VerifyError(
+                f"DType {self.name}: library = {self.library!r} is no element type of NumPy or "
+                f"ml_dtypes that kernels store; use one of {', '.join(LIBRARY)}"
+            )
+        if not all(isinstance(each, MatrixInstruction) for each in self.instructions):
+            raise VerifyError(
+                f"DType {self.name}: instructions = {self.instructions!r} is no tuple of "
+                "MatrixInstruction"
+            )
 
     @property
     def bytes(self) -> int:

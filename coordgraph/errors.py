@@ -7,6 +7,7 @@ __all__ = [
     "CodegenError",
     "CoordGraphError",
     "Deadlock",
+    "DivisionByZero",
     "EvaluationError",
     "LaunchError",
     "NoEntry",
@@ -15,6 +16,7 @@ __all__ = [
     "OutOfBounds",
     "ParseError",
     "PassError",
+    "UnnamedFault",
     "VerifyError",
 ]
 
@@ -38,6 +40,15 @@ class VerifyError(CoordGraphError):
         super().__init__("\n".join(problems))
 
 
+class UnnamedFault(VerifyError):
+    """Code failed on a graph at a fault that no check names.
+
+    This library's own passes did not make the graph.
+
+    `__cause__` is the exception that the code raised.
+    """
+
+
 class EvaluationError(CoordGraphError):
     """The index along a dimension cannot be computed; subclasses stand for the possible reasons."""
 
@@ -56,6 +67,10 @@ class NoPath(EvaluationError):
 
 class NoEntry(EvaluationError, IndexError):
     """An index expression reads or searches a table of integers outside its bounds."""
+
+
+class DivisionByZero(EvaluationError, ZeroDivisionError):
+    """An index expression divides by 0."""
 
 
 class OutOfBounds(EvaluationError):

@@ -200,7 +200,7 @@ class KernelGraph:
 
         Args:
             level: `structure` runs the checks of the structure that the graph's own level must
-                pass. `default` and `all` also run the named checks of a scheduled graph (`check`).
+                pass. `default` and `all` also run the named checks of that level (`check`).
 
         Raises:
             VerifyError: a check fails; `problems` lists every failure.
@@ -244,7 +244,12 @@ class KernelGraph:
 
         Args:
             other: the graph after the change.
+
+        Raises:
+            VerifyError: `other` is no `KernelGraph`.
         """
+        if not isinstance(other, KernelGraph):
+            raise VerifyError(f"other = {other!r} is no KernelGraph to compare with")
         return DIFF(self, other)
 
     def check(
@@ -252,10 +257,10 @@ class KernelGraph:
         sizes: Mapping[str, int | Sequence[int]] | None = None,
         level: Literal["default", "all"] = "default",
     ) -> Report:
-        """Prove or refute that a scheduled graph computes its product, without running it.
+        """Prove or refute that a graph computes its product, without running it.
 
         The report has a verdict of each named check: `sizes`, `cover`, `fix-up`, `progress` and
-        `bounds`.
+        `bounds` of a scheduled graph, `memory order` of a graph that is lowered for a GPU.
 
         Args:
             sizes: the launch arguments to examine; None chooses launches around the borders of the
@@ -263,7 +268,7 @@ class KernelGraph:
             level: `default` takes a few tenths of a second, `all` a few seconds.
 
         Raises:
-            VerifyError: the graph is not scheduled, or fails the checks of its structure.
+            VerifyError: the graph has no schedule, or fails the checks of its structure.
         """
         return CHECK(self, sizes, level)
 

@@ -35,11 +35,13 @@ class Role(Enum):
     SUMS = "sums"
     """Workspace into which workgroups add partial sums atomically; zero at launch and at the
     end."""
+    TIMELINE = "timeline"
+    """Memory for the records of a kernel that was compiled with `timeline=True`."""
 
     @property
     def workspace(self) -> bool:
         """Whether the tensor is scratch memory of the kernel, which the caller does not give."""
-        return self in (Role.PARTIALS, Role.MAPS, Role.FLAGS, Role.SUMS)
+        return self in (Role.PARTIALS, Role.MAPS, Role.FLAGS, Role.SUMS, Role.TIMELINE)
 
     @property
     def finishes(self) -> bool:

@@ -37,9 +37,15 @@ PASSES: dict[str, type[Pass]] = {}
 `Pass` that has a name adds the subclass."""
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 """Pattern of allowed pass names: names that the text of a pipeline can hold."""
-RESERVED = ("lower-to-host", "lower-to-tensor-cores", "lower-to-hopper")
-"""The names of this library's passes in `passes.lowering`, which `import passes` does not import.
-Passes of other packages may not have these names."""
+RESERVED = (
+    "lower-to-host",
+    "lower-to-tensor-cores",
+    "lower-to-hopper",
+    "mark-activities",
+    "record-timeline",
+)
+"""The names of this library's passes in `passes.lowering` and `passes.timeline`, which `import
+passes` does not import. Passes of other packages may not have these names."""
 
 
 def _register(kind: type[Pass]) -> None:
@@ -71,7 +77,7 @@ def _register(kind: type[Pass]) -> None:
     if kind.name in RESERVED and not _of_library(kind):
         raise PassError(
             f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}' of a pass in "
-            "passes.lowering; give it another name"
+            "passes.lowering or passes.timeline; give it another name"
         )
     PASSES[kind.name] = kind
 

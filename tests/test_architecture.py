@@ -26,7 +26,7 @@ FORBIDDEN = {
     "passes": {"codegen", "llvmlite", "cuda"},
     "codegen": set[str](),
 }
-GUESTS = {"torch", "cupy", "jax", "scipy", "mermaidx"}
+GUESTS = {"torch", "cupy", "jax", "scipy", "mermaidx", "nvtx"}
 """Packages that users may install; they are imported inside functions, never at module level."""
 HEAVY = ("cuda", "cupy", "jax", "llvmlite", "matplotlib", "ml_dtypes", "rich", "scipy", "torch")
 """Packages that importing coordgraph, passes or codegen must not load."""

@@ -36,6 +36,7 @@ MEASURES = {
     "groups": Measure("groups", "grouped products against one cuBLAS call a group", gpu=True),
     "waves": Measure("waves", "utilisation where the last wave is not full", gpu=True),
     "sweep": Measure("sweep", "many plans on many problems, to fit the cost model", gpu=True),
+    "timeline": Measure("overhead", "how much slower kernels are that record a timeline", gpu=True),
     "counters": Measure("counters", "hardware counters of our kernels and cuBLAS's", gpu=True),
     "calls": Measure("calls", "host time of a call, and of compiling a kernel", gpu=True),
     "driver": Measure("driver_calls", "driver functions through cuda-python and ctypes", gpu=True),
@@ -45,6 +46,7 @@ MEASURES = {
     "simulated": Measure("simulated", "simulated times against measured ones and the cost model's"),
     "residuals": Measure("residuals", "where the cost model errs on the times of a sweep"),
     "graph": Measure("graph_scaling", "seconds to handle graphs of many edges"),
+    "checking": Measure("checking", "what checks of a graph add to its first build"),
     "cpu": Measure("cpu_vs_numpy", "the CPU target against NumPy's BLAS"),
     "plot": Measure("plot", "plots of the records that the other measures wrote"),
 }

@@ -31,11 +31,13 @@ from rich.table import Table
 
 from benchmarks.options import (
     add_dtype,
+    add_extents,
     add_layouts,
     add_results,
     add_sampling,
     add_time_limit,
     command_line,
+    extent_ranges,
     require_positive,
 )
 from benchmarks.peers.compete import compete, exit_if_wrong
@@ -43,7 +45,7 @@ from benchmarks.peers.contender import COORDGRAPH, CUBLAS, Contender, Unavailabl
 from benchmarks.peers.libraries import CANDIDATES, CuBlas, CuBlasLt
 from benchmarks.peers.ours import Library, compile_choice
 from benchmarks.peers.plans import side_by_side
-from benchmarks.problems.log_uniform import HIGH, LOW, STEP, log_uniform_shapes
+from benchmarks.problems.log_uniform import log_uniform_shapes
 from benchmarks.problems.problem import Problem
 from benchmarks.problems.shapes import Shape
 from benchmarks.reports.console import make_console, progress_bars
@@ -219,17 +221,7 @@ def parser() -> argparse.ArgumentParser:
         "--count", type=int, default=COUNT, metavar="N", help=f"number of sizes; default {COUNT}"
     )
     sizes.add_argument("--seed", type=int, default=0, help="seed of the sizes; default 0")
-    sizes.add_argument("--low", type=int, default=LOW, help=f"smallest extent; default {LOW}")
-    sizes.add_argument("--high", type=int, default=HIGH, help=f"largest extent; default {HIGH}")
-    for axis in "mnk":
-        for bound in ("low", "high"):
-            sizes.add_argument(
-                f"--{axis}-{bound}", type=int, metavar="N", help=f"--{bound} for {axis} alone"
-            )
-    sizes.add_argument(
-        "--step", type=int, default=STEP,
-        help=f"extents are multiples of it; default {STEP}, as TMA needs",
-    )  # fmt: skip
+    add_extents(sizes)
     add_layouts(sizes, "nt", "nn")
     add_dtype(sizes)
     contenders = made.add_argument_group("contenders")
@@ -259,20 +251,11 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     made = parser()
     options = made.parse_args(words)
     require_positive(made, options)
-    if min(options.count, options.step, options.candidates) < 1:
-        made.error("--count, --step and --candidates must be positive")
-    options.ranges = {axis: _range(options, axis) for axis in "mnk"}
-    for axis, (low, high) in options.ranges.items():
-        if not 1 <= low <= high:
-            made.error(f"{axis} cannot be between {low} and {high}")
+    if min(options.count, options.candidates) < 1:
+        made.error("--count and --candidates must be positive")
+    options.ranges = extent_ranges(made, options)
     options.shapes = log_uniform_shapes(options.count, options.seed, options.step, **options.ranges)
     return options
-
-
-def _range(options: argparse.Namespace, axis: str) -> tuple[int, int]:
-    """The smallest and the largest extent along `axis`, by the command line."""
-    low, high = getattr(options, f"{axis}_low"), getattr(options, f"{axis}_high")
-    return options.low if low is None else low, options.high if high is None else high
 
 
 def find_contenders(options: argparse.Namespace, console: Console) -> list[Contender]:

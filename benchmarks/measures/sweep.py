@@ -4,6 +4,7 @@
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt   # the Stream-K paper's corpus
     python -m benchmarks sweep --likely 8 --families 1.3      # and the best plan of every schedule
     python -m benchmarks sweep --random 300 --again FILE      # and the fastest plans of FILE
+    python -m benchmarks sweep --random 60 --m-high 1200 --n-high 1200 --k-high 65536  # deep k
     python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # what is left of it
     python -m passes.choosing.calibrate benchmarks/results/fit/*.json.gz --write
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
@@ -20,9 +21,10 @@ The time limit includes compiling; no problem is started after it. --resume cont
 other options must be the same as in the run that wrote it.
 
 --random draws m, n and k of every shape in turn, each exp(uniform(log 128, log 8192)) rounded to a
-multiple of --step, by --seed; see `benchmarks.problems.log_uniform`. The default step is 8: rows
-are then multiples of 16 bytes, as TMA needs. With --step 1 some rows are not; their problems are
-measured with the plan of `codegen.matmul`, which uses no TMA for them.
+multiple of --step, by --seed; --low, --high and the options for single axes change the range. See
+`benchmarks.problems.log_uniform`. The default step is 8: rows are then multiples of 16 bytes, as
+TMA needs. With --step 1 some rows are not; their problems are measured with the plan of
+`codegen.matmul`, which uses no TMA for them.
 """
 
 from __future__ import annotations
@@ -39,12 +41,14 @@ from typing import Any
 
 from benchmarks.options import (
     add_dtype,
+    add_extents,
     add_layouts,
     add_results,
     add_sampling,
     add_shapes,
     add_time_limit,
     command_line,
+    extent_ranges,
     require_positive,
 )
 from benchmarks.peers.compete import compete, is_wrong
@@ -143,9 +147,7 @@ def parser() -> argparse.ArgumentParser:
     add_shapes(made)
     made.add_argument("--random", type=int, default=0, metavar="N", help="add N random sizes")
     made.add_argument("--seed", type=int, default=0, help="seed of --random and --explore")
-    made.add_argument(
-        "--step", type=int, default=STEP, help=f"random extents are multiples of it; default {STEP}"
-    )
+    add_extents(made)
     add_layouts(made, "nn", "nt")
     add_dtype(made)
     made.add_argument(
@@ -219,7 +221,7 @@ Job = tuple[str, Shape, str]
 def jobs(options: argparse.Namespace, measured: Sequence[dict[str, Any]] = ()) -> list[Job]:
     """Every problem in every layout, except the pairs that already have rows in `measured`."""
     known = {key_of(row) for row in measured}
-    drawn = log_uniform_shapes(options.random, options.seed, options.step)
+    drawn = log_uniform_shapes(options.random, options.seed, options.step, **options.ranges)
     problems = select_shapes(options.groups, [*(options.shapes or ()), *drawn])
     return [
         (group, shape, layout)
@@ -241,11 +243,18 @@ def open_record(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
     return result_path(options.results, record), record
 
 
+def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse and check the command line; also sets `ranges` from its options."""
+    made = parser()
+    options = made.parse_args(words)
+    require_positive(made, options)
+    options.ranges = extent_ranges(made, options)
+    return options
+
+
 def main() -> None:
     """Run `python -m benchmarks sweep`."""
-    made = parser()
-    options = made.parse_args()
-    require_positive(made, options)
+    options = read_options()
     if reason := unavailable():
         sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     try:

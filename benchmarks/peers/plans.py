@@ -66,15 +66,18 @@ def build(plan: Plan, gemm: Gemm, target: str) -> Any:
     return loaded(plan, plan.graph(gemm), target)
 
 
-def loaded(plan: Plan, graph: KernelGraph, target: str) -> Any:
-    """Compile and load the kernel of a plan, given its scheduled graph."""
+def loaded(plan: Plan, graph: KernelGraph, target: str, *, timeline: bool = False) -> Any:
+    """Compile and load the kernel of a plan, given its scheduled graph.
+
+    With `timeline`, the kernel records when its workgroups do what.
+    """
     lowering = None
     if plan.asks_for:
         from codegen.api import native_target
 
         target = native_target(graph) if target == "native" else target
         lowering = plan.lowering
-    kernel: Any = codegen.compile(graph, target, lowering=lowering)
+    kernel: Any = codegen.compile(graph, target, lowering=lowering, timeline=timeline)
     kernel.resident  # noqa: B018 - loads the code
     return kernel
 

@@ -117,6 +117,7 @@ def compile_plan(
     alignment: int = ALIGNED_BYTES,
     reads_c: bool = False,
     instructions: str | None = None,
+    timeline: bool | int = False,
 ) -> Kernel:
     """Compile the kernel of a plan; sizes that `gemm` fixes are fixed in the kernel.
 
@@ -130,6 +131,7 @@ def compile_plan(
             multiples, in bytes.
         reads_c: whether C is added.
         instructions: the instructions that must multiply, as for `codegen.compile`.
+        timeline: whether the kernel records its timeline, as for `codegen.compile`.
 
     Raises:
         CodegenError: no lowering of the target has the plan's options and takes these tensors.
@@ -137,7 +139,9 @@ def compile_plan(
     """
     graph = plan.graph(gemm)
     lowering = _lowering_of(plan, graph, target, alignment, reads_c=reads_c)
-    return compile(graph, target, lowering=lowering, instructions=instructions)
+    made = compile(graph, target, lowering=lowering, instructions=instructions, timeline=timeline)
+    made.title = str(plan)
+    return made
 
 
 def _lowering_of(

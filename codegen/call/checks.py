@@ -55,6 +55,8 @@ class ArgumentMismatch(LaunchError):
 def number(value: Any, what: str) -> float:
     """A scalar of the epilogue as a float; LaunchError if `value` is not a number."""
     try:
+        if isinstance(value, str | bytes):  # float("2") is 2.0
+            raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise LaunchError(f"{what} = {value!r} is not a number") from None

@@ -6,9 +6,9 @@ data sheets.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from typing import NamedTuple
+
+from passes.choosing.device_names import matching, short_name
 
 __all__ = ["KNOWN_GPUS", "KnownGpu", "matching", "short_name"]
 
@@ -50,29 +50,3 @@ KNOWN_GPUS = (
     KnownGpu("NVIDIA GeForce RTX 5090", 120, 170),
 )
 """GPU models. A short name means the first model that it fits, so the commonest comes first."""
-MAKERS = {"nvidia", "geforce", "tesla", "rtx"}
-"""Words of a full name that a short name may leave out."""
-
-
-def matching(name: str, known: Iterable[str]) -> str | None:
-    """The first of the known GPU names that a short name may stand for, or None.
-
-    Case is ignored, and `NVIDIA`, `GeForce`, `Tesla` and `RTX` may be left out. The model, such as
-    `H100`, must be there; each further word must begin a word of the known name, so that `A100 SXM`
-    stands for `NVIDIA A100-SXM4-80GB`.
-    """
-    model, *more = _words(name) or ("",)
-    for candidate in known:
-        first, *others = _words(candidate) or ("",)
-        if model == first and all(any(w.startswith(word) for w in others) for word in more):
-            return candidate
-    return None
-
-
-def short_name(name: str) -> str:
-    """The model in a GPU's name: `H100` of `NVIDIA H100 80GB HBM3`."""
-    return (_words(name) or [name])[0].upper()
-
-
-def _words(name: str) -> list[str]:
-    return [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in MAKERS]

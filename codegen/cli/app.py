@@ -22,6 +22,7 @@ from codegen.cli.report import report
 from codegen.cli.run import run
 from codegen.cli.show import show
 from codegen.cli.simulate import simulate_command
+from codegen.cli.trace import trace_command
 from codegen.cli.verify import verify
 from coordgraph import __version__
 
@@ -123,6 +124,7 @@ def options(
 for _name, _command, _panel in (
     ("run", run, "Kernels"),
     ("compile", compile_command, "Kernels"),
+    ("trace", trace_command, "Kernels"),
     ("simulate", simulate_command, "Kernels"),
     ("report", report, "Kernels"),
     ("show", show, "Graphs"),

@@ -1,14 +1,19 @@
-"""A timeline of a simulated run in the terminal: a row for each slot, with time to the right."""
+"""A timeline of a run in the terminal: a row for each slot, with time to the right.
+
+The run is simulated, or measured by a kernel that records its timeline.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from passes.simulation import Activity, Simulation
+from passes.simulation import Activity
 
 __all__ = ["gantt"]
 
@@ -23,26 +28,62 @@ GLYPHS = {
     Activity.FINISH: ("▒", "yellow", "finishes a tile"),
     Activity.DRAIN: ("░", "yellow", "stores"),
     Activity.TURN: ("t", "cyan", "changes warpgroups"),
+    Activity.LOAD: ("l", "blue", "loads"),
 }
 """For each activity its character, style and name in the legend."""
 
 
-def gantt(simulation: Simulation) -> Table:
-    """A row for each slot; a character is what the slot does for most of its share of the time."""
+class Drawn(Protocol):
+    """Events as columns: those of a `Simulation`, or a measured `Timeline`."""
+
+    @property
+    def begin(self) -> NDArray[Any]:
+        """Seconds since the launch began."""
+        ...
+
+    @property
+    def end(self) -> NDArray[Any]:
+        """Seconds since the launch began."""
+        ...
+
+    @property
+    def slot(self) -> NDArray[Any]:
+        """The number of the slot, or of the SM."""
+        ...
+
+    @property
+    def activity(self) -> NDArray[Any]:
+        """The `Activity`."""
+        ...
+
+    @property
+    def behind(self) -> NDArray[Any]:
+        """Whether the workgroup multiplies another tile at the same time."""
+        ...
+
+
+def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
+    """A row for each slot; a character is what the slot does for most of its share of the time.
+
+    Args:
+        events: the events of the run.
+        slots: the numbers of the slots.
+        makespan: seconds of the run.
+    """
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim")
     table.add_column(no_wrap=True)
     shown = set[Activity]()
-    for slot in _rows(simulation.slots):
-        if slot is None:
+    for place in _rows(len(slots)):
+        if place is None:
             table.add_row("⋮", "")
             continue
         row = Text()
-        for activity in _cells(simulation, slot):
+        for activity in _cells(events, slots[place], makespan):
             glyph, style, _ = GLYPHS[activity] if activity is not None else (" ", "", "")
             row.append(glyph, style)
             shown |= set() if activity is None else {activity}
-        table.add_row(str(slot), row)
+        table.add_row(str(slots[place]), row)
     legend = Text()
     for activity in (a for a in Activity if a in shown):
         glyph, style, name = GLYPHS[activity]
@@ -52,7 +93,7 @@ def gantt(simulation: Simulation) -> Table:
 
 
 def _rows(count: int) -> Iterator[int | None]:
-    """The slots to show; None stands for those that are left out."""
+    """The places of the slots to show; None stands for those that are left out."""
     if count <= MOST_ROWS:
         yield from range(count)
         return
@@ -61,9 +102,9 @@ def _rows(count: int) -> Iterator[int | None]:
     yield from range(count - TAIL, count)
 
 
-def _cells(simulation: Simulation, slot: int) -> list[Activity | None]:
+def _cells(e: Drawn, slot: int, makespan: float) -> list[Activity | None]:
     """For each of `WIDTH` equal parts of the makespan, the longest activity of a slot in it."""
-    e, part = simulation.events, simulation.makespan / WIDTH
+    part = makespan / WIDTH
     own = (e.slot == slot) & (e.behind == 0)
     begin, end, kind = e.begin[own] / part, e.end[own] / part, e.activity[own]
     edges = np.arange(WIDTH)

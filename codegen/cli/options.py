@@ -288,14 +288,36 @@ StageName = Annotated[
         "last. 'show' also has the stage 'lowered', from which code is generated.",
     ),
 ]
+
+
+def output_option(help_text: str, metavar: str = "FILE") -> Any:
+    """The option --output of a command, with a help text that says what the file holds."""
+    return typer.Option("--output", "-o", metavar=metavar, help=help_text)
+
+
 Output = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE|DIR",
-        help="The file to write to, or a folder for several documents; by default stdout.",
+    output_option(
+        "The file to write to, or a folder for several documents; by default stdout.", "FILE|DIR"
     ),
+]
+Events = Annotated[
+    Path | None,
+    typer.Option(
+        "--events",
+        metavar="FILE",
+        help="Write all events as JSON columns: begin, end, workgroup, slot, activity, tile.",
+    ),
+]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, help="Seed of the random matrices.", rich_help_panel=PROBLEM)
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Threads on the CPU; by default one for each processor."),
+]
+Checked = Annotated[
+    bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 

@@ -16,10 +16,10 @@ from codegen.cli.options import (
     Extents,
     Import,
     Json,
-    Output,
     Problem,
     Scheduling,
     Source,
+    output_option,
 )
 from codegen.cli.output import duration, is_stdout, print_json, stdout, working, write_document
 
@@ -36,7 +36,9 @@ def report(
     machine: MachineName = "H200",
     scheduling: Scheduling,
     source: Source = None,
-    output: Output = None,
+    output: Annotated[
+        Path, output_option("The HTML file to write, or a folder for the page and all pictures.")
+    ] = Path("report.html"),
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -85,18 +87,18 @@ def report(
         )
     with working("simulating, checking and writing the page"):
         found = make_report(subject)
-    if output is not None and (output.is_dir() or not output.suffix):
+    if not is_stdout(output) and (output.is_dir() or not output.suffix):
         found.save_pictures(output)
         output /= "report.html"
-    if not as_json:
-        write_document(found.html(), output)
-        if output is None or is_stdout(output):
+    if is_stdout(output):
+        if not as_json:
+            write_document(found.html(), output)
             return
-    elif output is not None:
+    else:
         found.save(output)
     head = found.data["headline"]
     if as_json:
-        print_json({"output": None if output is None else str(output), **found.data})
+        print_json({"output": None if is_stdout(output) else str(output), **found.data})
         return
     console = stdout()
     console.print(

@@ -14,10 +14,10 @@ from rich.text import Text
 from codegen.cli.errors import ExitCode
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    PROBLEM,
     Alpha,
     Batches,
     Beta,
+    Checked,
     Extents,
     Fixed,
     Import,
@@ -25,6 +25,8 @@ from codegen.cli.options import (
     Json,
     Problem,
     Scheduling,
+    Seed,
+    Threads,
 )
 from codegen.cli.output import duration, print_block, print_json, progress, speed, stdout, working
 
@@ -50,21 +52,11 @@ def run(
     extents: Extents = None,
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
-    seed: Annotated[
-        int,
-        typer.Option("--seed", min=0, help="Seed of the random matrices.", rich_help_panel=PROBLEM),
-    ] = 0,
+    seed: Seed = 0,
     fixed: Fixed = False,
     scheduling: Scheduling,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads", min=1, help="Threads on the CPU; by default one for each processor."
-        ),
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
-    ] = False,
+    threads: Threads = None,
+    check: Checked = False,
     repeat: Annotated[
         int | None,
         typer.Option(

@@ -63,7 +63,12 @@ class Scheduled:
         return 1 if sized and unaligned(p.gemm(fixed=True)) else ALIGNED_BYTES
 
     def compile(
-        self, target: str, *, reads_c: bool = False, instructions: str | None = None
+        self,
+        target: str,
+        *,
+        reads_c: bool = False,
+        instructions: str | None = None,
+        timeline: bool = False,
     ) -> Kernel:
         """Compile the kernel, with the cluster shape of the plan if there is one.
 
@@ -71,11 +76,12 @@ class Scheduled:
             target: a target of `codegen.compile`, except `native`.
             reads_c: whether C is added.
             instructions: the instructions that must multiply; None for any.
+            timeline: whether the kernel records its timeline.
         """
         if self.plan is None:
             from codegen import compile
 
-            return compile(self.graph, target, instructions=instructions)
+            return compile(self.graph, target, instructions=instructions, timeline=timeline)
         from codegen.call.build import check_grid, compile_plan
 
         check_grid(self.plan, self.graph)
@@ -86,6 +92,7 @@ class Scheduled:
             alignment=self.alignment,
             reads_c=reads_c,
             instructions=instructions,
+            timeline=timeline,
         )
 
     def instructions(self, kernel: Kernel, *, reads_c: bool = False) -> tuple[str, tuple[str, ...]]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
 from codegen.cli.machine_option import MachineName
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    SCHEDULE,
     Batches,
     Beta,
+    Events,
     Extents,
     Import,
     Json,
@@ -24,6 +23,7 @@ from codegen.cli.options import (
     Source,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
+from coordgraph.elements import WARPGROUP_MMA
 
 if TYPE_CHECKING:
     from codegen.cli.products import Products
@@ -43,15 +43,7 @@ def simulate_command(
     machine: MachineName = "H200",
     scheduling: Scheduling,
     source: Source = None,
-    events: Annotated[
-        Path | None,
-        typer.Option(
-            "--events",
-            metavar="FILE",
-            help="Write all events as JSON columns: begin, end, workgroup, slot, activity, tile.",
-            rich_help_panel=SCHEDULE,
-        ),
-    ] = None,
+    events: Events = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -110,7 +102,7 @@ def _print(made: Scheduled, products: Products, s: Simulation, events: Path | No
         table.add_row("events", Text(str(events), "dim"))
     print_block(table)
     console.print()
-    print_block(gantt(s))
+    print_block(gantt(s.events, range(s.slots), s.makespan))
 
 
 def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
@@ -125,6 +117,7 @@ def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
     lines = [
         ("schedule", made.title if made.plan is None else str(made.plan)),
         ("machine", f"{s.slots} workgroups at a time; {s.machine.source}"),
+        ("code", _code(s)),
         ("workgroups", f"{s.steps.workgroups}"),
         ("time", f"{duration(s.makespan)}, {speed(s.flops_per_second)}"),
         ("multiplying", f"{s.utilisation:.1%} of the SMs' time"),
@@ -138,6 +131,16 @@ def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
         ),
     ]
     return lines if s.fix_ups else [line for line in lines if line[0] != "waiting"]
+
+
+def _code(s: Simulation) -> str:
+    """What multiplies, and whether the machine's figures were fitted to other instructions."""
+    if s.machine.constants is None or s.instructions == WARPGROUP_MMA:
+        return s.instructions
+    return (
+        f"{s.instructions}, since {WARPGROUP_MMA} cannot multiply these tiles; the times below "
+        f"are those of {WARPGROUP_MMA}, which is faster"
+    )
 
 
 def _bytes(count: float) -> str:

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from codegen.cli.check import Inputs
 from codegen.kernel import Kernel
+from codegen.timeline import Timeline
 
-__all__ = ["Launched", "launch"]
+__all__ = ["Launched", "launch", "traced"]
 
 Array = npt.NDArray[Any]
 Progress = Callable[[float], None]
@@ -138,3 +139,39 @@ def _on_gpu(
         for event in (before, after):
             cuda("cuEventDestroy", event)
     return Launched(found, seconds)
+
+
+def traced(kernel: Kernel, inputs: Inputs, out: Array, **given: Any) -> tuple[Timeline, Array]:
+    """Launch a kernel that records its timeline twice; return the second timeline, and D.
+
+    The first launch loads code. On a GPU the L2 cache is flushed before the second one.
+
+    Args:
+        kernel: the kernel.
+        inputs: A, B, C, alpha and beta.
+        out: the array for D.
+        given: further arguments of the kernel's call.
+    """
+    scalars = inputs.alpha, inputs.beta
+    if not kernel.target.startswith("sm_"):
+        if inputs.offsets is not None:
+            given["offsets"] = inputs.offsets
+        kernel(inputs.a, inputs.b, inputs.c, out.copy(), *scalars, **given)
+        return kernel.timeline(inputs.a, inputs.b, inputs.c, out, *scalars, **given), out
+    from codegen.targets.nvptx.driver import cuda, device
+    from codegen.targets.nvptx.memory import DeviceMemory
+
+    with DeviceMemory(device(0)) as memory:
+        a, b = memory.upload(inputs.a), memory.upload(inputs.b)
+        c = None if inputs.c is None else memory.upload(inputs.c)
+        d, scratch = memory.upload(out), memory.upload(out)
+        if inputs.offsets is not None:
+            given["offsets"] = memory.upload(inputs.offsets)
+        kernel(a, b, c, scratch, *scalars, stream=0, **given)
+        flush = memory.allocate(FLUSH_BYTES)
+        cuda("cuMemsetD32Async", flush, 0, FLUSH_BYTES // 4, 0)
+        cuda("cuStreamSynchronize", 0)
+        timeline = kernel.timeline(a, b, c, d, *scalars, stream=0, **given)
+        found = np.empty_like(out)
+        memory.download(d, found)
+    return timeline, found

@@ -1,9 +1,9 @@
-"""`coordgraph verify`: proves or refutes that a scheduled graph computes its product."""
+"""`coordgraph verify`: checks that a scheduled graph computes its product."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -15,6 +15,7 @@ from codegen.cli.options import Import, Json, Problem, Scheduling
 from codegen.cli.output import duration, print_block, print_json, stdout, working
 
 if TYPE_CHECKING:
+    from coordgraph import KernelGraph
     from coordgraph.verification import Report
 
 __all__ = ["verify"]
@@ -35,14 +36,14 @@ class Level(StrEnum):
     ALL = "all"
 
 
-@takes_groups(without=("target",), target="cpu")
+@takes_groups(target="cpu")
 def verify(
     source: Annotated[
         str | None,
         typer.Argument(
             metavar="[FILE|-]",
-            help="A scheduled graph in its text form or as JSON; - is stdin. Without it, the "
-            "options describe the product and its schedule.",
+            help="A scheduled or lowered graph in its text form or as JSON; - is stdin. Without "
+            "it, the options describe the product and its schedule.",
             show_default=False,
         ),
     ] = None,
@@ -56,51 +57,73 @@ def verify(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Prove, or refute by a counterexample, that a schedule computes its product.
+    """Check that a schedule computes its product.
+
+    Each property is proved for all sizes where that is possible, else checked in chosen small
+    launches, or refuted by a counterexample. --json lists the launches of each check.
 
     Nothing is launched. The checks are: sizes (edges and tensors fit together), cover (every
     iteration is done once, and every element of D is stored once), fix-up (every wait has its
     signal, and partial sums are not lost), progress (no workgroup waits for ever) and bounds (no
-    index leaves its tensor). Sizes that are given are examined alone; the others are chosen around
-    the borders of the schedule. The exit code is 1 if a check is refuted.
+    index leaves its tensor). With --target sm_90a or another GPU, the graph is also lowered, and
+    memory order is checked: no data race and no deadlock between the threads of the kernel. Sizes
+    that are given are examined alone; the others are chosen around the borders of the schedule.
+    The exit code is 1 if a check is refuted.
 
     [bold]Examples[/]
 
       coordgraph verify -s stream-k
       coordgraph verify -s 'split-k{splits=3}' --level all
       coordgraph verify --m 300 --n 200 --k 64 -s stream-k -w 7
+      coordgraph verify -s stream-k -t sm_90a           # the lowered graph, too
       coordgraph show text -s stream-k -o graph.txt     # edit this file, then check it
       coordgraph verify graph.txt
       coordgraph show text -s stream-k | coordgraph verify - --json
     """
     from codegen.cli.scheduled import from_graph, scheduled
     from codegen.cli.stages import read_graph
+    from codegen.cli.targets import resolve
 
+    target = resolve(scheduling.target, problem.dtype)
     if source is None:
-        made = scheduled(problem, scheduling, fixed=True)
+        graph = scheduled(problem, scheduling, fixed=True).graph
     else:
         if scheduling.schedule is not None or scheduling.plan is not None:
             raise typer.BadParameter(
                 "a file has a schedule already: leave out --schedule and --plan"
             )
-        made = from_graph(problem, read_graph(source))
+        graph = read_graph(source)
+        if graph.level != "lowered":
+            graph = from_graph(problem, graph).graph
     with working("checking the graph"):
-        report = made.graph.check(level=level.value)
+        report = _report(graph, target, level.value)
     if as_json:
-        print_json({"schedule": list(made.graph.log), **report.json()})
+        print_json({"schedule": list(graph.log), **report.json()})
     else:
         _print(report)
     if report.refuted:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
+def _report(graph: KernelGraph, target: str, level: Literal["default", "all"]) -> Report:
+    """The checks of a graph and, for a GPU, of the graph that it is lowered to."""
+    from codegen.cli.stages import Stage, lower
+    from coordgraph.verification import Report
+
+    report = graph.check(level=level)
+    if graph.level == "lowered" or not target.startswith("sm_"):
+        return report
+    lowered = lower(Stage(0, "start", graph), target).graph.check(level=level)
+    return Report((*report, *lowered), (*report.launches, *lowered.launches))
+
+
 def _print(report: Report) -> None:
     table = Table("check", "verdict", "method", "detail", "time", box=None, header_style="bold")
     for verdict in report:
-        outcome = verdict.outcome.value
+        style = STYLES[verdict.outcome.value]
         table.add_row(
             verdict.name,
-            Text(outcome, STYLES[outcome]),
+            Text(verdict.summary, style),
             verdict.method,
             verdict.detail,
             duration(verdict.seconds),

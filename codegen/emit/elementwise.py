@@ -20,6 +20,8 @@ KINDS: dict[str, Any] = {
     "bool": ir.IntType(1),
 }
 """LLVM's type of each kind of value that epilogues compute with, by the kind's name."""
+RELATIONS = ("<", "<=", ">", ">=", "==", "!=")
+"""The relations of `ElementwiseEmitter.compare`."""
 _SUFFIX = {"f32": "f", "f64": ""}
 
 
@@ -63,7 +65,16 @@ class ElementwiseEmitter:
         return self.builder.neg(a) if kind == "i32" else self.builder.fneg(a)
 
     def compare(self, kind: str, relation: str, a: Any, b: Any) -> Any:
-        """Emit the comparison of a and b by `relation`; if either is NaN, only `!=` is true."""
+        """Emit the comparison of a and b by `relation`; if either is NaN, only `!=` is true.
+
+        Raises:
+            CodegenError: `kind` or `relation` is unknown, as if the arguments have a wrong order.
+        """
+        if not (isinstance(kind, str) and kind in KINDS and relation in RELATIONS):
+            raise CodegenError(
+                f"emit.compare({kind!s:.20}, {relation!s:.20}, …): write compare(kind, relation, "
+                f"a, b), with a kind of {', '.join(KINDS)} and a relation of {' '.join(RELATIONS)}"
+            )
         if kind in ("i32", "bool"):
             return self.builder.icmp_signed(relation, a, b)
         if relation == "!=":

@@ -33,7 +33,7 @@ from coordgraph.integers import (
     symbols_of,
 )
 
-__all__ = ["Bounds", "Expressions", "Number"]
+__all__ = ["Bounds", "Expressions", "Hazards", "Number"]
 
 Number = Any
 """An integer: a Python int if its value is known at compile time, else an LLVM integer value."""
@@ -62,6 +62,32 @@ class Bounds:
         return self._known[key]
 
 
+class Hazards:
+    """Hooks for operands that a wrong graph may put outside their range; these emit nothing."""
+
+    wraps = False
+    """Whether sums and products may overflow, although the proved ranges exclude it."""
+
+    def divisor(self, value: ir.Value, *, chosen: bool) -> ir.Value:
+        """The divisor to divide by, in place of one that is not proved to be positive.
+
+        Args:
+            value: the divisor.
+            chosen: whether the quotient is used in any case; a branch of a select may be unused.
+        """
+        return value
+
+    def entry(self, table: str, place: ir.Value, *, chosen: bool) -> ir.Value:
+        """The index of a table's entry to load, in place of the 64-bit index `place`.
+
+        Args:
+            table: the name of the table.
+            place: the index.
+            chosen: as for `divisor`.
+        """
+        return place
+
+
 class Expressions:
     """Emits LLVM IR that computes index expressions.
 
@@ -75,6 +101,7 @@ class Expressions:
         widest: whether all values have 64 bits, as for CPUs, where 32 bits are no faster.
         tables: for each table, by name, a function that emits the load of a 32-bit entry, given the
             entry's 64-bit index.
+        hazards: hooks for divisors and table indices of wrong graphs.
     """
 
     def __init__(
@@ -87,6 +114,7 @@ class Expressions:
         *,
         widest: bool = False,
         tables: Mapping[str, Callable[[ir.Value], ir.Value]] | None = None,
+        hazards: Hazards | None = None,
     ) -> None:
         self.builder = builder
         self.values = values
@@ -95,6 +123,9 @@ class Expressions:
         self.bounds = bounds
         self.widest = widest
         self.tables = tables or {}
+        self.hazards = hazards or Hazards()
+        self.branches = 0
+        """How many selects, and parts of `And` and `Or`, enclose what is emitted now."""
         self.printed: dict[tuple[Any, ...], Any] = {}
         """Emitted values that can be reused, because they dominate the builder's position.
 
@@ -141,6 +172,7 @@ class Expressions:
             case Load():
                 table, index = operands(expr)
                 place = self.widen(self.number(index, ranges), 64, index, ranges)
+                place = self.hazards.entry(str(table), place, chosen=not self.branches)
                 return self._entry(table)(place)
             case Search():
                 return self._search(expr, ranges)
@@ -223,7 +255,7 @@ class Expressions:
         is_sum = isinstance(expr, Add)
         # With non-negative operands no intermediate result overflows, so the flags nuw and nsw are
         # valid. The flags let LLVM widen loop indices.
-        safe = all(self.bounds.natural(a, ranges) for a in parts)
+        safe = not self.hazards.wraps and all(self.bounds.natural(a, ranges) for a in parts)
         # A sum of non-negative operands is at least as wide as its widest operand.
         wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in parts)
         bits = 64 if wide else self._width(expr, ranges)
@@ -292,6 +324,8 @@ class Expressions:
         """Emit the quotient, rounded down, or the remainder of a division by a positive number."""
         (x, y), bits = self._exact((a, d), ranges)
         b, zero = self.builder, ir.Constant(ir.IntType(bits), 0)
+        if not self.bounds.natural(d - 1, ranges):
+            y = self.hazards.divisor(y, chosen=not self.branches)
         remainder = b.srem(x, y)
         negative = b.icmp_signed("<", remainder, zero)
         if modulo:
@@ -313,7 +347,9 @@ class Expressions:
         chosen = self.condition(condition, ranges)
         if isinstance(chosen, bool):
             return self.number(a if chosen else b, ranges)
+        self.branches += 1
         (x, y), _ = self._exact((a, b), ranges)
+        self.branches -= 1
         return self.builder.select(chosen, x, y)
 
     def _entry(self, table: Symbol) -> Callable[[ir.Value], ir.Value]:
@@ -350,7 +386,8 @@ class Expressions:
         last = b.sub(count, ir.Constant(kind, 1))
         inside = b.icmp_unsigned("<=", place, last)
         read = b.select(inside, place, last)
-        value = entry(b.zext(read, ir.IntType(64)))
+        read = self.hazards.entry(str(table), b.zext(read, ir.IntType(64)), chosen=False)
+        value = entry(read)
         value = value if bits == 32 else b.zext(value, ir.IntType(bits))
         taken = b.and_(inside, b.icmp_signed("<=", value, wanted))
         following = b.select(taken, place, found)
@@ -366,7 +403,9 @@ class Expressions:
         combine = self.builder.or_ if decisive else self.builder.and_
         result: Any = not decisive
         for part in operands(condition):
+            self.branches += 1
             value = self.condition(part, ranges)
+            self.branches -= 1
             if isinstance(value, bool):
                 if value == decisive:
                     return decisive

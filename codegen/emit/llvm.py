@@ -28,21 +28,27 @@ def _initialize() -> None:
 
 
 def optimize(
-    module: ir.Module | str, machine: llvm.TargetMachine, *, vectorize: bool, unroll: bool
+    module: ir.Module | str,
+    machine: llvm.TargetMachine,
+    *,
+    vectorize: bool,
+    unroll: bool,
+    level: int = 3,
 ) -> llvm.ModuleRef:
-    """Parse a module or its text, set the machine's data layout, verify it and run LLVM's -O3.
+    """Parse a module or its text, set the machine's data layout, verify and optimise it.
 
     Args:
         module: an llvmlite module, or LLVM IR as text.
         machine: the target machine.
         vectorize: whether to run LLVM's loop and SLP vectorisers.
         unroll: whether to run LLVM's loop unrolling.
+        level: LLVM's optimisation level, 0 to 3.
     """
     _initialize()
     layout = f'target datalayout = "{machine.target_data}"'
     parsed = llvm.parse_assembly(str(module).replace(NO_LAYOUT, layout, 1))
     parsed.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = vectorize
     options.slp_vectorization = vectorize
     options.loop_unrolling = unroll
@@ -85,14 +91,18 @@ def _is_known(processor: str) -> bool:
     return OLDEST_PTX not in text.splitlines()
 
 
-def host_machine() -> llvm.TargetMachine:
-    """LLVM's target machine for the CPU of this process, with all of its features enabled."""
+def host_machine(level: int = 3) -> llvm.TargetMachine:
+    """LLVM's target machine for the CPU of this process, with all of its features enabled.
+
+    Args:
+        level: the optimisation level of code generation, 0 to 3.
+    """
     _initialize()
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
-        opt=3,
+        opt=level,
         reloc="default",
         codemodel="jitdefault",
         jit=True,

@@ -18,12 +18,14 @@ from codegen.emit.arguments import Arguments
 from codegen.emit.expressions import Bounds, Expressions, Number
 from codegen.emit.operation_lines import OperationLines
 from coordgraph import CodegenError, KernelGraph
+from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 
 __all__ = ["Fragments", "Walker"]
 
 ONE = Integer(1)
+I32 = ir.IntType(32)
 
 
 class Fragments:
@@ -159,6 +161,24 @@ class Walker:
             number = number * self.graph.coordinates[dim].fixed_size + value
         return number * width
 
+    # Counters
+
+    def emit_Counter(self, node: Node, op: Counter) -> None:
+        """Emit the body of a counter, whose value is in a stack slot."""
+        slot = self.fragments.slot(op.dim, len(self.fragments.slots), I32)
+        self.builder.store(ir.Constant(I32, 0), slot)
+        self.values[self.graph.coordinates.symbol(op.dim)] = slot
+        self.run(node.body)
+
+    def emit_Advance(self, node: Node, op: Advance) -> None:
+        """Emit the increment of a counter."""
+        symbol = self.graph.coordinates.symbol(op.dim)
+        slot = self.values[symbol]
+        assert isinstance(slot, ir.AllocaInstr)
+        by = self.expressions.widen(self.number(op.by, node), 32, op.by, node.scope.ranges)
+        value = self.builder.add(self.builder.load(slot, typ=I32), by, flags=("nuw", "nsw"))
+        self.builder.store(value, slot)
+
     # Loops, branches and scopes
 
     def _for(self, node: Node, op: For) -> None:
@@ -194,15 +214,18 @@ class Walker:
         b.cbranch(b.icmp_signed("<", here, limit), body, done)
         b.position_at_end(body)
         with self._branch():
+            self.enter_iteration(node)
             self.run(node.body)
             advance = self.expressions.number(step, inside)
-        following = b.add(
-            index, self.expressions.widen(advance, bits, step, inside), flags=("nsw",)
-        )
+        flags = () if self.expressions.hazards.wraps else ("nsw",)
+        following = b.add(index, self.expressions.widen(advance, bits, step, inside), flags=flags)
         self.check_advance(node, index, following)
         index.add_incoming(following, b.block)
         b.branch(head)
         b.position_at_end(done)
+
+    def enter_iteration(self, node: Node) -> None:
+        """Hook for subclasses: called at the start of the body of a loop that is not unrolled."""
 
     def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:
         """Hook for subclasses: called before a loop advances from `index` to `following`."""

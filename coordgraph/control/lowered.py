@@ -287,7 +287,7 @@ class MultiplyFragments(Operation):
 
 @dataclass(frozen=True)
 class SignalFlag(Operation):
-    """Set a flag with release order at device scope: the workgroup's earlier writes are visible.
+    """Set a flag, by default with release order: the workgroup's earlier writes are visible.
 
     The flag's new value is 1 + the index along `turn`, or the number of readers if `turn` is ''.
 
@@ -296,11 +296,14 @@ class SignalFlag(Operation):
         turn: if several workgroups set the flag one after another, the dimension that numbers them;
             else ''.
         readers: the number of workgroups that wait for the flag, each with a `TakeFlag`.
+        order, scope: the memory order (`release` or `relaxed`) and scope (`gpu` or `cta`) of PTX.
     """
 
     flag: str
     turn: str = ""
     readers: Expr = Integer(1)  # noqa: RUF009 - frozen
+    order: str = "release"
+    scope: str = "gpu"
 
     ROLES = ("flag", "turn")
 
@@ -310,19 +313,21 @@ class SignalFlag(Operation):
 
 @dataclass(frozen=True)
 class RaiseFlag(Operation):
-    """Increment a flag with release order: the workgroup's earlier writes become visible.
+    """Increment a flag, by default with release order: earlier writes become visible.
 
-    The memory scope is the device.
+    The fields `order` and `scope` are those of `SignalFlag`.
     """
 
     flag: str
+    order: str = "release"
+    scope: str = "gpu"
 
     ROLES = ("flag",)
 
 
 @dataclass(frozen=True)
 class WaitFlag(Operation):
-    """Wait until a flag is set, with acquire order: writes before the flag was set are visible.
+    """Wait until a flag is set; by default, writes before the flag was set are visible then.
 
     Args:
         flag: the dimension whose index is the flag in the tensor of flags.
@@ -330,11 +335,14 @@ class WaitFlag(Operation):
             `SignalFlag` sets in that turn; else ''.
         senders: if `turn` is '', wait until the flag equals the number of workgroups that increment
             it.
+        order, scope: the memory order (`acquire` or `relaxed`) and scope (`gpu` or `cta`) of PTX.
     """
 
     flag: str
     turn: str = ""
     senders: Expr = Integer(1)  # noqa: RUF009 - frozen
+    order: str = "acquire"
+    scope: str = "gpu"
 
     ROLES = ("flag", "turn")
 
@@ -347,10 +355,12 @@ class TakeFlag(Operation):
     """Wait until a flag is not 0, then decrement it; writes before the flag was set are visible.
 
     Each reader for which `SignalFlag` set the flag executes this once, so the last reader resets
-    the flag to 0.
+    the flag to 0. The fields `order` and `scope` are those of `WaitFlag`.
     """
 
     flag: str
+    order: str = "acquire"
+    scope: str = "gpu"
 
     ROLES = ("flag",)
 

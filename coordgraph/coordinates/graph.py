@@ -43,16 +43,17 @@ class CoordinateGraph(Structure):
     def reverse(
         self,
         known: Known,
-        wanted: Iterable[DimensionLike],
+        wanted: DimensionLike | Iterable[DimensionLike],
         ranges: Ranges | None = None,
     ) -> list[Expr]:
         """Compute indices along tensors (upstream) from indices of the machine (downstream).
 
         Args:
             known: a mapping from each known dimension to its index: a number, an expression, or
-                None for the dimension's symbol; or a sequence of dimensions whose indices are their
-                symbols.
-            wanted: the dimensions whose index is computed.
+                None for the dimension's symbol; or a sequence of dimensions, or a single one, whose
+                indices are their symbols.
+            wanted: the dimensions whose index is computed, or a single one; the result is a list in
+                both cases.
             ranges: the known ranges of symbols; by default each index is at least 0 and less than
                 the size of its dimension.
 
@@ -63,13 +64,14 @@ class CoordinateGraph(Structure):
             NoPath: no path leads from the known dimensions to a wanted dimension.
             AmbiguousPath: two edges define the index of a dimension on the path.
             NotInvertible: an edge on the path has no reverse formula.
+            VerifyError: an argument has a wrong type, or the graph lacks a dimension.
         """
         return list(solve(self, Direction.REVERSE, known, wanted, ranges).values)
 
     def forward(
         self,
         known: Known,
-        wanted: Iterable[DimensionLike],
+        wanted: DimensionLike | Iterable[DimensionLike],
         ranges: Ranges | None = None,
     ) -> list[Expr]:
         """Compute indices of the machine (downstream) from indices along tensors (upstream).
@@ -81,7 +83,7 @@ class CoordinateGraph(Structure):
     def guards(
         self,
         known: Known,
-        wanted: Iterable[DimensionLike],
+        wanted: DimensionLike | Iterable[DimensionLike],
         ranges: Ranges | None = None,
     ) -> Boolean:
         """The condition under which the indices that `reverse` computes are not in padding.

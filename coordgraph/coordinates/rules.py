@@ -10,7 +10,7 @@ from sympy.logic.boolalg import And, Boolean, Not, Or, false, true
 
 from coordgraph.integers import Ranges, operands, simplify
 
-__all__ = ["decide", "simplify_condition"]
+__all__ = ["decide", "proves", "simplify_condition"]
 
 
 def decide(condition: Boolean, ranges: Ranges) -> bool | None:
@@ -43,6 +43,31 @@ def decide(condition: Boolean, ranges: Ranges) -> bool | None:
             return _decide_at_most(left, right, ranges)
         case _:
             return None
+
+
+def proves(condition: Boolean, ranges: Ranges) -> bool:
+    """Whether `ranges` proves `condition`; cheaper than `decide`, which tries the negation, too."""
+    if condition in (true, false):
+        return condition == true
+    if isinstance(condition, And | Or):
+        each = (proves(part, ranges) for part in operands(condition))
+        return all(each) if isinstance(condition, And) else any(each)
+    if not isinstance(condition, Relational):
+        return False
+    left, right = operands(condition)
+    match condition:
+        case Eq():
+            return ranges.prove_equal(left, right)
+        case Lt():
+            return ranges.prove_less(left, right)
+        case Gt():
+            return ranges.prove_less(right, left)
+        case Ge():
+            return ranges.prove_nonnegative(left - right)
+        case Le():
+            return ranges.prove_nonnegative(right - left)
+        case _:
+            return decide(condition, ranges) is True
 
 
 def _decide_less(left: Expr, right: Expr, ranges: Ranges) -> bool | None:

@@ -70,11 +70,31 @@ class Structure:
         return self._edges
 
     def __getitem__(self, name: DimensionLike) -> Dimension:
-        key = name if isinstance(name, str) else name.id
+        key = name.id if isinstance(name, Dimension) else name
+        if not isinstance(key, str):
+            raise VerifyError(f"{name!r} is no dimension; give an id, such as 'A.0'")
         try:
             return self._dimensions[key]
         except KeyError:
             raise VerifyError(f"there is no dimension '{key}'{self._suggest(key)}") from None
+
+    def listed(self, names: DimensionLike | Iterable[DimensionLike], what: str) -> list[Dimension]:
+        """The dimensions that a caller lists; a single id or `Dimension` is a list of one.
+
+        Args:
+            names: dimensions, or their ids.
+            what: how an error message names the argument.
+
+        Raises:
+            VerifyError: the graph lacks one of the dimensions, or `names` is no list of them.
+        """
+        if isinstance(names, str | Dimension):
+            return [self[names]]
+        if isinstance(names, Mapping) or not isinstance(names, Iterable):
+            raise VerifyError(
+                f"{what} = {names!r} is no list of dimensions; give ids, such as ['A.0', 'A.1']"
+            )
+        return [self[name] for name in names]
 
     def __contains__(self, name: object) -> bool:
         return (name.id if isinstance(name, Dimension) else name) in self._dimensions

@@ -15,18 +15,19 @@ from typing import Any, cast
 from sympy import And, Expr
 from sympy.logic.boolalg import Boolean, Not, Or, false, true
 
+from coordgraph.coordinates.dimensions import Dimension
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.rules import simplify_condition
 from coordgraph.coordinates.structure import DimensionLike, Structure
-from coordgraph.errors import AmbiguousPath, EvaluationError, NoPath
+from coordgraph.errors import AmbiguousPath, EvaluationError, NoPath, VerifyError
 from coordgraph.integers import Ranges, simplify, symbols_of
 from coordgraph.validation import integer
 
 __all__ = ["Direction", "Solution", "derivative", "solve"]
 
-Known = Mapping[Any, Any] | Iterable[Any]
-"""Known indices: a mapping from dimensions to indices, or dimensions whose indices are their
-symbols."""
+Known = Mapping[Any, Any] | Iterable[Any] | DimensionLike
+"""Known indices: a mapping from dimensions to indices, or one or several dimensions whose indices
+are their symbols."""
 
 
 class Direction(Enum):
@@ -59,7 +60,7 @@ def solve(
     graph: Structure,
     direction: Direction,
     known: Known,
-    wanted: Iterable[DimensionLike],
+    wanted: DimensionLike | Iterable[DimensionLike],
     ranges: Ranges | None = None,
 ) -> Solution:
     """Find the edges that lead from known to wanted dimensions, and evaluate them.
@@ -72,11 +73,15 @@ def solve(
         ranges: the known ranges of symbols; by default each index is inside its dimension.
 
     Raises:
-        NoPath, AmbiguousPath, NotInvertible: as in `CoordinateGraph.reverse`.
+        VerifyError, NoPath, AmbiguousPath, NotInvertible: as in `CoordinateGraph.reverse`.
         EvaluationError: an index would be divided by a size of 0.
     """
+    if ranges is not None and not isinstance(ranges, Ranges):
+        raise VerifyError(
+            f"ranges = {ranges!r} is no Ranges; leave it out, or give graph.parameters.ranges()"
+        )
     start = _normalise(graph, known)
-    targets = [graph[name].id for name in wanted]
+    targets = [dimension.id for dimension in graph.listed(wanted, "wanted")]
     definers = _find_definers(graph, direction, start)
     path = _plan(graph, direction, start, targets, definers)
     if ranges is None:
@@ -197,7 +202,12 @@ def _normalise(graph: Structure, known: Known) -> dict[str, Expr]:
     if isinstance(known, Mapping):
         pairs = known.items()
         return {graph[name].id: _value(graph, name, value) for name, value in pairs}
-    return {graph[name].id: graph[name].symbol for name in known}
+    if not isinstance(known, Iterable | Dimension):
+        raise VerifyError(
+            f"known = {known!r} gives no indices; give a mapping, such as {{'workgroup': 3}}, or "
+            "ids of dimensions, whose indices are then symbols"
+        )
+    return {dimension.id: dimension.symbol for dimension in graph.listed(known, "known")}
 
 
 def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Protocol
 
-__all__ = ["Emitter"]
+__all__ = ["Emitter", "emitter_methods"]
 
 
 class Emitter(Protocol):
@@ -69,3 +70,17 @@ class Emitter(Protocol):
     def asm(self, instruction: str, *arguments: Any) -> Any:
         """Emit one PTX instruction on f32 values, such as `ex2.approx.ftz.f32`."""
         ...
+
+
+def emitter_methods() -> list[str]:
+    """The calls of all methods of `Emitter`, as error messages list them: `add(kind, a, b)`."""
+    found = [*inspect.getmembers(Emitter, inspect.isfunction)]
+    return [
+        f"{name}({', '.join(map(_shown, [*inspect.signature(method).parameters.values()][1:]))})"
+        for name, method in found
+        if not name.startswith("_")
+    ]
+
+
+def _shown(parameter: inspect.Parameter) -> str:
+    return f"*{parameter.name}" if parameter.kind is parameter.VAR_POSITIONAL else parameter.name

@@ -9,7 +9,7 @@ from typing import Any
 
 from coordgraph.epilogue.emitter import Emitter
 from coordgraph.epilogue.operand import ACCUMULATOR, Operand
-from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, Array
+from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, Array, emitted
 from coordgraph.epilogue.printing import line_of
 from coordgraph.epilogue.values import Argument, Step, fits_float, known
 from coordgraph.errors import VerifyError
@@ -164,7 +164,7 @@ class EpilogueFunction:
         known_as = {ACCUMULATOR: accumulator, **kinds.operands}
 
         def run(step: Step, kind: str, arguments: list[Any], options: dict[str, Any]) -> Any:
-            return known(step.operation).llvm(emit, kind, *arguments, **options)
+            return emitted(known(step.operation), emit, kind, arguments, options)
 
         return self._run(dict(values), kinds, known_as, run, emit.constant)
 

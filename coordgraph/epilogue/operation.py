@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from coordgraph.epilogue.emitter import Emitter
+from coordgraph.epilogue.emitter import Emitter, emitter_methods
 from coordgraph.epilogue.values import (
     OPERATIONS,
     Argument,
@@ -15,9 +15,9 @@ from coordgraph.epilogue.values import (
     fits_float,
     known,
 )
-from coordgraph.errors import VerifyError
+from coordgraph.errors import CodegenError, CoordGraphError, VerifyError
 
-__all__ = ["FLOATS", "NUMPY_KINDS", "Algebra", "Array", "Composed", "Elementwise"]
+__all__ = ["FLOATS", "NUMPY_KINDS", "Algebra", "Array", "Composed", "Elementwise", "emitted"]
 
 # numpy is only imported when an operation is evaluated, which keeps `import coordgraph` fast
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ class Elementwise:
     """Base class of the elementwise operations that epilogues may use.
 
     A subclass sets `name` and `arity` and implements `numpy` (the reference) and `llvm` (the code
-    generation). Defining a subclass registers it. Calling an operation with values of an epilogue
-    that is being traced records a step.
+    generation). Defining a subclass registers it, unless it is declared with `abstract=True`, as
+    base classes of operations are. Calling an operation with values of an epilogue that is being
+    traced records a step.
     """
 
     name: ClassVar[str] = ""
@@ -56,9 +57,9 @@ class Elementwise:
     temporaries: ClassVar[int] = 0
     """The number of 32-bit registers that a GPU thread needs beside arguments and result."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
         super().__init_subclass__()
-        if cls.name:
+        if not abstract:
             _register(cls)
 
     def __call__(self, *arguments: object, **constants: Constant) -> Value:
@@ -185,9 +186,14 @@ def _register(kind: type[Elementwise]) -> None:
     cell is rerun.
 
     Raises:
-        VerifyError: the name is not an ASCII identifier, or an operation of another module has this
-            name.
+        VerifyError: the name is missing or not an ASCII identifier, an operation of another module
+            has this name, or the class lacks a method that computes the operation.
     """
+    if not kind.name:
+        raise VerifyError(
+            f"{kind.__qualname__} has no name; set one, as in name = 'softplus', or declare a base "
+            f"class of operations by class {kind.__qualname__}(…, abstract=True)"
+        )
     if not (kind.name.isidentifier() and kind.name.isascii()):
         raise VerifyError(
             f"{kind.__qualname__} has the name {kind.name!r}, which the text form of epilogues "
@@ -199,7 +205,46 @@ def _register(kind: type[Elementwise]) -> None:
             f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}', which is taken by "
             f"{other.__module__}.{other.__qualname__}; give it another name"
         )
+    base, needed = Elementwise, ("numpy", "llvm")
+    if issubclass(kind, Composed):
+        base, needed = Composed, ("compose",)
+    if missing := [name for name in needed if getattr(kind, name) is getattr(base, name)]:
+        raise VerifyError(
+            f"{kind.__qualname__} lacks the method {' and the method '.join(missing)}; an "
+            "operation has numpy and llvm, or is a subclass of Composed with compose"
+        )
     OPERATIONS[kind.name] = kind()
+
+
+def emitted(
+    operation: Elementwise, emit: Emitter, kind: str, values: Sequence[Any], options: Any
+) -> Any:
+    """The result of an operation's `llvm`, whose mistakes are reported with the methods of `emit`.
+
+    Args:
+        operation: the operation.
+        emit: the code generator.
+        kind: the kind of the values.
+        values: the values of the code generator that the operation takes.
+        options: the values of the operation's options, by name.
+
+    Raises:
+        CodegenError: `llvm` raises an error, or returns None.
+    """
+    try:
+        found = operation.llvm(emit, kind, *values, **options)
+    except CoordGraphError:
+        raise
+    except Exception as error:  # a method from outside the library may raise anything
+        raise CodegenError(
+            f"{operation.name}: llvm raises {type(error).__name__}: {error}; emit has "
+            f"{', '.join(emitter_methods())}"
+        ) from error
+    if found is None:
+        raise CodegenError(
+            f"{operation.name}: llvm returns None; return the value of its last call of emit"
+        )
+    return found
 
 
 class Algebra:
@@ -215,12 +260,17 @@ class Algebra:
 
     def __call__(self, name: str, *arguments: Any, **constants: Any) -> Any:
         """Apply the operation `name` to arguments, with options by keyword."""
-        values = [self._value(argument) for argument in arguments]
         operation = known(name)
-        merged = {**operation.options, **constants}
+        if len(arguments) != operation.arity:
+            raise VerifyError(
+                f'on("{name}", …) takes {operation.arity} values, not {len(arguments)}; give '
+                "values by position and options by name"
+            )
+        values = [self._value(argument) for argument in arguments]
+        merged = {**operation.options, **dict(operation.checked(constants))}
         if self.emit is None:
             return operation.numpy(*values, **merged)
-        return operation.llvm(self.emit, self.kind, *values, **merged)
+        return emitted(operation, self.emit, self.kind, values, merged)
 
     def _value(self, argument: Any) -> Any:
         if not isinstance(argument, bool | int | float):
@@ -232,14 +282,20 @@ class Algebra:
         return self.emit.constant(argument, self.kind)
 
 
-class Composed(Elementwise):
+class Composed(Elementwise, abstract=True):
     """Base class of operations that are composed of other operations by the method `compose`.
 
     `compose` defines both `numpy` and `llvm`.
     """
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """Compute the result from other operations, by calls such as `on("mul", a, 0.5)`."""
+        """Compute the result from other operations, by calls such as `on("mul", a, 0.5)`.
+
+        Args:
+            on: applies an operation: `on(name, *values, **options)`. Values may be numbers.
+            arguments: the values of the operation, as many as `arity`.
+            constants: all options of the operation, by name.
+        """
         raise NotImplementedError
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:

@@ -9,7 +9,8 @@ known upper limits of polynomials.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TypeAlias, cast
+from threading import get_ident
+from typing import TypeAlias, TypeVar, cast
 
 from sympy import Expr, Integer, Symbol
 
@@ -31,6 +32,8 @@ Bound: TypeAlias = int | None
 """A numeric bound; None if there is no bound or none is known."""
 Fact: TypeAlias = tuple[Polynomial, int]
 """A known upper limit: a polynomial, and a number that its value never exceeds."""
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,9 @@ class NumericBounds:
         self.tables = tables or {}
         self._lowers: dict[Atom, Bound] = {}
         self._uppers: dict[Atom, Bound] = {}
+        self._open: set[tuple[int, int, Atom]] = set()
+        self.circular = False
+        """Whether bounds depended on each other, so that results depend on the order of queries."""
         self._facts_about: dict[Monomial, list[int]] = {}
         for number, (polynomial, _) in enumerate(facts):
             for monomial, c in polynomial.items():
@@ -120,22 +126,46 @@ class NumericBounds:
 
     def lower(self, target: Atom) -> Bound:
         """A numeric lower bound of an atom (a symbol or a function), or None; it is cached."""
-        if target not in self._lowers:
-            # The provisional bound ends the recursion if bounds of symbols depend on each other.
-            self._lowers[target] = assumed_lower(target.expr)
+
+        def find() -> Bound:
             symbol = isinstance(target.expr, Symbol)
-            low = self.symbol_lower(target) if symbol else self._bounds(target.expr)[0]
-            self._lowers[target] = low
-        return self._lowers[target]
+            return self.symbol_lower(target) if symbol else self._bounds(target.expr)[0]
+
+        return self._once(self._lowers, target, find, lambda: assumed_lower(target.expr))
 
     def upper(self, target: Atom) -> Bound:
         """A numeric upper bound of an atom (a symbol or a function), or None; it is cached."""
-        if target not in self._uppers:
-            self._uppers[target] = None
+
+        def find() -> Bound:
             symbol = isinstance(target.expr, Symbol)
-            high = self.symbol_upper(target) if symbol else self._bounds(target.expr)[1]
-            self._uppers[target] = high
-        return self._uppers[target]
+            return self.symbol_upper(target) if symbol else self._bounds(target.expr)[1]
+
+        return self._once(self._uppers, target, find, lambda: None)
+
+    def _once(
+        self,
+        cache: dict[Atom, _Result],
+        target: Atom,
+        find: Callable[[], _Result],
+        provisional: Callable[[], _Result],
+    ) -> _Result:
+        """``cache[target]``, which is computed by ``find()`` if it is missing.
+
+        If ``find()`` asks for the same result, because bounds of symbols depend on each other, it
+        gets the provisional one. Threads may share a prover: they compute the same result.
+        """
+        if target in cache:
+            return cache[target]
+        token = get_ident(), id(cache), target
+        if token in self._open:
+            self.circular = True
+            return provisional()
+        self._open.add(token)
+        try:
+            found = cache[target] = find()
+        finally:
+            self._open.discard(token)
+        return found
 
     def _bounds(self, target: Expr) -> tuple[Bound, Bound]:
         args = cast(tuple[Expr, ...], target.args)

@@ -12,6 +12,7 @@ from sympy.core.power import Pow
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, BooleanAtom, Not, Or
 
+from coordgraph.errors import DivisionByZero
 from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum, Select
 from coordgraph.integers.tables import Load, Search, read_table, search_table
 from coordgraph.integers.text import UNARY, Printer, comparison_sign
@@ -24,9 +25,17 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
 }
+
+
+def _divisor(a: int, b: int, sign: str) -> int:
+    if b == 0:
+        raise DivisionByZero(f"an index expression divides by 0: {a} {sign} 0")
+    return b
+
+
 _BINARY: dict[type[Basic], Callable[[int, int], int]] = {
-    FloorDiv: lambda a, b: a // b,
-    FloorMod: lambda a, b: a % b,
+    FloorDiv: lambda a, b: a // _divisor(a, b, "//"),
+    FloorMod: lambda a, b: a % _divisor(a, b, "%"),
     BitXor: lambda a, b: a ^ b,
     Minimum: min,
     Maximum: max,
@@ -48,7 +57,7 @@ def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
     Raises:
         KeyError: a symbol has no value.
         NoEntry: a table is read outside its bounds.
-        ZeroDivisionError: a divisor is 0.
+        DivisionByZero: a divisor is 0.
     """
     return expr if isinstance(expr, int) else _Evaluation(values).value(expr)
 
@@ -159,8 +168,9 @@ def compile_function(
 ) -> Callable[..., tuple[int, ...]]:
     """Compile expressions into one Python function that returns a tuple of their values.
 
-    Common subexpressions are computed once. A subexpression that occurs only in a branch of a
-    select is computed only if the branch is chosen, so a select can guard a division by 0.
+    The function raises DivisionByZero if a divisor is 0. Common subexpressions are computed once. A
+    subexpression that occurs only in a branch of a select is computed only if the branch is chosen,
+    so a select can guard a division by 0.
 
     Args:
         expressions: the expressions and conditions.
@@ -176,7 +186,7 @@ def compile_function(
     if len(names) != len(arguments):
         raise ValueError(f"the arguments {tuple(arguments)} contain a symbol twice; give it once")
     printer = _PythonPrinter(names)
-    lines = [f"def compiled({', '.join(names.values())}):"]
+    lines = [f"def compiled({', '.join(names.values())}):", " try:"]
     sizes: dict[Basic, int] = {}
     for node, shared in _schedule(roots):
         if node in names:
@@ -185,14 +195,22 @@ def compile_function(
         if shared or size > MAX_INLINE:
             text = printer.at(node)
             names[node] = f"t{len(lines)}"
-            lines.append(f"    {names[node]} = {text}")
+            lines.append(f"  {names[node]} = {text}")
             size = 1
         sizes[node] = size
     results = "".join(f"{printer.at(root)}, " for root in roots)
-    lines.append(f"    return ({results})")
-    scope: dict[str, Any] = {"load": read_table, "search": search_table}
+    lines += [f"  return ({results})", " except ZeroDivisionError: raise divided_by_zero()"]
+    scope: dict[str, Any] = {
+        "load": read_table,
+        "search": search_table,
+        "divided_by_zero": _divided_by_zero,
+    }
     exec(compile("\n".join(lines), "<index expressions>", "exec"), scope)
     return scope["compiled"]
+
+
+def _divided_by_zero() -> DivisionByZero:
+    return DivisionByZero("an index expression divides by 0 with these sizes")
 
 
 def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:

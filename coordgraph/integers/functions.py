@@ -13,6 +13,8 @@ from sympy.core.basic import Basic
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, Boolean, BooleanAtom, Not, Or
 
+from coordgraph.errors import DivisionByZero
+
 IntegerLike: TypeAlias = Expr | int
 """An integer expression or a Python int."""
 
@@ -35,7 +37,7 @@ def _refuse_non_integers(*args: Basic) -> None:
 
 def _refuse_zero_divisor(name: str, divisor: Expr) -> None:
     if divisor is S.Zero:
-        raise ZeroDivisionError(f"{name} by the literal 0; use another divisor")
+        raise DivisionByZero(f"{name} by the literal 0; use another divisor")
 
 
 class FloorDiv(IntegerFunction):

@@ -156,34 +156,33 @@ class Prover(NumericBounds):
 
         Atoms with longer chains are eliminated first.
         """
-        if target not in self._levels:
-            self._levels[target] = 0
-            used: set[Atom] = set()
-            if isinstance(target.expr, Symbol):
-                lowers, uppers = self.bounds.get(target, ((), ()))
-                used = {a for p in (*lowers, *uppers) for m in p for a in m}
-                if target in self.definitions:
-                    used.update(map(atom_of, symbols_of(self.definitions[target])))
-                floor = 1 if used or lowers or uppers else 0
-            else:
-                used, floor = set(map(atom_of, target.symbols)), 1
-                # a table entry comes before the atoms of its bounds
-                if isinstance(target.expr, Load):
-                    ends = *self._most_loaded(target.expr), *self._least_loaded(target.expr)
-                    used |= {a for p in ends for m in p for a in m}
-            # Sort atoms: their order affects the result if bounds of atoms depend on each other.
-            levels = (self.level(a) for a in sorted(used, key=by_key) if a is not target)
-            self._levels[target] = max(floor, 1 + max(levels, default=-1))
-        return self._levels[target]
+        if target in self._levels:
+            return self._levels[target]
+        return self._once(self._levels, target, lambda: self._find_level(target), lambda: 0)
+
+    def _find_level(self, target: Atom) -> int:
+        used: set[Atom] = set()
+        if isinstance(target.expr, Symbol):
+            lowers, uppers = self.bounds.get(target, ((), ()))
+            used = {a for p in (*lowers, *uppers) for m in p for a in m}
+            if target in self.definitions:
+                used.update(map(atom_of, symbols_of(self.definitions[target])))
+            floor = 1 if used or lowers or uppers else 0
+        else:
+            used, floor = set(map(atom_of, target.symbols)), 1
+            # a table entry comes before the atoms of its bounds
+            if isinstance(target.expr, Load):
+                ends = *self._most_loaded(target.expr), *self._least_loaded(target.expr)
+                used |= {a for p in ends for m in p for a in m}
+        # Sort atoms: their order affects the result if bounds of atoms depend on each other.
+        levels = (self.level(a) for a in sorted(used, key=by_key) if a is not target)
+        return max(floor, 1 + max(levels, default=-1))
 
     def ends(self, target: Atom) -> SymbolBounds:
         """All lower bounds and all upper bounds of an atom, symbolic and numeric."""
         if target not in self._ends and (home := self.home(target)) is not self:
             self._ends[target] = home.ends(target)
-        if target not in self._ends:
-            self._ends[target] = ((), ())
-            self._ends[target] = self._find_ends(target)
-        return self._ends[target]
+        return self._once(self._ends, target, lambda: self._find_ends(target), lambda: ((), ()))
 
     def _find_ends(self, target: Atom) -> SymbolBounds:
         if isinstance(target.expr, (FloorDiv, FloorMod)):

@@ -3,7 +3,7 @@
 Proofs are sound but incomplete: a statement that is not proved may still be true.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from coordgraph.integers.polynomials import (
     to_polynomial,
 )
 from coordgraph.integers.proofs import Prover
+from coordgraph.integers.provers import shared_prover
 from coordgraph.integers.tables import Search
 
 MAX_ALTERNATIVES = 16
@@ -272,7 +273,11 @@ class Ranges:
 
     @property
     def _prover(self) -> Prover:
-        if not self._provers:
+        if self._provers:
+            return self._provers[0]
+        outer = next(((known._prover, symbol) for known, symbol in self._outer), None)
+
+        def make() -> Prover:
             bounds = {
                 symbol: (
                     tuple(to_polynomial(e) for e in known.lowers),
@@ -282,12 +287,20 @@ class Ranges:
             }
             facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
             guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
-            outer = [(known._prover, symbol) for known, symbol in self._outer]
-            outer_prover = outer[0] if outer else None
-            self._provers.append(
-                Prover(bounds, facts, self.definitions, guards, outer_prover, self.tables)
-            )
+            return Prover(bounds, facts, self.definitions, guards, outer, self.tables)
+
+        self._provers.append(shared_prover((outer, self._statements()), make))
         return self._provers[0]
+
+    def _statements(self) -> Hashable:
+        """All statements; ranges with equal statements prove the same."""
+        tables = (
+            (table, known.maximum, known.from_zero, known.step, frozenset(known.found.items()))
+            for table, known in self.tables.items()
+        )
+        definitions = frozenset(self.definitions.items())
+        others = self.facts, definitions, self.guards, frozenset(tables)
+        return frozenset(self.bounds.items()), *others
 
     def _guarded(self, expr: Expr) -> list[Expr]:
         """Upper bounds of ``expr`` that guards give: ``stop - 1`` for guard ``expr < stop``."""

@@ -80,6 +80,8 @@ def scalar(value: Any, what: str, sums: DType) -> float:
             whole number in its range.
     """
     try:
+        if isinstance(value, str | bytes):  # float("2") is 2.0
+            raise TypeError
         found = float(value)
     except (TypeError, ValueError, OverflowError):
         raise LaunchError(f"{what} = {value!r} is not a number") from None

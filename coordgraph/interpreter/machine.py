@@ -111,7 +111,8 @@ class Memory:
         Raises:
             EvaluationError: `offset` is outside the tensor.
         """
-        if not 0 <= offset < (count := len(self.flat[tensor])):
+        count = len(self.flat[tensor])
+        if not 0 <= offset < count:
             raise OutOfBounds(
                 f"flag {offset} is outside the {count} flags of {tensor}; give the workspace more "
                 "slots"

@@ -39,6 +39,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.control.scope import Scoped
+from coordgraph.control.timeline import Begin
 from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
@@ -87,7 +88,8 @@ class Program:
         self.grid = Formula([_size(graph.workgroup)], self.slots)
         self._loads: dict[str, LoadTile] = {}
         self._in_tile: dict[tuple[int, frozenset[str]], tuple[Scoped, Scoped]] = {}
-        self.steps = self._compile(resolve(graph.control.root.body, graph.scope()))
+        self.nodes = resolve(graph.control.root.body, graph.scope())
+        self.steps = self._compile(self.nodes)
 
     def environment(self, values: Mapping[str, Any], workgroup: int = 0) -> Environment:
         """The initial values of all symbols for one workgroup.
@@ -139,10 +141,7 @@ class Program:
         return tuple(shape for _, shape in sorted(zip(places, shapes, strict=True)))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
-        """Extend `scope` by symbols for indices inside macro tiles, except dimensions in `others`.
-
-        Operations in one scope share the result, and with it the cache of simplified expressions.
-        """
+        """Extend `scope` by symbols for indices inside macro tiles, except those in `others`."""
         key = (id(scope), others)
         if key not in self._in_tile:
             dims = free_indices(self.graph.coordinates, scope.known, others)
@@ -151,39 +150,36 @@ class Program:
 
     def work(self, kind: type[Operation]) -> Iterator[Work]:
         """All `Work` steps whose operation is an instance of `kind`, in program order."""
-        stack: list[Step] = list(reversed(self.steps))
-        while stack:
-            step = stack.pop()
-            if isinstance(step, Work):
-                if isinstance(step.node.op, kind):
-                    yield step
-            else:
-                stack += reversed(step.body)
-                if isinstance(step, Branch):
-                    stack += reversed(step.orelse)
+        for step in self._every():
+            if isinstance(step, Work) and isinstance(step.node.op, kind):
+                yield step
 
     def bounds(self) -> Iterator[Basic]:
         """The expressions of all loop bounds, conditions and assigned values, in program order."""
-        stack: list[Step] = list(reversed(self.steps))
-        while stack:
-            match step := stack.pop():
+        for step in self._every():
+            match step:
                 case Loop():
                     yield from step.bounds.roots
                 case Branch():
                     yield from step.condition.roots
-                    stack += reversed(step.orelse)
                 case Let():
                     yield from step.value.roots
                 case Work():
-                    continue
-            stack += reversed(step.body)
+                    pass
+
+    def _every(self) -> Iterator[Step]:
+        stack: list[Step] = list(reversed(self.steps))
+        while stack:
+            yield (step := stack.pop())
+            stack += reversed(step.orelse) if isinstance(step, Branch) else ()
+            stack += reversed(step.body) if not isinstance(step, Work) else ()
 
     def _compile(self, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
         return tuple(step for node in nodes for step in self._step(node))
 
     def _step(self, node: Node) -> Iterator[Step]:
         match node.op:
-            case Scope():
+            case Scope() | Begin():  # a mark has no body
                 yield from self._compile(node.body)
             case For():
                 assert node.loop is not None
@@ -208,9 +204,7 @@ class Program:
                 self._loads[tensor] = node.op
                 yield Work(self, node)
             case MultiplyAccumulate(a=a, b=b):
-                missing = [name for name in (a, b) if name not in self._loads]
-                if missing:
-                    names = " and ".join(missing)
+                if names := " and ".join(name for name in (a, b) if name not in self._loads):
                     raise EvaluationError(f"{names} multiplied but not loaded; add a LoadTile")
                 yield Work(self, node, (*self._loads[a].tile, *self._loads[b].tile))
             case op if isinstance(op, WORK):
@@ -235,11 +229,7 @@ class Program:
 
 @lru_cache(maxsize=64)
 def program(graph: KernelGraph) -> Program:
-    """The program of a scheduled graph, from an LRU cache of 64 programs.
-
-    Raises:
-        VerifyError: no schedule pass has been applied to the graph.
-    """
+    """The program of a scheduled graph, cached; VerifyError if it is not scheduled."""
     return Program(graph)
 
 
@@ -258,13 +248,14 @@ class Work:
         self._elements: dict[str, Elements] = {}
         self._offsets: dict[str, Formula] = {}
         self._workspaces: dict[Role, User] = {}
+        self._solutions: dict[str, Solution] = {}
 
     def elements(self, user: User) -> Elements:
         """Offsets and mask of the elements of tensor `user` that this operation reads or writes."""
         if user.id not in self._elements:
             graph = self.program.graph.coordinates
             axes = indices_below(graph, user, self.node.scope.known, self._others)
-            found = self._scope.reverse(user.id)
+            found = self.solution(user)
             self._elements[user.id] = Elements(
                 found.values[0],
                 found.guard,
@@ -273,6 +264,12 @@ class Work:
                 self.program.slots,
             )
         return self._elements[user.id]
+
+    def solution(self, user: User) -> Solution:
+        """The offset of one element in tensor `user`, its guard, and the edges that give them."""
+        if user.id not in self._solutions:
+            self._solutions[user.id] = self.scope.reverse(user.id)
+        return self._solutions[user.id]
 
     @cached_property
     def slot(self) -> Formula:
@@ -283,7 +280,7 @@ class Work:
     def senders(self) -> Formula:
         """Formula for two numbers: the turn of a slot's first sender, and the number of senders."""
         first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
-        return Formula([first, self._scope.resolve(count)], self.program.slots)
+        return Formula([first, self.scope.resolve(count)], self.program.slots)
 
     @cached_property
     def raised(self) -> Formula:
@@ -291,7 +288,7 @@ class Work:
         if "turn" in self.node.op.bindings:
             return Formula([self._place("turn").values[0] + 1], self.program.slots)
         readers = getattr(self.node.op, "readers", Integer(1))
-        return Formula([self._scope.resolve(readers)], self.program.slots)
+        return Formula([self.scope.resolve(readers)], self.program.slots)
 
     def workspace(self, role: Role) -> User:
         """The tensor with role `role` that holds this operation's workspace slot or its flag."""
@@ -310,8 +307,7 @@ class Work:
     def offset(self, user: User) -> Formula:
         """Formula for the index of the workspace slot's flag in the tensor of flags `user`."""
         if user.id not in self._offsets:
-            found = self._scope.reverse(user.id)
-            self._offsets[user.id] = Formula(found.values, self.program.slots)
+            self._offsets[user.id] = Formula(self.solution(user).values, self.program.slots)
         return self._offsets[user.id]
 
     @cached_property
@@ -324,7 +320,7 @@ class Work:
     def output(self) -> Formula:
         """Formula for the numbers of the output tile that the workgroup computes."""
         names = next(self.program.work(StoreTile)).node.op.bindings["tile"]
-        return Formula(self._scope.reverse(*names).values, self.program.slots)
+        return Formula(self.scope.reverse(*names).values, self.program.slots)
 
     @cached_property
     def share(self) -> Formula:
@@ -348,7 +344,7 @@ class Work:
     @cached_property
     def multiplied(self) -> Solution:
         """The tile numbers of A and B as expressions, and the condition that both tiles exist."""
-        return self._scope.reverse(*self.factors)
+        return self.scope.reverse(*self.factors)
 
     @cached_property
     def tiling(self) -> Tiling:
@@ -372,11 +368,12 @@ class Work:
         return tilings.others(self.tiling) if len(tilings) > 1 else frozenset()
 
     @property
-    def _scope(self) -> Scoped:
+    def scope(self) -> Scoped:
+        """The operation's scope, with the indices inside its macro tiles."""
         return self.program.in_tile(self.node.scope, self._others)
 
     def _place(self, role: str) -> Solution:
-        return self._scope.reverse(*self.node.op.bindings[role])
+        return self.scope.reverse(*self.node.op.bindings[role])
 
 
 class Loop:

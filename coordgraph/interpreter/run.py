@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from coordgraph.errors import Deadlock, LaunchError, NoEntry
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.interpreter.arguments import Array, bind, with_defaults
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
 from coordgraph.interpreter.program import program
 from coordgraph.interpreter.recording import record
-from coordgraph.interpreter.schedulers import InOrder, Scheduler
+from coordgraph.interpreter.schedulers import Scheduler, scheduler_of
 from coordgraph.interpreter.tracing import Trace
 from coordgraph.interpreter.walking import walk
 from coordgraph.kernel import KernelGraph
@@ -53,7 +54,7 @@ def interpret(
     parameters: Mapping[str, int] | None = None,
     tables: Mapping[str, Array] | None = None,
     operands: Mapping[str, Any] | None = None,
-    schedule: Scheduler | None = None,
+    schedule: Scheduler | str | None = None,
     resident: int | None = None,
     trace: bool = False,
 ) -> Result:
@@ -70,7 +71,8 @@ def interpret(
             `n_offsets` and `k_offsets` for a list of products.
         operands: the arrays and numbers that the graph's epilogue function takes, by name, other
             than c, alpha and beta.
-        schedule: chooses the workgroup that runs next, at every event; by default `InOrder`.
+        schedule: the scheduler, which chooses the workgroup that runs next at every event, or the
+            name of one of `SCHEDULERS`, such as `shuffled`; by default `InOrder`.
         resident: how many workgroups run concurrently, at least 1; a further workgroup starts when
             one ends. By default all run concurrently.
         trace: whether to record the events of every workgroup in `Result.trace`.
@@ -83,11 +85,33 @@ def interpret(
         EvaluationError: a flag is still set at the end, an output element was not written exactly
             once, or an index was outside its tensor.
     """
+    with faults_named("interpreting the graph", graph):
+        return _interpreted(
+            graph,
+            (a, b),
+            {"c": c, "alpha": alpha, "beta": beta, **(operands or {})},
+            parameters or {},
+            tables or {},
+            scheduler_of(schedule),
+            resident,
+            trace,
+        )
+
+
+def _interpreted(
+    graph: KernelGraph,
+    factors: tuple[Array, Array],
+    epilogue: Mapping[str, Any],
+    parameters: Mapping[str, int],
+    tables: Mapping[str, Array],
+    schedule: Scheduler,
+    resident: int | None,
+    trace: bool,
+) -> Result:
+    """`interpret`, with the operands of the epilogue in one mapping."""
     code = program(graph)
-    given = with_defaults(
-        graph.gemm.epilogue, {"c": c, "alpha": alpha, "beta": beta, **(operands or {})}
-    )
-    arrays, numbers, values = bind(graph, (a, b), given, parameters or {}, tables or {})
+    given = with_defaults(graph.gemm.epilogue, epilogue)
+    arrays, numbers, values = bind(graph, factors, given, parameters, tables)
     if resident is not None and resident < 1:
         raise LaunchError(f"resident = {resident} workgroups is too few; it must be at least 1")
     memory = Memory(graph, arrays, values)
@@ -97,7 +121,7 @@ def interpret(
         return Machine(code, memory, workgroup, numbers)
 
     try:
-        execute(memory, machine, count, schedule or InOrder(), resident or count)
+        execute(memory, machine, count, schedule, resident or count)
     except NoEntry as error:
         raise NoEntry(
             f"an index expression reads beyond the end of a table ({error}); call the graph's "

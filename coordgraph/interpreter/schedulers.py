@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
+from coordgraph.errors import LaunchError
 from coordgraph.interpreter.events import Event, Point
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Shuffled",
     "StarveSignallers",
     "WaitersFirst",
+    "scheduler_of",
 ]
 
 
@@ -114,3 +116,22 @@ SCHEDULERS: dict[str, type[Scheduler]] = {
     "waiters-first": WaitersFirst,
 }
 """All scheduler classes, by name."""
+
+
+def scheduler_of(given: Any) -> Scheduler:
+    """The scheduler that a caller gives: an object, a name in `SCHEDULERS`, or None for `InOrder`.
+
+    Raises:
+        LaunchError: it is none of these.
+    """
+    found: Any = given
+    if given is None:
+        return InOrder()
+    if isinstance(given, str) and given in SCHEDULERS:
+        return SCHEDULERS[given]()
+    if not isinstance(given, type) and callable(getattr(given, "choose", None)):
+        return found
+    raise LaunchError(
+        f"schedule = {given!r} is no scheduler; give an object with a method choose, or one of: "
+        f"{', '.join(SCHEDULERS)}"
+    )

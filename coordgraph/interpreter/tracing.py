@@ -10,7 +10,9 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
+from coordgraph.errors import VerifyError
 from coordgraph.interpreter.faults import Fault
+from coordgraph.validation import whole
 
 __all__ = [
     "Finish",
@@ -259,7 +261,14 @@ class Trace:
         return frozenset(send.slot for send in self.sends)
 
     def of(self, workgroup: int) -> tuple[Segment, ...]:
-        """The `Segment` events of one workgroup, in program order."""
+        """The `Segment` events of one workgroup, in program order.
+
+        Raises:
+            VerifyError: the launch has no workgroup of that number.
+        """
+        count = len(self.workgroups)
+        if whole(workgroup, "workgroup", least=0) >= count:
+            raise VerifyError(f"workgroup = {workgroup} must be less than {count}, the grid's size")
         return tuple(e for e in self.workgroups[workgroup] if isinstance(e, Segment))
 
     def wait_edges(self) -> frozenset[tuple[int, int]]:

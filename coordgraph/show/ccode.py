@@ -41,10 +41,37 @@ def identifier(name: str) -> str:
     return name.replace(".", "_")
 
 
+MOST_PROOFS = 400
+"""How many proofs one text may cost. Nested `Select`s multiply them: each branch has its own
+ranges. Quotients after that are printed as calls of `FLOOR_HELPERS`, which are always right."""
+
+
 class _CPrinter(Printer):
-    def __init__(self, ranges: Ranges) -> None:
+    """Prints expressions as C.
+
+    Args:
+        ranges: bounds of the symbols.
+        outer: the printer of the expression around a branch of a `Select`, which proves what holds
+            in both branches only once.
+    """
+
+    def __init__(self, ranges: Ranges, outer: _CPrinter | None = None) -> None:
         super().__init__()
         self.ranges = ranges
+        self.outer = outer
+        self.proofs: list[Expr] = outer.proofs if outer else []
+        """The expressions for which a proof was tried, in all printers of one text."""
+        self.natural: dict[Expr, bool] = {}
+
+    def _is_natural(self, expr: Expr) -> bool:
+        """Whether an expression is proved to be at least 0."""
+        if expr not in self.natural:
+            found = self.outer is not None and self.outer._is_natural(expr)
+            if not found and len(self.proofs) < MOST_PROOFS:
+                self.proofs.append(expr)
+                found = self.ranges.prove_nonnegative(expr)
+            self.natural[expr] = found
+        return self.natural[expr]
 
     def symbol(self, symbol: Symbol) -> str:
         return identifier(symbol.name)
@@ -58,8 +85,8 @@ class _CPrinter(Printer):
                 return f"{self.at(table)}[{self.at(index)}]", ATOM
             case Select():
                 condition, a, b = expr.args
-                yes = _CPrinter(self.ranges.with_guard(condition)).at(a, AND)
-                no = _CPrinter(self.ranges.with_guard(Not(condition))).at(b, AND)
+                yes = _CPrinter(self.ranges.with_guard(condition), self).at(a, AND)
+                no = _CPrinter(self.ranges.with_guard(Not(condition)), self).at(b, AND)
                 return f"{self.at(condition, COMPARISON)} ? {yes} : {no}", OR
             # C's ^ binds more weakly than comparisons, so its operands get parentheses
             case BitXor():
@@ -77,7 +104,7 @@ class _CPrinter(Printer):
         """The C source of a quotient or remainder; if nested in another, it is in parentheses."""
         a, b = (cast("Expr", arg) for arg in expr.args)
         division = isinstance(expr, FloorDiv)
-        if not (self.ranges.prove_nonnegative(a) and self.ranges.prove_nonnegative(b)):
+        if not (self._is_natural(a) and self._is_natural(b)):
             name = "floor_div" if division else "floor_mod"
             return f"{name}({self.at(a)}, {self.at(b)})", ATOM
         inner = ATOM if isinstance(a, FloorDiv | FloorMod) else PRODUCT

@@ -36,7 +36,7 @@ DIRECTIONS = ("TD", "TB", "BT", "LR", "RL")
 def coordinates(
     graph: CoordinateGraph,
     *,
-    only: Iterable[str] | None = None,
+    only: str | Iterable[str] | None = None,
     compare_to: CoordinateGraph | None = None,
     notes: bool = True,
     direction: str = "TD",
@@ -45,8 +45,8 @@ def coordinates(
 
     Args:
         graph: the graph to draw.
-        only: ids of the dimensions to draw; edges are drawn if all their operands are. By default
-            the whole graph is drawn.
+        only: ids of the dimensions to draw, or a single id; edges are drawn if all their operands
+            are. By default the whole graph is drawn.
         compare_to: an earlier version of the graph; new and changed dimensions and edges are
             highlighted by a fill colour.
         notes: True to print the dimensions' notes.
@@ -55,7 +55,7 @@ def coordinates(
     Raises:
         VerifyError: the graph lacks a dimension whose id is in `only`, or the direction is unknown.
     """
-    shown = set(graph.dimensions) if only is None else {graph[name].id for name in only}
+    shown = set(graph.dimensions) if only is None else {d.id for d in graph.listed(only, "only")}
     edges = [e for e in graph.edges if shown.issuperset((*e.upstream, *e.downstream))]
     before = compare_to or graph
     picture = _Picture(direction)

@@ -42,6 +42,7 @@ from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.epilogue.text import statements
 from coordgraph.errors import EvaluationError
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.gemm import TENSORS, read_of, tensor_of
 from coordgraph.integers import Ranges
 from coordgraph.kernel import PSEUDOCODE, KernelGraph
@@ -58,7 +59,8 @@ TILE_OPERATIONS = (LoadTile, Epilogue, StoreTile)
 @PSEUDOCODE.implement
 def pseudocode(graph: KernelGraph) -> str:
     """The loop nest of a kernel graph as C-like text, which is for people and does not compile."""
-    headline, *lines = _Writer(graph).lines()
+    with faults_named("printing the pseudo-code", graph):
+        headline, *lines = _Writer(graph).lines()
     body = "\n".join(lines)
     helpers = [code for name, code in FLOOR_HELPERS.items() if f"{name}(" in body]
     return "\n".join([headline, *helpers, body]) + "\n"

@@ -7,6 +7,7 @@ classes; a field that has its default value is omitted.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from reprlib import repr as shown
 from typing import Any, TypeVar, cast
 
 from coordgraph.control.operations import OPERATIONS, Operation
@@ -14,6 +15,7 @@ from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
 from coordgraph.epilogue import function_text
 from coordgraph.errors import VerifyError
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.frontend import Gemm
 from coordgraph.kernel import JSON, KernelGraph
 from coordgraph.provenance.record import Origin, Part
@@ -174,14 +176,14 @@ def from_json(data: Mapping[str, Any]) -> KernelGraph:
         VerifyError: the data is malformed, names something unknown, or breaks a rule of the graph;
             the message starts with the path of the wrong value, such as `dimensions[3].size`.
     """
-    with paused_collector():
+    with paused_collector(), faults_named("reading the graph"):
         return build(_read_graph(data, Path("")))
 
 
 def _read_graph(data: Any, at: Path) -> RawGraph:
     top = _mapping(data, at)
     if (version := top.get("coordgraph")) != VERSION:
-        raise at.error(f"the version 'coordgraph' is {version!r}, and must be {VERSION}")
+        raise at.error(f"the version 'coordgraph' is {shown(version)}, and must be {VERSION}")
     raw = RawGraph(at)
     for name in top:
         if name not in _PARTS:
@@ -224,7 +226,7 @@ def _read_symbols(value: Any, at: Path) -> list[tuple[str, bool, Where]]:
     for name, sort in _mapping(value, at).items():
         here = at / str(name)
         if sort not in ("positive", "nonnegative"):
-            raise here.error(f"needs 'positive' or 'nonnegative', not {sort!r}")
+            raise here.error(f"needs 'positive' or 'nonnegative', not {shown(sort)}")
         found.append((str(name), sort == "positive", here))
     return found
 
@@ -334,7 +336,7 @@ def _read_value(shape: Shape, value: Any, at: Path) -> Any:
             return _string(value, at)
         case Kind.TRUTH:
             if not isinstance(value, bool):
-                raise at.error(f"needs true or false, not {value!r}")
+                raise at.error(f"needs true or false, not {shown(value)}")
             return value
         case Kind.EXPRESSION | Kind.CONDITION:
             return RawExpression(_string(value, at), at, shape.kind is Kind.CONDITION)
@@ -373,7 +375,7 @@ def _items(entry: Mapping[str, Any], at: Path, name: str) -> list[tuple[Path, An
 def _string(value: Any, at: Path) -> str:
     if not isinstance(value, str):
         raise at.error(
-            "the value is missing" if value is None else f"needs a string, not {value!r}"
+            "the value is missing" if value is None else f"needs a string, not {shown(value)}"
         )
     return value
 
@@ -381,5 +383,5 @@ def _string(value: Any, at: Path) -> str:
 def _number(value: Any, at: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         missing = "the value is missing"
-        raise at.error(missing if value is None else f"needs a whole number, not {value!r}")
+        raise at.error(missing if value is None else f"needs a whole number, not {shown(value)}")
     return value

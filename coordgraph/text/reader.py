@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from coordgraph.control.operations import OPERATIONS, Operation
 from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.frontend import Gemm
 from coordgraph.kernel import KernelGraph
 from coordgraph.provenance.record import Origin
@@ -50,7 +51,7 @@ def parse_graph(text: str) -> KernelGraph:
             the message names the line and the column.
         VerifyError: the edges form a cycle, or `text` is not a string.
     """
-    with paused_collector():
+    with paused_collector(), faults_named("reading the graph"):
         return build(_Reader(checked_text(text, "a graph")).graph())
 
 

@@ -1,4 +1,4 @@
-"""Named checks that prove, or refute by a counterexample, what a scheduled graph does.
+"""Named checks of a scheduled graph: proofs for all sizes, small launches, counterexamples.
 
 `KernelGraph.check` runs them and returns a `Report`. Each check is one module: `size_rules`,
 `cover`, `fix_up`, `forward_progress` or `addresses`; `checking` lists and runs them.

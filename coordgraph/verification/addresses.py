@@ -1,19 +1,52 @@
-"""The check `bounds`: no access leaves its tensor, its workspace or its table."""
+"""The check `bounds`: no access leaves its tensor, its workspace, its table or its bits."""
 
 from __future__ import annotations
 
 from coordgraph.verification.evidence import Evidence
-from coordgraph.verification.named import Finding, enumerated, named_check
+from coordgraph.verification.index_proofs import IndexProofs
+from coordgraph.verification.index_widths import too_wide, widths
+from coordgraph.verification.named import SHOWN, Finding, enumerated, named_check
+from coordgraph.verification.verdicts import Counterexample, Outcome
 
 __all__ = ["bounds"]
 
 
+SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
+"""How accesses to the workspace end, as `IndexProofs.accesses` names them."""
+
+
 @named_check(
     "bounds",
-    "No index leaves its tensor, its workspace or its table.",
+    "No index leaves its tensor, its workspace, its table, or the 32 or 64 bits in which kernels "
+    "hold it.",
 )
 def bounds(evidence: Evidence) -> Finding:
-    """Compute the addresses of all elements that some launches access."""
-    runs = len(evidence.run_launches)
-    found = evidence.counterexamples("bounds")
-    return enumerated(evidence, runs, "addresses of all elements", found)
+    """Prove every access and every width for all sizes; compute the addresses of some launches."""
+    found = [*evidence.counterexamples("bounds")]
+    graph, program = evidence.graph, evidence.program
+    proofs = IndexProofs(graph, program, evidence.limits.questions)
+    values = [*widths(graph, program, proofs)]
+    wide = [width for width in values if not width.proved]
+    found += [example for width in wide if (example := too_wide(graph, width)) is not None]
+    if found:
+        first: dict[str, Counterexample] = {}
+        for example in found:
+            first.setdefault(example.problem, example)
+        return Finding(Outcome.REFUTED, _method(found), "", tuple(first.values())[:SHOWN])
+    accesses = [*proofs.reads(), *proofs.accesses()]
+    unproved = [what for what, proved in accesses if not proved]
+    if not unproved and not wide:
+        return Finding(
+            Outcome.PROVED, "interval proof", f"{len(accesses)} accesses, {len(values)} widths"
+        )
+    proved = len(accesses) - len(unproved)
+    # Traces alone show the slots that a launch uses.
+    slots = all(what.endswith(SLOTS) for what in unproved)
+    launches = evidence.run_launches or (evidence.traced_launches if slots else ())
+    checked = enumerated(launches, f"{proved} of {len(accesses)} accesses proved; all", ())
+    return checked._replace(method=f"interval proof, {checked.method}") if proved else checked
+
+
+def _method(found: list[Counterexample]) -> str:
+    """How counterexamples were found: in runs of small launches, or from the ranges of sizes."""
+    return "interval proof" if all(not example.workgroups for example in found) else "enumeration"

@@ -1,11 +1,13 @@
-"""`check_graph`: runs the named checks on a scheduled graph."""
+"""`check_graph`: runs the named checks on a scheduled graph, or that of a lowered graph."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from coordgraph.errors import VerifyError
+from coordgraph.foreign_graphs import faults_named
 from coordgraph.kernel import CHECK, KernelGraph
 from coordgraph.validation import whole
 from coordgraph.verification.addresses import bounds
@@ -14,6 +16,7 @@ from coordgraph.verification.evidence import LIMITS, Evidence
 from coordgraph.verification.fix_up import fix_up
 from coordgraph.verification.forward_progress import progress
 from coordgraph.verification.launch import Launch
+from coordgraph.verification.memory_order.check import memory_order, reduced_launches
 from coordgraph.verification.named import NamedCheck
 from coordgraph.verification.size_rules import sizes as size_rules
 from coordgraph.verification.verdicts import Report, Verdict
@@ -30,33 +33,39 @@ Sizes = Mapping[str, int | Sequence[int]]
 
 @CHECK.implement
 def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "default") -> Report:
-    """Run every named check on a scheduled graph.
+    """Run every named check of the graph's level.
 
     Args:
-        graph: a graph of the level `scheduled`.
+        graph: a graph of the level `scheduled`, or `lowered` for GPUs; a lowered graph has the one
+            check `memory order`.
         sizes: the launch arguments to examine, such as `{"m": 100, "n": 30, "k": 7}`, and the
             entries of tables; None chooses launches around the borders of the graph's sizes.
         level: `default` takes a few tenths of a second, `all` a few seconds.
 
     Raises:
-        VerifyError: the graph is not scheduled, fails the checks of its structure, or `level` is
+        VerifyError: the graph has no schedule, fails the checks of its structure, or `level` is
             unknown.
         LaunchError: a parameter or a table is missing in `sizes`, or out of bounds.
     """
     if level not in LIMITS:
         raise VerifyError(f"level={level!r} is unknown; use one of {', '.join(LIMITS)}")
-    if graph.level != "scheduled":
+    if graph.level not in ("scheduled", "lowered"):
         raise VerifyError(
             f"the graph has the level '{graph.level}'; check a graph to which a schedule was "
-            "applied, before it is lowered"
+            "applied"
         )
     graph.verify()
     launches = None if sizes is None else (_launch(graph, sizes),)
+    if graph.level == "lowered":
+        examined, start = launches or reduced_launches(graph, level), perf_counter()
+        verdict = memory_order(graph, examined)
+        return Report((replace(verdict, seconds=perf_counter() - start),), examined)
     evidence = Evidence(graph, LIMITS[level], launches)
     verdicts: list[Verdict] = []
     for check in CHECKS.values():
         start = perf_counter()
-        found = check.examine(evidence)
+        with faults_named(f"the check {check.name}", graph):
+            found = check.examine(evidence)
         verdicts.append(Verdict(check.name, *found, seconds=perf_counter() - start))
     return Report(tuple(verdicts), evidence.launches)
 

@@ -18,4 +18,4 @@ def cover(evidence: Evidence) -> Finding:
     found = evidence.counterexamples("cover")
     runs = len(evidence.run_launches)
     what = f"tiles, and elements of {runs}," if runs else "tiles"
-    return enumerated(evidence, len(evidence.traces), what, found)
+    return enumerated(evidence.traced_launches, what, found)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import prod
 
 import numpy as np
@@ -51,23 +51,33 @@ class Limits:
         launches: how many launches are examined at least. As many again are traced, and examined
             if their traces differ in kind.
         cost: the largest cost of a launch that is traced, see `Launch`.
+        total: the largest cost of all of them together, if four launches cost less.
         runs: the largest number of launches that run on elements.
         elements: the largest number of elements of tiles that all these runs load.
         schedulers: the names of the schedulers under which each of them runs.
+        questions: how many inequalities proofs about indices may ask.
     """
 
     launches: int
     cost: int
+    total: int
     runs: int
     elements: int
     schedulers: tuple[str, ...]
+    questions: int
 
 
 LIMITS = {
-    "default": Limits(8, 600, 2, 1 << 19, ("in-order",)),
-    "all": Limits(40, 20_000, 12, 1 << 24, tuple(SCHEDULERS)),
+    "default": Limits(8, 600, 1200, 3, 1 << 19, ("in-order",), 250),
+    "all": Limits(40, 20_000, 100_000, 12, 1 << 24, tuple(SCHEDULERS), 2000),
 }
 """The limits of each level of `KernelGraph.check`."""
+FEWEST = 4
+"""How many launches are examined however much they cost."""
+LARGE = 20_000
+"""The largest cost of the launch that is examined if all launches cost more than the limit."""
+OVERHEAD = 200
+"""How many elements are loaded in the time that an operation on an empty tile takes."""
 MOST_STEPS = 1 << 16
 """The largest number of loop iterations of one workgroup; more count as a loop without an end."""
 EXCHANGES = (
@@ -105,7 +115,11 @@ class Evidence:
         """The launches to examine, the most interesting ones first."""
         if self._launches is not None:
             return self._launches
-        return ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
+        ranked = ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
+        costs = accumulate(launch.cost for launch in ranked)
+        count = sum(cost <= self.limits.total for cost in costs)
+        # Where sizes that the graph fixes make every launch larger, one large launch is examined.
+        return ranked[: max(count, FEWEST)] or ranked_launches(self.graph, 1, LARGE)
 
     @cached_property
     def program(self) -> Program:
@@ -116,6 +130,11 @@ class Evidence:
     def traces(self) -> tuple[tuple[Launch, Trace], ...]:
         """The examined launches, with their traces."""
         return tuple((launch, found) for launch, found in self._traced if isinstance(found, Trace))
+
+    @property
+    def traced_launches(self) -> tuple[Launch, ...]:
+        """The launches whose traces are examined."""
+        return tuple(launch for launch, _ in self.traces)
 
     @cached_property
     def failures(self) -> tuple[tuple[Launch, Fault], ...]:
@@ -158,9 +177,13 @@ class Evidence:
         chosen: list[Launch] = []
         left = self.limits.elements
         m, n, k = macro_tile(self.graph.coordinates)
-        for launch, found in sorted(self.traces, key=lambda pair: -_interest(*pair)):
+        shallow = sorted(self.traces, key=lambda pair: -_interest(*pair))
+        deep = sorted(shallow, key=lambda pair: -_depth(pair[1]))
+        for launch, found in (*shallow[:2], *deep[:1], *shallow[2:]):
             work = sum(segment.k_count for segment in found.segments)
-            elements = work * (m * k + k * n) + len(found.stores) * 2 * m * n
+            elements = work * max(m * k + k * n, OVERHEAD) + len(found.stores) * 2 * m * n
+            if launch in chosen:
+                continue
             if elements <= left and len(chosen) < self.limits.runs:
                 chosen.append(launch)
                 left -= elements
@@ -198,6 +221,11 @@ def _interest(launch: Launch, found: Trace) -> int:
     """How much of a schedule a launch exercises: fix-ups and ragged edges, with few tiles."""
     ragged = sum(length % 2 for length in launch.values.values())
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
+
+
+def _depth(found: Trace) -> int:
+    """How many k tiles the longest segment has, at most 3."""
+    return min(max((segment.k_count for segment in found.segments), default=0), 3)
 
 
 def _counterexample(launch: Launch, fault: Fault) -> Counterexample:
@@ -250,7 +278,12 @@ def _run(
     except FAILURES as error:
         yield _failure(code, launch, error, machines)
         return
-    wrong = [*_wrong(graph, operands, memory, launch)]
+    try:
+        wrong = [*_wrong(graph, operands, memory, launch)]
+    except (ValueError, LookupError) as error:
+        message = f"the shapes of the tensors are not those of the problem: {error}"
+        yield "cover", Counterexample(message, launch)
+        return
     for fault in memory.faults():
         if not (wrong and fault.check == "cover"):
             yield fault.check, _counterexample(launch, fault)

@@ -35,7 +35,7 @@ Part = tuple[int, OutputTile]
 )
 def fix_up(evidence: Evidence) -> Finding:
     """Match the signals and waits of every launch, and order the uses of every slot."""
-    return enumerated(evidence, len(evidence.traces), "messages", _counterexamples(evidence))
+    return enumerated(evidence.traced_launches, "messages", _counterexamples(evidence))
 
 
 def _counterexamples(evidence: Evidence) -> Iterator[Counterexample]:

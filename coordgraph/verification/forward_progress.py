@@ -36,7 +36,7 @@ def progress(evidence: Evidence) -> Finding:
     """
     direction = wait_direction(evidence.graph)
     found = enumerated(
-        evidence, len(evidence.traces), "cycles of messages", _counterexamples(evidence, direction)
+        evidence.traced_launches, "cycles of messages", _counterexamples(evidence, direction)
     )
     if found.outcome is Outcome.REFUTED:
         return found

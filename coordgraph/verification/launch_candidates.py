@@ -14,7 +14,7 @@ from coordgraph.parameters import LARGEST_INDEX
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
 
-__all__ = ["launch_candidates"]
+__all__ = ["launch_candidates", "launch_of"]
 
 GROUPS = 3
 """The number of products in examined launches of batches and of groups."""
@@ -37,7 +37,7 @@ def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
     seen: set[str] = set()
     shape = macro_tile(graph.coordinates)
     for number, tiles in enumerate(_tile_counts(graph)):
-        launch = _launch(graph, shape, tiles, number)
+        launch = launch_of(graph, shape, tiles, number)
         if (text := str(launch)) not in seen:
             seen.add(text)
             yield launch
@@ -84,11 +84,11 @@ def _divisors(graph: KernelGraph) -> set[int]:
     return found - tile
 
 
-def _launch(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, number: int) -> Launch:
+def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, number: int) -> Launch:
     """Launch arguments of a problem with these numbers of tiles.
 
     Args:
-        graph: a scheduled graph.
+        graph: a scheduled or lowered graph.
         shape: the extents of a macro tile in m, n and k, in elements.
         tiles: the numbers of tiles in m, n and k, and the number of workgroups.
         number: a number that selects how far the last tiles are filled.

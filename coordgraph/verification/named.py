@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from coordgraph.verification.evidence import Evidence
+from coordgraph.verification.launch import Launch
 from coordgraph.verification.verdicts import Counterexample, Outcome
 
 __all__ = ["Finding", "NamedCheck", "enumerated", "named_check"]
@@ -23,6 +24,7 @@ class Finding(NamedTuple):
     method: str
     detail: str = ""
     counterexamples: tuple[Counterexample, ...] = ()
+    launches: tuple[Launch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,11 @@ def named_check(name: str, states: str) -> Callable[[Callable[[Evidence], Findin
     return make
 
 
-def enumerated(
-    evidence: Evidence, examined: int, what: str, found: Iterable[Counterexample]
-) -> Finding:
+def enumerated(examined: Sequence[Launch], what: str, found: Iterable[Counterexample]) -> Finding:
     """The finding of a check by enumeration.
 
     Args:
-        evidence: the evidence about the graph.
-        examined: how many launches were examined.
+        examined: the launches that were examined.
         what: what was examined in them, for the detail.
         found: the counterexamples.
     """
@@ -69,4 +68,6 @@ def enumerated(
         return Finding(Outcome.REFUTED, "enumeration", "", counterexamples)
     if not examined:
         return Finding(Outcome.UNKNOWN, "enumeration", "no launch of the graph is small enough")
-    return Finding(Outcome.HOLDS, "enumeration", f"{what} of {examined} launches")
+    count = len(examined)
+    detail = f"{what} of {count} {'launch' if count == 1 else 'launches'}"
+    return Finding(Outcome.HOLDS, "enumeration", detail, launches=tuple(examined))

@@ -10,7 +10,7 @@ from sympy import Eq, Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.dimensions import User
-from coordgraph.coordinates.rules import decide
+from coordgraph.coordinates.rules import proves
 from coordgraph.errors import CoordGraphError
 from coordgraph.integers import equal, evaluate, tables_in, to_text
 from coordgraph.kernel import KernelGraph
@@ -32,7 +32,7 @@ def sizes(evidence: Evidence) -> Finding:
     graph = evidence.graph
     ranges = graph.parameters.ranges(definitions=True)
     rules = [*_rules(graph)]
-    undecided = [(what, rule) for what, rule in rules if decide(rule, ranges) is not True]
+    undecided = [(what, rule) for what, rule in rules if not proves(rule, ranges)]
     counterexamples: list[Counterexample] = []
     for launch in evidence.launches:
         counterexamples += _broken(graph, undecided, launch)
@@ -45,8 +45,12 @@ def sizes(evidence: Evidence) -> Finding:
         return Finding(Outcome.PROVED, "edge laws", proved)
     if not evidence.launches:
         return Finding(Outcome.UNKNOWN, "edge laws", f"{proved}, {len(undecided)} undecided")
-    detail = f"{proved}, {len(undecided)} evaluated in {len(evidence.launches)} launches"
-    return Finding(Outcome.HOLDS, "edge laws, enumeration", detail)
+    count = len(evidence.launches)
+    detail = (
+        f"{proved}, {len(undecided)} evaluated in {count} {'launch' if count == 1 else 'launches'}"
+    )
+    method = "edge laws, enumeration"
+    return Finding(Outcome.HOLDS, method, detail, launches=evidence.launches)
 
 
 def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:

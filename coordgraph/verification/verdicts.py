@@ -36,6 +36,7 @@ class Counterexample:
         workgroups: the numbers of the workgroups that take part, in order.
         tile: the output tile: (m, n), or (product, m, n) in a kernel for several products.
         coordinates: the indices along the dimensions that are bound where it happens, by id.
+        interleaving: the events that lead to it, in order, if the order of threads matters.
     """
 
     problem: str
@@ -43,6 +44,7 @@ class Counterexample:
     workgroups: tuple[int, ...] = ()
     tile: tuple[int, ...] = ()
     coordinates: Mapping[str, int] = field(default_factory=dict[str, int])
+    interleaving: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         where: list[str] = []
@@ -54,7 +56,8 @@ class Counterexample:
         where += [f"{name} = {value}" for name, value in self.coordinates.items()]
         at = f" [{', '.join(where)}]" if where else ""
         start = f"with {self.launch}: " if self.launch is not None else ""
-        return f"{start}{self.problem}{at}"
+        events = "".join(f"\n  {event}" for event in self.interleaving)
+        return f"{start}{self.problem}{at}{events}"
 
     def json(self) -> dict[str, Any]:
         """The counterexample as plain data for `json.dumps`."""
@@ -67,6 +70,8 @@ class Counterexample:
             found["tile"] = list(self.tile)
         if self.coordinates:
             found["coordinates"] = dict(self.coordinates)
+        if self.interleaving:
+            found["interleaving"] = list(self.interleaving)
         return found
 
 
@@ -81,6 +86,7 @@ class Verdict:
         detail: what exactly was proved or examined, as a phrase.
         counterexamples: the violations that were found, the first of each kind; empty unless the
             property is refuted.
+        launches: the launches that were examined, if the property holds in these alone.
         seconds: how long the check took.
     """
 
@@ -89,12 +95,21 @@ class Verdict:
     method: str
     detail: str = ""
     counterexamples: tuple[Counterexample, ...] = ()
+    launches: tuple[Launch, ...] = ()
     seconds: float = 0.0
 
     @property
     def refuted(self) -> bool:
         """Whether the check found a counterexample."""
         return self.outcome is Outcome.REFUTED
+
+    @property
+    def summary(self) -> str:
+        """The outcome for tables: `holds for 11 launches` says how many were examined."""
+        if self.outcome is not Outcome.HOLDS or not self.launches:
+            return self.outcome.value
+        count = len(self.launches)
+        return f"holds for {count} {'launch' if count == 1 else 'launches'}"
 
     def json(self) -> dict[str, Any]:
         """The verdict as plain data for `json.dumps`."""
@@ -104,6 +119,7 @@ class Verdict:
             "method": self.method,
             "detail": self.detail,
             "counterexamples": [found.json() for found in self.counterexamples],
+            "launches": [str(launch) for launch in self.launches],
             "seconds": self.seconds,
         }
 
@@ -114,7 +130,7 @@ class Report:
 
     Args:
         verdicts: the verdict of each check, in the order in which they ran.
-        launches: the launches that were examined by enumeration.
+        launches: the launches that were candidates; each verdict has those that its check examined.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -167,7 +183,7 @@ class Report:
     def __str__(self) -> str:
         rows = [("check", "verdict", "method", "detail", "time")]
         rows += [
-            (v.name, v.outcome.value, v.method, v.detail, f"{v.seconds * 1e3:.0f} ms")
+            (v.name, v.summary, v.method, v.detail, f"{v.seconds * 1e3:.0f} ms")
             for v in self.verdicts
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -57,7 +57,7 @@ CLOSE, DIFFERENCE = 0.1, 2.0
 """CLOSE: a plan has the weight exp(-(t / best - 1) / CLOSE) in the penalty on differences between
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 LEAST = {"sharpness": 1.0, "evenness": 1.0}
-MOST = {"mixed_loss": 1.0, "merged": 1.0, "lone_rate": 66e9}
+MOST = {"merged": 1.0, "lone_rate": 66e9}
 """Lower bounds (LEAST) and upper bounds (MOST) of fitted constants.
 
 Degrees of norms are at least 1; constants that are shares are at most 1. Launches that read little

@@ -61,8 +61,6 @@ class Constants:
             read it from memory once.
         dram_seconds: latency of memory in seconds.
         l2_bytes: bytes of A and B that the L2 cache keeps within a launch.
-        mixed_loss: of the data that workgroups could share through the L2 cache, the share that
-            must be read again because Stream-K workgroups are at different k.
         launch_seconds: seconds of a launch, if launches overlap.
         cluster_seconds, band_seconds, stream_seconds, shape_seconds: further seconds of a launch
             with clusters, with bands of tiles, with tiles divided along k, and with tiles of two
@@ -124,7 +122,6 @@ class Constants:
     again: float = 0.2
     dram_seconds: float = 0.5e-6
     l2_bytes: float = 40e6
-    mixed_loss: float = 0.2
     launch_seconds: float = 2e-6
     cluster_seconds: float = 0.3e-6
     band_seconds: float = 0.1e-6

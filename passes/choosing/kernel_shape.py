@@ -30,6 +30,7 @@ from passes.lowering.sm_90a.stores import (
     STORED_ROW,
     widths,
 )
+from passes.lowering.sm_90a.warpgroups import VECTOR
 
 __all__ = [
     "FITTED",
@@ -158,6 +159,8 @@ class Shape:
 
         A step receives no more than fits the registers; see `passes.lowering.sm_90a.partials`.
         """
+        self.shares = np.maximum(sums // VECTOR, 1)
+        """shares: number of shares into which a `scatter` reduction divides a tile."""
         narrow = np.gcd(self.mma_columns.astype(int), row.astype(int))
         box_m = np.where(left_b, narrow, row)
         self.box_n = np.where(left_b, row, narrow)

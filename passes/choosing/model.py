@@ -23,9 +23,9 @@ from passes.choosing.kernel_shape import (
     SECTOR,
     Shape,
     astray,
-    block,
 )
 from passes.choosing.plan_table import Column, Flag, Table
+from passes.choosing.traffic import traffic_of
 from passes.choosing.work import Work
 from passes.lowering.sm_90a.division import MMA_M
 
@@ -153,7 +153,7 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     follows = t.divided & (s.tiles % w.grid > 0)
     launch = launch + np.where(follows, c.shape_seconds, 0)
     streams = w.streamed * w.grid
-    traffic = _traffic(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
+    traffic = traffic_of(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.l * t.m * t.n * t.out_bytes
     rate = _memory_rate(t, s, w, c)
     # Add time for repeated requests: they ask for data that an earlier request is still reading
@@ -229,8 +229,11 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
     counts = w.counts
     send = c.send_seconds + s.partial_bytes / c.send_rate
     receive = s.steps * c.receive_seconds + s.partial_bytes / c.receive_rate
-    # In a reduce-scatter each workgroup reads as many bytes of partial sums as it has written.
-    finish = c.scatter_seconds + s.partial_bytes / c.scatter_rate
+    # In a reduce-scatter each workgroup reads as many bytes of partial sums as it has written if
+    # the shares of a tile can be divided evenly among the pieces.
+    pieces = np.maximum(s.depth / np.maximum(w.streamed, 1), 1)
+    uneven = pieces * np.ceil(s.shares / pieces) / s.shares
+    finish = c.scatter_seconds + s.partial_bytes * uneven / c.scatter_rate
     way = np.select(
         [t.fixup == FIXUPS.index(kind) for kind in ("tree", "turnstile", "scatter")],
         [
@@ -294,45 +297,6 @@ def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Co
     reach = c.reach_seconds / np.maximum(s.stages - 2, 0.5)
     step = _largest((multiply, ask, ingest, issue, reach), c.evenness)
     return step, np.minimum(multiply, np.maximum(ask, ingest)), count * rows
-
-
-def _traffic(
-    t: Table, s: Shape, grid: Column, asked: Column, c: Constants, *, mixed: Flag, streams: Column
-) -> Column:
-    """Bytes of A and B that are read from memory, which the L2 cache reduces.
-
-    Workgroups at the same k of neighbouring tiles share data through the L2 cache. A wave of tiles
-    reuses the data of the wave before it as far as the cache still holds them.
-
-    Args:
-        t: problems and plans.
-        s: how tiles are divided.
-        grid: number of resident workgroups.
-        asked: bytes that all workgroups request from the L2 cache.
-        c: the constants of the device.
-        mixed: whether workgroups are at different k of their tiles at the same time.
-        streams: iterations of all workgroups on tiles that may be divided along k.
-    """
-    a, b = t.l * t.m * t.k * t.in_bytes, t.l * t.n * t.k * t.in_bytes
-    together = np.minimum(grid, s.tiles)
-    high, wide = block(t, s.tiles_m, s.tiles_n, together)
-    shared = np.minimum(high * t.tile_m, t.m) + np.minimum(wide * t.tile_n, t.n)
-    wave = shared * t.k * t.in_bytes
-    waves = np.maximum(s.tiles / together, 1)
-    apart = np.maximum(waves * wave, a + b)
-    # Each band's rows of A are read once. B is read once per band, unless it stays in the cache.
-    bands = np.ceil(s.tiles_m / high)
-    kept = np.minimum(c.l2_bytes / (a + b), 1)
-    # Products of a batch share no data; bands of one product are computed one after another.
-    stays = c.l2_bytes >= (a + b) / t.l
-    banded = a + b * np.where(stays, 1, bands)
-    stay = np.minimum(c.l2_bytes / wave, 1)
-    found = np.minimum(stay * banded + (1 - stay) * apart, apart)
-    # With Stream-K, workgroups are at different k of their tiles at a time, so few of them can
-    # share data.
-    part = np.minimum(streams / np.maximum(s.tiles * s.depth, 1), 1)
-    chance = np.where(mixed, part * (1 - kept) * c.mixed_loss, 0)
-    return found + chance * np.maximum(asked - found, 0)
 
 
 def _largest(floors: tuple[Column, ...], sharpness: float) -> Column:

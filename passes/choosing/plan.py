@@ -13,7 +13,7 @@ from passes.choosing.known_schedules import family
 from passes.lowering.architectures import first_with, option_values
 from passes.pipeline import Pipeline
 
-__all__ = ["Plan"]
+__all__ = ["CLUSTER_OPTIONS", "Plan"]
 
 NO_CLUSTER = (1, 1, 1)
 """The value of `Plan.cluster` without clusters: one CTA computes a macro tile."""

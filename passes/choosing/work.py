@@ -78,10 +78,10 @@ class Work:
         """Whether workgroups are at different k of their tiles at the same time.
 
         All workgroups are at the same k if no tile is divided along k, or if each workgroup
-        computes an equal part of a tile.
+        computes one part of a tile and all parts are equal but for one iteration.
         """
         counts = self.counts
-        together = (counts.shortest == 0) | (counts.shortest == counts.streamed)
+        together = (counts.shortest == 0) | (counts.shortest >= counts.streamed - 1)
         return (counts.streamed > 0) & ~together
 
     def utilisation(self, t: Table, tiles: Column) -> Column:

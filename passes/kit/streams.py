@@ -15,7 +15,7 @@ from sympy import Expr, Integer, Lt
 
 from coordgraph.control.operations import Assign, Body, For, If, SetCoordinate
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, Linear, Workgroup
-from coordgraph.coordinates.edges import Edge, Join, PassThrough, Share, Split, Tile
+from coordgraph.coordinates.edges import Balance, Edge, Join, PassThrough, Share, Split, Tile
 from coordgraph.integers import ceil_div, floor_div, maximum, minimum, symbols_of
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import LARGEST_INDEX
@@ -69,6 +69,9 @@ class Stream:
             which pays off if a tile has more than about seven peers. `turnstile`: pieces are added
             to one slot, one after another. `scatter`: every peer finishes a share of the tile.
             `atomic`: atomic additions to one slot, so last bits differ from run to run.
+        balanced: whether the lengths of shares differ by at most one iteration. Else all shares but
+            the last ones have the same length, which is rounded up. With balanced shares, `least`
+            and `least_segment` must be 1.
     """
 
     space: Linear
@@ -80,6 +83,7 @@ class Stream:
     least: int = 1
     least_segment: int = 1
     reduction: str = "peers"
+    balanced: bool = False
 
     def tie(self, e: KernelEditor, accumulator: str) -> None:
         """Add coordinates: the shares of workgroups, the loops over a share, and workspace slots.
@@ -102,6 +106,16 @@ class Stream:
         c.add(Workgroup("sk.workgroup", self.workgroups))
         longest = share
         shares: Edge = Tile(self.space.id, ("sk.workgroup", "sk.local"))
+        if self.balanced:
+            # Every share has an iteration, so that all workgroups between a tile's first and last
+            # one have a piece of it.
+            count = e.parameter(
+                "shares", minimum(self.workgroups, iterations), note="shares of iterations"
+            )
+            e.assume(count**2)  # bounds a product in the formula of `Balance`
+            c.add(Linear("sk.share", count, note="shares of iterations"))
+            c.connect(Tile("sk.share", "sk.workgroup"))
+            shares = Balance(self.space.id, ("sk.share", "sk.local"))
         if self.least_segment > 1:
             before, behind = self._slivers(e)
             c.add(Linear(BEGIN, iterations, note="where a workgroup's share begins"))

@@ -7,6 +7,7 @@ imported; `register` adds an architecture from outside this library.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from coordgraph import CodegenError
 from coordgraph.gemm import GemmProblem
 from coordgraph.tensors import dtype
+from coordgraph.validation import flag, text, whole
 from passes.base import Pass
 
 __all__ = [
@@ -39,6 +41,16 @@ ALIGNED_BYTES = 16
 OLDEST, REASON = 80, "cp.async and bf16 mma need sm_80 or later"
 """OLDEST: the lowest supported compute capability, times ten. REASON: why older GPUs are not
 supported, as error messages say it."""
+OLDEST_PTX = 70
+"""The PTX version, times ten, that introduced sm_80 (PTX ISA, release notes)."""
+REDUCTIONS = ("scalar", "vector")
+"""The values of `Architecture.reduction`."""
+_EXAMPLES = {
+    "capability": "it is the compute capability times ten: 86 for 8.6",
+    "ptx": "it is the PTX version times ten: 80 for 8.0",
+    "shared_bytes": "it is a number of bytes: 101376 for 99 KiB",
+}
+"""The end of an error message about a numeric field of `Architecture`, by the field's name."""
 
 
 class Vectors(NamedTuple):
@@ -158,6 +170,9 @@ class Architecture:
         ptx: the PTX version of the generated code, times ten: 80 for 8.0.
         exact: whether the code runs on this compute capability only, as code for sm_90a does.
         isa: the architecture name that is passed to LLVM and ptxas; '' means `name`.
+
+    Raises:
+        CodegenError: a field has a wrong type, or a value that no GPU has.
     """
 
     name: str
@@ -168,6 +183,36 @@ class Architecture:
     ptx: int = 80
     exact: bool = False
     isa: str = ""
+
+    def __post_init__(self) -> None:
+        text(self.name, "name", CodegenError)
+        if not self.name.startswith("sm_"):
+            raise CodegenError(
+                f"'{self.name}' is not a name for an architecture; choose one that begins with "
+                "'sm_'"
+            )
+        for name, least in (("capability", OLDEST), ("ptx", OLDEST_PTX), ("shared_bytes", 1)):
+            try:
+                whole(getattr(self, name), name, CodegenError, least=least)
+            except CodegenError as error:
+                raise CodegenError(f"{self.name}: {error}; {_EXAMPLES[name]}") from None
+        if not isinstance(self.lowerings, tuple) or not all(
+            isinstance(each, Lowering) for each in self.lowerings
+        ):
+            raise CodegenError(
+                f"{self.name}: lowerings = {self.lowerings!r} is no tuple of Lowering objects; "
+                "write (MMA_SYNC,) for one"
+            )
+        if self.reduction not in REDUCTIONS:
+            raise CodegenError(
+                f"{self.name}: reduction = {self.reduction!r} must be {' or '.join(REDUCTIONS)}"
+            )
+        flag(self.exact, f"{self.name}: exact", CodegenError)
+        if self.isa != "" and not re.fullmatch(r"sm_\d+[af]?", str(self.isa)):
+            raise CodegenError(
+                f"{self.name}: isa = {self.isa!r} is no processor of LLVM and ptxas; give one such "
+                "as 'sm_86' or 'sm_90a'"
+            )
 
     @property
     def assembled_as(self) -> str:
@@ -203,13 +248,14 @@ def register(*architectures: Architecture) -> None:
     """Add architectures to the registry, so that their names are valid compilation targets.
 
     Raises:
-        CodegenError: a name is registered already or does not begin with `sm_`, or the last
+        CodegenError: an argument is no `Architecture`, a name is registered already, or the last
             lowering of an architecture needs aligned tensors.
     """
     for new in architectures:
-        if not new.name.startswith("sm_"):
+        if not isinstance(new, Architecture):
             raise CodegenError(
-                f"'{new.name}' is not a name for an architecture; choose one that begins with 'sm_'"
+                f"{new!r} is no Architecture; write register(Architecture('sm_86x', 86, 101376, "
+                "(MMA_SYNC,)))"
             )
         if new.name in ARCHITECTURES:
             raise CodegenError(

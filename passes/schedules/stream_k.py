@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import Linear
@@ -25,6 +25,8 @@ from passes.kit import (
 __all__ = ["StreamK", "least_segment_refusal"]
 
 
+Shares = Literal["equal", "balanced"]
+"""How many iterations the workgroups' shares have; see the option `shares` of `StreamK`."""
 MOST_PIECES = 64
 """The most workgroups for each output tile with which `codegen.matmul` considers the reduction
 `scatter`."""
@@ -79,6 +81,10 @@ class StreamK(Pass):
             `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
             every workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to
             one slot, so the last bits differ from run to run.
+        shares: how many iterations a share has. `equal`: `⌈T·TK/W⌉`, so that the last workgroups
+            may have fewer or none. `balanced`: `⌊T·TK/W⌋` or one more; if W is a multiple of T,
+            every tile is divided into W/T whole shares. The coordinates are then
+            `global --Balance--> workgroup, local`, and `least` and `least_segment` must be 1.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -86,23 +92,31 @@ class StreamK(Pass):
     least: int = option(1, least=1, most=LARGEST_INDEX)
     least_segment: int = option(1, least=1, most=LARGEST_INDEX)
     reduction: Reduction = "peers"
+    shares: Shares = "equal"
 
     name = "stream-k"
     establishes = ("scheduled",)
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
-        return (cls(owner="last"), cls(reduction="scatter"))
+        return (cls(owner="last"), cls(reduction="scatter", shares="balanced"))
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
         if self.reduction != "scatter":
             return tiles % workgroups != 0
         # The `scatter` reduction is fastest if every output tile is divided into equal pieces.
-        even = (workgroups % tiles == 0) & (depth * tiles % workgroups == 0)
+        even = workgroups % tiles == 0
+        if self.shares == "equal":
+            even &= depth * tiles % workgroups == 0
         several = (tiles < workgroups) & (workgroups <= MOST_PIECES * tiles)
         return even & several & (depth * tiles >= 2 * workgroups)
 
     def why_not(self, graph: KernelGraph) -> str | None:
+        if self.shares == "balanced" and max(self.least, self.least_segment) > 1:
+            return (
+                "shares=balanced has no smallest share or segment; leave out `least` and "
+                "`least_segment`, or use shares=equal"
+            )
         return least_segment_refusal(self.least_segment, graph)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
@@ -125,6 +139,7 @@ class StreamK(Pass):
                 least=self.least,
                 least_segment=self.least_segment,
                 reduction=self.reduction,
+                balanced=self.shares == "balanced",
             )
             stream.tie(e, graph.gemm.accumulator)
             e.kernel(*stream.control(e), workgroup="workgroup")

@@ -37,6 +37,8 @@ class Activity(IntEnum):
     """Wait until the last stores are done, and end."""
     TURN = 7
     """Pass the tensor cores to the other warpgroup, or wait until it has finished its tile."""
+    LOAD = 8
+    """Load tiles of A and B to shared memory (the producer of a measured run)."""
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgraph import Gemm, KernelGraph, LaunchError
+from coordgraph import Gemm, KernelGraph, LaunchError, PassError
 from coordgraph.elements import dtype
 from coordgraph.gemm import OFFSETS, OFFSETS_OF
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.lockstep import Steps, record_steps
-from passes.choosing.plan import Plan
+from passes.choosing.device_names import matching
+from passes.choosing.plan import CLUSTER_OPTIONS, Plan
+from passes.lowering.acceptance import accepting
 from passes.simulation.engine import Engine
 from passes.simulation.machine import MACHINES, Machine
 from passes.simulation.memory import Traffic
@@ -28,16 +31,17 @@ DEFAULT = "NVIDIA H200"
 
 
 def machine_named(name: str) -> Machine:
-    """A machine by its name.
+    """A machine by its full name or a short one, such as `H200`.
 
     Raises:
         LaunchError: no machine has that name.
     """
-    if name not in MACHINES:
+    found = matching(name, MACHINES) if isinstance(name, str) else None
+    if found is None:
         raise LaunchError(
-            f"machine = '{name}' is not known; use a Machine, or one of: {', '.join(MACHINES)}"
+            f"machine = {name!r} is not known; use a Machine, or one of: {', '.join(MACHINES)}"
         )
-    return MACHINES[name]
+    return MACHINES[found]
 
 
 def simulate(
@@ -57,7 +61,7 @@ def simulate(
         graph: a graph to which a schedule pass has been applied (level "scheduled").
         problem: the launch arguments by name, such as `m`, `n` and `k`. `workgroups` may be left
             out: as many are launched as run at the same time.
-        machine: the GPU, or the name of one of `MACHINES`.
+        machine: the GPU, or the name of one of `MACHINES`, such as `H200`.
         tables: the entries of the tables that the graph reads, by name, such as `offsets`.
         kernel: the cluster and the consumers with which the graph is compiled; by default one CTA
             computes a tile, and its warpgroups compute it together.
@@ -66,11 +70,13 @@ def simulate(
         VerifyError: no schedule pass has been applied to the graph.
         LaunchError: a launch argument or a table is missing or out of bounds, or the machine is
             unknown.
-        PassError: the machine has no instructions for the kernel.
+        PassError: no kernel for the machine can be compiled from the graph.
         Deadlock: the workgroups that run wait for each other, or for one that cannot start.
     """
-    machine = machine_named(machine) if isinstance(machine, str) else machine
-    return Launch.of(graph, problem, machine, tables, kernel or Kernel()).run(machine)
+    machine = machine if isinstance(machine, Machine) else machine_named(machine)
+    kernel = kernel or Kernel()
+    instructions = instructions_of(graph, machine, kernel)
+    return Launch.of(graph, problem, machine, tables, kernel, instructions).run(machine)
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,8 @@ class Launch:
         products: number of products.
         workspace_bytes: bytes of memory for partial sums and flags.
         divisions: integer divisions before a workgroup loads its first tiles.
+        instructions: the instructions that multiply, `wgmma` or `mma.sync`; '' in tests with
+            graphs that no lowering accepts.
     """
 
     graph: KernelGraph
@@ -94,6 +102,7 @@ class Launch:
     products: int
     workspace_bytes: int
     divisions: int
+    instructions: str = ""
 
     @classmethod
     def of(
@@ -103,13 +112,15 @@ class Launch:
         machine: Machine,
         tables: Mapping[str, Sequence[int]] | None,
         kernel: Kernel,
+        instructions: str = "",
     ) -> Launch:
         """Record the steps of a launch; the arguments are those of `simulate`.
 
         Args:
-            graph, problem, tables, kernel: see `simulate`.
+            graph, problem, tables, kernel: as for `simulate`.
             machine: the machine that determines how many workgroups are launched, where the launch
                 arguments do not.
+            instructions: the result of `instructions_of`.
         """
         given, tables = dict(problem), tables or {}
         if "workgroups" in graph.parameters and "workgroups" not in given:
@@ -124,7 +135,8 @@ class Launch:
             if tensor.role.workspace
         )
         products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
-        return cls(graph, kernel, steps, sizes, products, workspace, divisions_of(graph))
+        divisions = divisions_of(graph)
+        return cls(graph, kernel, steps, sizes, products, workspace, divisions, instructions)
 
     def run(self, machine: Machine) -> Simulation:
         """Run the launch on a machine; raises as `simulate`."""
@@ -151,6 +163,7 @@ class Launch:
         alike = self.products / len(self.sizes)
         return Simulation(
             machine=machine,
+            instructions=self.instructions,
             steps=self.steps,
             events=events,
             makespan=engine.now,
@@ -164,6 +177,27 @@ class Launch:
             stored_bytes=float((m * n).sum() * out * alike),
             workspace_bytes=self.workspace_bytes,
         )
+
+
+def instructions_of(graph: KernelGraph, machine: Machine, kernel: Kernel) -> str:
+    """The instructions that multiply in the kernel that the machine's target compiles.
+
+    Raises:
+        VerifyError: no schedule pass has been applied to the graph.
+        PassError: every lowering refuses the graph, or lacks the kernel's cluster and consumers.
+    """
+    graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
+    if machine.constants is None and not kernel.plain:
+        raise PassError(
+            f"clusters and pingpong consumers need wgmma, which {machine.name} "
+            f"({machine.architecture}) does not have; leave cluster and consumers at their defaults"
+        )
+    divided = zip(CLUSTER_OPTIONS, kernel.cluster, strict=True)
+    options: dict[str, Any] = {name: count for name, count in divided if count > 1}
+    if kernel.turns > 1:
+        options["consumers"] = kernel.consumers
+    found = accepting(graph, machine.architecture, reads_c=kernel.reads_c, **options)
+    return found.instructions
 
 
 def product_sizes(
@@ -188,12 +222,12 @@ def simulate_plan(gemm: Gemm, plan: Plan, machine: Machine | str = DEFAULT) -> S
     Args:
         gemm: the problem, with values for m, n and k.
         plan: the tile, cluster, schedule and grid.
-        machine: the GPU, or the name of one of `MACHINES`.
+        machine: the GPU, or the name of one of `MACHINES`, such as `H200`.
 
     Raises:
         PassError: the plan cannot be applied to the problem.
     """
-    machine = machine_named(machine) if isinstance(machine, str) else machine
+    machine = machine if isinstance(machine, Machine) else machine_named(machine)
     return plan_launch(gemm, plan, machine).run(machine)
 
 
@@ -203,4 +237,5 @@ def plan_launch(gemm: Gemm, plan: Plan, machine: Machine) -> Launch:
     given = {axis: size for axis in "mnk" if (size := getattr(gemm, axis)) is not None}
     if plan.workgroups is not None:
         given["workgroups"] = plan.workgroups
-    return Launch.of(graph, given, machine, None, Kernel(plan.cluster, plan.consumers))
+    kernel = Kernel(plan.cluster, plan.consumers)
+    return Launch.of(graph, given, machine, None, kernel, instructions_of(graph, machine, kernel))

@@ -22,12 +22,13 @@ class Simulation:
 
     Args:
         machine: the GPU.
+        instructions: the instructions that multiply, `wgmma` or `mma.sync`. Machines with fitted
+            figures take both to be as fast as `wgmma`.
         steps: the steps of every workgroup.
         events: what each workgroup did when and where.
         makespan: seconds from the begin of the launch until the last workgroup has ended.
         slots: number of workgroups that can run at the same time.
         launch_seconds: seconds before the first workgroup begins.
-        iterations: iterations of the problem, without padding.
         flops: multiplications and additions of all products.
         asked_bytes: bytes of A and B that are requested from the L2 cache.
         read_a_bytes, read_b_bytes: bytes of A and of B that memory delivers.
@@ -37,6 +38,7 @@ class Simulation:
     """
 
     machine: Machine
+    instructions: str
     steps: Steps
     events: Events
     makespan: float
@@ -119,6 +121,7 @@ class Simulation:
         """The results as plain data, without the events."""
         return {
             "machine": self.machine.name,
+            "instructions": self.instructions,
             "makespan_seconds": self.makespan,
             "flops_per_second": self.flops_per_second,
             "slots": self.slots,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sympy import Integer
 
-from coordgraph import KernelGraph, PassError
+from coordgraph import KernelGraph
 from coordgraph.control.operations import AccumulatePartial, MultiplyAccumulate, SendPartial
 from coordgraph.elements import ROW_BYTES, dtype
 from coordgraph.integers import FloorDiv, FloorMod
@@ -54,6 +54,11 @@ class Kernel:
     def turns(self) -> int:
         """Number of warpgroups that compute tiles in turn; 1 if they compute tiles together."""
         return CONSUMERS[self.consumers]
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is neither a cluster nor warpgroups that compute tiles in turn."""
+        return prod(self.cluster) == self.turns == 1
 
 
 @dataclass(frozen=True)
@@ -151,18 +156,9 @@ def tile_works(
         sizes: `m`, `n` and `k` of a product, on average if products differ.
         machine: the GPU.
         kernel: how the graph is compiled.
-
-    Raises:
-        PassError: the kernel has a cluster, or warpgroups that take turns, and the machine has no
-            instructions for them.
     """
     if machine.constants is not None:
         return _hopper(graph, sizes, machine, machine.constants, kernel)
-    if kernel != Kernel(resident=kernel.resident, reads_c=kernel.reads_c):
-        raise PassError(
-            f"clusters and pingpong consumers need wgmma, which {machine.name} "
-            f"({machine.architecture}) does not have; leave cluster and consumers at their defaults"
-        )
     return [_plain(graph, tiling.shape, machine, kernel) for tiling in graph.tilings]
 
 

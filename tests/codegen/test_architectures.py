@@ -147,6 +147,9 @@ def test_what_is_registered_is_checked():
     with pytest.raises(CodegenError, match="the last of its lowerings must take tensors of any"):
         register(Architecture("sm_8z", 80, 1 << 16, (MMA_SYNC, WGMMA)))
 
+    with pytest.raises(CodegenError, match="'sm_86' is no Architecture; write register"):
+        register("sm_86")  # type: ignore[arg-type]
+
     class Unheard(type(MMA_SYNC)):
         instructions = "mma.unheard"
 
@@ -156,6 +159,29 @@ def test_what_is_registered_is_checked():
     with pytest.raises(CodegenError, match=r"mma\.sync have another emitter already"):
         register(Architecture("sm_8z", 80, 1 << 16, (MMA_SYNC,)), emitters={"mma.sync": "x:y"})
     assert "sm_8z" not in ARCHITECTURES
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("name", 86, "name = 86 is not text"),
+        ("lowerings", MMA_SYNC, r"is no tuple of Lowering objects; write \(MMA_SYNC,\)"),
+        ("lowerings", (3,), r"lowerings = \(3,\) is no tuple of Lowering"),
+        ("shared_bytes", "64K", "sm_8z: shared_bytes = '64K' is not a whole number; .* of bytes"),
+        ("shared_bytes", -1, "sm_8z: shared_bytes = -1 must be at least 1; it is a number of"),
+        ("capability", "86", "capability = '86' is not a whole number; give an int; it is the"),
+        ("capability", 8.6, "capability = 8.6 is not .* times ten: 86 for 8.6"),
+        ("reduction", "foo", "sm_8z: reduction = 'foo' must be scalar or vector"),
+        ("ptx", 20, "sm_8z: ptx = 20 must be at least 70; it is the PTX version times ten"),
+        ("exact", "no", "sm_8z: exact = 'no' is neither True nor False"),
+        ("isa", "gfx942", "isa = 'gfx942' is no processor of LLVM and ptxas; give one such as"),
+        ("isa", 86, "isa = 86 is no processor"),
+    ],
+)
+def test_wrong_fields_of_an_architecture_are_refused(field: str, value: Any, why: str):
+    right = {"name": "sm_8z", "capability": 86, "shared_bytes": 1 << 16, "lowerings": (MMA_SYNC,)}
+    with pytest.raises(CodegenError, match=why):
+        Architecture(**{**right, field: value})
 
 
 def test_gpus_get_the_best_that_runs_on_them():

@@ -74,6 +74,22 @@ def test_what_gemm_takes():
             cg.Gemm(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("accumulator", "i99", "DType i16: accumulator = 'i99' must be one of f32, f64, i32, the"),
+        ("library", "int17", "library = 'int17' is no element type of NumPy or ml_dtypes"),
+        ("number", "int17", "number = 'int17' must be one of Number.FLOAT, Number.SIGNED"),
+        ("bits", 17, "DType i16: bits = 17 must be one of 8, 16, 32, 64"),
+        ("instructions", ("mma.sync",), "is no tuple of MatrixInstruction"),
+    ],
+)
+def test_wrong_fields_of_a_type_are_refused(field: str, value: object, why: str):
+    right = {"name": "i16", "bits": 16, "number": Number.SIGNED, "library": "int16"}
+    with pytest.raises(VerifyError, match=why):
+        DType(**{"accumulator": "i32", **right, field: value})
+
+
 @pytest.fixture
 def i16(monkeypatch: pytest.MonkeyPatch) -> DType:
     """A type that the library does not have, given by its record alone."""

@@ -17,7 +17,7 @@ from coordgraph.progress import wait_direction
 from examples.ragged_split_k import RaggedSplitK
 from examples.snake_deal import SnakeDeal
 from passes import LongestFirst, Pass, Pipeline, Rasterize, kit
-from tests.support.mermaid import render
+from tests.support.mermaid import parse as parse_mermaid
 from tests.support.ptxas import assemble, assert_clean
 from tests.support.sampling import chosen, cover, words
 
@@ -98,10 +98,9 @@ def test_no_file_of_the_library_knows_them(step: Pass):
 
 
 @each_example
-def test_they_draw(step: Pass):
+def test_their_diagrams_parse(step: Pass):
     graph = scheduled(step)
-    for svg in render([graph.coordinates.mermaid(), graph.control.mermaid()]):
-        assert "</svg>" in svg
+    parse_mermaid([graph.coordinates.mermaid(), graph.control.mermaid()])
     assert "acc += A tile * B tile" in graph.pseudocode()
 
 

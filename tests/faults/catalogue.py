@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-from tests.faults.bases import (
-    PERSISTENT,
-    STREAM,
+from tests.faults import (
+    epilogue_faults,
+    message_faults,
+    product_faults,
+    sharing_faults,
+    width_faults,
+    work_faults,
 )
 from tests.faults.fault import Fault
-from tests.faults.message_faults import BOUNDS, FIX_UP, PROGRESS
-from tests.faults.work_faults import COVER, SIZES, STRUCTURE
 
-__all__ = ["EQUIVALENT", "FAULTS"]
+__all__ = ["FAULTS"]
 
-FAULTS: tuple[Fault, ...] = (*STRUCTURE, *SIZES, *COVER, *FIX_UP, *PROGRESS, *BOUNDS)
-"""Every fault of scheduled graphs, grouped by the check that must refute it."""
-
-EQUIVALENT: tuple[Fault, ...] = (
-    Fault(
-        "columns of tiles before rows",
-        "",
-        STREAM,
-        (("Flatten A.tile.0, B.tile.1, k_tile", "Flatten B.tile.1, A.tile.0, k_tile"),),
-    ),
-    Fault(
-        "waves of padding are not left out",
-        "",
-        PERSISTENT,
-        (("stop=(tiles_m*tiles_n - workgroup + workgroups - 1) // workgroups", "stop=waves"),),
-    ),
-    Fault(
-        "idle workgroups are not stopped before a loop without iterations",
-        "",
-        STREAM,
-        (
-            (
-                "If condition=share*workgroup < tiles_k*tiles_m*tiles_n {",
-                "If condition=workgroup >= 0 {",
-            ),
-        ),
-    ),
+FAULTS: tuple[Fault, ...] = (
+    *work_faults.STRUCTURE,
+    *sharing_faults.STRUCTURE,
+    *epilogue_faults.STRUCTURE,
+    *work_faults.SIZES,
+    *sharing_faults.SIZES,
+    *product_faults.SIZES,
+    *epilogue_faults.SIZES,
+    *work_faults.COVER,
+    *sharing_faults.COVER,
+    *product_faults.COVER,
+    *epilogue_faults.COVER,
+    *message_faults.FIX_UP,
+    *sharing_faults.FIX_UP,
+    *epilogue_faults.FIX_UP,
+    *message_faults.PROGRESS,
+    *sharing_faults.PROGRESS,
+    *message_faults.BOUNDS,
+    *sharing_faults.BOUNDS,
+    *product_faults.BOUNDS,
+    *width_faults.BOUNDS,
 )
-"""Edits that look like faults, and change nothing in what a kernel computes."""
+"""Every fault of scheduled graphs, grouped by the check that must refute it."""

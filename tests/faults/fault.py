@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from coordgraph import Gemm, KernelGraph, parse
+from coordgraph import CoordGraphError, Gemm, KernelGraph, parse
 from passes import Pipeline
 
 __all__ = ["Fault", "correct"]
@@ -49,6 +49,18 @@ class Fault:
     def graph(self) -> KernelGraph:
         """The faulty graph, which the parser and the checks of structure accept."""
         return parse(self.text())
+
+    def refuted_by(self) -> tuple[str, ...]:
+        """The names of the checks that refute the faulty graph; nothing is launched.
+
+        A graph that the parser or `graph.verify()` refuses is refuted by `well-formed`.
+        """
+        try:
+            graph = self.graph()
+            graph.verify()
+        except CoordGraphError:
+            return ("well-formed",)
+        return tuple(verdict.name for verdict in graph.check().refuted)
 
 
 @cache

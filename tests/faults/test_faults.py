@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from coordgraph import VerifyError
+from coordgraph import CoordGraphError
 from coordgraph.verification import CHECKS
-from tests.faults.catalogue import EQUIVALENT, FAULTS
+from tests.faults.__main__ import examine
+from tests.faults.catalogue import FAULTS
+from tests.faults.equivalent_edits import EQUIVALENT
 from tests.faults.fault import Fault
 from tests.support.sampling import chosen
 
@@ -27,6 +31,11 @@ QUICK = (
     "workgroups wait for each other's piece",
     "table read past its end",
     "rows of a batch past the tensor",
+    "operand of the epilogue subtracted",
+    "workspace for one workgroup too few",
+    "accumulator zeroed in every iteration",
+    "every group multiplied by the first B",
+    "slot before the workspace",
 )
 
 
@@ -40,7 +49,9 @@ def test_names_are_unique_and_checks_exist():
 def test_the_named_check_refutes_the_fault(name: str):
     fault: Fault = BY_NAME[name]
     if fault.check == "well-formed":
-        with pytest.raises(VerifyError, match="does not hold"):
+        with pytest.raises(
+            CoordGraphError, match=r"does not hold|break|is not the epilogue|does not fit"
+        ):
             fault.graph().verify()
         return
     report = fault.graph().check()
@@ -53,3 +64,15 @@ def test_the_named_check_refutes_the_fault(name: str):
 @pytest.mark.parametrize("fault", EQUIVALENT, ids=lambda fault: fault.name)
 def test_edits_that_change_nothing_are_not_refuted(fault: Fault):
     assert not fault.graph().check().refuted
+
+
+def test_the_catalogue_is_printed_with_counts(capsys: pytest.CaptureFixture[str]):
+    shown = [BY_NAME["no store"], BY_NAME["bands of another width"]]
+    missed = replace(BY_NAME["bands of another width"], name="missed", check="cover")
+    assert not examine(shown)
+    assert examine([*shown, missed])
+    printed = capsys.readouterr().out
+    assert "no store" in printed
+    assert "1 of 1 faults refuted, 1 of 1 equivalent edits accepted" in printed
+    assert "1 of 2 faults refuted" in printed
+    assert "MISSED" in printed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import pytest
 
 from coordgraph.verification import CHECKS, Outcome
 from tests.faults.catalogue import FAULTS
+from tests.faults.equivalent_edits import EQUIVALENT
 from tests.faults.fault import Fault
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "checks.md"
-BEGIN, END = "<!-- faults -->\n", "<!-- /faults -->"
 
 
 def table() -> str:
@@ -26,23 +27,35 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def equivalent() -> str:
+    """The edits that change nothing, as a Markdown table."""
+    rows = [f"| {fault.name} | {_origin(fault)} |" for fault in EQUIVALENT]
+    return "\n".join(["| edit | put into |", "|---|---|", *rows]) + "\n"
+
+
 def _origin(fault: Fault) -> str:
     """The schedule that a fault is put into, and the kind of its products."""
     kinds = {"m": "groups along m", "k": "groups along k", "mnk": "a list of products"}
     if "batched" in fault.gemm:
         return f"`{fault.schedule}`, a batch"
+    if "epilogue" in fault.gemm:
+        return f"`{fault.schedule}`, an epilogue with operands"
     if "grouped" in fault.gemm:
         return f"`{fault.schedule}`, {kinds[fault.gemm.get('group_axis', 'm')]}"
     return f"`{fault.schedule}`"
 
 
-def test_the_page_lists_every_fault(request: pytest.FixtureRequest):
+@pytest.mark.parametrize(("name", "rows"), [("faults", table), ("equivalent", equivalent)])
+def test_the_page_lists_every_fault(
+    name: str, rows: Callable[[], str], request: pytest.FixtureRequest
+):
     text = PAGE.read_text(encoding="utf-8")
-    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    begin = f"<!-- {name} -->\n"
+    start, end = text.index(begin) + len(begin), text.index(f"<!-- /{name} -->")
     if request.config.getoption("--update-golden"):
-        PAGE.write_text(text[:start] + table() + text[end:], encoding="utf-8")
+        PAGE.write_text(text[:start] + rows() + text[end:], encoding="utf-8")
         return
-    assert text[start:end] == table(), "pytest tests/faults --update-golden writes the table"
+    assert text[start:end] == rows(), "pytest tests/faults --update-golden writes the table"
 
 
 def test_the_page_explains_every_check_and_verdict():

@@ -123,6 +123,8 @@ SHARING = (
     hopper("grouped{groups=4},two-tile-stream-k{owner=last}", (128, 128, 64), layout="nn"),
     hopper("stream-k{owner=last}", (256, 144, 64), (2, 1, 1), layout="nt"),
     hopper("stream-k{reduction=scatter}", (128, 112, 64), layout="nt"),
+    hopper("stream-k{reduction=scatter,shares=balanced}", (256, 128, 64), (2, 1, 1), layout="nt"),
+    hopper("stream-k{owner=last,shares=balanced}", (128, 128, 64), layout="nn"),
 )
 """Kernels for random problems, in which several workgroups share a tile."""
 ADDED = (

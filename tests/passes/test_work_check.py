@@ -43,7 +43,7 @@ from passes import (
     kit,
 )
 from passes.choosing import Plan
-from passes.work_check import MOST_EVENTS, small_launches, work_problems
+from passes.work_check import LAUNCHES, MOST_COST, small_launches, work_problems
 from tests.passes.schedules import ORDERED, ORDERS, SCHEDULES, schedule, symbolic
 from tests.support.sampling import chosen
 
@@ -282,7 +282,7 @@ FAULTS: dict[str, tuple[Pass, str]] = {
     ),
     "sent before the loop": (
         Faulty(SplitK(splits=3), sent_first),
-        "accumulates into accumulator 'acc', which was not zeroed since it was sent",
+        "accumulates into accumulator 'acc', which was not zeroed since it was",
     ),
     "another tile stored": (Faulty(PERSISTENT, next_tile), "finishes output tile"),
     "waits in a circle": (
@@ -401,7 +401,15 @@ def test_large_grids_are_not_followed():
     assert [*small_launches(fixed(PROBLEM))] == []
     large = Gemm("f32", m=4096, n=4096, k=8).graph(TILE)
     assert [*small_launches(DataParallel()(large))] == []
-    assert MOST_EVENTS < 60000
+    assert MOST_COST < 60000
+
+
+def test_launches_are_the_first_of_those_that_checks_examine():
+    graph = symbolic("stream-k")
+    examined = graph.check().launches
+    launches = small_launches(graph)
+    assert launches == examined[: len(launches)]
+    assert len(launches) == LAUNCHES < len(examined)
 
 
 def test_equal_graphs_are_followed_once():

@@ -23,6 +23,8 @@ __all__ = ["HostCode", "host_code"]
 KEPT_CODES = 64
 """How many of the most recently used compiled modules are kept in memory, for kernels with equal
 LLVM IR."""
+QUICK_LEVEL = 1
+"""LLVM's optimisation level for guarded kernels."""
 OBJECT = "kernel.o"
 """The name of the object file in a cache entry."""
 
@@ -35,11 +37,13 @@ class HostCode:
         text: the LLVM IR before optimisation.
         engine: LLVM's execution engine, which owns the machine code.
         from_cache: whether the object file was read from the cache on disk.
+        quick: whether LLVM spent less time on it, see `host_code`.
     """
 
     text: str
     engine: llvm.ExecutionEngine
     from_cache: bool
+    quick: bool = False
 
     def address(self, name: str) -> int:
         """The address of the module's function `name`."""
@@ -48,45 +52,55 @@ class HostCode:
     @cached_property
     def assembly(self) -> str:
         """The machine code as assembly text, for which the LLVM IR is compiled again."""
-        machine = host_machine()
-        return machine.emit_assembly(_optimized(self.text, machine))
+        machine = _machine(self.quick)
+        return machine.emit_assembly(_optimized(self.text, machine, self.quick))
 
 
-_CODES: LRUCache[str, HostCode] = LRUCache(KEPT_CODES)
-"""Compiled modules, by the text of their LLVM IR."""
+_CODES: LRUCache[tuple[str, bool], HostCode] = LRUCache(KEPT_CODES)
+"""Compiled modules, by the text of their LLVM IR and whether LLVM was to be quick."""
 
 
-def _optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """Parse LLVM IR and optimise it, with vectorisation and loop unrolling."""
-    return optimize(text, machine, vectorize=True, unroll=True)
+def _machine(quick: bool) -> llvm.TargetMachine:
+    return host_machine(QUICK_LEVEL if quick else 3)
 
 
-def host_code(text: str) -> HostCode:
-    """The machine code of the LLVM IR `text`; kernels with the same LLVM IR share the code."""
-    found = _CODES.get(text)
+def _optimized(text: str, machine: llvm.TargetMachine, quick: bool) -> llvm.ModuleRef:
+    """Parse LLVM IR and optimise it, with vectorisation and loop unrolling unless `quick`."""
+    level = QUICK_LEVEL if quick else 3
+    return optimize(text, machine, vectorize=not quick, unroll=not quick, level=level)
+
+
+def host_code(text: str, *, quick: bool = False) -> HostCode:
+    """The machine code of the LLVM IR `text`; kernels with the same LLVM IR share the code.
+
+    Args:
+        text: the LLVM IR.
+        quick: whether to optimise less, for code that checks much and runs seldom.
+    """
+    found = _CODES.get((text, quick))
     if found is None:
-        found = _CODES.put(text, _from_disk_or_compiled(text))
+        found = _CODES.put((text, quick), _from_disk_or_compiled(text, quick))
     return found
 
 
-def _from_disk_or_compiled(text: str) -> HostCode:
-    machine, key = host_machine(), _key(text)
+def _from_disk_or_compiled(text: str, quick: bool) -> HostCode:
+    machine, key = _machine(quick), _key(text, quick)
     content = _cached(key)
     if content is not None:
-        return HostCode(text, _loaded(content, machine), from_cache=True)
+        return HostCode(text, _loaded(content, machine), True, quick)
     with cache.building(key):
         content = _cached(key)  # another process may have stored it meanwhile
         from_cache = content is not None
         if content is None:
-            content = machine.emit_object(_optimized(text, machine))
+            content = machine.emit_object(_optimized(text, machine, quick))
             cache.store(key, {OBJECT: content})
-    return HostCode(text, _loaded(content, machine), from_cache)
+    return HostCode(text, _loaded(content, machine), from_cache, quick)
 
 
-def _key(text: str) -> str:
+def _key(text: str, quick: bool = False) -> str:
     """The cache key of an object file: a digest of all inputs from which LLVM makes the file."""
     return cache.key_of(
-        "object file of the host",
+        "object file of the host" + ", compiled quickly" * quick,
         text,
         llvm.get_process_triple(),
         llvm.get_host_cpu_name(),

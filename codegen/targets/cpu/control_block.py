@@ -78,6 +78,10 @@ class Fault(IntEnum):
     """An index is outside its tensor."""
     LOOP = 3
     """The step of a loop is not positive."""
+    DIVISION = 4
+    """A divisor is not positive."""
+    TABLE = 5
+    """An index is outside a table of integers."""
 
 
 class ControlBlock:
@@ -85,7 +89,8 @@ class ControlBlock:
 
     Args:
         threads: number of threads of the launch.
-        limits: for each tensor, an int64 pair (first valid index, one past the last).
+        limits: for each tensor, an int64 pair (first valid index, one past the last); then
+            one for each derived table.
     """
 
     def __init__(self, threads: int, limits: Array) -> None:
@@ -106,7 +111,7 @@ class ControlBlock:
         return self.address + 8 * (SLOTS + SLOT_WORDS * thread)
 
     def stop(self) -> None:
-        """Make every thread end at its next wait, or before it takes another workgroup."""
+        """Make every thread end at its next wait, k tile or workgroup."""
         ctypes.c_int64.from_address(self.address + 8 * STOPPED).value = 1
 
     @property

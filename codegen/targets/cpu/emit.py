@@ -16,13 +16,16 @@ from codegen.emit.elements import Arithmetic
 from codegen.emit.elementwise import KINDS, ElementwiseEmitter
 from codegen.emit.expressions import Expressions
 from codegen.emit.shared_memory import allocations
+from codegen.emit.stamps import stamp_words, store_words
 from codegen.emit.walker import Fragments
+from codegen.targets.cpu.clocks import HostClocks
 from codegen.targets.cpu.elements import Elements
-from codegen.targets.cpu.guards import GuardedWalker
+from codegen.targets.cpu.guards import GuardedWalker, HostHazards
 from codegen.targets.cpu.launch_code import LaunchCode, call_intrinsic
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
+from coordgraph.control.timeline import RECORD_WORDS, Stamp
 from coordgraph.coordinates.dimensions import Shared, Workitem
 from coordgraph.elements import DType, dtype
 from coordgraph.epilogue.operand import ACCUMULATOR
@@ -122,6 +125,7 @@ class HostWalker(GuardedWalker):
             self.bounds,
             widest=True,
             tables={t.name: partial(self._entry, t.name) for t in self.graph.parameters.tables},
+            hazards=HostHazards(self),
         )
         for p in self.graph.parameters.items:
             self.values[p.symbol] = self.given[p.name]
@@ -130,6 +134,16 @@ class HostWalker(GuardedWalker):
         self.run(self.nodes)
         self.builder.ret_void()
         entry.branch(start)
+
+    # Records of a timeline
+
+    def emit_Stamp(self, node: Node, op: Stamp) -> None:
+        """Emit the stores of a record's words."""
+        own = self.given["control"], self.given["slot"]
+        clocks = HostClocks(self.builder, self.fragments, self.triple, *own)
+        words = stamp_words(self, node, op, clocks)
+        address, _ = self._address(node, op.destination, RECORD_WORDS)
+        store_words(self.builder, words, address)
 
     # Addresses, loads and stores
 

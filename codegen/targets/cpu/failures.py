@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from codegen.targets.cpu.control_block import ControlBlock, Fault
-from coordgraph import CoordGraphError, KernelGraph
+from coordgraph import CoordGraphError, KernelGraph, LaunchError
 from coordgraph.interpreter import trace
 
-__all__ = ["failure_text"]
+__all__ = ["StoppedLaunch", "failure_text"]
+
+
+class StoppedLaunch(LaunchError):
+    """A launch on the CPU ended early, because the graph is wrong; part of D may be written."""
+
 
 SHOWN = 3
 """The most waiting workgroups that an error message lists."""
@@ -37,12 +42,17 @@ def failure_text(
     if control.fault is Fault.DEADLOCK:
         return _deadlock(control, scheduled, operations, given, tables)
     where = f"workgroup {workgroup}, {kind}"
+    if control.fault is Fault.DIVISION:
+        return f"{where}: a division by {index}; divisors must be positive"
     if control.fault is Fault.LOOP:
         return f"{where}: the step of the loop over '{dim}' is not positive at index {index}"
     if tensor >= 0:
-        owner, (first, end) = graph.tensors[tensor].name, map(int, control.limits[tensor])
+        (first, end), tensors = map(int, control.limits[tensor]), graph.tensors
+        owner = tensors[tensor].name if tensor < len(tensors) else dim
     else:
         owner, first, end = f"the buffer '{dim}'", 0, graph.coordinates[dim].fixed_size
+    if control.fault is Fault.TABLE:
+        return f"{where}: entry {index} of the table '{dim}' is read, which has {end} entries"
     held = f"has the indices {first} to {end - 1}" if end > first else "has no elements"
     return f"{where}: index {index} along '{dim}' is outside {owner}, which {held}"
 

@@ -6,16 +6,22 @@ from typing import Any
 
 from llvmlite import ir
 
+from codegen.emit.expressions import Hazards
 from codegen.emit.walker import Walker
-from codegen.targets.cpu.control_block import LIMITS, Fault
+from codegen.targets.cpu.control_block import LIMITS, STOPPED, Fault
 from codegen.targets.cpu.launch_code import LaunchCode
 from coordgraph import KernelGraph
+from coordgraph.control.operations import For
 from coordgraph.control.resolve import Node
 
-__all__ = ["GuardedWalker"]
+__all__ = ["GuardedWalker", "HostHazards"]
 
 I1, I32, I64 = (ir.IntType(n) for n in (1, 32, 64))
 POINTER = ir.PointerType()
+NESTED = 3
+"""How many loops must be nested in a loop whose iterations ask whether the launch was stopped.
+
+The loops over k tiles, segments and partial sums have so many. Inner loops would become slower."""
 
 
 class GuardedWalker(Walker):
@@ -23,7 +29,7 @@ class GuardedWalker(Walker):
 
     Args:
         graph: a graph that is lowered for the CPU.
-        guarded: whether the code checks every index and every step of a loop.
+        guarded: whether the code checks every index, divisor and step of a loop.
     """
 
     def __init__(self, graph: KernelGraph, *, guarded: bool) -> None:
@@ -36,6 +42,27 @@ class GuardedWalker(Walker):
         self.given: dict[str, Any] = {}
         """The arguments of the LLVM function that executes a workgroup, by name."""
         self.code: LaunchCode
+        self.node: Node
+        """The operation that is emitted now."""
+
+    def emit(self, node: Node) -> None:
+        """Emit one operation and the operations in its bodies."""
+        outer, self.node = getattr(self, "node", node), node
+        super().emit(node)
+        self.node = outer
+
+    def enter_iteration(self, node: Node) -> None:
+        """Emit code that ends the workgroup if the launch was stopped, in outer loops.
+
+        Guarded kernels have it in every loop, because a wrong graph may have endless inner loops.
+        """
+        if not self.guarded and _depth(node) <= NESTED:
+            return
+        b = self.builder
+        address = b.gep(self.given["control"], [ir.Constant(I64, STOPPED)], source_etype=I64)
+        stopped = b.load_atomic(address, "monotonic", 8, typ=I64)
+        with b.if_then(b.icmp_unsigned("!=", stopped, ir.Constant(I64, 0)), likely=False):
+            b.ret_void()
 
     def tensor_of(self, dim: str) -> str:
         """The name of the tensor whose elements the dimension `dim` numbers; '' for others."""
@@ -78,7 +105,7 @@ class GuardedWalker(Walker):
             self.operations.append(operation)
         return ir.Constant(I64, self.operations.index(operation))
 
-    def _require(self, condition: ir.Value, kind: Fault, node: Node, dim: str, index: Any) -> None:
+    def require(self, condition: ir.Value, kind: Fault, node: Node, dim: str, index: Any) -> None:
         """Emit code that stops the launch with an error if `condition` is false.
 
         Args:
@@ -89,16 +116,36 @@ class GuardedWalker(Walker):
             index: the 64-bit index, for the error message.
         """
         b = self.builder
-        tensor = ir.Constant(I64, -1 if dim in self.buffers else self._tensor_number(dim))
+        tensor = ir.Constant(I64, self.limits_number(dim))
         with b.if_then(b.not_(condition), likely=False):
             number = self._number(node, dim)
             details = (ir.Constant(I64, kind), self.given["workgroup"], number, tensor, index)
             b.call(self.code.fail, [self.given["control"], *details])
             b.ret_void()
 
-    def _tensor_number(self, dim: str) -> int:
+    def limits_number(self, dim: str) -> int:
+        """The position of a tensor, or of a derived table, in the limits of a launch.
+
+        It is -1 for a buffer and for a dimension that numbers the elements of no tensor.
+
+        Args:
+            dim: the dimension of the tensor or buffer, or the name of the table.
+        """
         names = [t.name for t in self.graph.tensors]
-        return names.index(self.tensor_of(dim)) if self.tensor_of(dim) in names else -1
+        names += [t.name for t in self.graph.parameters.tables if t.derived]
+        found = self.tensor_of(dim) if dim in self.graph.coordinates else dim
+        return names.index(found) if dim not in self.buffers and found in names else -1
+
+    def limits_of(self, number: int) -> tuple[ir.Value, ir.Value]:
+        """Emit loads of the limits at a position: the first valid index, and one past the last."""
+        b = self.builder
+        at = b.gep(self.given["control"], [ir.Constant(I64, LIMITS)], source_etype=I64)
+        words = b.load(at, typ=POINTER)
+        first, end = (
+            b.load(b.gep(words, [ir.Constant(I64, n)], source_etype=I64), typ=I64)
+            for n in (2 * number, 2 * number + 1)
+        )
+        return first, end
 
     def check_bounds(self, node: Node, dim: str, index: ir.Value, guard: Any, width: int) -> None:
         """Emit code that stops the launch if a non-padding index is outside its tensor or buffer.
@@ -115,21 +162,13 @@ class GuardedWalker(Walker):
             shared = self.graph.coordinates[dim]
             first, end = ir.Constant(I64, 0), ir.Constant(I64, shared.fixed_size)
         else:
-            words = b.load(
-                b.gep(self.given["control"], [ir.Constant(I64, LIMITS)], source_etype=I64),
-                typ=POINTER,
-            )
-            number = 2 * self._tensor_number(dim)
-            first, end = (
-                b.load(b.gep(words, [ir.Constant(I64, n)], source_etype=I64), typ=I64)
-                for n in (number, number + 1)
-            )
-        last = b.add(index, ir.Constant(I64, width - 1))
-        inside = b.and_(b.icmp_signed(">=", index, first), b.icmp_signed("<", last, end))
+            first, end = self.limits_of(self.limits_number(dim))
+        most = b.sub(end, ir.Constant(I64, width))
+        inside = b.and_(b.icmp_signed(">=", index, first), b.icmp_signed("<=", index, most))
         if guard is not True:
             padding = b.not_(ir.Constant(I1, int(guard)) if isinstance(guard, bool) else guard)
             inside = b.or_(inside, padding)
-        self._require(inside, Fault.BOUNDS, node, dim, index)
+        self.require(inside, Fault.BOUNDS, node, dim, index)
 
     def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:
         """Emit code that stops the launch if a loop's step is not positive, so it would not end."""
@@ -138,4 +177,45 @@ class GuardedWalker(Walker):
             dim = getattr(node.op, "dim", "")
             wide = index if index.type == I64 else b.sext(index, I64)
             condition = b.icmp_signed(">", following, index)
-            self._require(condition, Fault.LOOP, node, dim, wide)
+            self.require(condition, Fault.LOOP, node, dim, wide)
+
+
+class HostHazards(Hazards):
+    """Keeps wrong graphs from dividing by 0, which ends a process on most CPUs.
+
+    In guarded kernels a launch stops at a divisor that is not positive and at an index outside a
+    table.
+
+    Args:
+        walker: the walker that emits the kernel.
+    """
+
+    def __init__(self, walker: GuardedWalker) -> None:
+        self.walker = walker
+        self.wraps = walker.guarded
+
+    def divisor(self, value: ir.Value, *, chosen: bool) -> ir.Value:
+        """The divisor, or 1 if it is not positive."""
+        walker, b, one = self.walker, self.walker.builder, ir.Constant(value.type, 1)
+        positive = b.icmp_signed(">=", value, one)
+        if walker.guarded and chosen:
+            walker.require(positive, Fault.DIVISION, walker.node, "", value)
+        return b.select(positive, value, one)
+
+    def entry(self, table: str, place: ir.Value, *, chosen: bool) -> ir.Value:
+        """In guarded kernels, the index of the nearest entry that the table has."""
+        walker, b, zero = self.walker, self.walker.builder, ir.Constant(I64, 0)
+        number = walker.limits_number(table)
+        if not walker.guarded or number < 0:
+            return place
+        _, end = walker.limits_of(number)
+        inside = b.and_(b.icmp_signed(">=", place, zero), b.icmp_signed("<", place, end))
+        if chosen:
+            walker.require(inside, Fault.TABLE, walker.node, table, place)
+        return b.select(inside, place, zero)
+
+
+def _depth(node: Node) -> int:
+    """How many loops of an operation are nested in each other, itself counted; no unrolled ones."""
+    loop = isinstance(node.op, For) and not node.op.unroll
+    return loop + max(map(_depth, (*node.body, *node.orelse)), default=0)

@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 from codegen.emit.llvm import host_machine
 from coordgraph import CodegenError, KernelGraph
 from passes.lowering.host import LowerToHost
+from passes.timeline import with_timeline
 
 __all__ = ["Host", "host", "lower"]
 
@@ -48,8 +49,12 @@ def host() -> Host:
     return Host(triple, 128, 16, fused=False, half=False)
 
 
-def lower(graph: KernelGraph) -> KernelGraph:
+def lower(graph: KernelGraph, timeline: int = 0) -> KernelGraph:
     """Lower a scheduled graph for the CPU that this process runs on.
+
+    Args:
+        graph: the scheduled graph.
+        timeline: how many records of its activities a workgroup keeps; 0 records none.
 
     Raises:
         CodegenError: a tensor has the type f16, and the CPU cannot convert f16.
@@ -59,4 +64,5 @@ def lower(graph: KernelGraph) -> KernelGraph:
         raise CodegenError(
             f"this processor ({here.triple}) cannot convert f16; use dtype='bf16' or 'f32'"
         )
-    return LowerToHost(here.vector_bits, here.registers, here.fused)(graph)
+    lowering = LowerToHost(here.vector_bits, here.registers, here.fused)
+    return with_timeline(lowering, timeline)(graph)

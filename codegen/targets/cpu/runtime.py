@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Hashable, Mapping
+from functools import cached_property, lru_cache
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -26,26 +25,29 @@ from codegen.call.zero_extents import (
     writes_nothing,
     zeros_of_depth,
 )
-from codegen.emit.elements import scalar_type
 from codegen.kernel import Kernel
-from codegen.targets.cpu.code import host_code
+from codegen.lru import LRUCache
+from codegen.targets.cpu.code import HostCode
 from codegen.targets.cpu.control_block import ControlBlock
-from codegen.targets.cpu.emit import RUN_NAME, HostWalker
-from codegen.targets.cpu.failures import failure_text
+from codegen.targets.cpu.failures import StoppedLaunch, failure_text
+from codegen.targets.cpu.host_build import Build
+from codegen.targets.cpu.launch_plan import Formulas, Plan
 from codegen.targets.cpu.machine import host, lower
-from codegen.targets.cpu.order import Circle, starting_order
-from codegen.targets.cpu.threads import MOST_THREADS, run_on_threads, thread_count
+from codegen.targets.cpu.threads import run_on_threads, thread_count
 from codegen.targets.cpu.workspace import Workspace, Workspaces
 from coordgraph import CodegenError, KernelGraph, LaunchError
-from coordgraph.integers import compile_function
-from coordgraph.interpreter.arguments import Array, numpy_dtype
+from coordgraph.foreign_graphs import faults_named
+from coordgraph.interpreter.arguments import Array
 from coordgraph.progress import wait_direction
-from coordgraph.tensors import Role, dtype
+from coordgraph.tensors import dtype
 
-__all__ = ["HostKernel", "compile_host"]
+__all__ = ["HostKernel", "Plan", "compile_host"]
 
 WORKGROUPS_PER_THREAD = 2
 """How many workgroups a launch has for each thread, if neither schedule nor call says a number."""
+BRIEF = 0.01
+"""A launch that took less time than this, in seconds, is repeated in the caller's own thread. The
+time includes the 70 microseconds that another thread costs, which is less than 1 % of it."""
 KEPT_PLANS = 64
 """For how many combinations of sizes and offsets a kernel keeps the evaluated parameters of a
 launch."""
@@ -62,9 +64,20 @@ class HostKernel(Kernel):
         graph: a scheduled graph.
         debug: whether to check every index; an index outside its tensor ends the launch with a
             LaunchError.
+        watched: whether to check every index until a launch with the same parameters, tables and
+            sizes of arrays has ended without an error. All addresses are functions of these, so
+            later launches need no checks.
+        timeline: how many records of its activities a workgroup keeps; 0 records none.
     """
 
-    def __init__(self, graph: KernelGraph, *, debug: bool = False) -> None:
+    def __init__(
+        self,
+        graph: KernelGraph,
+        *,
+        debug: bool = False,
+        watched: bool = False,
+        timeline: int = 0,
+    ) -> None:
         graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
         if graph.level != "scheduled":
             raise CodegenError(
@@ -72,15 +85,30 @@ class HostKernel(Kernel):
                 "such as StreamK()(graph), which the kernel lowers itself"
             )
         super().__init__(graph, "cpu")
-        self._lowered = lower(graph)
+        self._lowered = lower(graph, timeline)
         self.waits = wait_direction(graph)
-        walker = HostWalker(self._lowered, host().triple, guarded=debug)
-        self._code = host_code(str(walker.build()))
-        self._run = _prototype(walker)(self._code.address(RUN_NAME))
-        self._operations = tuple(walker.operations)
-        self._workspaces = Workspaces(walker.buffer_bytes)
-        self._formulas = _Formulas(graph, walker.parameters)
+        self._debug, self._watched = debug, watched and not debug
+        self._good: LRUCache[Hashable, bool] = LRUCache(KEPT_PLANS)
+        """Launches of a watched kernel that ended without an error, by all that addresses depend
+        on."""
+        first = self._guarded if debug or watched else self._plain
+        self._workspaces = Workspaces(first.buffer_bytes)
+        self._formulas = Formulas(graph, self._lowered, first.parameters)
         self._plan = lru_cache(KEPT_PLANS)(self._make_plan)
+
+    @cached_property
+    def _plain(self) -> Build:
+        """The machine code without checks."""
+        return Build.of(self._lowered, guarded=False)
+
+    @cached_property
+    def _guarded(self) -> Build:
+        """The machine code that checks every index."""
+        return Build.of(self._lowered, guarded=True)
+
+    @property
+    def _code(self) -> HostCode:
+        return (self._guarded if self._debug else self._plain).code
 
     @property
     def lowered(self) -> KernelGraph:
@@ -170,22 +198,23 @@ class HostKernel(Kernel):
             )
         rows = rows_of_offsets(self.graph.gemm, offsets)
         tables = tuple((name, tuple(map(int, row))) for name, row in rows.items())
-        plan = self._plan(tuple(given.items()), tables)
-        result = plan.new_output() if out is None else out
-        views.setdefault("D", numpy_view(result, "out"))
-        threads = plan.workgroups if plan.together else min(threads, plan.workgroups)
-        self._launch(plan, by_table(self.graph, views), tuple(bound.scalars.values()), threads)
+        with faults_named("launching the kernel", self.graph):
+            plan = self._plan(tuple(given.items()), tables)
+            result = plan.new_output() if out is None else out
+            views.setdefault("D", numpy_view(result, "out"))
+            threads = plan.workgroups if plan.together else min(threads, plan.workgroups)
+            self._launch(plan, by_table(self.graph, views), tuple(bound.scalars.values()), threads)
         return result
 
     def _make_plan(
         self, given: tuple[tuple[str, int], ...], tables: tuple[tuple[str, tuple[int, ...]], ...]
-    ) -> _Plan:
+    ) -> Plan:
         """Evaluate the values of a launch that depend only on its parameters and tables."""
         return self._formulas.plan(self.waits, dict(given), dict(tables))
 
     def _launch(
         self,
-        plan: _Plan,
+        plan: Plan,
         views: Mapping[str, TensorView],
         scalars: tuple[float, ...],
         threads: int,
@@ -208,14 +237,18 @@ class HostKernel(Kernel):
                 else views[t.name].pointer
                 if t.name in views
                 else None
-                for t in self.graph.tensors
+                for t in self._lowered.tensors
             ]
             pointers += [table.ctypes.data for table in plan.tables]
-            control = ControlBlock(threads, self._limits(views, workspace))
+            limits = self._limits(views, workspace, plan)
+            control = ControlBlock(threads, limits)
             order = None if plan.order is None else plan.order.ctypes.data
+            known = tuple(plan.given.items()), tuple(plan.known.items()), limits.tobytes()
+            guarded = self._debug or (self._watched and not self._good.get(known))
+            build = self._guarded if guarded else self._plain
 
             def work(thread: int) -> None:
-                self._run(
+                build.run(
                     order,
                     control.address,
                     control.slot(thread),
@@ -226,22 +259,35 @@ class HostKernel(Kernel):
                     *plan.integers,
                 )
 
-            run_on_threads(work, threads, control.stop)
+            start = perf_counter()
+            brief = plan.took.seconds < BRIEF and not guarded
+            run_on_threads(work, threads, control.stop, brief=brief)
+            plan.took.seconds = perf_counter() - start
             if control.fault:
-                raise LaunchError(
+                raise StoppedLaunch(
                     failure_text(
-                        control, self._lowered, self.graph, self._operations, plan.given, plan.known
+                        control, self._lowered, self.graph, build.operations, plan.given, plan.known
                     )
                 )
+            self.ended(plan, workspace)
+        if self._watched:
+            self._good.put(known, True)
 
-    def _limits(self, views: Mapping[str, TensorView], workspace: Workspace) -> Array:
-        """(first valid index, one past the last) of each tensor, in elements from its address."""
+    def ended(self, plan: Plan, workspace: Workspace) -> None:
+        """Hook for subclasses: called at the end of a launch, while the workspace is its own."""
+
+    def _limits(self, views: Mapping[str, TensorView], workspace: Workspace, plan: Plan) -> Array:
+        """(first valid index, one past the last) of each tensor, in elements from its address.
+
+        Derived tables come after the tensors.
+        """
         limits: list[tuple[int, int]] = []
-        for t in self.graph.tensors:
+        for t in self._lowered.tensors:
             if t.name in workspace.tensors:
                 limits.append((0, workspace.tensors[t.name].nbytes // dtype(t.dtype).bytes))
             else:
                 limits.append(views[t.name].span if t.name in views else (0, 0))
+        limits += [(0, len(table)) for table in plan.tables]
         return np.array(limits, np.int64)
 
 
@@ -253,122 +299,3 @@ def compile_host(graph: KernelGraph, *, debug: bool = False) -> HostKernel:
         CodegenError: the graph is not at the level "scheduled", or the CPU cannot run it.
     """
     return HostKernel(graph, debug=debug)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The values that launches with equal parameters and tables share.
-
-    Attributes:
-        integers: the integer arguments of the compiled function, in order.
-        workgroups: how many workgroups the launch has.
-        workspace: bytes of each workspace tensor, by name.
-        zeroed: names of the workspace tensors that must be zero before the launch.
-        order: the workgroup numbers in the order in which to start them; None for 0, 1, 2, …
-        together: whether all workgroups must run at the same time, each on its own thread.
-        tables: the entries of the derived tables, i32.
-        given: the parameters of the launch, by name.
-        known: the entries of the tables that the call passes, by name.
-        shape: the shape of D in elements.
-        kind: the NumPy type of D's elements.
-    """
-
-    integers: tuple[int, ...]
-    workgroups: int
-    workspace: Mapping[str, int]
-    zeroed: tuple[str, ...]
-    order: Array | None
-    together: bool
-    tables: tuple[Array, ...]
-    given: Mapping[str, int]
-    known: Mapping[str, Sequence[int]]
-    shape: tuple[int, ...]
-    kind: np.dtype[Any]
-
-    def new_output(self) -> Array:
-        """Allocate the array for D.
-
-        Raises:
-            LaunchError: the memory cannot be allocated.
-        """
-        try:
-            return np.empty(self.shape, self.kind)
-        except MemoryError:
-            raise LaunchError(
-                f"an output of shape {self.shape} and type {self.kind} cannot be allocated; "
-                "compute it in parts, or pass out="
-            ) from None
-
-
-class _Formulas:
-    """Evaluates the expressions that are known at a launch: grid, shapes, workspace sizes.
-
-    Args:
-        graph: the scheduled graph.
-        integers: the names of the integer arguments of the compiled function, in order.
-    """
-
-    def __init__(self, graph: KernelGraph, integers: list[str]) -> None:
-        self.graph = graph
-        self.integers = integers
-        size = graph.workgroup.size
-        assert size is not None
-        symbols = [p.symbol for p in graph.parameters.items]
-        (self.output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
-        self.workspace = [t for t in graph.tensors if t.role.workspace]
-        wanted = [size, *self.output.shape, *(t.elements for t in self.workspace)]
-        self._values = compile_function(wanted, symbols)
-
-    def plan(
-        self, waits: Any, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
-    ) -> _Plan:
-        """Evaluate the expressions for the parameters and tables of a launch.
-
-        Args:
-            waits: which workgroups a workgroup waits for (`coordgraph.progress.WaitDirection`).
-            given: the parameters of the launch, by name.
-            tables: the entries of the tables that the call passes, by name.
-
-        Raises:
-            LaunchError: there are more workgroups than threads, and all must run at the same time.
-        """
-        parameters, axes = self.graph.parameters, len(self.output.shape)
-        values = parameters.launch(given, tables)
-        count, *numbers = self._values(*(values[p.name] for p in parameters.items))
-        shape, elements = numbers[:axes], numbers[axes:]
-        order, together = None, False
-        try:
-            order = starting_order(self.graph, waits, count, given, tables)
-        except Circle as circle:
-            if count > MOST_THREADS:
-                raise LaunchError(
-                    f"{circle}, so that all {count} must run at the same time, and there are at "
-                    f"most {MOST_THREADS} threads; use fewer workgroups, or owner='last' and a "
-                    "reduction other than scatter"
-                ) from None
-            together = True
-        return _Plan(
-            tuple(values[name] for name in self.integers),
-            count,
-            {
-                t.name: size * dtype(t.dtype).bytes
-                for t, size in zip(self.workspace, elements, strict=True)
-            },
-            tuple(t.name for t in self.workspace if t.role.zeroed),
-            order,
-            together,
-            tuple(np.array(values[t.name], np.int32) for t in parameters.tables if t.derived),
-            given,
-            tables,
-            tuple(shape),
-            numpy_dtype(self.output.dtype),
-        )
-
-
-def _prototype(walker: HostWalker) -> Any:
-    """The ctypes type of the function `run`; ctypes releases Python's GIL during a call."""
-    pointers = [ctypes.c_void_p] * (len(walker.graph.tensors) + len(walker.tables) + 1)
-    scalars = [scalar_type(dtype(kind)) for kind in walker.arguments.float_kinds.values()]
-    integers = [ctypes.c_int64] * len(walker.parameters)
-    head = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    return ctypes.CFUNCTYPE(None, *head, *pointers, *scalars, *integers)

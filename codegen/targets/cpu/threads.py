@@ -1,4 +1,8 @@
-"""The threads that run a CPU kernel: the caller's thread, and a pool that later calls reuse."""
+"""The threads that run a CPU kernel: the caller's thread, and a pool that later calls reuse.
+
+Python handles Ctrl-C in the main thread, between two bytecodes. So the main thread does not run
+long kernels itself: it waits, and stops them on Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,9 @@ VARIABLE = "COORDGRAPH_THREADS"
 """The environment variable that holds the default number of threads of a launch."""
 MOST_THREADS = 4096
 """The most threads that a launch may use."""
+
+INTERRUPTIBLE = 0.2
+"""Seconds after which a waiting main thread looks for Ctrl-C where nothing else wakes it."""
 
 _lock = threading.Lock()
 """The lock that is held while the pool of threads is created."""
@@ -55,27 +62,42 @@ def thread_count(threads: int | None) -> int:
 
 
 def run_on_threads(
-    work: Callable[[int], None], threads: int, stop: Callable[[], None] = lambda: None
+    work: Callable[[int], None],
+    threads: int,
+    stop: Callable[[], None] = lambda: None,
+    *,
+    brief: bool = False,
 ) -> None:
-    """Call `work(0)` in this thread and `work(1)`, … in other threads; return after all calls.
+    """Call `work(0)`, `work(1)`, … in as many threads; return after all calls.
 
     Ctrl-C raises KeyboardInterrupt after all calls have returned. Until then, the handler of SIGINT
     calls `stop`, which should make `work` return early.
+
+    Args:
+        work: the function to call, with the number of the thread.
+        threads: how many threads call it.
+        stop: makes `work` return early.
+        brief: whether the calls are so short that this thread may take part, although it cannot
+            handle Ctrl-C before its call returns.
     """
-    if threads == 1:
+    takes_part = brief or threading.current_thread() is not threading.main_thread()
+    if threads == 1 and takes_part:
         work(0)
         return
     with _deferred_interrupt(stop):
         futures: list[Future[None]] = []
         try:
-            for number in range(1, threads):
+            for number in range(int(takes_part), threads):
                 futures.append(_helpers().submit(work, number))
-            work(0)
+            if takes_part:
+                work(0)
         except BaseException:
             stop()
             raise
         finally:
-            wait(futures)
+            # On Windows, Ctrl-C does not end a wait without a timeout.
+            while wait(futures, INTERRUPTIBLE).not_done:
+                pass
         for future in futures:
             future.result()
 

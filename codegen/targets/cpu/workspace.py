@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from codegen.targets.cpu.emit import LINE
+from codegen.targets.cpu.failures import StoppedLaunch
 from coordgraph import LaunchError
 from coordgraph.interpreter.arguments import Array
 
@@ -46,9 +47,17 @@ class Workspace:
     zeroed: tuple[str, ...]
 
     def check(self) -> None:
-        """Assert that the launch has left the tensors in `zeroed` zero for the next launch."""
+        """Check that the launch has left the tensors in `zeroed` zero for the next launch.
+
+        Raises:
+            StoppedLaunch: it has not, so the graph sends partial sums that no workgroup receives.
+        """
         for name in self.zeroed:
-            assert not self.tensors[name].any(), f"{name} are not zero after the kernel has ended"
+            if self.tensors[name].any():
+                raise StoppedLaunch(
+                    f"{name} are not zero after the kernel has ended; the graph's check() says "
+                    "which partial sums are sent and not received"
+                )
 
 
 class Workspaces:

@@ -53,6 +53,7 @@ class Builder:
         debug: whether kernels trap, instead of hanging, when a wait takes too long.
         lowering: the lowering pass with options; None means the architecture's default.
         instructions: the name of the only lowering that may be used; None for all.
+        timeline: how many records of its activities a role of a workgroup keeps; 0 records none.
 
     Raises:
         CodegenError: the architecture's lowerings, or `lowering`, refuse the graph.
@@ -67,9 +68,10 @@ class Builder:
         debug: bool,
         lowering: Pass | None,
         instructions: str | None = None,
+        timeline: int = 0,
     ) -> None:
         self.graph, self.architecture = graph, architecture
-        self.debug, self.lowering = debug, lowering
+        self.debug, self.lowering, self.timeline = debug, lowering, timeline
         self.aligned = Alignment(Vectors.widest(graph.gemm))
         """The best alignment: all rows and addresses are multiples of 16 bytes."""
         self.programs: dict[Variant, CudaProgram] = {}
@@ -226,6 +228,7 @@ class Builder:
             *variant,
             watchdog=self.debug,
             lowering=self.lowering,
+            timeline=self.timeline,
         )
 
     def load(self, where: Device, variant: Variant) -> Loaded:
@@ -246,9 +249,8 @@ class Builder:
         """The cache key of a variant's PTX; None if the graph must not be cached."""
         if self._text is None:
             return None
-        return cache.key_of(
-            self._text, str(self._entry), str(variant), str(self.lowering), str(self.debug)
-        )
+        options = self.lowering, self.debug, self.timeline
+        return cache.key_of(self._text, str(self._entry), str(variant), *map(str, options))
 
     def _cached(self, variant: Variant) -> tuple[Facts, bytes] | None:
         """The facts and the PTX of a variant in the cache on disk; None without a valid entry."""

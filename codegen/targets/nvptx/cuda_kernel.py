@@ -73,6 +73,7 @@ class CudaKernel(Kernel):
         debug: whether kernels trap, instead of hanging, when a wait takes too long.
         lowering: the lowering pass with options; None means the architecture's default.
         instructions: the only lowering that may be used, by its name, such as `wgmma`.
+        timeline: how many records of its activities a role of a workgroup keeps; 0 records none.
 
     Raises:
         CodegenError: the architecture's lowerings, `lowering` or `instructions` refuse the graph.
@@ -86,12 +87,18 @@ class CudaKernel(Kernel):
         debug: bool = False,
         lowering: Pass | None = None,
         instructions: str | None = None,
+        timeline: int = 0,
     ) -> None:
         super().__init__(graph, architecture)
         self.architecture = architecture
         self.debug = debug
         self._builder = Builder(
-            graph, architecture, debug=debug, lowering=lowering, instructions=instructions
+            graph,
+            architecture,
+            debug=debug,
+            lowering=lowering,
+            instructions=instructions,
+            timeline=timeline,
         )
         self._programs = self._builder.programs
         self._functions: dict[tuple[int, Variant], Loaded] = {}

@@ -16,7 +16,9 @@ from codegen.toolchain import PtxasReport, assemble
 from coordgraph import CodegenError, KernelGraph, PassError
 from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
 from coordgraph.control.lowered import ReduceFragment
+from coordgraph.foreign_graphs import faults_named
 from passes import Pass
+from passes.timeline import with_timeline
 
 __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
@@ -44,6 +46,7 @@ class CudaProgram:
         bytes_in_flight: how many bytes of operands a thread's epilogue loads before it uses them;
             more bytes take more registers.
         lowering: the lowering pass with options; None means the default options.
+        timeline: how many records of its activities a role of a workgroup keeps; 0 records none.
     """
 
     graph: KernelGraph
@@ -54,6 +57,7 @@ class CudaProgram:
     watchdog: bool = False
     bytes_in_flight: int = MOST_BYTES_IN_FLIGHT
     lowering: Pass | None = None
+    timeline: int = 0
 
     @cached_property
     def lowered(self) -> KernelGraph:
@@ -63,7 +67,7 @@ class CudaProgram:
             CodegenError: the lowering refuses the graph.
         """
         try:
-            return self.chosen(self.graph).verify()
+            return with_timeline(self.chosen, self.timeline)(self.graph).verify()
         except PassError as error:
             raise CodegenError(f"{self.architecture}: {error}") from error
 
@@ -112,7 +116,8 @@ class CudaProgram:
     @cached_property
     def ptx(self) -> str:
         """The kernel's PTX, which the CUDA driver assembles when it loads the kernel."""
-        return self._compiled(self.module)
+        with faults_named("generating PTX", self.graph):
+            return self._emit_ptx(self.module)
 
     @cached_property
     def located_ptx(self) -> tuple[tuple[str, int], ...]:
@@ -126,9 +131,9 @@ class CudaProgram:
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight
         )
         walker.lines = OperationLines(walker.nodes)
-        return tuple(operation_of_lines(self._compiled(walker.build())))
+        return tuple(operation_of_lines(self._emit_ptx(walker.build())))
 
-    def _compiled(self, module: ir.Module) -> str:
+    def _emit_ptx(self, module: ir.Module) -> str:
         control, least = self.lowered.control, 0
         if any(op.form == "vector" for op in control.of_kind(ReduceFragment)):
             least = VECTOR_REDUCTIONS

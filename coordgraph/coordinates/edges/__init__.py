@@ -3,6 +3,7 @@
 An edge's class has the formulas, the size rule, the guard and the laws of the coordinate transform.
 """
 
+from coordgraph.coordinates.edges.balance import Balance
 from coordgraph.coordinates.edges.bands import Bands
 from coordgraph.coordinates.edges.base import EDGES, Edge, Law, Sizes
 from coordgraph.coordinates.edges.concatenate import Concatenate
@@ -22,6 +23,7 @@ from coordgraph.coordinates.edges.tile import Tile
 
 __all__ = [
     "EDGES",
+    "Balance",
     "Bands",
     "Concatenate",
     "Curve",

@@ -30,7 +30,7 @@ class Gelu(Composed):
         """The reason why the option `approximate` is invalid, or '' if it is valid."""
         if constants["approximate"] in WAYS:
             return ""
-        return f"approximate={constants['approximate']!r} is none of {', '.join(WAYS)}"
+        return f"approximate={constants['approximate']!r} must be {' or '.join(map(repr, WAYS))}"
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
         """True if the argument of `gelu` is known to be 0: then the result is 0."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measures.sweep import compact, fastest, jobs, open_record, parser, plans_for
+from benchmarks.measures.sweep import compact, fastest, jobs, open_record, plans_for, read_options
 from benchmarks.problems.log_uniform import log_uniform_shapes
 from benchmarks.problems.shapes import Shape
 from coordgraph import Gemm
@@ -30,7 +30,7 @@ def test_rows_are_compact():
 
 
 def test_options():
-    options = parser().parse_args(["--random", "3", "--plans", "128x128x64 stream-k"])
+    options = read_options(["--random", "3", "--plans", "128x128x64 stream-k"])
     assert options.random == 3
     assert [str(plan) for plan in options.plans] == ["128x128x64 stream-k"]
 
@@ -76,7 +76,7 @@ def test_a_run_is_resumed(tmp_path: Path):
     ]
     path.write_text(json.dumps({"kind": "sweep", "rows": rows}))
     words = ["--random", "3", "--resume", str(path)]
-    options = parser().parse_args(words)
+    options = read_options(words)
     path_of_record, record = open_record(options)
     assert (path_of_record, record["kind"]) == (path, "sweep")
     left = [(found, layout) for _, found, layout in jobs(options, record["rows"])]

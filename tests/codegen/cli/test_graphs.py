@@ -12,6 +12,7 @@ from coordgraph import Gemm, from_json, parse
 from passes import PASSES, DataParallel, Pipeline, StreamK, lowering
 from passes.options import allowed_values
 from tests.codegen.cli.commands import coordgraph, process
+from tests.support.mermaid import parse as parse_mermaid
 
 PIPELINE = "reorder{swap=true},stream-k"
 TILE = ("--tile", "16x16x16")
@@ -38,15 +39,13 @@ def test_stages_differ_and_the_last_is_shown():
     assert levels == ["problem", "problem", "scheduled"]
 
 
-def test_diagrams_draw():
-    from tests.support.mermaid import render
-
+def test_diagrams_parse():
     texts = [
         coordgraph("show", "mermaid", "-p", part, "-s", "stream-k", "--diff").out
         for part in ("coordinates", "control")
     ]
     assert all("classDef added" in text for text in texts)
-    assert all(svg.startswith("<svg") for svg in render(texts))
+    parse_mermaid(texts)
 
 
 def test_a_diff_of_texts_is_a_diff():

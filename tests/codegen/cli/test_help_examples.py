@@ -15,7 +15,8 @@ from codegen.toolchain import find_cuobjdump, find_ptxas
 from tests.codegen.cli.commands import Outcome, coordgraph
 
 COMMANDS = (
-    *("run", "show", "eval", "opt", "verify", "simulate", "report", "compile", "passes", "explain"),
+    *("run", "trace", "show", "eval", "opt", "verify", "simulate", "report", "compile", "passes"),
+    "explain",
     "doctor",
 )
 NEEDS_GPU = "needs an NVIDIA GPU"

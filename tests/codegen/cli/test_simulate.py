@@ -29,6 +29,13 @@ def test_the_summary_and_the_timeline():
     assert "126; workspace" in shared.out or "127; workspace" in shared.out
 
 
+def test_tiles_that_wgmma_cannot_multiply_are_named():
+    whole = coordgraph("simulate", *SIZES, "-s", "data-parallel")
+    assert "code         wgmma" in whole.out
+    small = coordgraph("simulate", *SIZES, "-s", "data-parallel", "--tile", "48x48x32")
+    assert "code         mma.sync, since wgmma cannot multiply these tiles" in small.out
+
+
 def test_json_has_the_problem_and_the_results():
     found = coordgraph("simulate", *SIZES, "-s", "stream-k", "--machine", "a100", "--json").json
     assert found["machine"] == "NVIDIA A100-SXM4-80GB"
@@ -67,10 +74,16 @@ def test_plans_graphs_batches_and_groups():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((*SIZES, "--machine", "H9"), "no machine is called 'H9'; there are NVIDIA H200"),
+        (
+            (*SIZES, "--machine", "H9"),
+            "'H9' is not known; use a Machine, or one of: NVIDIA H200",
+        ),
         (SIZES[:4], "these sizes are missing: give --k too"),
         (("--m", "8", "--n", "8", "--k", "0"), "nothing is multiplied"),
         ((*SIZES, "--plan", "256x128x64@c2x1 stream-k on 66", "--machine", "A100"), "need wgmma"),
+        ((*SIZES, "--dtype", "f32"), "wgmma kernels multiply bf16, f16, i8 and u8, not f32"),
+        ((*SIZES, "--tile", "512x512x64"), "needs 1024 accumulator registers in each thread"),
+        ((*SIZES, "--tile", "100x100x10"), "must be a multiple of 16x16x16"),
     ],
 )
 def test_errors(words: tuple[str, ...], message: str):

@@ -58,7 +58,18 @@ def test_given_sizes_are_fixed():
         *("--level", "all"),
     )
     assert done.code == ExitCode.OK
-    assert len(done.json["launches"]) == 1
+    (launch,) = done.json["launches"]
+    assert {tuple(v["launches"]) for v in done.json["verdicts"] if "holds" in v["verdict"]} == {
+        (launch,)
+    }
+
+
+def test_a_verdict_says_how_many_launches_were_examined():
+    done = coordgraph("verify", "-s", "stream-k", *TILE)
+    found = coordgraph("verify", "-s", "stream-k", *TILE, "--json").json
+    cover = found["verdicts"][1]
+    assert len(cover["launches"]) > 1
+    assert f"cover     holds for {len(cover['launches'])} launches" in done.out
 
 
 def test_a_file_and_a_schedule_are_refused():

@@ -12,6 +12,7 @@ from sympy import Integer
 from coordgraph import CoordinateGraph
 from coordgraph.coordinates.dimensions import Linear
 from coordgraph.coordinates.edges import (
+    Balance,
     Bands,
     Concatenate,
     Curve,
@@ -90,6 +91,13 @@ def tile(draw: st.DrawFn) -> Case:
     whole = draw(st.integers(1, 40))
     covers = -(-whole // prod(inner)) + draw(st.integers(0, 1))
     return Tile("u0", names("d", 1 + len(inner))), (whole,), (covers, *inner)
+
+
+@strategy(Balance)
+def balance(draw: st.DrawFn) -> Case:
+    whole, shares = draw(st.integers(1, 40)), draw(st.integers(1, 9))
+    longest = -(-whole // shares) + draw(st.integers(0, 1))
+    return Balance("u0", names("d", 2)), (whole,), (shares, longest)
 
 
 @strategy(Share)

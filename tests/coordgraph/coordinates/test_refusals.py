@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,29 @@ def flattened(*sizes: object) -> CoordinateGraph:
             e.add(Linear(name, size))  # type: ignore[arg-type]
         e.connect(Flatten(("m", "n", "k"), "o"))
     return e.graph
+
+
+def test_a_single_dimension_is_a_list_of_one():
+    graph = flattened(2, 3, 5)
+    assert graph.reverse("o", "m") == graph.reverse(["o"], ["m"])
+    assert graph.reverse(graph["o"], graph["m"]) == graph.reverse(["o"], ["m"])
+    assert graph.mermaid(only="o") == graph.mermaid(only=["o"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("mn", "o"), "there is no dimension 'mn'"),
+        ((3, "m"), "known = 3 gives no indices; give a mapping"),
+        ((["o"], 3), "wanted = 3 is no list of dimensions; give ids"),
+        ((["o"], {"m": 1}), r"wanted = \{'m': 1\} is no list of dimensions"),
+        ((["o"], [3]), "3 is no dimension; give an id"),
+        ((["o"], ["m"], {}), r"ranges = \{\} is no Ranges; leave it out"),
+    ],
+)
+def test_arguments_of_the_wrong_type(arguments: tuple[Any, ...], why: str):
+    with pytest.raises(VerifyError, match=why):
+        flattened(2, 3, 5).reverse(*arguments)
 
 
 def test_forward_then_reverse_gives_the_symbols_back():

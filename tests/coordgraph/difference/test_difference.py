@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import Integer
 
-from coordgraph import CoordinateGraph, Gemm, KernelGraph, parse
+from coordgraph import CoordinateGraph, Gemm, KernelGraph, VerifyError, parse
 from coordgraph.control.operations import For, InitAccumulator
 from coordgraph.coordinates.edges import Split
 from coordgraph.difference import Kind
@@ -20,6 +20,11 @@ from passes import Pipeline
 from passes.lowering.host import LowerToHost
 from tests.passes.schedules import ORDERED, symbolic
 from tests.support.golden import Golden
+
+
+def test_only_graphs_are_compared():
+    with pytest.raises(VerifyError, match="other = 3 is no KernelGraph to compare with"):
+        scheduled("").diff(3)  # type: ignore[arg-type]
 
 
 @cache

@@ -282,6 +282,20 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
             "calls functions of f32 and f64, not i32",
         ),
         (lambda emit, kind, a: emit.asm("ex2.approx.f32", a), "'ex2.approx.f32'.* if emit.gpu"),
+        (lambda emit, kind, a: None, "test_wrong: llvm returns None; return the value"),
+        (
+            lambda emit, kind, a: emit.minimum(kind, a, a),
+            r"llvm raises AttributeError: .*'minimum'; emit has add\(kind, a, b\), asm\(",
+        ),
+        (lambda emit, kind, a: emit.add(a, a), r"llvm raises TypeError: .*; emit has add\(kind"),
+        (
+            lambda emit, kind, a: emit.select(emit.compare(kind, a, a, "<"), a, a),
+            r"write compare\(kind, relation, a, b\), with a kind of f32, .* of < <= > >= == !=",
+        ),
+        (
+            lambda emit, kind, a: emit.select(emit.compare("<", kind, a, a), a, a),
+            r"emit.compare\(<, f32, …\): write compare\(kind, relation",
+        ),
     ],
 )
 def test_what_a_host_s_code_cannot_call(call: Any, why: str):
@@ -293,6 +307,9 @@ def test_what_a_host_s_code_cannot_call(call: Any, why: str):
     class Wrong(ep.Elementwise):
         name = "test_wrong"
 
+        def numpy(self, *arguments: Array, **constants: Any) -> Array:
+            return arguments[0]
+
         def llvm(self, emit: ep.Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
             return call(emit, kind, *arguments)
 
@@ -303,6 +320,45 @@ def test_what_a_host_s_code_cannot_call(call: Any, why: str):
             codegen.compile(graph, "cpu")
     finally:
         del OPERATIONS["test_wrong"]
+
+
+@pytest.mark.parametrize(
+    ("bases", "members", "why"),
+    [
+        ((ep.Elementwise,), {"numpy": abs, "llvm": abs}, "Made has no name; set one, as in name ="),
+        ((ep.Composed,), {"compose": abs}, "or declare a base class of operations by class Made"),
+        ((ep.Elementwise,), {"name": "made", "llvm": abs}, "Made lacks the method numpy; an op"),
+        ((ep.Elementwise,), {"name": "made", "numpy": abs}, "Made lacks the method llvm; an op"),
+        ((ep.Elementwise,), {"name": "made"}, "lacks the method numpy and the method llvm"),
+        ((ep.Composed,), {"name": "made"}, "Made lacks the method compose; an operation has"),
+    ],
+)
+def test_a_class_that_lacks_something_is_no_operation(
+    bases: tuple[type, ...], members: dict[str, Any], why: str
+):
+    with pytest.raises(VerifyError, match=why):
+        type("Made", bases, members)
+    assert "made" not in OPERATIONS
+
+
+def test_base_classes_of_operations_are_not_registered():
+    class Base(ep.Composed, abstract=True):
+        name = "test_base"
+
+    assert Base.name not in OPERATIONS
+
+
+def test_compose_takes_values_by_position_and_options_by_name():
+    on = ep.Algebra("f32")
+    x = np.float32([-2.0, 0.5])
+    np.testing.assert_array_equal(on("clamp", x, -1, 1), np.float32([-1.0, 0.5]))
+    assert on("gelu", x, approximate="tanh").dtype == np.float32
+    with pytest.raises(VerifyError, match=r'on\("clamp", …\) takes 3 values, not 1; give values'):
+        on("clamp", x, low=-1, high=1)
+    with pytest.raises(VerifyError, match="clamp has no option 'low'"):
+        on("clamp", x, -1, 1, low=3)
+    with pytest.raises(VerifyError, match="approximate='fast' must be 'none' or 'tanh'"):
+        on("gelu", x, approximate="fast")
 
 
 def test_names_of_operations():
@@ -320,7 +376,8 @@ def test_names_of_operations():
         with pytest.raises(VerifyError, match="use ASCII letters, digits"):
             type("Mine", (ep.Elementwise,), {"name": name})
     try:
-        first, second = (type("Mine", (ep.Elementwise,), {"name": "test_mine"}) for _ in range(2))
+        members = {"name": "test_mine", "numpy": abs, "llvm": abs}
+        first, second = (type("Mine", (ep.Elementwise,), members) for _ in range(2))
         assert isinstance(OPERATIONS["test_mine"], second)
         assert not isinstance(OPERATIONS["test_mine"], first)
     finally:

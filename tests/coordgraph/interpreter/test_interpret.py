@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sympy import Integer
 
+import codegen
 from coordgraph import EvaluationError, Gemm, KernelGraph, LaunchError, VerifyError
 from coordgraph.control.operations import (
     For,
@@ -39,6 +40,24 @@ def whole(*shape: int, dtype: object = np.float32, seed: int = 0) -> np.ndarray:
 
 def graph(gemm: Gemm | None = None, workgroups: int = 5, **options: object) -> KernelGraph:
     return StreamK(workgroups=workgroups, **options)((gemm or Gemm("f32")).graph((4, 4, 4)))
+
+
+def test_schedulers_are_given_by_object_or_name():
+    a, b = whole(M, K), whole(K, N, seed=1)
+    for schedule in (*SCHEDULERS, InOrder()):
+        np.testing.assert_array_equal(interpret(graph(), a, b, schedule=schedule).d, a @ b)
+    for wrong in ("shufled", InOrder, 3):
+        with pytest.raises(LaunchError, match="is no scheduler; give an object with a method choo"):
+            interpret(graph(), a, b, schedule=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["2", b"2"])
+def test_text_is_no_number(text: object):
+    a, b = whole(M, K), whole(K, N, seed=1)
+    with pytest.raises(LaunchError, match=f"alpha = {text!r} is not a number"):
+        interpret(graph(), a, b, alpha=text)  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match=f"alpha = {text!r} is not a number"):
+        codegen.matmul(a, b, alpha=text)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("out", TYPES)

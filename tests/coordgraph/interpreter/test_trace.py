@@ -32,6 +32,14 @@ def streamed(workgroups: int = 3, **options: str) -> KernelGraph:
     return StreamK(workgroups=workgroups, **options)(Gemm("f32").graph((4, 4, 4)))
 
 
+def test_a_workgroup_that_is_not_launched():
+    found = trace(StreamK(workgroups=3)(Gemm("f32").graph((4, 4, 4))), SIZES)
+    assert found.of(2)
+    for wrong in (3, -1, "0"):
+        with pytest.raises(VerifyError, match=r"workgroup = .* (must be|is not a whole number)"):
+            found.of(wrong)  # type: ignore[arg-type]
+
+
 def test_what_is_recorded():
     found = trace(streamed(), SIZES)
     assert found.tiles == (1, 2, 5)

@@ -16,7 +16,7 @@ import pytest
 from coordgraph import CoordinateGraph, Gemm
 from passes import Pipeline
 from tests.support.golden import Golden
-from tests.support.mermaid import render
+from tests.support.mermaid import parse
 
 Arrow = tuple[str, tuple[str, ...], tuple[str, ...]]
 
@@ -178,7 +178,7 @@ def test_the_diagram_is_that_of_the_notes(name: str, golden: Golden):
     assert green == {node[key] for key in diagram.green}
     for key, size in diagram.sizes.items():
         assert re.search(rf", size {size}(<br/>|$)", labels[node[key]]), key
-    render([text])
+    parse([text])
 
 
 def test_the_strides_of_the_stream_k_split_are_ones():

@@ -87,6 +87,38 @@ def test_an_unknown_machine_and_a_missing_argument_are_refused():
         simulate(scheduled("stream-k"), {"m": 1, "n": 1})
 
 
+def test_short_names_of_machines():
+    graph = scheduled("stream-k")
+    assert simulate(graph, SQUARE, "h200").makespan == simulate(graph, SQUARE, H200).makespan
+
+
+@pytest.mark.parametrize(
+    ("kind", "tile", "reason"),
+    [
+        ("f32", (128, 128, 32), "wgmma kernels multiply bf16, f16, i8 and u8, not f32"),
+        ("i8", (128, 128, 64), "only if A and B are contiguous along k"),
+        ("bf16", (512, 512, 64), "needs 1024 accumulator registers"),
+        ("bf16", (100, 100, 10), "must be a multiple of 16x16x16"),
+    ],
+)
+def test_a_kernel_that_cannot_be_compiled_is_refused(
+    kind: str, tile: tuple[int, int, int], reason: str
+):
+    graph = Pipeline.parse("stream-k")(Gemm(kind).graph(tile))
+    with pytest.raises(PassError, match=reason):
+        simulate(graph, SQUARE)
+
+
+def test_the_instructions_are_those_of_the_fastest_lowering_that_accepts_the_tile():
+    assert simulate(scheduled("stream-k"), SQUARE).instructions == "wgmma"
+    small_tile = scheduled("stream-k", (48, 48, 32))
+    assert simulate(small_tile, SQUARE).summary()["instructions"] == "mma.sync"
+    large = scheduled("stream-k", (256, 256, 64))
+    assert simulate(large, SQUARE, kernel=Kernel((2, 1, 1))).instructions == "wgmma"
+    with pytest.raises(PassError, match=r"mma.sync \+ cp.async has no cluster_k"):
+        simulate(large, SQUARE, kernel=Kernel((1, 1, 3)))
+
+
 def test_clusters_need_wgmma():
     with pytest.raises(PassError, match=r"need wgmma, which NVIDIA A100-SXM4-80GB \(sm_80\)"):
         simulate(scheduled("stream-k"), SQUARE, A100, kernel=Kernel((2, 1, 1)))

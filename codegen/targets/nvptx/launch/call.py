@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from codegen.lru import LRUCache
 from codegen.targets.nvptx.driver import Device, bindings, check
@@ -124,8 +125,12 @@ class CheckedCall:
         """The size in bytes of each tensor of a call, in the order of the call's pointers."""
         self.shape: tuple[int, ...] = ()
         """The shape of D in elements."""
+        self.records: tuple[int, ...] = ()
+        """The shape of the records of a kernel with a timeline; () for other kernels."""
         for place, tensor in enumerate(facts.tensors):
             size = dtype(tensor.dtype).bytes * int(evaluate(tensor.elements, values))
+            if tensor.role is Role.TIMELINE:
+                self.records = facts.shape(tensor, values)
             if tensor.role.workspace:
                 self._work.append((place, tensor.name, size, tensor.role.zeroed))
                 continue
@@ -277,5 +282,15 @@ class Depthless:
         self.plan.launch((self.zeros, self.zeros, *pointers[2:]), scalars, stream)
 
 
-Launches = CheckedCall | Idle | Depthless
-"""The kinds of checked calls that a kernel keeps, for later calls with the same key."""
+class Launches(Protocol):
+    """A checked call that a kernel keeps, for later calls with the same key."""
+
+    shape: tuple[int, ...]
+
+    def overlaps(self, pointers: Pointers) -> bool:
+        """Whether D may share memory with another tensor."""
+        ...
+
+    def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
+        """Launch the kernel on tensors at the addresses `pointers`."""
+        ...

@@ -13,6 +13,7 @@ from codegen.emit.elements import Arithmetic
 from codegen.emit.elementwise import KINDS
 from codegen.emit.expressions import Expressions
 from codegen.emit.shared_memory import allocations
+from codegen.emit.stamps import stamp_words, store_words
 from codegen.emit.walker import Fragments
 from codegen.targets.nvptx.map_arguments import boxes_of, map_argument
 from codegen.targets.nvptx.sm_80.fragment_walker import BARRIER_BYTES
@@ -21,6 +22,7 @@ from codegen.targets.nvptx.sm_80.tabulate import TableWalker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
+from coordgraph.control.timeline import Stamp, Timed
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
 from coordgraph.elements import dtype
 from coordgraph.integers import Load
@@ -222,6 +224,21 @@ class CudaWalker(TableWalker):
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
 
+    # Records of a timeline
+
+    def emit_Stamp(self, node: Node, op: Stamp) -> None:
+        words = stamp_words(self, node, op, self.ptx)
+        address, _ = self._address(node, op.destination)
+        store_words(self.builder, words, address)
+
+    def emit_Timed(self, node: Node, op: Timed) -> None:
+        slot = self.values[self.graph.coordinates.symbol(op.dim)]
+        assert isinstance(slot, ir.AllocaInstr)
+        before = self.ptx.cycles()
+        self.run(node.body)
+        spent = self.builder.sub(self.ptx.cycles(), before)
+        self.builder.store(self.builder.add(self.builder.load(slot, typ=I32), spent), slot)
+
     # Copies, barriers and flags
 
     def _when(self, guard: Any) -> Any:
@@ -291,17 +308,19 @@ class CudaWalker(TableWalker):
             self.ptx.barrier()
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        self.ptx.signal(self._address(node, op.flag)[0], self.raised(node, op.turn, op.readers))
+        flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn, op.readers)
+        self.ptx.signal(flag, value, f"{op.order}.{op.scope}")
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
         flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn, op.senders)
-        self.ptx.wait(flag, value, watchdog=self.watchdog)
+        self.ptx.wait(flag, value, f"{op.order}.{op.scope}", watchdog=self.watchdog)
 
     def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
-        self.ptx.count(self._address(node, op.flag)[0])
+        self.ptx.count(self._address(node, op.flag)[0], f"{op.order}.{op.scope}")
 
     def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
-        self.ptx.take(self._address(node, op.flag)[0], watchdog=self.watchdog)
+        flag, order = self._address(node, op.flag)[0], f"{op.order}.{op.scope}"
+        self.ptx.take(flag, order, watchdog=self.watchdog)
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         self.ptx.clear(self._address(node, op.flag)[0])

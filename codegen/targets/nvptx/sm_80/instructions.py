@@ -99,6 +99,22 @@ class Instructions:
         """The CTA's rank in its cluster (PTX: %cluster_ctarank)."""
         return self.call("llvm.nvvm.read.ptx.sreg.cluster.ctarank", I32, [])
 
+    def clock(self) -> ir.Value:
+        """The SM's clock, in cycles (PTX: %clock64)."""
+        return self.asm("mov.u64 $0, %clock64;", "=l", [], I64, pure=False)
+
+    def cycles(self) -> ir.Value:
+        """The low 32 bits of the SM's clock, for short intervals (PTX: %clock)."""
+        return self.asm("mov.u32 $0, %clock;", "=r", [], I32, pure=False)
+
+    def global_time(self) -> ir.Value:
+        """The time in nanoseconds, the same on all SMs (PTX: %globaltimer)."""
+        return self.asm("mov.u64 $0, %globaltimer;", "=l", [], I64, pure=False)
+
+    def processor(self) -> ir.Value:
+        """The number of the SM that executes the thread (PTX: %smid)."""
+        return self.asm("mov.u32 $0, %smid;", "=r", [], I32, pure=False)
+
     def same(self, value: ir.Value) -> ir.Value:
         """Mark a value as equal in all lanes of a warp, so that ptxas uses uniform registers.
 
@@ -235,21 +251,21 @@ class Instructions:
         text = f"cvt.rn.{ptx_type(kind)}x2.f32 $0, $1, $2;"
         return self.asm(text, "=r,f,f", [high, low], I32, pure=True)
 
-    def signal(self, flag: ir.Value, value: ir.Value) -> None:
-        """Store a flag with release semantics at GPU scope.
+    def signal(self, flag: ir.Value, value: ir.Value, order: str) -> None:
+        """Store a flag with a memory order and scope, such as `release.gpu`.
 
-        The store also releases writes of other threads that a barrier orders before it.
+        A release also covers writes of other threads that a barrier orders before it.
         """
-        text = "st.release.gpu.global.u32 [$0], $1;"
+        text = f"st.{order}.global.u32 [$0], $1;"
         self.asm(text, "l,r", [flag, value], VOID, pure=False)
 
-    def count(self, flag: ir.Value) -> None:
-        """Add 1 to a flag atomically, with release semantics at GPU scope.
+    def count(self, flag: ir.Value, order: str) -> None:
+        """Add 1 to a flag atomically, with a memory order and scope, such as `release.gpu`.
 
         A thread that acquires the last of several additions also sees the writes that the earlier
         additions released, because `red` is atomic (PTX ISA, "Observation Order").
         """
-        self.asm("red.release.gpu.global.add.u32 [$0], 1;", "l", [flag], VOID, pure=False)
+        self.asm(f"red.{order}.global.add.u32 [$0], 1;", "l", [flag], VOID, pure=False)
 
     def reduce(
         self, target: ir.Value, values: Sequence[ir.Value], kind: DType, *, vector: bool
@@ -279,35 +295,36 @@ class Instructions:
         """Set a flag to 0 for the next launch."""
         self.asm("st.relaxed.gpu.global.u32 [$0], 0;", "l", [flag], VOID, pure=False)
 
-    def wait(self, flag: ir.Value, value: ir.Value, *, watchdog: bool) -> None:
-        """Poll a flag until it equals `value`, with acquire semantics at GPU scope.
+    def wait(self, flag: ir.Value, value: ir.Value, order: str, *, watchdog: bool) -> None:
+        """Poll a flag until it equals `value`, with an order and scope, such as `acquire.gpu`.
 
         With a watchdog, the kernel traps after 2^26 polls instead of hanging.
         """
-        text = _spin("setp.ne.u32 p, v, $1;", watchdog=watchdog)
+        text = _spin("setp.ne.u32 p, v, $1;", order, watchdog=watchdog)
         self.asm(text, "l,r", [flag, value], VOID, pure=False)
 
-    def take(self, flag: ir.Value, *, watchdog: bool) -> None:
-        """Poll a flag until it is not 0, with acquire semantics at GPU scope, then subtract 1.
+    def take(self, flag: ir.Value, order: str, *, watchdog: bool) -> None:
+        """Poll a flag until it is not 0, with an order and scope, then subtract 1.
 
         A reader that acquires the value that another reader's subtraction wrote is synchronised
         with the sender too, because `red` is atomic (PTX ISA, "Observation Order").
         """
         lower = "red.relaxed.gpu.global.add.u32 [$0], 0xffffffff;"
-        text = _spin("setp.eq.u32 p, v, 0;", lower, watchdog=watchdog)
+        text = _spin("setp.eq.u32 p, v, 0;", order, lower, watchdog=watchdog)
         self.asm(text, "l", [flag], VOID, pure=False)
 
 
-def _spin(again: str, then: str = "", *, watchdog: bool) -> str:
-    """PTX that polls a flag, with acquire semantics at GPU scope.
+def _spin(again: str, order: str, then: str = "", *, watchdog: bool) -> str:
+    """PTX that polls a flag.
 
     Args:
         again: the instruction that sets the predicate `p` if polling must continue; the flag's
             value is in the register `v`.
+        order: the memory order and scope of the load, such as `acquire.gpu`.
         then: instructions to execute after polling.
         watchdog: whether to trap after `SPIN_LIMIT` polls.
     """
     guard = f"add.u32 n, n, 1; setp.gt.u32 q, n, {SPIN_LIMIT}; @q trap;" if watchdog else ""
-    poll = f"ld.acquire.gpu.global.u32 v, [$0]; {again} {guard} @p bra WAIT_${{:uid}};"
+    poll = f"ld.{order}.global.u32 v, [$0]; {again} {guard} @p bra WAIT_${{:uid}};"
     start = ".reg .pred p, q; .reg .b32 v, n; mov.b32 n, 0;"
     return f"{{ {start} WAIT_${{:uid}}: {poll} {then} }}"

@@ -73,19 +73,6 @@ class HopperWalker(CudaWalker):
         place = b.add(first, self._offset(node, dim, DESCRIPTOR_UNIT))
         return self.ptx.descriptor(place, strides, row)
 
-    def emit_Counter(self, node: Node, op: ops.Counter) -> None:
-        slot = self.fragments.slot(op.dim, len(self.fragments.slots), I32)
-        self.builder.store(ir.Constant(I32, 0), slot)
-        self.values[self.graph.coordinates.symbol(op.dim)] = slot
-        self.run(node.body)
-
-    def emit_Advance(self, node: Node, op: ops.Advance) -> None:
-        symbol = self.graph.coordinates.symbol(op.dim)
-        slot = self.values[symbol]
-        by = self.expressions.widen(self.number(op.by, node), 32, op.by, node.scope.ranges)
-        value = self.builder.add(self.builder.load(slot, typ=I32), by, flags=("nuw", "nsw"))
-        self.builder.store(value, slot)
-
     def emit_SetRegisters(self, node: Node, op: ops.SetRegisters) -> None:
         self.ptx.set_registers(op.count, grow=op.grow)
 

@@ -1,0 +1,63 @@
+"""NVTX ranges around calls of kernels, which Nsight Systems shows on the timeline of the host.
+
+The package `nvtx` draws them. A kernel without ranges does not test for them when it is called:
+kernels with ranges have a class of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, TypeVar, cast
+
+from codegen.kernel import Kernel
+from coordgraph import CodegenError
+
+__all__ = ["VARIABLE", "ranged", "wanted"]
+
+VARIABLE = "COORDGRAPH_NVTX"
+"""The environment variable that asks for ranges where `nvtx=None`: 1 for yes, 0 or '' for no."""
+DOMAIN = "coordgraph"
+"""The NVTX domain of all ranges of this library."""
+ANSWERS = {"": False, "0": False, "1": True}
+KernelT = TypeVar("KernelT", bound=Kernel)
+
+
+def wanted(nvtx: bool | None) -> bool:
+    """Whether calls get ranges: `nvtx`, or what the environment variable says if it is None.
+
+    Raises:
+        CodegenError: `nvtx` or the variable has another value.
+    """
+    if nvtx is None:
+        text = os.environ.get(VARIABLE, "")
+        if text not in ANSWERS:
+            raise CodegenError(f"{VARIABLE} = {text!r} is neither 0 nor 1; set it to 1 for ranges")
+        return ANSWERS[text]
+    if not isinstance(nvtx, bool):
+        raise CodegenError(f"nvtx = {nvtx!r} is not True, False or None")
+    return nvtx
+
+
+@lru_cache
+def ranged(kind: type[KernelT]) -> type[KernelT]:
+    """A subclass of a class of kernels, whose calls are NVTX ranges named by the kernel's title.
+
+    Raises:
+        CodegenError: the package nvtx is not installed.
+    """
+    try:
+        annotate = cast(Any, import_module("nvtx")).annotate
+    except ImportError:
+        raise CodegenError(
+            "NVTX ranges need the package nvtx; install it with pip install 'coordgraph[nvtx]', or "
+            f"leave out nvtx=True and {VARIABLE}"
+        ) from None
+
+    def call(self: Kernel, *args: Any, **options: Any) -> Any:
+        with annotate(self.title, domain=DOMAIN):
+            return kind.__call__(cast(KernelT, self), *args, **options)
+
+    made = type(kind.__name__, (kind,), {"__call__": call, "__doc__": kind.__doc__})
+    return cast("type[KernelT]", made)

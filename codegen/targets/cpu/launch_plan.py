@@ -1,0 +1,139 @@
+"""`Plan`: what launches of a CPU kernel with equal parameters and tables share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from codegen.targets.cpu.order import Circle, starting_order
+from codegen.targets.cpu.threads import MOST_THREADS
+from coordgraph import KernelGraph, LaunchError
+from coordgraph.integers import compile_function
+from coordgraph.interpreter.arguments import Array, numpy_dtype
+from coordgraph.tensors import Role, dtype
+
+__all__ = ["Formulas", "Plan"]
+
+
+@dataclass
+class _Took:
+    """How long the last launch with a plan took, in seconds; infinite before the first one."""
+
+    seconds: float = inf
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The values that launches with equal parameters and tables share.
+
+    Attributes:
+        integers: the integer arguments of the compiled function, in order.
+        workgroups: how many workgroups the launch has.
+        workspace: bytes of each workspace tensor, by name.
+        zeroed: names of the workspace tensors that must be zero before the launch.
+        order: the workgroup numbers in the order in which to start them; None for 0, 1, 2, …
+        together: whether all workgroups must run at the same time, each on its own thread.
+        tables: the entries of the derived tables, i32.
+        given: the parameters of the launch, by name.
+        known: the entries of the tables that the call passes, by name.
+        shape: the shape of D in elements.
+        kind: the NumPy type of D's elements.
+        took: how long the last launch took.
+    """
+
+    integers: tuple[int, ...]
+    workgroups: int
+    workspace: Mapping[str, int]
+    zeroed: tuple[str, ...]
+    order: Array | None
+    together: bool
+    tables: tuple[Array, ...]
+    given: Mapping[str, int]
+    known: Mapping[str, Sequence[int]]
+    shape: tuple[int, ...]
+    kind: np.dtype[Any]
+    took: _Took = field(default_factory=_Took, compare=False)
+
+    def new_output(self) -> Array:
+        """Allocate the array for D.
+
+        Raises:
+            LaunchError: the memory cannot be allocated.
+        """
+        try:
+            return np.empty(self.shape, self.kind)
+        except MemoryError:
+            raise LaunchError(
+                f"an output of shape {self.shape} and type {self.kind} cannot be allocated; "
+                "compute it in parts, or pass out="
+            ) from None
+
+
+class Formulas:
+    """Evaluates the expressions that are known at a launch: grid, shapes, workspace sizes.
+
+    Args:
+        graph: the scheduled graph.
+        lowered: the lowered graph, whose workspace a launch needs.
+        integers: the names of the integer arguments of the compiled function, in order.
+    """
+
+    def __init__(self, graph: KernelGraph, lowered: KernelGraph, integers: list[str]) -> None:
+        self.graph, self.parameters = graph, lowered.parameters
+        self.integers = integers
+        size = graph.workgroup.size
+        assert size is not None
+        symbols = [p.symbol for p in self.parameters.items]
+        (self.output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
+        self.workspace = [t for t in lowered.tensors if t.role.workspace]
+        wanted = [size, *self.output.shape, *(t.elements for t in self.workspace)]
+        self._values = compile_function(wanted, symbols)
+
+    def plan(
+        self, waits: Any, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
+    ) -> Plan:
+        """Evaluate the expressions for the parameters and tables of a launch.
+
+        Args:
+            waits: which workgroups a workgroup waits for (`coordgraph.progress.WaitDirection`).
+            given: the parameters of the launch, by name.
+            tables: the entries of the tables that the call passes, by name.
+
+        Raises:
+            LaunchError: there are more workgroups than threads, and all must run at the same time.
+        """
+        parameters, axes = self.parameters, len(self.output.shape)
+        values = parameters.launch(given, tables)
+        count, *numbers = self._values(*(values[p.name] for p in parameters.items))
+        shape, elements = numbers[:axes], numbers[axes:]
+        order, together = None, False
+        try:
+            order = starting_order(self.graph, waits, count, given, tables)
+        except Circle as circle:
+            if count > MOST_THREADS:
+                raise LaunchError(
+                    f"{circle}, so that all {count} must run at the same time, and there are at "
+                    f"most {MOST_THREADS} threads; use fewer workgroups, or owner='last' and a "
+                    "reduction other than scatter"
+                ) from None
+            together = True
+        return Plan(
+            tuple(values[name] for name in self.integers),
+            count,
+            {
+                t.name: size * dtype(t.dtype).bytes
+                for t, size in zip(self.workspace, elements, strict=True)
+            },
+            tuple(t.name for t in self.workspace if t.role.zeroed),
+            order,
+            together,
+            tuple(np.array(values[t.name], np.int32) for t in parameters.tables if t.derived),
+            given,
+            tables,
+            tuple(shape),
+            numpy_dtype(self.output.dtype),
+        )

@@ -1,0 +1,125 @@
+"""`RecordingKernel`: a CUDA kernel that records when its workgroups do what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from codegen.call.views import TensorView
+from codegen.targets.nvptx.cuda_kernel import CudaKernel
+from codegen.targets.nvptx.driver import cuda
+from codegen.targets.nvptx.launch.call import CheckedCall, Depthless, Launches, Pointers
+from codegen.timeline import Timeline, decode
+from coordgraph import KernelGraph, LaunchError
+from coordgraph.control.timeline import RECORD_WORDS
+from passes import Pass
+from passes.timeline import MOST_RECORDS, TIMELINE
+
+__all__ = ["RecordingKernel"]
+
+WORD_BYTES = 4
+
+
+class _Latest(threading.local):
+    """The latest launch of each thread that calls kernels: the checked call and the stream."""
+
+    def __init__(self) -> None:
+        self.call: CheckedCall | None = None
+        self.stream = 0
+        self.alone = False
+        """Whether the next launch waits for the end of all earlier ones, which it could overlap."""
+
+
+class _Noted:
+    """A checked call that notes each of its launches.
+
+    Args:
+        plan: the checked call.
+        latest: where launches are noted.
+    """
+
+    def __init__(self, plan: CheckedCall | Depthless, latest: _Latest) -> None:
+        self.plan, self.latest, self.shape = plan, latest, plan.shape
+
+    def overlaps(self, pointers: Pointers) -> bool:
+        """Whether D may share memory with another tensor."""
+        return self.plan.overlaps(pointers)
+
+    def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
+        """Launch the kernel, and note which call and which stream it was."""
+        plan, latest = self.plan, self.latest
+        call = plan.plan if isinstance(plan, Depthless) else plan
+        if latest.alone:
+            with call.function.device.current():
+                _refuse_capture(stream)
+                cuda("cuStreamSynchronize", stream)
+        plan.launch(pointers, scalars, stream)
+        latest.call, latest.stream = call, stream
+
+
+class RecordingKernel(CudaKernel):
+    """A `CudaKernel` that was compiled with `timeline=True`; it has the same arguments."""
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        architecture: str,
+        *,
+        debug: bool = False,
+        lowering: Pass | None = None,
+        instructions: str | None = None,
+        timeline: int = MOST_RECORDS,
+    ) -> None:
+        super().__init__(
+            graph,
+            architecture,
+            debug=debug,
+            lowering=lowering,
+            instructions=instructions,
+            timeline=timeline,
+        )
+        self._latest = _Latest()
+
+    def _checked(
+        self, views: dict[str, TensorView], scalars: tuple[float, ...], workgroups: int | None
+    ) -> Launches:
+        plan = super()._checked(views, scalars, workgroups)
+        return _Noted(plan, self._latest) if isinstance(plan, CheckedCall | Depthless) else plan
+
+    def timeline(self, *args: Any, **options: Any) -> Timeline:
+        """Run the kernel once, and return what its workgroups did; see `Kernel.timeline`."""
+        self._latest.call, self._latest.alone = None, True
+        try:
+            self(*args, **options)
+        finally:
+            self._latest.alone = False
+        call = self._latest.call
+        records = np.zeros((0, 1, RECORD_WORDS), np.int32)
+        if call is not None:  # else D is empty: nothing was launched
+            records = self._records(call, self._latest.stream)
+        return decode(records, target=self.target, name=self.title)
+
+    @staticmethod
+    def _records(call: CheckedCall, stream: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """The records of a launch, once it has ended."""
+        records = np.empty(call.records, np.int32)
+        with call.function.device.current():
+            owner = call.workspaces.owner(stream)
+            size = prod(call.records) * WORD_BYTES
+            pointer = call.workspaces.get(owner, TIMELINE, size, zeroed=False)
+            cuda("cuStreamSynchronize", stream)
+            cuda("cuMemcpyDtoH", records.ctypes.data, pointer, records.nbytes)
+        return records
+
+
+def _refuse_capture(stream: int) -> None:
+    """Raise LaunchError if a stream captures a CUDA graph, because then it runs nothing."""
+    if int(cuda("cuStreamIsCapturing", stream)):
+        raise LaunchError(
+            "a timeline was asked for on a stream that captures a CUDA graph, which runs nothing; "
+            "ask for it on another stream, or before the capture"
+        )

@@ -1,0 +1,199 @@
+"""`decode`: the records that a launch has written, as the events of a `Timeline`.
+
+A record says when an activity began; the next record of the same threads says when it ended. On a
+GPU, records hold the clock of their SM, in cycles. The first and the last record of each role also
+hold the global timer, in nanoseconds, which is the same on all SMs but has a coarser resolution (32
+ns or 1 µs). From all such pairs of an SM follows the line by which its cycles become seconds.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codegen.timeline.timeline import Timeline
+from coordgraph.control.timeline import ACTIVITIES, END, FORMS, RECORD_WORDS
+from passes.simulation.events import Activity
+
+__all__ = ["decode"]
+
+Words = NDArray[np.int64]
+CLOCK, CODE, STALLED, NUMBERS = 0, 2, 3, 4
+"""Indices of words of a record (see `coordgraph.control.timeline`)."""
+HIGH = 32
+NANOSECOND = 1e-9
+TILE, RANGE = FORMS.index("tile"), FORMS.index("range")
+OF_NO_TILE = (Activity.START, Activity.DRAIN, Activity.LOAD)
+"""Activities that never get the tile of a later activity of the same threads."""
+
+
+def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
+    """The events of a launch.
+
+    Args:
+        records: the words that the launch has written: workgroup, then (on Hopper) CTA of the
+            cluster and warpgroup, record, word. Record 0 is the last one that was written.
+        target: the target of the kernel, such as `sm_90a` or `cpu`.
+        name: the name of the kernel, such as its schedule.
+    """
+    shape = records.shape
+    workgroups, capacity = shape[0], shape[-2]
+    beside = prod(shape[1:-2])
+    words = records.reshape(workgroups, beside, capacity, RECORD_WORDS)
+    tracks = words.reshape(-1, capacity, RECORD_WORDS)
+    written = tracks[:, 0, NUMBERS + 3].astype(np.int64)
+    kept = np.minimum(written, capacity - 1)
+    dropped = int((written - kept).sum())
+    # One row for each record, in the order of the roles' threads and of time; END comes last.
+    number = np.arange(1, capacity)
+    there = number[None, :] <= kept[:, None]
+    track, place = np.nonzero(there)
+    rows = tracks[track, place + 1].astype(np.int64)
+    ends = tracks[:, 0].astype(np.int64)
+    processor, clock_of = _processors(tracks), _clock(rows)
+    seconds = _Lines(rows, ends, track, processor)
+    begin = seconds(clock_of, processor[track])
+    last = np.r_[track[1:] != track[:-1], True] if len(track) else np.zeros(0, bool)
+    end_of_track = seconds(_clock(ends), processor)
+    end = np.where(last, end_of_track[track], np.r_[begin[1:], 0.0][: len(begin)])
+    stalled_end = np.where(last, ends[track, STALLED], np.r_[rows[1:, STALLED], 0][: len(rows)])
+    stalled = (stalled_end - rows[:, STALLED]) % (1 << HIGH)
+    code = rows[:, CODE]
+    role = code >> 8 & 255
+    has_role = np.zeros(len(tracks), bool)
+    has_role[track[role > 0]] = True
+    used = has_role if has_role.any() else np.ones(len(tracks), bool)
+    role_of = np.zeros(len(tracks), np.int64)
+    role_of[track[role > 0]] = role[role > 0]
+    activity = np.array([_activity(a) for a in ACTIVITIES], np.int64)[code & 255]
+    first, count = _ranges(rows, code)
+    product, m, n = _tiles(rows, code, track, activity)
+    workgroup, of_workgroup = track // beside, track % beside
+    warpgroups = shape[-3] if len(shape) > 3 else 1
+    keep = used[track]
+    cta = track // warpgroups
+    _join_loads(activity, cta, begin, (product, m, n))
+    order = np.lexsort((begin, track))
+    order = order[keep[order]]
+    columns: dict[str, NDArray[Any]] = {
+        "begin": begin,
+        "end": end,
+        "workgroup": workgroup,
+        "slot": processor[track],
+        "activity": activity,
+        "role": role_of[track],
+        "rank": of_workgroup // warpgroups,
+        "warpgroup": of_workgroup % warpgroups,
+        "stalled": stalled * seconds.slope * NANOSECOND,
+        "product": product,
+        "m": m,
+        "n": n,
+        "first": first,
+        "count": count,
+    }
+    return Timeline.of(
+        {key: value[order] for key, value in columns.items()},
+        target=target,
+        name=name,
+        dropped=dropped,
+        workgroups=workgroups,
+    )
+
+
+def _activity(name: str) -> int:
+    """The number of the `Activity` with a name; -1 for the end, which is no activity."""
+    return -1 if name == END else int(Activity[name.upper()])
+
+
+def _wide(low: Words, high: Words) -> NDArray[np.uint64]:
+    """64-bit numbers of their halves."""
+    mask = (1 << HIGH) - 1
+    return (high & mask).astype(np.uint64) << np.uint64(HIGH) | (low & mask).astype(np.uint64)
+
+
+def _clock(rows: Words) -> NDArray[np.uint64]:
+    return _wide(rows[:, CLOCK], rows[:, CLOCK + 1])
+
+
+def _processors(tracks: NDArray[np.int32]) -> Words:
+    """The number of the SM, or of the CPU's thread, of each role."""
+    return tracks[:, 0, NUMBERS + 2].astype(np.int64)
+
+
+class _Lines:
+    """For each processor, the line by which its clock becomes seconds since the launch began.
+
+    Args:
+        rows: all records but the last ones.
+        ends: the last record of each role.
+        track: the role of each row.
+        processor: the processor of each role.
+    """
+
+    def __init__(self, rows: Words, ends: Words, track: Words, processor: Words) -> None:
+        starts = np.flatnonzero(np.r_[True, track[1:] != track[:-1]]) if len(track) else track
+        pairs = np.concatenate([rows[starts], ends])
+        of = np.concatenate([processor[track[starts]], processor])
+        clocks = _clock(pairs)
+        times = _wide(pairs[:, NUMBERS], pairs[:, NUMBERS + 1])
+        size = int(of.max(initial=0)) + 1
+        self.origin = np.zeros(size, np.uint64)
+        self.offset = np.zeros(size)
+        zero = times.min() if len(times) else np.uint64(0)
+        # All SMs run at one frequency, so it follows from the pairs of all SMs, by least squares.
+        fits: list[tuple[int, float, float]] = []
+        products = squares = 0.0
+        for each in map(int, np.unique(of)):
+            own = of == each
+            self.origin[each] = clocks[own].min()
+            x = (clocks[own] - self.origin[each]).astype(np.float64)
+            y = (times[own] - zero).astype(np.float64)
+            products += float(((x - x.mean()) * (y - y.mean())).sum())
+            squares += float(((x - x.mean()) ** 2).sum())
+            fits.append((each, float(x.mean()), float(y.mean())))
+        self.slope = products / squares if products > 0 else 1.0
+        for each, x_mean, y_mean in fits:
+            self.offset[each] = y_mean - self.slope * x_mean
+        self.offset -= min((float(self.offset[each]) for each, *_ in fits), default=0.0)
+
+    def __call__(self, clocks: NDArray[np.uint64], processor: Words) -> NDArray[np.float64]:
+        """Seconds since the first workgroup began, of clocks of processors."""
+        cycles = (clocks - self.origin[processor]).astype(np.int64).astype(np.float64)
+        return (self.offset[processor] + self.slope * cycles) * NANOSECOND
+
+
+def _ranges(rows: Words, code: Words) -> tuple[Words, Words]:
+    """The first k tile and the number of k tiles of each record; -1 where it has none."""
+    has = code >> 16 & 255 == RANGE
+    return np.where(has, rows[:, NUMBERS], -1), np.where(has, rows[:, NUMBERS + 1], -1)
+
+
+def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Words, Words, Words]:
+    """Product, m and n of each record; -1 where it has none.
+
+    An activity without a tile of its own has that of the next activity of the same threads.
+    """
+    has = code >> 16 & 255 == TILE
+    source = np.where(has, np.arange(len(rows)), len(rows))
+    following = np.minimum.accumulate(source[::-1])[::-1] if len(rows) else source
+    inside = following < len(rows)
+    inside[inside] = track[following[inside]] == track[inside]
+    inside &= ~np.isin(activity, [int(a) for a in OF_NO_TILE])
+    at = np.where(inside, following, 0)
+    found = [np.where(inside, rows[at, NUMBERS + i], -1) for i in range(3)]
+    return found[0], found[1], found[2]
+
+
+def _join_loads(
+    activity: Words, cta: Words, begin: NDArray[np.float64], tiles: tuple[Words, ...]
+) -> None:
+    """Give each LOAD the tile of the MULTIPLY that uses it: a CTA does both in the same order."""
+    order = np.lexsort((begin, cta))
+    loads = order[activity[order] == Activity.LOAD]
+    multiplies = order[activity[order] == Activity.MULTIPLY]
+    if np.array_equal(cta[loads], cta[multiplies]):
+        for column in tiles:
+            column[loads] = column[multiplies]

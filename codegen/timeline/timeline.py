@@ -1,0 +1,241 @@
+"""`Timeline`: the events of a measured launch, with the columns of a simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph.control.timeline import ROLES
+from passes.simulation.events import Activity
+
+__all__ = ["Timeline"]
+
+NONE = -1
+FIX_UP = (Activity.SEND, Activity.WAIT, Activity.RECEIVE)
+"""The activities of the fix-up: workgroups exchange partial sums."""
+PRODUCER = ROLES.index("producer")
+TILE_COLUMNS = ("product", "m", "n", "first", "count")
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What the workgroups of a measured launch did when, and on which SM.
+
+    Events of the same threads follow each other without a gap. The producer of a Hopper kernel
+    loads while consumers multiply, and with ping-pong consumers one warpgroup finishes a tile while
+    another one multiplies: such events are `behind`.
+
+    Attributes:
+        begin, end: seconds since the first workgroup began.
+        workgroup: the number of the workgroup, which is a cluster in kernels with clusters.
+        slot: the number of the SM; on a CPU, that of the thread.
+        activity: the `Activity`.
+        behind: whether the workgroup multiplies another tile at the same time.
+        role: the position in `coordgraph.control.timeline.ROLES` of the threads' role.
+        rank: the rank of the CTA in its cluster; 0 without clusters.
+        warpgroup: the number of the warpgroup that recorded the event; 0 without roles.
+        stalled: seconds of the event in which its threads waited for stages of the ring.
+        product, m, n: the output tile; -1 in events that belong to no tile.
+        first, count: the first k tile and the number of k tiles; -1 in events that sum none.
+        target: the target of the kernel, such as `sm_90a`.
+        name: the name of the kernel: its schedule.
+        workgroups: number of workgroups of the launch.
+        dropped: records for which there was no room.
+    """
+
+    begin: Floats
+    end: Floats
+    workgroup: Integers
+    slot: Integers
+    activity: Integers
+    behind: NDArray[np.bool_]
+    role: Integers
+    rank: Integers
+    warpgroup: Integers
+    stalled: Floats
+    product: Integers
+    m: Integers
+    n: Integers
+    first: Integers
+    count: Integers
+    target: str
+    name: str
+    workgroups: int
+    dropped: int
+
+    @classmethod
+    def of(
+        cls,
+        columns: Mapping[str, NDArray[Any]],
+        *,
+        target: str,
+        name: str,
+        workgroups: int,
+        dropped: int,
+    ) -> Timeline:
+        """A timeline of the given columns; `behind` follows from them."""
+        behind = _behind(columns)
+        return cls(
+            **columns,
+            behind=behind,
+            target=target,
+            name=name,
+            workgroups=workgroups,
+            dropped=dropped,
+        )
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the begin of the first workgroup to the end of the last one."""
+        return float(self.end.max(initial=0.0))
+
+    @cached_property
+    def processors(self) -> tuple[int, ...]:
+        """The numbers of the SMs that executed a workgroup; on a CPU, those of the threads."""
+        return tuple(map(int, np.unique(self.slot)))
+
+    @cached_property
+    def lane(self) -> Integers:
+        """For each event: which of the CTAs that ran on its SM at the same time recorded it."""
+        found = np.zeros(len(self), np.int64)
+        free: dict[int, list[float]] = {}
+        ctas = self.workgroup * (int(self.rank.max(initial=0)) + 1) + self.rank
+        order = np.lexsort((self.begin, ctas))
+        borders = np.flatnonzero(np.r_[True, np.diff(ctas[order]) != 0]) if len(order) else order
+        groups = np.split(order, borders[1:])
+        for group in sorted((g for g in groups if len(g)), key=lambda g: self.begin[g].min()):
+            ends = free.setdefault(int(self.slot[group[0]]), [])
+            begin, end = self.begin[group].min(), float(self.end[group].max())
+            lane = next((i for i, until in enumerate(ends) if until <= begin), len(ends))
+            ends[lane : lane + 1] = [end]
+            found[group] = lane
+        return found
+
+    @property
+    def lanes(self) -> int:
+        """The most CTAs that ran on one SM at the same time."""
+        return int(self.lane.max(initial=-1)) + 1
+
+    def seconds(self, activity: Activity) -> float:
+        """Seconds of all SMs together that an activity takes and no multiplication overlaps."""
+        return float(self._seconds(activity, ~self.behind).sum())
+
+    def _seconds(self, activity: Activity, chosen: NDArray[np.bool_]) -> Floats:
+        """Seconds that an activity takes in the chosen events, for each SM."""
+        there = chosen & (self.activity == activity)
+        places = np.searchsorted(self.processors, self.slot[there])
+        spent = (self.end - self.begin)[there]
+        return np.bincount(places, spent, len(self.processors)).astype(np.float64)
+
+    @cached_property
+    def per_processor(self) -> tuple[dict[str, Any], ...]:
+        """What each SM did, as plain data: the results of `summary` for it alone."""
+        spent = {a: self._seconds(a, ~self.behind) for a in Activity}
+        found: list[dict[str, Any]] = []
+        for place, number in enumerate(self.processors):
+            own = self.slot == number
+            parts = {a.name.lower(): float(seconds[place]) for a, seconds in spent.items()}
+            found.append(
+                {
+                    "slot": number,
+                    "workgroups": len(np.unique(self.workgroup[own])),
+                    "slot_seconds": {
+                        **parts,
+                        "idle": self.lanes * self.makespan - sum(parts.values()),
+                    },
+                    "fix_up_seconds": sum(parts[a.name.lower()] for a in FIX_UP),
+                    "tail_seconds": self.makespan - float(self.end[own].max()),
+                    "stalled_seconds": {
+                        role: float(self.stalled[own & (self.role == code)].sum())
+                        for code, role in enumerate(ROLES)
+                        if role and (self.role == code).any()
+                    },
+                }
+            )
+        return tuple(found)
+
+    def summary(self) -> dict[str, Any]:
+        """The results as plain data, without the events: all SMs together, and each SM.
+
+        `slot_seconds` are the seconds of each activity, and `idle` those without a workgroup; an SM
+        that runs several CTAs at the same time counts the time of each. Parts of them are
+        `fix_up_seconds` (send, wait, receive), `tail_seconds` (idle behind the last workgroup of an
+        SM) and `stalled_seconds` (waits for stages of the ring, by role).
+        """
+        rows = self.per_processor
+        total = self.lanes * self.makespan * len(rows)
+        seconds = _sums([row["slot_seconds"] for row in rows])
+        return {
+            "target": self.target,
+            "name": self.name,
+            "makespan_seconds": self.makespan,
+            "workgroups": self.workgroups,
+            "slots": len(rows),
+            "workgroups_per_slot": self.lanes,
+            "utilisation": seconds.get("multiply", 0.0) / total if total else 0.0,
+            "slot_seconds": seconds,
+            "fix_up_seconds": sum(row["fix_up_seconds"] for row in rows),
+            "tail_seconds": sum(row["tail_seconds"] for row in rows),
+            "stalled_seconds": _sums([row["stalled_seconds"] for row in rows]),
+            "events": len(self),
+            "dropped_records": self.dropped,
+            "per_slot": [dict(row) for row in rows],
+        }
+
+    def event_columns(self) -> dict[str, list[Any]]:
+        """The events as columns of plain data; the first ones are those of a `Simulation`.
+
+        `product`, `m`, `n`, `first` and `count` are None in events that belong to no tile.
+        """
+        found: dict[str, list[Any]] = {
+            "begin": self.begin.tolist(),
+            "end": self.end.tolist(),
+            "workgroup": self.workgroup.tolist(),
+            "slot": self.slot.tolist(),
+            "activity": [Activity(a).name.lower() for a in self.activity.tolist()],
+            "behind": self.behind.tolist(),
+        }
+        for name in TILE_COLUMNS:
+            values: list[int] = getattr(self, name).tolist()
+            found[name] = [None if value == NONE else value for value in values]
+        found["role"] = [ROLES[code] for code in self.role.tolist()]
+        for name in ("rank", "warpgroup", "stalled"):
+            found[name] = getattr(self, name).tolist()
+        return found
+
+
+def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The sums of rows with the same names, by name."""
+    return {name: sum(row[name] for row in rows) for name in (rows[0] if rows else ())}
+
+
+def _behind(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """For each event, whether its workgroup multiplies another tile for most of its time."""
+    producer = columns["role"] == PRODUCER
+    found = producer.copy()
+    multiplies = columns["activity"] == Activity.MULTIPLY
+    consumers = np.flatnonzero(~producer)
+    cta = columns["workgroup"] * (int(columns["rank"].max(initial=0)) + 1) + columns["rank"]
+    if len(np.unique(columns["warpgroup"][consumers])) < 2:
+        return found
+    order = consumers[np.argsort(cta[consumers], kind="stable")]
+    borders = np.flatnonzero(np.diff(cta[order])) + 1
+    begins, ends, warpgroup = (columns[name] for name in ("begin", "end", "warpgroup"))
+    for own in np.split(order, borders):
+        main = own[multiplies[own]]
+        for event in own[~multiplies[own]]:
+            begin, end = begins[event], ends[event]
+            other = main[warpgroup[main] != warpgroup[event]]
+            shared = np.minimum(ends[other], end) - np.maximum(begins[other], begin)
+            found[event] = shared.clip(min=0).sum() > 0.5 * (end - begin)
+    return found

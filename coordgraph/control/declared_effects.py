@@ -1,0 +1,328 @@
+"""The memory effects of every operation of lowered graphs: the one place that declares them.
+
+`effects(op)` lists, in order, what one execution of an operation does: accesses, with the proxy
+that makes them; fences; arrivals and waits at barriers, mbarriers and flags, with memory order and
+scope; asynchronous operations, with the mechanism that signals their end. The check `memory order`
+(`coordgraph.verification.memory_order`) interprets the effects. An operation of another package
+declares its own with `@effects.register`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import singledispatch
+from math import prod
+
+from coordgraph.control import asynchronous as hopper
+from coordgraph.control import lowered
+from coordgraph.control.effects import (
+    CLUSTER,
+    COPIES,
+    CTA,
+    MULTIPLIES,
+    STORES,
+    WHOLE,
+    Access,
+    Arrive,
+    Asynchronous,
+    AwaitEarlier,
+    AwaitFlag,
+    AwaitGroups,
+    AwaitPhase,
+    ChangeFlag,
+    Commit,
+    Converge,
+    Effect,
+    Fence,
+    Initialise,
+    Kind,
+    Matrix,
+    Meet,
+    Registers,
+    TakeFlag,
+)
+from coordgraph.control.operations import Operation
+from coordgraph.errors import VerifyError
+
+__all__ = ["effects"]
+
+ROW_BYTES_OF_LDMATRIX = 16
+"""The bytes that a lane's address of ldmatrix selects: a row of an 8x8 matrix."""
+GROUP_ROWS, DEPTH_BYTES = 8, 32
+"""GROUP_ROWS: rows of a core matrix of wgmma. DEPTH_BYTES: the bytes of a wgmma along k."""
+WORDS = 32
+"""The 32-bit words of a tensor map (CUtensorMap)."""
+NONE = (
+    lowered.Prefetch,
+    lowered.DeriveParameters,
+    hopper.Counter,
+    hopper.Advance,
+    hopper.SetRegisters,
+    hopper.AllowNextLaunch,
+    hopper.PrefetchMap,
+)
+"""Operations of lowered graphs without effects on memory that other threads use."""
+
+
+@singledispatch
+def effects(op: Operation) -> tuple[Effect, ...]:
+    """The effects of one execution of an operation, without those of its bodies, in order.
+
+    Raises:
+        VerifyError: the operation declares no effects.
+    """
+    if op.BODIES or isinstance(op, NONE):
+        return ()
+    raise VerifyError(
+        f"the operation {op.kind} declares no memory effects; declare them with "
+        "coordgraph.control.declared_effects.effects.register"
+    )
+
+
+@effects.register
+def _(op: lowered.CopyElements) -> tuple[Effect, ...]:
+    moved = (
+        Access(Kind.READ, op.source, op.width),
+        Access(Kind.WRITE, op.destination, op.width),
+    )
+    return (Asynchronous(moved, COPIES, proxy=False),) if op.asynchronous else moved
+
+
+@effects.register
+def _(op: lowered.FillElements) -> tuple[Effect, ...]:
+    return (Access(Kind.WRITE, op.destination, op.width),)
+
+
+@effects.register
+def _(op: lowered.CommitCopies) -> tuple[Effect, ...]:
+    return (Commit(COPIES),)
+
+
+@effects.register
+def _(op: lowered.WaitCopies) -> tuple[Effect, ...]:
+    return (AwaitGroups(COPIES, op.pending),)
+
+
+@effects.register
+def _(op: lowered.Barrier) -> tuple[Effect, ...]:
+    return (Meet(op.identifier, op.workitems),)
+
+
+@effects.register
+def _(op: lowered.Tabulate) -> tuple[Effect, ...]:
+    return (Converge(op.first), Access(Kind.WRITE, f"{op.table}.shared", WHOLE))
+
+
+@effects.register
+def _(op: lowered.ZeroFragment) -> tuple[Effect, ...]:
+    return (Registers(Kind.WRITE, op.fragment),)
+
+
+@effects.register
+def _(op: lowered.LoadFragment) -> tuple[Effect, ...]:
+    if op.form.startswith("ldmatrix"):
+        read = Access(Kind.READ, op.source, 1, ROW_BYTES_OF_LDMATRIX)
+    else:
+        read = Access(Kind.READ, op.source, op.width if op.form == "vector" else 1)
+    return (read, Registers(Kind.WRITE, op.fragment))
+
+
+@effects.register
+def _(op: lowered.StoreFragment) -> tuple[Effect, ...]:
+    write = Access(Kind.WRITE, op.destination, op.width, rank=op.rank)
+    return (Registers(Kind.READ, op.fragment), write)
+
+
+@effects.register
+def _(op: lowered.ReduceFragment) -> tuple[Effect, ...]:
+    return (Registers(Kind.READ, op.fragment), Access(Kind.ADD, op.destination, op.width))
+
+
+@effects.register
+def _(op: lowered.AccumulateFragment) -> tuple[Effect, ...]:
+    return (Access(Kind.READ, op.source, op.width), Registers(Kind.WRITE, op.fragment))
+
+
+@effects.register
+def _(op: lowered.ApplyFragment) -> tuple[Effect, ...]:
+    widths = op.widths or (1,) * len(op.sources)
+    reads = (
+        Access(Kind.READ, memory, width)
+        for memory, width in zip(op.read_from.values(), widths, strict=True)
+    )
+    single = (Access(Kind.READ, tensor) for tensor in op.elements)
+    return (*reads, *single, Registers(Kind.WRITE, op.fragment))
+
+
+@effects.register
+def _(op: lowered.MultiplyFragments) -> tuple[Effect, ...]:
+    reads = (Registers(Kind.READ, name) for name in (op.a, op.b))
+    return (*reads, Registers(Kind.WRITE, op.accumulator))
+
+
+@effects.register
+def _(op: lowered.SignalFlag) -> tuple[Effect, ...]:
+    released = op.order == "release"
+    return (ChangeFlag(op.flag, op.turn, op.readers, released, op.scope),)
+
+
+@effects.register
+def _(op: lowered.RaiseFlag) -> tuple[Effect, ...]:
+    released = op.order == "release"
+    return (ChangeFlag(op.flag, release=released, scope=op.scope),)
+
+
+@effects.register
+def _(op: lowered.WaitFlag) -> tuple[Effect, ...]:
+    acquired = op.order == "acquire"
+    return (AwaitFlag(op.flag, op.turn, op.senders, acquired, op.scope),)
+
+
+@effects.register
+def _(op: lowered.TakeFlag) -> tuple[Effect, ...]:
+    return (TakeFlag(op.flag, op.order == "acquire", op.scope),)
+
+
+@effects.register
+def _(op: lowered.ClearFlag) -> tuple[Effect, ...]:
+    return (ChangeFlag(op.flag, value=0, release=False),)
+
+
+@effects.register
+def _(op: hopper.InitBarrier) -> tuple[Effect, ...]:
+    return (Initialise(op.barrier, op.arrivals),)
+
+
+@effects.register
+def _(op: hopper.PublishBarriers) -> tuple[Effect, ...]:
+    return (Fence("mbarrier"),)
+
+
+@effects.register
+def _(op: hopper.ExpectBytes) -> tuple[Effect, ...]:
+    return (Converge(), Arrive(op.barrier, op.bytes))
+
+
+@effects.register
+def _(op: hopper.ArriveBarrier) -> tuple[Effect, ...]:
+    return (Arrive(op.barrier, None, op.rank, CLUSTER if op.publish else CTA),)
+
+
+@effects.register
+def _(op: hopper.WaitBarrier) -> tuple[Effect, ...]:
+    return (AwaitPhase(op.barrier, op.phase, op.before, CLUSTER if op.cluster else CTA),)
+
+
+@effects.register
+def _(op: hopper.ClusterBarrier) -> tuple[Effect, ...]:
+    return (Meet(None),)
+
+
+@effects.register
+def _(op: hopper.AwaitEarlierLaunch) -> tuple[Effect, ...]:
+    return (AwaitEarlier(),)
+
+
+@effects.register
+def _(op: hopper.CopyBox) -> tuple[Effect, ...]:
+    box = Access(Kind.WRITE, op.destination, prod(op.box), receivers=op.receivers)
+    moved = (*_map(op.map), Access(Kind.READ, op.tensor), box)
+    return (Converge(), Asynchronous(moved, barrier=op.barrier))
+
+
+@effects.register
+def _(op: hopper.CopyRun) -> tuple[Effect, ...]:
+    moved = (
+        Access(Kind.READ, op.source, op.count),
+        Access(Kind.WRITE, op.destination, op.count),
+    )
+    return (Converge(), Asynchronous(moved, barrier=op.barrier))
+
+
+@effects.register
+def _(op: hopper.FenceMemory) -> tuple[Effect, ...]:
+    return (Fence("global"),)
+
+
+@effects.register
+def _(op: hopper.FenceShared) -> tuple[Effect, ...]:
+    return (Fence("shared"),)
+
+
+@effects.register
+def _(op: hopper.StoreBox) -> tuple[Effect, ...]:
+    box = Access(Kind.READ, op.source, prod(op.box))
+    return (Asynchronous((*_map(op.map), box, Access(Kind.WRITE, op.tensor)), STORES),)
+
+
+@effects.register
+def _(op: hopper.CommitStores) -> tuple[Effect, ...]:
+    return (Commit(STORES),)
+
+
+@effects.register
+def _(op: hopper.WaitStores) -> tuple[Effect, ...]:
+    return (AwaitGroups(STORES, op.pending, read=True),)
+
+
+@effects.register
+def _(op: hopper.DescribeMatrix) -> tuple[Effect, ...]:
+    # All descriptors that a launch writes to a place are equal. `tensormap.cp_fenceproxy` and
+    # `fence.proxy.tensormap` order the write before accesses by TMA.
+    whole = Access(Kind.WRITE, op.via, WHOLE)
+    return (Converge(), whole, Access(Kind.REWRITE, op.map, WORDS), Fence("global"))
+
+
+@effects.register
+def _(op: hopper.FenceMultiplies) -> tuple[Effect, ...]:
+    return (Fence("registers"),)
+
+
+@effects.register
+def _(op: hopper.MultiplyShared) -> tuple[Effect, ...]:
+    shape = re.match(r"wgmma\.m(\d+)n(\d+)k(\d+)\.", op.instruction)
+    assert shape is not None
+    m, n, k = map(int, shape.groups())
+    sides = (
+        (op.a, m, op.a_strides, op.rows[0], op.transpose_a),
+        (op.b, n, op.b_strides, op.rows[1], op.transpose_b),
+    )
+    reads = (
+        Access(Kind.READ, dim, 1, matrix=_matrix(extent, k, strides, row, transposed=across))
+        for dim, extent, strides, row, across in sides
+    )
+    changed = Registers(Kind.WRITE, op.accumulator)
+    return (Asynchronous((*reads, changed), MULTIPLIES),)
+
+
+@effects.register
+def _(op: hopper.CommitMultiplies) -> tuple[Effect, ...]:
+    return (Commit(MULTIPLIES, together=True),)
+
+
+@effects.register
+def _(op: hopper.WaitMultiplies) -> tuple[Effect, ...]:
+    return (AwaitGroups(MULTIPLIES, op.pending),)
+
+
+def _map(dim: str) -> tuple[Access, ...]:
+    """The read of a tensor map that the kernel wrote, if there is one."""
+    return (Access(Kind.READ, dim, WORDS),) if dim else ()
+
+
+def _matrix(
+    extent: int, depth: int, strides: tuple[int, int], row: int, *, transposed: bool
+) -> Matrix:
+    """The rows of an operand of wgmma in shared memory (PTX ISA, "Strides").
+
+    Args:
+        extent: the operand's extent along m or n.
+        depth: its extent along k, which is 32 bytes.
+        strides: the leading and the stride byte offset of its matrix descriptor.
+        row: the bytes of a swizzled row.
+        transposed: whether rows run along m or n, and not along k.
+    """
+    if not transposed:
+        return Matrix((1, 0), (extent // GROUP_ROWS, strides[1]), row)
+    boxes = -(-extent * DEPTH_BYTES // depth // row)
+    return Matrix((boxes, strides[0]), (depth // GROUP_ROWS, strides[1]), row)

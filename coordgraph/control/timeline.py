@@ -1,0 +1,142 @@
+"""Operations that record when a workgroup begins its activities: `Begin`, `Stamp`, `Timed`.
+
+`Begin` marks, in a graph of any level, where a workgroup begins an activity; an activity ends where
+the next one begins. `Begin` computes nothing. `Stamp` is the lowered form: one thread writes a
+record of `RECORD_WORDS` 32-bit words to a tensor in device memory. The coordinate graph gives the
+record's address, and the output tile and the k tiles that it names.
+
+Words of a record: the clock (2 words, low first), a code (`code_of`), the stalled clock cycles, and
+four numbers, which depend on the form:
+
+- `tile`: product, m, n (numbers of unit tiles, -1 for padding), 0;
+- `range`: first k tile, number of k tiles, 0, 0;
+- `whole`: the global timer in nanoseconds (2 words, low first), the processor, number of records;
+- `plain`: zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sympy import Expr, Integer, sympify
+
+from coordgraph.control.operations import Body, Operation
+
+__all__ = [
+    "ACTIVITIES",
+    "END",
+    "FORMS",
+    "RECORD_WORDS",
+    "ROLES",
+    "Begin",
+    "Stamp",
+    "Timed",
+    "code_of",
+    "decoded",
+]
+
+ZERO = Integer(0)
+END = "end"
+"""The name of the activity that ends all others: the workgroup's last record."""
+ACTIVITIES = (
+    "start",
+    "multiply",
+    "send",
+    "wait",
+    "receive",
+    "finish",
+    "drain",
+    "turn",
+    "load",
+    END,
+)
+"""Names of activities; a record holds an activity's position in this tuple."""
+ROLES = ("", "consumer", "producer")
+"""Names of the roles of threads; '' if all threads of a workgroup do the same."""
+FORMS = ("plain", "tile", "range", "whole")
+"""What the last four words of a record are."""
+RECORD_WORDS = 8
+"""32-bit words of a record."""
+
+
+def code_of(activity: str, role: str, form: str) -> int:
+    """The code word of a record: activity, role and form, 8 bits each, the lowest first."""
+    return ACTIVITIES.index(activity) | ROLES.index(role) << 8 | FORMS.index(form) << 16
+
+
+def decoded(code: int) -> tuple[str, str, str]:
+    """The activity, the role and the form of a record with the code word `code`."""
+    return ACTIVITIES[code & 255], ROLES[code >> 8 & 255], FORMS[code >> 16 & 255]
+
+
+@dataclass(frozen=True)
+class Begin(Operation):
+    """Mark that the workgroup begins an activity, which ends where its next activity begins.
+
+    Args:
+        activity: the name of the activity, one of `ACTIVITIES`.
+        tile: the dimensions whose indices are the output tile's number: product (for several
+            products), m and n; () if the activity has no tile.
+        span: how many unit tiles in m and n a tile covers (`Tilings.span`).
+        first: the dimension whose index is the first k tile; '' if the activity sums none.
+        count: how many k tiles the activity sums.
+    """
+
+    activity: str
+    tile: tuple[str, ...] = ()
+    span: tuple[int, int] = (1, 1)
+    first: str = ""
+    count: Expr = ZERO
+
+    ROLES = ("tile", "first")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", sympify(self.count))
+
+
+@dataclass(frozen=True)
+class Stamp(Operation):
+    """Write the record of a `Begin` to memory; one thread executes the operation.
+
+    Args:
+        destination: the dimension of the memory whose index is the record's first word.
+        activity, tile, span, first, count: those of `Begin`.
+        role: the role of the thread, one of `ROLES`.
+        stalled: clock cycles that the role has waited so far for data or for free stages.
+        whole: whether the record holds the global timer, the number of the processor (an SM, or a
+            thread of a CPU) and `count`, the number of records of the role so far.
+    """
+
+    destination: str
+    activity: str
+    tile: tuple[str, ...] = ()
+    span: tuple[int, int] = (1, 1)
+    first: str = ""
+    count: Expr = ZERO
+    role: str = ""
+    stalled: Expr = ZERO
+    whole: bool = False
+
+    ROLES = ("destination", "tile", "first")
+
+    def __post_init__(self) -> None:
+        for name in ("count", "stalled"):
+            object.__setattr__(self, name, sympify(getattr(self, name)))
+
+    @property
+    def form(self) -> str:
+        """What the last four words of the record are, one of `FORMS`."""
+        if self.whole:
+            return "whole"
+        return "tile" if self.tile else "range" if self.first else "plain"
+
+
+@dataclass(frozen=True)
+class Timed(Operation):
+    """Execute the body, and add the clock cycles that it takes to the counter `dim`."""
+
+    dim: str
+    body: Body = ()
+
+    BODIES = ("body",)
+    ROLES = ("dim",)

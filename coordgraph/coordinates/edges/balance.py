@@ -1,0 +1,88 @@
+"""`Balance`: divide an index into contiguous shares whose lengths differ by at most 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Ge, Integer, Le, Lt
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.coordinates.edges.radix import product
+from coordgraph.errors import NotInvertible
+from coordgraph.integers import Ranges, floor_div, floor_mod, minimum
+from coordgraph.parameters import LARGEST_INDEX
+
+__all__ = ["Balance"]
+
+
+@dataclass(frozen=True)
+class Balance(Edge):
+    """`Balance(I; W, O)`: index i is index o of share w; lengths of shares differ by at most 1.
+
+    With n = |I| indices and |W| shares, share w begins at `b(w) = w·n div |W|`, as if each share
+    had n/|W| indices, rounded down. Longer and shorter shares are spread evenly. If the indices are
+    those of t tiles of equal length, and |W| is a multiple of t, every tile begins where a share
+    begins, and all tiles have equally many shares.
+
+    - reverse: `i = b(w) + o`. It is computed as `b(w) = w·(n div |W|) + w·(n mod |W|) div |W|`,
+      which has smaller products;
+    - forward: `w = ((i + 1)·|W| - 1) div n`, the last share that begins at i or before, and
+      `o = i - b(w)`.
+
+    Size rule: `|W|·|O| ≥ |I|`, so that |O| is at least the length of the longest share; and
+    `|W|² < 2^31`, so that products fit 32 bits. Guard: `i < b(w + 1)`.
+    """
+
+    arity = (1, 2)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        (whole,), (count, _), covered = sizes.upstream, sizes.downstream, product(sizes.downstream)
+        rules: list[Boolean] = []
+        if whole is not None and covered is not None:
+            rules.append(Ge(covered, whole))
+        if count is not None:
+            rules.append(Le(count**2, LARGEST_INDEX))
+        return tuple(rules)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        share, inside = indices
+        assert share is not None
+        assert inside is not None
+        return (self._begin(share, sizes) + inside,)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        (index,) = indices
+        whole, count = self._counts(sizes)
+        share = floor_div((index + 1) * count - 1, whole)
+        return share, index - self._begin(share, sizes)
+
+    def guard(
+        self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
+    ) -> tuple[Boolean, ...]:
+        (index,), (share, _), whole = upstream, downstream, sizes.upstream[0]
+        if share is None:
+            return () if whole is None else (Lt(index, whole),)
+        return (Lt(index, self._begin(share + 1, sizes)),)
+
+    def _begin(self, share: Expr, sizes: Sizes) -> Expr:
+        """The first index of a share."""
+        whole, count = self._counts(sizes)
+        length, rest = floor_div(whole, count), floor_mod(whole, count)
+        # The minimum never changes the value, by the size rule; it lets code generation see that
+        # the dividend fits 32 bits.
+        spread = minimum((share * rest).expand(), Integer(LARGEST_INDEX))
+        return (share * length).expand() + floor_div(spread, count)
+
+    def _counts(self, sizes: Sizes) -> tuple[Expr, Expr]:
+        """The number of indices, and the number of shares."""
+        (whole,), (count, _) = sizes.upstream, sizes.downstream
+        if whole is None or count is None:
+            raise NotInvertible(
+                f"{self}: the divided dimension and the shares must have sizes; give them some"
+            )
+        return whole, count

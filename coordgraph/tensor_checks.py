@@ -1,0 +1,58 @@
+"""The check `tensors`: a graph has the tensors of its problem, each once.
+
+Kernel calls check arrays against these tensors, and references are computed from them. So their
+shapes must be those of the problem, which `Gemm.graph` declares.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+
+from coordgraph.frontend import Gemm
+from coordgraph.gemm import GemmProblem
+from coordgraph.integers import to_text
+from coordgraph.kernel import KernelGraph
+from coordgraph.tensors import Tensor
+
+__all__ = ["problems_of_tensors"]
+
+KEPT = 64
+"""For how many problems the tensors are remembered."""
+ANY_TILE = (1 << 16, 1 << 16, 1 << 16)
+"""A macro tile that is so large that the number of tiles is in bounds for every problem."""
+
+
+def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
+    """Messages about tensors that are missing, declared twice, or not those of the problem."""
+    for name, count in Counter(t.name for t in graph.tensors).items():
+        if count > 1:
+            yield f"there are {count} tensors '{name}'; rename all but one of them"
+    wanted = {tensor.name: tensor for tensor in _tensors_of(graph.gemm)}
+    found = {tensor.name: tensor for tensor in graph.tensors}
+    for name, tensor in wanted.items():
+        if name not in found:
+            yield f"there is no tensor '{name}'; declare {_text(tensor)}"
+        elif found[name] != tensor:
+            yield f"{_text(found[name])} does not fit the problem; declare {_text(tensor)}"
+    for name, tensor in found.items():
+        if name not in wanted and not tensor.role.workspace:
+            yield (
+                f"the problem has no tensor '{name}', but its role is '{tensor.role.value}'; "
+                "remove it, or declare it as a workspace"
+            )
+
+
+@lru_cache(KEPT)
+def _tensors_of(gemm: GemmProblem) -> tuple[Tensor, ...]:
+    """The tensors of a problem; they do not depend on the macro tile."""
+    return Gemm.of(gemm).graph(ANY_TILE).tensors
+
+
+def _text(tensor: Tensor) -> str:
+    shape = ", ".join(map(to_text, tensor.shape))
+    strides = ""
+    if tensor.strides is not None:
+        strides = f" strides [{', '.join(map(to_text, tensor.strides))}]"
+    return f"tensor {tensor.name} {tensor.dtype} [{shape}] {tensor.role.value}{strides}"

@@ -1,0 +1,286 @@
+"""Proofs that no index leaves its tensor, workspace or table, for all sizes.
+
+An access is proved edge by edge. An edge whose size rule holds maps indices inside its downstream
+dimensions to indices inside its upstream dimensions, wherever its guard holds; tests hold every
+edge to this law. So it is enough to prove that the indices which loops, assignments and the
+hardware give are inside their dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import cast
+
+from sympy import Expr, Lt, Symbol
+from sympy.core.basic import Basic
+from sympy.logic.boolalg import And, Boolean, true
+
+from coordgraph.control.operations import (
+    AccumulatePartial,
+    AddPartial,
+    AwaitPartial,
+    CollectPartial,
+    Epilogue,
+    LoadTile,
+    Locate,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    StoreTile,
+)
+from coordgraph.control.resolve import Node
+from coordgraph.control.scope import Scoped
+from coordgraph.coordinates.dimensions import User
+from coordgraph.coordinates.edges import Concatenate, Diagonal, Edge, Ragged
+from coordgraph.coordinates.rules import proves
+from coordgraph.errors import CoordGraphError
+from coordgraph.integers import Load, Ranges, Search, Select, simplify
+from coordgraph.interpreter.program import Program, Work
+from coordgraph.kernel import KernelGraph
+from coordgraph.tables import Table
+from coordgraph.tensors import Role
+from coordgraph.verification.symbolic_bounds import Effort, SymbolicBounds
+
+__all__ = ["IndexProofs", "accesses"]
+
+
+class IndexProofs:
+    """Proves that the indices of a scheduled graph stay inside, for all sizes.
+
+    Args:
+        graph: a scheduled graph.
+        program: the graph as the interpreter executes it.
+        questions: how many inequalities all proofs may ask `Ranges`; later ones are not proved.
+    """
+
+    def __init__(self, graph: KernelGraph, program: Program, questions: int) -> None:
+        self.graph, self.program = graph, program
+        self._sizes = graph.parameters.ranges(definitions=True)
+        self._rules: dict[Edge, bool] = {}
+        self._bounds: dict[int, SymbolicBounds] = {}
+        self._effort = Effort(questions)
+        self._kept: list[Ranges | Scoped] = []  # keeps ids of keys above valid
+
+    def bounds(self, ranges: Ranges) -> SymbolicBounds:
+        """Proofs under the given ranges; equal calls share their caches."""
+        if id(ranges) not in self._bounds:
+            self._kept.append(ranges)
+            self._bounds[id(ranges)] = SymbolicBounds(
+                ranges, self._definitions, self._found, self._effort
+            )
+        return self._bounds[id(ranges)]
+
+    @cached_property
+    def _definitions(self) -> dict[Symbol, Expr]:
+        return {p.symbol: p.value for p in self.graph.parameters.items if p.value is not None}
+
+    @cached_property
+    def _found(self) -> dict[Symbol, tuple[Expr, ...]]:
+        """Upper bounds of the symbols that hold the result of a search in a table."""
+        ends: dict[Symbol, set[Expr]] = {}
+        for root in self.program.nodes:
+            for node in root.walk():
+                if isinstance(node.op, Locate):
+                    for dim, value in zip(node.op.dims, node.values, strict=True):
+                        symbol = self.graph.coordinates.symbol(dim)
+                        count = value.args[1] if isinstance(value, Search) else None
+                        known = ends.setdefault(symbol, set())
+                        known.add(cast(Expr, count) - 1 if count is not None else symbol)
+        return {s: tuple(e) for s, e in ends.items() if len(e) == 1 and s not in e}
+
+    def accesses(self) -> Iterator[tuple[str, bool]]:
+        """Each access to a tensor or the workspace, and whether it is proved inside."""
+        found = [(w, user) for w in self.program.work(Operation) for user in accesses(w)]
+        # Slots are the hardest to prove, so they come last.
+        workspace = (Role.PARTIALS, Role.SUMS, Role.FLAGS)
+        for work, user in sorted(
+            found, key=lambda pair: self.graph.tensor(pair[1].tensor).role in workspace
+        ):
+            yield f"{work.node.op.kind} of {user.tensor}", self._access(work, user)
+
+    def reads(self) -> Iterator[tuple[str, bool]]:
+        """Each read of a table, as text, and whether its position is proved inside."""
+        tables = {table.symbol: table for table in self.graph.parameters.tables}
+        seen: set[tuple[int, Basic]] = set()
+        for node, value in self._values():
+            ranges = node.scope.ranges
+            for read in value.atoms(Load):
+                key = id(ranges.about(read)), read
+                if key not in seen:
+                    seen.add(key)
+                    yield f"read of {read}", self._read(read, node.scope, tables, value)
+        for table in tables.values():
+            if table.step is not None:
+                known = self._sizes.with_index(table.place, table.steps)
+                for read in table.step.atoms(Load):
+                    found, place = _table_of(read, tables)
+                    inside = found is not None and self._between(place, found.length, known)
+                    yield f"read of {read} for {table.name}", inside
+
+    def _values(self) -> Iterator[tuple[Node, Basic]]:
+        """The expressions that operations evaluate, with the operation."""
+        for root in self.program.nodes:
+            for node in root.walk():
+                if node.loop is not None:
+                    yield from ((node, e) for e in (node.loop.start, node.loop.stop))
+                    inside = node.body[0] if node.body else node
+                    yield inside, node.loop.step
+                values = (node.condition, node.value, *node.values)
+                yield from ((node, value) for value in values if value is not None)
+
+    def _read(
+        self, read: Load, scope: Scoped, tables: Mapping[Symbol, Table], value: Basic
+    ) -> bool:
+        found, place = _table_of(read, tables)
+        if found is None or value.has(Select):
+            return False
+        return self._between(scope.expand(place), found.length, scope.ranges)
+
+    def _access(self, work: Work, user: User) -> bool:
+        """Whether the operation's indices in a tensor are proved to be inside it."""
+        scope = work.scope
+        try:
+            found = work.solution(user)
+            names = [*{u: None for edge in found.path for u in edge.upstream}, user.id]
+            values = dict(zip(names, scope.reverse(*names).values, strict=True))
+        except CoordGraphError:
+            return False
+        above = {name: edge for edge in found.path for name in edge.upstream}
+        guard = found.guard
+        parts = guard.args if isinstance(guard, And) else () if guard == true else (guard,)
+        walk = _Path(
+            self, scope, {**scope.known, **values}, above, cast(tuple[Boolean, ...], parts)
+        )
+        return walk.inside(user.id)
+
+    def keeps_inside(self, edge: Edge) -> bool:
+        """Whether the edge's upstream indices are inside if its downstream indices are."""
+        if edge not in self._rules:
+            sizes = self.graph.coordinates.sizes(edge)
+            proved = all(proves(rule, self._sizes) for rule in edge.size_rule(sizes))
+            self._rules[edge] = proved and self._tables_fit(edge)
+        return self._rules[edge]
+
+    def _tables_fit(self, edge: Edge) -> bool:
+        """Whether the tables of an edge, if it reads any, describe segments inside its whole."""
+        coordinates = self.graph.coordinates
+        tables = {table.name: table for table in self.graph.parameters.tables}
+        if isinstance(edge, Ragged):
+            table, whole = tables.get(edge.table), coordinates.size(edge.upstream[0])
+            return (
+                table is not None
+                and whole is not None
+                and self._sizes.prove_nonnegative(whole - table.maximum)
+            )
+        if isinstance(edge, Diagonal):
+            table, whole = tables.get(edge.table), coordinates.size(edge.upstream[0])
+            if table is None or table.step is None or whole is None or not table.rises:
+                return False
+            # Each block must end before the next begins.
+            wanted = edge.extent(edge.rows, table.place) * edge.pitch(table.place)
+            fits = simplify((wanted - table.step).expand(), self._sizes) == 0
+            return fits and self._sizes.prove_nonnegative(whole - table.maximum)
+        return True
+
+    def size(self, dim: str) -> Expr | None:
+        """The size of a dimension; None if it has none."""
+        return self.graph.coordinates.size(dim)
+
+    def _between(self, index: Expr, size: Expr, ranges: Ranges) -> bool:
+        bounds = self.bounds(ranges)
+        return bounds.at_least_zero(index) and bounds.less(index, size)
+
+
+class _Path:
+    """The edges of one access, from the tensor down to the indices that the machine gives.
+
+    Args:
+        proofs: the proofs of the graph.
+        scope: the scope of the operation.
+        values: the index along each dimension of the path.
+        above: the edge below each upstream dimension.
+        guards: the conditions under which the access happens.
+    """
+
+    def __init__(
+        self,
+        proofs: IndexProofs,
+        scope: Scoped,
+        values: dict[str, Expr],
+        above: dict[str, Edge],
+        guards: tuple[Boolean, ...],
+    ) -> None:
+        self.proofs, self.scope, self.values = proofs, scope, values
+        self.above, self.guards = above, guards
+        self._known: dict[str, bool] = {}
+
+    def inside(self, dim: str) -> bool:
+        """Whether the index along a dimension is proved to be inside, where the guards hold."""
+        if dim not in self._known:
+            self._known[dim] = False  # ends the recursion of a cyclic path
+            self._known[dim] = self._by_edge(dim) or self._directly(dim)
+        return self._known[dim]
+
+    def _by_edge(self, dim: str) -> bool:
+        edge = self.above.get(dim)
+        if edge is None or not self.proofs.keeps_inside(edge):
+            return False
+        if isinstance(edge, Ragged):  # its guard bounds the index in the segment from above
+            segment, index = edge.downstream
+            return self.inside(segment) and self._natural(index)
+        if isinstance(edge, Concatenate):  # past the last entry only the segment is inside
+            return dim == edge.upstream[0]
+        if isinstance(edge, Diagonal):  # its guard bounds the row and the column on both sides
+            return self.inside(edge.downstream[0])
+        return all(self.inside(below) for below in edge.downstream if below in self.values)
+
+    def _natural(self, dim: str) -> bool:
+        index = self.scope.expand(self.values[dim])
+        return self.proofs.bounds(self.scope.ranges).at_least_zero(index)
+
+    def _directly(self, dim: str) -> bool:
+        index, size = self.values.get(dim), self.proofs.size(dim)
+        if index is None or size is None:
+            return False
+        value, size = self.scope.expand(index), self.scope.expand(size)
+        bounds = self.proofs.bounds(self.scope.ranges)
+        if not bounds.at_least_zero(value):
+            return False
+        if Lt(index, size) in self.guards or bounds.less(value, size):
+            return True
+        if not self.guards:
+            return False
+        ranges = self.scope.ranges
+        for guard in self.guards:
+            ranges = ranges.with_guard(self.scope.expand(guard))
+        return self.proofs.bounds(ranges).less(value, size)
+
+
+def accesses(work: Work) -> tuple[User, ...]:
+    """The tensors, and the parts of the workspace, that an operation reads or writes."""
+    match op := work.node.op:
+        case LoadTile() | StoreTile():
+            return _users(work, op.tensor)
+        case Epilogue():
+            return tuple(user for tensor in op.operands for user in _users(work, tensor))
+        case AwaitPartial():
+            roles = (Role.FLAGS,)
+        case AddPartial():
+            roles = (Role.PARTIALS,)
+        case SendPartial() | ReceivePartial():
+            roles = (Role.PARTIALS, Role.FLAGS)
+        case AccumulatePartial() | CollectPartial():
+            roles = (Role.SUMS, Role.FLAGS)
+        case _:
+            return ()
+    return tuple(work.workspace(role) for role in roles)
+
+
+def _users(work: Work, tensor: str) -> tuple[User, ...]:
+    return tuple(work.program.graph.coordinates.of_kind(User, tensor=tensor))
+
+
+def _table_of(read: Basic, tables: Mapping[Symbol, Table]) -> tuple[Table | None, Expr]:
+    symbol, place = cast(tuple[Symbol, Expr], read.args)
+    return tables.get(symbol), place

@@ -1,0 +1,172 @@
+"""Proofs that index values fit the bits in which kernels hold them.
+
+Kernels compute an index with 32 bits only where its bounds are proved to fit, else with 64, and
+addresses always with 64. Some values have a fixed width whatever their bounds are:
+
+- the number of a workgroup, an entry of a table, and a flag have 32 bits;
+- a loop whose index fits 32 bits adds its step with 32 bits;
+- every other value has 64 bits at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import cast
+
+from sympy import Expr, Integer
+from sympy.core.basic import Basic
+from sympy.core.relational import Relational
+
+from coordgraph.control.operations import AccumulatePartial, CollectPartial, Operation, SendPartial
+from coordgraph.control.resolve import Node
+from coordgraph.errors import CoordGraphError
+from coordgraph.integers import (
+    IntegerFunction,
+    Ranges,
+    evaluate,
+    symbols_of,
+    tables_in,
+    to_text,
+)
+from coordgraph.interpreter.program import Program
+from coordgraph.kernel import KernelGraph
+from coordgraph.parameters import LARGEST_INDEX
+from coordgraph.verification.index_proofs import IndexProofs
+from coordgraph.verification.launch import Launch
+from coordgraph.verification.verdicts import Counterexample
+
+__all__ = ["Width", "too_wide", "widths"]
+
+LARGEST = {32: LARGEST_INDEX, 64: 2**63 - 1}
+"""The largest signed value, by the number of bits."""
+TRIED = (31, 28, 24, 20, 16)
+"""Launch arguments that are tried: their smallest and largest values, and these powers of two."""
+MOST_LAUNCHES = 400
+"""How many launches are tried for a value that is not proved to fit."""
+
+
+@dataclass(frozen=True)
+class Width:
+    """A value and the bits in which kernels hold it.
+
+    Args:
+        what: what the value is, as a phrase.
+        value: the value.
+        bits: the number of bits.
+        proved: whether the value is proved to fit.
+    """
+
+    what: str
+    value: Expr
+    bits: int
+    proved: bool
+
+
+def widths(graph: KernelGraph, program: Program, proofs: IndexProofs) -> Iterator[Width]:
+    """The values of a scheduled graph whose width is fixed.
+
+    Args:
+        graph: the graph.
+        program: the graph as the interpreter executes it.
+        proofs: proofs about the graph's indices.
+    """
+    known = graph.parameters.ranges()
+
+    def width(what: str, value: Expr, bits: int, ranges: Ranges) -> Width:
+        limit = Integer(LARGEST[bits])
+        bounds = proofs.bounds(ranges)
+        fits = ranges.fits(value, bits) or (
+            bounds.at_least_zero(value) and bounds.at_most(value, limit)
+        )
+        return Width(what, value, bits, fits)
+
+    size = graph.workgroup.size
+    if size is not None:
+        yield width("the number of workgroups", size, 32, known)
+    for table in graph.parameters.tables:
+        yield width(f"the largest entry of {table.name}", table.maximum, 32, known)
+    for work in program.work(Operation):
+        op, ranges = work.node.op, work.node.scope.ranges
+        if isinstance(op, SendPartial | AccumulatePartial | CollectPartial):
+            counts = work.raised if isinstance(op, SendPartial) else work.senders
+            for value in counts.roots:
+                yield width(f"the flag of {op.kind}", cast(Expr, value), 32, ranges)
+    seen: set[tuple[int, Basic]] = set()
+    for root in program.nodes:
+        for node in root.walk():
+            yield from _loop(node, proofs)
+            for value in _operands(node):
+                key = id(node.scope.ranges.about(value)), value
+                if key not in seen:
+                    seen.add(key)
+                    yield width(to_text(value), value, 64, node.scope.ranges)
+
+
+def too_wide(graph: KernelGraph, width: Width) -> Counterexample | None:
+    """A launch that the graph's parameters allow, in which a value does not fit its bits.
+
+    Only values that depend on parameters alone are evaluated.
+    """
+    parameters = graph.parameters
+    if tables_in(width.value):
+        return None
+    relevant = symbols_of(width.value)
+    for parameter in reversed(parameters.items):
+        if parameter.symbol in relevant and parameter.value is not None:
+            relevant |= symbols_of(parameter.value)
+    choices = [
+        sorted(
+            {p.minimum, p.maximum, *(1 << n for n in TRIED if p.minimum <= 1 << n <= p.maximum)}
+            if p.symbol in relevant
+            else {p.minimum},
+            reverse=True,
+        )
+        for p in parameters.given
+    ]
+    names = [p.name for p in parameters.given]
+    for values in islice(product(*choices), MOST_LAUNCHES):
+        given = dict(zip(names, values, strict=True))
+        with suppress(CoordGraphError, ArithmeticError, LookupError, TypeError):
+            found = int(evaluate(width.value, parameters.evaluate(given)))
+            if found > LARGEST[width.bits]:
+                shown = {name: value for name, value in given.items() if value}
+                return Counterexample(
+                    f"{width.what} is {found}, which needs more than {width.bits} bits; "
+                    f"assume {to_text(width.value)} <= {LARGEST[width.bits]}",
+                    Launch(shown),
+                )
+    return None
+
+
+def _loop(node: Node, proofs: IndexProofs) -> Iterator[Width]:
+    """The index of a loop after its last step, if the index itself fits 32 bits."""
+    if node.loop is None or node.loop.step == 1 or not node.body:
+        return
+    ranges, symbol = node.body[0].scope.ranges, node.loop.symbol
+    if not ranges.fits(symbol, 32):
+        return
+    scope = node.body[0].scope
+    step, following = scope.expand(node.loop.step), symbol + scope.expand(node.loop.step)
+    limit = Integer(LARGEST_INDEX)
+    proved = ranges.fits(step, 32) and proofs.bounds(ranges).at_most(following, limit)
+    yield Width(f"the index {symbol} after its last step", following, 32, proved)
+
+
+def _operands(node: Node) -> Iterator[Expr]:
+    """The values of a node's expressions that sums and products do not wrap away.
+
+    They are the expressions themselves, and the operands of divisions, comparisons and the like.
+    """
+    loop = node.loop
+    roots = (
+        *((loop.start, loop.stop) if loop is not None else ()),
+        *(v for v in (node.condition, node.value, *node.values) if v is not None),
+    )
+    for root in roots:
+        if isinstance(root, Expr):
+            yield root
+        for part in root.atoms(IntegerFunction, Relational):
+            yield from (a for a in part.args if isinstance(a, Expr) and not a.is_Atom)

@@ -1,0 +1,106 @@
+"""Agents: representatives of the threads that execute the same steps with the same numbers.
+
+Threads of a workgroup that execute the same operations on the same barriers and flags form a class.
+They differ only in the elements that they access. Two agents stand for a class of several threads,
+so that an order between different threads of a class is told from the order of one thread's
+program. By symmetry, what orders two agents of a class orders any two of its threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coordgraph.control.effects import Commit, Converge
+from coordgraph.verification.memory_order.clocks import Clock
+from coordgraph.verification.memory_order.steps import Step
+from coordgraph.verification.memory_order.thread_values import WARP, Array
+
+__all__ = ["WARPGROUP", "Agent", "ThreadClass", "classify"]
+
+WARPGROUP = 128
+"""The threads of a warpgroup."""
+
+
+@dataclass(eq=False)
+class ThreadClass:
+    """Threads of one workgroup that execute the same steps.
+
+    Args:
+        workgroup: the number of the workgroup (CTA) among all that are examined.
+        threads: the numbers of the threads, ascending.
+        steps: the steps that they execute, in order.
+    """
+
+    workgroup: int
+    threads: Array
+    steps: list[Step]
+
+    def agents(self) -> list[Agent]:
+        """The agents of the class: one, or two for several threads."""
+        first, rest = int(self.threads[0]), len(self.threads) - 1
+        found = [Agent(self, first, 1)]
+        if rest:
+            found.append(Agent(self, int(self.threads[1]), rest))
+        return found
+
+
+@dataclass(eq=False)
+class Agent:
+    """A thread that represents `weight` threads of its class.
+
+    Args:
+        of: the class.
+        thread: the number of the thread in its workgroup.
+        weight: how many threads it counts for at barriers.
+        clock: what has happened before the agent's next effect.
+        open: the asynchronous operations of each kind of group that are not committed.
+        groups: the committed groups of each kind.
+    """
+
+    of: ThreadClass
+    thread: int
+    weight: int
+    clock: Clock = field(default_factory=Clock)
+    open: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    groups: dict[str, list[tuple[int, int]]] = field(
+        default_factory=dict[str, list[tuple[int, int]]]
+    )
+
+    @property
+    def workgroup(self) -> int:
+        """The number of the agent's workgroup (CTA)."""
+        return self.of.workgroup
+
+
+def classify(workgroup: int, steps: Sequence[Step], threads: int) -> list[ThreadClass]:
+    """The classes of the threads of a workgroup that execute at least one step."""
+    labels = np.zeros(threads, np.int64)
+    every = np.arange(threads)
+    for step in steps:
+        keys = [step.mask, step.elected]
+        for effect in step.effects:
+            if isinstance(effect, Converge):
+                keys.append(every // WARP)
+            elif isinstance(effect, Commit) and effect.together:
+                keys.append(every // WARPGROUP)
+        keys += [value for value in step.values.values() if isinstance(value, np.ndarray)]
+        for key in keys:
+            full = np.where(step.mask, np.broadcast_to(key, threads) + 1, 0)
+            labels = _refined(labels, full)
+    found: list[ThreadClass] = []
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        own = [step for step in steps if step.mask[members[0]]]
+        if own:
+            found.append(ThreadClass(workgroup, members, own))
+    return found
+
+
+def _refined(labels: Array, key: Array) -> Array:
+    if (key == key[0]).all():
+        return labels
+    pairs = labels * (int(key.max()) + 1) + key
+    return np.unique(pairs, return_inverse=True)[1].reshape(-1)

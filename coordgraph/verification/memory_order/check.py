@@ -1,0 +1,100 @@
+"""The check `memory order`: the launches that it examines, and its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from coordgraph.coordinates.dimensions import Cluster, Stage
+from coordgraph.errors import LaunchError
+from coordgraph.gemm import AXES
+from coordgraph.kernel import KernelGraph
+from coordgraph.tilings import macro_tile
+from coordgraph.verification.launch import Launch
+from coordgraph.verification.launch_candidates import launch_of
+from coordgraph.verification.memory_order.examine import Examiner
+from coordgraph.verification.verdicts import Counterexample, Outcome, Verdict
+
+__all__ = ["NAME", "STATES", "memory_order", "reduced_launches"]
+
+NAME = "memory order"
+STATES = (
+    "The barriers, fences, signals and asynchronous copies of a lowered graph leave no data race "
+    "and no deadlock, in any interleaving that the PTX memory model allows."
+)
+METHOD = "interleavings"
+LAUNCHES = {"default": 3, "all": 7}
+"""The number of launches that each level of `KernelGraph.check` examines."""
+MOST_STEPS = 1 << 10
+"""The most k tiles, over all output tiles, of an examined launch; sizes that the graph fixes may
+need more."""
+MOST_WORKGROUPS = 24
+"""The most workgroups (CTAs) that share the tile of an examined launch."""
+SHOWN = 3
+"""The largest number of counterexamples that the verdict lists."""
+
+
+def memory_order(graph: KernelGraph, launches: Sequence[Launch]) -> Verdict:
+    """Examine launches of a lowered graph; the time of the verdict is not set.
+
+    Raises:
+        VerifyError: the graph has an operation that declares no memory effects.
+    """
+    examiner, examined = Examiner(graph), 0
+    found: list[Counterexample] = []
+    for launch in launches:
+        try:
+            fault = examiner.examine(launch)
+        except LaunchError:
+            continue
+        examined += 1
+        if fault is not None and fault.problem not in {other.problem for other in found}:
+            found.append(fault)
+    if found:
+        return Verdict(NAME, Outcome.REFUTED, METHOD, "", tuple(found[:SHOWN]))
+    if not examined:
+        return Verdict(NAME, Outcome.UNKNOWN, METHOD, "no launch of the graph is small enough")
+    return Verdict(NAME, Outcome.HOLDS, METHOD, f"all interleavings of {examined} launches")
+
+
+def reduced_launches(graph: KernelGraph, level: str) -> tuple[Launch, ...]:
+    """Launches of a few workgroups, tiles and k tiles, for the check of a lowered graph.
+
+    The ring of stages is filled more than once, so that phases of mbarriers and stages are reused.
+    Workgroups share tiles if the schedule lets them, and have several tiles if it does.
+
+    Args:
+        graph: a lowered graph.
+        level: the level of `KernelGraph.check`.
+    """
+    shape, found = macro_tile(graph.coordinates), dict[str, Launch]()
+    for number, tiles in enumerate(_tiles(graph)):
+        launch = launch_of(graph, shape, tiles, number)
+        if _steps(graph, launch) <= MOST_STEPS:
+            found.setdefault(str(launch), launch)
+        if len(found) == LAUNCHES[level]:
+            break
+    return tuple(found.values())
+
+
+def _steps(graph: KernelGraph, launch: Launch) -> int:
+    """The k tiles of all output tiles of a launch, roughly: groups are taken as one product."""
+    extents = [getattr(graph.gemm, axis) or launch.values.get(axis, 0) for axis in AXES]
+    shape = macro_tile(graph.coordinates)
+    return prod(-(-extent // size) for extent, size in zip(extents, shape, strict=True))
+
+
+def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
+    """Numbers of tiles in m, n and k, and of workgroups, the most telling first."""
+    stages = max((d.fixed_size for d in graph.coordinates.of_kind(Stage)), default=1)
+    ranks = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
+    peers = max(3, min(stages + 2, MOST_WORKGROUPS // ranks))
+    yield from (
+        (2, 1, stages + 2, 3),
+        (1, 1, stages + 2, peers),  # one tile that all workgroups share
+        (3, 1, stages + 1, 2),  # several tiles of a workgroup; the next one begins in a used stage
+        (3, 2, 3, 2),
+        (1, 1, 2 * stages + 1, 4),
+        (2, 2, 1, 3),
+        (1, 3, stages, 2),
+    )

@@ -1,0 +1,112 @@
+"""Examine one launch of a lowered graph on the reduced machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from sympy import Symbol
+
+from coordgraph.control.resolve import Node, resolve
+from coordgraph.errors import VerifyError
+from coordgraph.integers import evaluate, index_symbol
+from coordgraph.kernel import KernelGraph
+from coordgraph.verification.launch import Launch
+from coordgraph.verification.memory_order.agents import ThreadClass, classify
+from coordgraph.verification.memory_order.events import Early, Violation
+from coordgraph.verification.memory_order.interleavings import counterexample
+from coordgraph.verification.memory_order.machine import Machine
+from coordgraph.verification.memory_order.machine_facts import Facts
+from coordgraph.verification.memory_order.races import find_races
+from coordgraph.verification.memory_order.steps import Formulas, Walk
+from coordgraph.verification.memory_order.thread_values import thread_symbols
+from coordgraph.verification.verdicts import Counterexample
+
+__all__ = ["Examiner"]
+
+MOST_ROUNDS = 8
+"""The most executions of a launch until the order of its arrivals is decided."""
+
+
+class Examiner:
+    """Examines launches of a lowered graph; what they share is computed once."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self.graph, self.facts, self.formulas = graph, Facts.of(graph), Formulas()
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The resolved operations of the graph."""
+        return resolve(self.graph.control.root.body, self.graph.scope())
+
+    def examine(self, launch: Launch) -> Counterexample | None:
+        """Execute a launch, and compare all its accesses; returns the first fault that it has.
+
+        Raises:
+            LaunchError: the graph does not allow the launch.
+        """
+        classes = self._classes(launch)
+        early: Early = {}
+        for _ in range(MOST_ROUNDS):
+            machine = Machine(self.facts, [a for c in classes for a in c.agents()], early)
+            found = _run(machine)
+            if found is not None:
+                return counterexample(found, machine.log, launch)
+            before, early = early, machine.unordered
+            if _times(before) == _times(early):
+                return None
+        raise VerifyError(f"the order of arrivals is not decided after {MOST_ROUNDS} executions")
+
+    def _classes(self, launch: Launch) -> list[ThreadClass]:
+        """The classes of threads of all workgroups of a launch."""
+        classes: list[ThreadClass] = []
+        known = self._parameters(launch)
+        size = self.graph.workgroup.size
+        assert size is not None
+        grid = int(evaluate(size, known))
+        for number in range(grid * self.facts.ranks):
+            classes += self._of_workgroup(number, known)
+        return classes
+
+    def _of_workgroup(self, number: int, known: Mapping[Symbol, Any]) -> list[ThreadClass]:
+        facts, env = self.facts, dict(known)
+        env |= thread_symbols(facts.workitem, facts.warp or "warp.number", facts.threads)
+        env[self.graph.workgroup.symbol] = number // facts.ranks
+        if facts.rank:
+            env[index_symbol(facts.rank)] = number % facts.ranks
+        walk = Walk(self.graph, self.formulas, env, facts.threads, facts.tracked)
+        walk.run(self.nodes, np.ones(facts.threads, np.bool_))
+        return classify(number, walk.steps, facts.threads)
+
+    def _parameters(self, launch: Launch) -> dict[Symbol, Any]:
+        """The values of all parameters and tables."""
+        parameters = self.graph.parameters
+        given = {p.name: 0 for p in parameters.given if p.minimum == 0} | dict(launch.values)
+        values: Mapping[str, Any] = parameters.launch(given, dict(launch.tables))
+        found: dict[Symbol, Any] = {p.symbol: values[p.name] for p in parameters.items}
+        return found | {t.symbol: np.asarray(values[t.name]) for t in parameters.tables}
+
+
+def _run(machine: Machine) -> Violation | None:
+    """Execute the agents; the first fault that is found, or None."""
+    found: Violation | None = None
+    try:
+        machine.run()
+    except Violation as violation:
+        found = violation
+    try:  # a race tells more than the conflict at a barrier to which the same fault leads
+        find_races(machine.entries.values(), machine.facts)
+    except Violation as race:
+        found = race
+    return found
+
+
+def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
+    """What is known of unordered arrivals, to tell whether an execution found anything new."""
+    return {
+        (key, phase): [(a.event, a.clock.time, a.clock.seen) for a in arrivals]
+        for key, phases in early.items()
+        for phase, arrivals in phases.items()
+    }

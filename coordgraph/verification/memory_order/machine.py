@@ -1,0 +1,186 @@
+"""The reduced machine: executes the agents of a few workgroups and records what orders events.
+
+Agents advance one effect at a time, and wait where an operation waits. TMA and wgmma access memory
+in events of their own, which become visible when an mbarrier completes or a group has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordgraph.control.effects import (
+    Access,
+    Asynchronous,
+    AwaitEarlier,
+    AwaitGroups,
+    Commit,
+    Converge,
+    Effect,
+    Fence,
+    Meet,
+    Registers,
+)
+from coordgraph.verification.memory_order.agents import Agent
+from coordgraph.verification.memory_order.events import (
+    EARLIER,
+    Early,
+    Entry,
+    Event,
+    Log,
+    Violation,
+)
+from coordgraph.verification.memory_order.gatherings import Gatherings
+from coordgraph.verification.memory_order.machine_facts import Facts
+from coordgraph.verification.memory_order.signals import Signals
+from coordgraph.verification.memory_order.steps import Step
+from coordgraph.verification.memory_order.synchronisation import Conflict
+
+__all__ = ["Machine"]
+
+
+class Machine:
+    """Executes agents.
+
+    Args:
+        facts: what the graph says about memory and clusters.
+        agents: the agents of all workgroups.
+        early: the arrivals that an earlier execution found to be unordered, see `Mbarrier`.
+    """
+
+    def __init__(self, facts: Facts, agents: list[Agent], early: Early | None = None) -> None:
+        self.facts, self.agents, self.log = facts, agents, Log(facts)
+        self.signals = Signals(self.log, early or {})
+        self.gatherings = Gatherings(self.log)
+        self.entries: dict[tuple[int, int, int], Entry] = {}
+        self.registers: dict[tuple[int, str], list[int]] = {}
+        if not facts.overlaps:
+            for agent in agents:
+                agent.clock.add(EARLIER)
+
+    @property
+    def unordered(self) -> Early:
+        """The arrivals that this execution found to be unordered."""
+        return {key: m.found for key, m in self.signals.mbarriers.items() if m.found}
+
+    def run(self) -> None:
+        """Execute all agents to their ends.
+
+        Raises:
+            Violation: the protocol has a fault.
+        """
+        running = [(agent, self._program(agent)) for agent in self.agents]
+        while running:
+            before, left = len(self.log.events), list[tuple[Agent, Iterator[Event]]]()
+            waiting: list[Event] = []
+            for agent, program in running:
+                if (stopped := next(program, None)) is not None:
+                    left.append((agent, program))
+                    waiting.append(stopped)
+            if len(left) == len(running) and len(self.log.events) == before:
+                raise Violation(
+                    "deadlock: every agent that has not ended waits", waiting=tuple(waiting)
+                )
+            running = left
+        self._finish()
+
+    def _program(self, agent: Agent) -> Iterator[Event]:
+        """Perform the agent's effects; yield the event for which the agent waits."""
+        for step in agent.of.steps:
+            elected = bool(step.elected[agent.thread])
+            for number, effect in enumerate(step.effects):
+                if elected or isinstance(effect, Converge):
+                    try:
+                        yield from self._perform(agent, step, number, effect)
+                    except Conflict as conflict:
+                        self.log.add(agent, step, effect)
+                        other = conflict.other.bit_length() - 1 if conflict.other else None
+                        here = len(self.log.events) - 1
+                        raise Violation(conflict.problem, other, here) from None
+
+    def _perform(self, agent: Agent, step: Step, number: int, effect: Effect) -> Iterator[Event]:
+        match effect:
+            case Access() | Registers() | Asynchronous():
+                self._access(agent, step, number, effect)
+            case Fence(space=space):
+                agent.clock.fence(space)
+                self.log.add(agent, step, effect)
+            case AwaitEarlier():
+                self.log.add(agent, step, effect)
+                agent.clock.add(EARLIER)
+            case Commit() | AwaitGroups() | Converge() | Meet():
+                yield from self.gatherings.perform(agent, step, number, effect)
+            case _:
+                yield from self.signals.perform(agent, step, number, effect)
+
+    def _access(
+        self, agent: Agent, step: Step, number: int, effect: Access | Registers | Asynchronous
+    ) -> None:
+        accesses = effect.accesses if isinstance(effect, Asynchronous) else (effect,)
+        memory = [access for access in accesses if isinstance(access, Access)]
+        asynchronous = isinstance(effect, Asynchronous)
+        read = self.log.add(agent, step, effect)
+        write = read
+        if asynchronous and any(access.kind.changes for access in accesses):
+            write = self.log.add(agent, step, effect)
+        for access in accesses:
+            if isinstance(access, Registers):
+                self._use_registers(agent, access, read, write, asynchronous=asynchronous)
+            elif self.facts.is_global(access.dim):
+                self.log.launched(agent)
+        places = [place for place in step.places if any(place.access is x for x in memory)]
+        if places:
+            key = id(step), number, id(agent.of)
+            proxy = asynchronous and effect.proxy
+            entry = self.entries.setdefault(key, Entry(step, places, proxy, asynchronous))
+            entry.agents.append(agent)
+            entry.events.append((read, write))
+            entry.clocks.append(agent.clock.copy())
+            for place in places:
+                for at in self.facts.targets(agent, place):
+                    if at is not None and (at != agent.workgroup or asynchronous):
+                        event = write if place.access.kind.changes else read
+                        self.log.foreign.append((event, at))
+        if not asynchronous:
+            agent.clock.add(read)
+        elif effect.barrier:
+            self.signals.deliver(agent, step, number, effect, read | write)
+        else:
+            reads, every = agent.open.get(effect.group, (0, 0))
+            agent.open[effect.group] = reads | read, every | read | write
+
+    def _use_registers(
+        self, agent: Agent, access: Registers, read: int, write: int, *, asynchronous: bool
+    ) -> None:
+        """Check an access to registers: of a thread while wgmma uses them, and of wgmma."""
+        used = self.registers.setdefault((id(agent), access.fragment), [EARLIER, 0])
+        own, pending = used
+        if asynchronous:
+            if late := own & ~agent.clock.fenced.get("registers", 0):
+                raise Conflict(
+                    f"wgmma uses registers of {access.fragment} without a FenceMultiplies behind "
+                    "the thread's own accesses",
+                    late,
+                )
+            used[1] |= read | write
+            return
+        if late := pending & ~agent.clock.seen:
+            raise Conflict(f"{access.fragment} is used while wgmma may still change it", late)
+        used[0], used[1] = own | read, 0
+
+    def _finish(self) -> None:
+        """Check what must hold when all agents have ended."""
+        for (name, place), flag in self.signals.flags.items():
+            if flag.value:
+                last = (flag.ordered | flag.commuting).bit_length() - 1
+                raise Violation(
+                    f"{name}[{place}] is {flag.value} at the end, and the next launch needs 0", last
+                )
+        known: dict[int, int] = {}
+        for agent in self.agents:
+            known[agent.workgroup] = known.get(agent.workgroup, 0) | agent.clock.time
+        for event, workgroup in self.log.foreign:
+            if not event & known[workgroup]:
+                raise Violation(
+                    "a workgroup may end while its shared memory is still used",
+                    event.bit_length() - 1,
+                )

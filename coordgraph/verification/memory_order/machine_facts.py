@@ -1,0 +1,130 @@
+"""What a lowered graph says about the machine: memory, threads and clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from coordgraph.control.asynchronous import AllowNextLaunch
+from coordgraph.coordinates.dimensions import Cluster, Shared, User, WarpNumber, Workitem
+from coordgraph.elements import dtype
+from coordgraph.errors import VerifyError
+from coordgraph.kernel import KernelGraph
+from coordgraph.tensors import Role
+from coordgraph.verification.memory_order.agents import Agent
+from coordgraph.verification.memory_order.steps import Place
+
+__all__ = ["Facts"]
+
+TRACKED = (Role.PARTIALS, Role.SUMS, Role.MAPS)
+"""The tensors whose elements several workgroups write and read in one launch."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about memory, threads and clusters of a lowered graph.
+
+    Args:
+        threads: the threads of a workgroup (CTA).
+        workitem, warp: the dimensions that number threads and warps; '' if there is none.
+        rank: the dimension of the rank in a cluster; '' without clusters.
+        cluster: the dimensions of the position in a cluster, with their sizes.
+        sizes: the bytes of an element, by the id of a dimension of memory.
+        lengths: the elements of an allocation of shared memory, by the id of the dimension.
+        homes: for shared memory, the allocation that a dimension is in.
+        tracked: the dimensions of memory whose places are examined.
+        device: the dimensions of device memory.
+        overlaps: whether the next launch may begin before this one ends.
+    """
+
+    threads: int
+    workitem: str
+    warp: str
+    rank: str
+    cluster: Mapping[str, int]
+    sizes: Mapping[str, int]
+    lengths: Mapping[str, int]
+    homes: Mapping[str, str]
+    tracked: frozenset[str]
+    device: frozenset[str]
+    overlaps: bool
+
+    @classmethod
+    def of(cls, graph: KernelGraph) -> Facts:
+        """The facts of a lowered graph.
+
+        Raises:
+            VerifyError: the graph has no dimension of threads.
+        """
+        c = graph.coordinates
+        workitems = c.of_kind(Workitem)
+        if len(workitems) != 1:
+            raise VerifyError("a lowered graph has one dimension of the kind Workitem")
+        shared = [memory for memory in c.of_kind(Shared) if not memory.barriers]
+        users, tensors = c.of_kind(User), {t.name: t for t in graph.tensors}
+        kinds = {m.id: m.element or tensors[m.tensor].dtype for m in shared}
+        kinds |= {u.id: tensors[u.tensor].dtype for u in users if u.tensor in tensors}
+        device = {u.id for u in users if u.tensor in tensors}
+        workspaces = {u.id for u in users if u.id in device and tensors[u.tensor].role in TRACKED}
+        ranks = [d.id for d in c.of_kind(Cluster)]
+        cluster: dict[str, int] = {}
+        if ranks:
+            (edge,) = (e for e in c.edges_above(ranks[0]) if len(e.upstream) > 1)
+            cluster = {name: c[name].fixed_size for name in edge.upstream}
+        return cls(
+            workitems[0].fixed_size,
+            workitems[0].id,
+            next((d.id for d in c.of_kind(WarpNumber)), ""),
+            ranks[0] if ranks else "",
+            cluster,
+            {name: dtype(kind).bytes for name, kind in kinds.items()},
+            {m.id: m.fixed_size for m in shared},
+            {m.id: m.within or m.id for m in shared},
+            frozenset({m.id for m in shared} | workspaces),
+            frozenset(device | {t.name for t in graph.tensors if t.role is Role.TABLE}),
+            any(graph.control.of_kind(AllowNextLaunch)),
+        )
+
+    @property
+    def ranks(self) -> int:
+        """The workgroups of a cluster."""
+        return prod(self.cluster.values())
+
+    def is_global(self, dim: str) -> bool:
+        """Whether a dimension, or the tensor of that name, is device memory."""
+        return dim in self.device
+
+    def bytes_of(self, dim: str) -> int:
+        """The bytes of an element of a dimension of memory."""
+        return self.sizes[dim]
+
+    def cluster_of(self, workgroup: int) -> int:
+        """The number of the cluster of a workgroup (CTA)."""
+        return workgroup // self.ranks
+
+    def peer(self, agent: Agent, rank: int) -> int:
+        """The workgroup of a rank in the agent's cluster."""
+        return self.cluster_of(agent.workgroup) * self.ranks + rank
+
+    def receivers(self, agent: Agent, along: tuple[str, ...]) -> list[int]:
+        """The workgroups whose positions in the cluster differ from the agent's along `along`."""
+        if not along:
+            return [agent.workgroup]
+        places = list(product(*(range(size) for size in self.cluster.values())))
+        own = places[agent.workgroup % self.ranks]
+        return [
+            self.peer(agent, rank)
+            for rank, place in enumerate(places)
+            if all(a == b or d in along for a, b, d in zip(place, own, self.cluster, strict=True))
+        ]
+
+    def targets(self, agent: Agent, place: Place) -> list[int | None]:
+        """The workgroups whose shared memory is accessed at a place; None is device memory."""
+        if place.access.dim not in self.homes:
+            return [None]
+        if place.rank is not None:
+            rank = place.rank if isinstance(place.rank, int) else place.rank[agent.thread]
+            return [self.peer(agent, int(rank))]
+        return list(self.receivers(agent, place.access.receivers))

@@ -1,0 +1,228 @@
+"""Data races: two accesses to the same element, one of them a write, that nothing orders.
+
+The accesses are taken in the order of one execution. For every element, the shadow memory has the
+last write and the reads behind it. An access is compared with those only: what they are ordered
+with is ordered with this access too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import gcd
+
+import numpy as np
+
+from coordgraph.control.effects import WHOLE, Kind
+from coordgraph.verification.memory_order.clocks import Clock
+from coordgraph.verification.memory_order.events import Entry, Violation
+from coordgraph.verification.memory_order.machine_facts import Facts
+from coordgraph.verification.memory_order.steps import Place
+from coordgraph.verification.memory_order.thread_values import Array
+
+__all__ = ["find_races"]
+
+MANY = -1
+"""The thread of an access that several threads make to the same element."""
+Home = tuple[str, int]
+"""A memory: the name of the allocation, and the workgroup that has it (-1: device memory)."""
+
+
+@dataclass(slots=True)
+class _Use:
+    """The bytes that the threads of a class access at one place of a step."""
+
+    entry: Entry
+    kind: Kind
+    home: Home
+    first: Array
+    threads: Array
+    size: int
+
+
+@dataclass
+class _Shadow:
+    """The last uses of the elements of one memory.
+
+    Args:
+        unit: the bytes of an element.
+        size: how many elements there are.
+    """
+
+    unit: int
+    size: int
+    writers: Array = field(init=False)
+    writing: Array = field(init=False)
+    readers: Array = field(init=False)
+    sets: list[frozenset[tuple[int, int]]] = field(init=False)
+    numbers: dict[frozenset[tuple[int, int]], int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.writers = np.full(self.size, -1, np.int64)
+        self.writing = np.full(self.size, MANY, np.int64)
+        self.readers = np.zeros(self.size, np.int64)
+        self.sets = [frozenset()]
+        self.numbers = {frozenset(): 0}
+
+
+def find_races(entries: Iterable[Entry], facts: Facts) -> None:
+    """Compare all accesses to the same elements.
+
+    Args:
+        entries: the accesses of the agents, in the order of an execution.
+        facts: what the graph says about memory.
+
+    Raises:
+        Violation: two accesses race.
+    """
+    uses = [
+        use for entry in entries for place in entry.places for use in _uses(entry, place, facts)
+    ]
+    shadows = _shadows(uses)
+    for number, use in enumerate(uses):
+        _compare(uses, number, use, shadows[use.home])
+
+
+def _uses(entry: Entry, place: Place, facts: Facts) -> Iterable[_Use]:
+    """The uses of a place by the threads of the entry's class."""
+    access, agent = place.access, entry.agents[0]
+    every = agent.of.threads
+    inside = place.inside[:, every]
+    first = place.first[:, every][inside]
+    if not first.size:
+        return
+    threads = np.broadcast_to(every, inside.shape)[inside]
+    bytes = facts.bytes_of(access.dim)
+    count = facts.lengths[access.dim] if access.count == WHOLE else access.count
+    begins, size = first * bytes, access.size or count * bytes
+    if access.matrix is not None:
+        rows = access.matrix
+        begins = begins // rows.row * rows.row
+        (boxes, apart), (groups, stride), size = rows.boxes, rows.groups, 8 * rows.row
+        places = np.arange(boxes)[:, None] * apart + np.arange(groups) * stride
+        unique = np.unique(begins)
+        begins = np.unique(unique[:, None] + places.ravel())
+        threads = np.full(begins.shape, MANY)
+    for target in facts.targets(agent, place):
+        home = facts.homes.get(access.dim, access.dim), -1 if target is None else target
+        yield _Use(entry, access.kind, home, begins, threads, size)
+
+
+def _shadows(uses: list[_Use]) -> dict[Home, _Shadow]:
+    units: dict[Home, int] = {}
+    ends: dict[Home, int] = {}
+    for use in uses:
+        unit = gcd(units.get(use.home, 0), use.size)
+        units[use.home] = gcd(unit, int(np.gcd.reduce(use.first)))
+        ends[use.home] = max(ends.get(use.home, 0), int(use.first.max()) + use.size)
+    return {home: _Shadow(unit, -(-ends[home] // unit)) for home, unit in units.items()}
+
+
+def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
+    """Compare a use with the last ones of its elements, and make it the last one."""
+    count = use.size // shadow.unit
+    elements = (use.first // shadow.unit)[:, None] + np.arange(count)
+    threads = np.broadcast_to(use.threads[:, None], elements.shape).ravel()
+    elements, threads = _merged(uses, number, elements.ravel(), threads)
+    if use.kind is Kind.REWRITE:  # what was written first stays, and all who read must see that
+        writers = shadow.writers[elements]
+        first = [w < 0 or uses[w].kind is not Kind.REWRITE for w in writers.tolist()]
+        elements, threads = elements[first], threads[first]
+    for other, thread in _pairs(shadow.writers[elements], shadow.writing[elements], threads):
+        _ordered(uses, other, number, same=thread)
+    if use.kind.changes:
+        for mine in np.unique(shadow.readers[elements]):
+            for other, reader in shadow.sets[int(mine)]:
+                at = threads[shadow.readers[elements] == mine]
+                same = reader != MANY and bool((at == reader).all())
+                _ordered(uses, other, number, same=same)
+        shadow.writers[elements], shadow.writing[elements] = number, threads
+        shadow.readers[elements] = 0
+        return
+    before = shadow.readers[elements]
+    keys = before * (int(threads.max()) + 2) + threads + 1
+    for key in np.unique(keys):
+        chosen = keys == key
+        old, thread = int(before[chosen][0]), int(threads[chosen][0])
+        new = shadow.sets[old] | {(number, thread)}
+        if new not in shadow.numbers:
+            shadow.numbers[new] = len(shadow.sets)
+            shadow.sets.append(new)
+        shadow.readers[elements[chosen]] = shadow.numbers[new]
+
+
+def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> tuple[Array, Array]:
+    """Each element once; the thread is `MANY` if several threads access it."""
+    order = np.argsort(elements, kind="stable")
+    elements, threads = elements[order], threads[order]
+    unique, starts = np.unique(elements, return_index=True)
+    if len(unique) == len(elements):
+        return elements, threads
+    low = np.minimum.reduceat(threads, starts)
+    high = np.maximum.reduceat(threads, starts)
+    use = uses[number]
+    if use.kind is Kind.WRITE and (low != high).any():
+        raise Violation(
+            "several threads write the same element in one step",
+            use.entry.events[0][1].bit_length() - 1,
+        )
+    return unique, np.where(low == high, low, MANY)
+
+
+def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int, bool]]:
+    """The earlier writes, and whether the same thread made each of them."""
+    same = (writing == threads) & (threads != MANY)
+    for pair in np.unique(writers * 2 + same):
+        other, equal = divmod(int(pair), 2)
+        if other >= 0:
+            yield other, bool(equal)
+
+
+def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
+    """Check that one use is ordered before another.
+
+    Args:
+        uses: all uses.
+        earlier, later: the numbers of the two uses.
+        same: whether the same thread makes them.
+
+    Raises:
+        Violation: the two uses race.
+    """
+    first, second = uses[earlier], uses[later]
+    if first.kind is second.kind is Kind.ADD:
+        return
+    a, b = first.entry, second.entry
+    same_class = a.agents[0].of is b.agents[0].of
+    other = len(b.agents) - 1 if same_class and not same else 0
+    if same_class and not same and len(b.agents) == 1:
+        same = True
+    event = a.events[0][first.kind.changes]
+    clock = b.clocks[other]
+    if same and same_class and not a.asynchronous and not b.proxy:
+        return
+    if _before(event, first, second, clock):
+        return
+    problem = "nothing orders the two"
+    if event & clock.time:
+        problem = "no proxy fence orders the two"
+        if first.kind.changes and not event & clock.seen:
+            problem = "the first is not released and acquired, with scopes that include both"
+    raise Violation(
+        f"data race: one access {first.kind.value} {second.home[0]}, another one "
+        f"{second.kind.value} the same element, and {problem}",
+        event.bit_length() - 1,
+        b.events[other][second.kind.changes].bit_length() - 1,
+    )
+
+
+def _before(event: int, first: _Use, second: _Use, clock: Clock) -> bool:
+    """Whether an event is ordered before an access, given what happened before the access."""
+    # A write to shared memory that TMA made, or that a proxy fence follows, is in memory: TMA may
+    # overwrite it later, even if the write is not released to whoever asks TMA for that.
+    again = second.entry.proxy and second.kind.changes and second.home[1] >= 0
+    known = clock.seen if first.kind.changes and not again else clock.time
+    if second.entry.proxy and not first.entry.proxy:
+        space = "global" if second.home[1] < 0 else "shared"
+        known &= clock.fenced.get(space, 0)
+    return bool(event & known)

@@ -1,0 +1,396 @@
+"""The steps of a workgroup's threads: which operations each thread executes, and on which places.
+
+Control flow of a lowered graph does not depend on what threads communicate: it depends on launch
+parameters, tables and the numbers of workgroup and thread. So the steps of every thread are known
+before any interleaving is. They are computed for all threads of a workgroup together: the value of
+a symbol is an integer, or an array with an element for each thread. An unrolled loop whose body
+only accesses memory is one step: its index becomes a further axis of the array, before the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sympy import Symbol, sympify
+from sympy.core.basic import Basic
+
+from coordgraph.control.asynchronous import Advance, Counter
+from coordgraph.control.declared_effects import effects
+from coordgraph.control.effects import (
+    WHOLE,
+    Access,
+    Arrive,
+    Asynchronous,
+    AwaitFlag,
+    AwaitPhase,
+    ChangeFlag,
+    Converge,
+    Effect,
+    Initialise,
+    Kind,
+    Meet,
+    TakeFlag,
+)
+from coordgraph.control.lowered import DeriveParameters, Tabulate
+from coordgraph.control.operations import (
+    Assign,
+    For,
+    If,
+    Inside,
+    Locate,
+    Operation,
+    Scope,
+    SetCoordinate,
+)
+from coordgraph.control.resolve import Node
+from coordgraph.errors import VerifyError
+from coordgraph.integers import symbols_of, tables_in
+from coordgraph.integers.columns import compile_columns
+from coordgraph.kernel import KernelGraph
+from coordgraph.verification.memory_order.thread_values import (
+    WARP,
+    Array,
+    Value,
+    accesses_of,
+    accesses_only,
+    elected_of,
+    is_grid,
+    resolved,
+    shape_of,
+    threads_of,
+    uniform,
+)
+
+__all__ = ["Formulas", "Place", "Step", "Walk"]
+
+MOST_STEPS = 1 << 14
+"""The most steps of a workgroup; more count as a loop without an end."""
+
+
+class Formulas:
+    """Expressions, compiled to functions of arrays; each is compiled once for all workgroups."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[Basic, tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]] = {}
+        self._known: dict[tuple[Node, str], Any] = {}
+        self._tables: dict[Basic, tuple[str, ...]] = {}
+
+    def tables(self, expr: Basic) -> tuple[str, ...]:
+        """The names of the tables that an expression reads."""
+        if expr not in self._tables:
+            self._tables[expr] = tuple(sorted(symbol.name for symbol in tables_in(expr)))
+        return self._tables[expr]
+
+    def known(self, node: Node, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` returns, computed once for a node and a name."""
+        if (node, name) not in self._known:
+            self._known[node, name] = make()
+        return self._known[node, name]
+
+    def value(self, expr: Basic, env: Mapping[Symbol, Value]) -> Value:
+        """The value of an expression or of a condition for the symbols' values in `env`.
+
+        Raises:
+            VerifyError: a symbol has no value.
+        """
+        if expr not in self._compiled:
+            symbols = tuple(sorted({*symbols_of(expr), *tables_in(expr)}, key=str))
+            self._compiled[expr] = compile_columns([expr], symbols), symbols
+        function, symbols = self._compiled[expr]
+        try:
+            values = [env[symbol] for symbol in symbols]
+        except KeyError as missing:
+            raise VerifyError(f"the symbol {missing} has no value where {expr} is used") from None
+        (found,) = function(*values)
+        return found
+
+
+@dataclass(slots=True)
+class Place:
+    """The elements that threads access in a step: `first` and `inside` have an axis of threads.
+
+    Args:
+        access: the access.
+        first: the index of the first element; the last axis is that of threads.
+        inside: whether there is an access, of the same shape.
+        rank: the rank of the workgroup whose shared memory is accessed; None for the own one.
+    """
+
+    access: Access
+    first: Array
+    inside: Array
+    rank: Value = None
+
+
+@dataclass(slots=True)
+class Step:
+    """One operation, for all threads of a workgroup that execute it together.
+
+    Args:
+        op: the operation.
+        effects: what it does to memory and synchronisation.
+        mask: for each thread of the workgroup, whether it executes the operation.
+        elected: for each thread, whether it executes the effects after a `Converge`.
+        values: the numbers that an effect needs, by the effect's position and by name.
+        places: the places that its accesses touch.
+        role: the name of the innermost named scope around it.
+        indices: the indices of the loops and counters around it, by dimension.
+    """
+
+    op: Operation
+    effects: tuple[Effect, ...]
+    mask: Array
+    elected: Array
+    values: dict[tuple[int, str], Value] = field(default_factory=dict[tuple[int, str], Value])
+    places: list[Place] = field(default_factory=list[Place])
+    role: str = ""
+    indices: dict[str, Value] = field(default_factory=dict[str, Value])
+
+
+class Walk:
+    """Computes the steps of one workgroup.
+
+    Args:
+        graph: a lowered graph.
+        formulas: the compiled expressions.
+        env: the values of parameters, tables, and the numbers of workgroup, rank and threads.
+        threads: how many threads a workgroup has.
+        tracked: the ids of the dimensions of memory whose places are examined.
+    """
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        formulas: Formulas,
+        env: Mapping[Symbol, Value],
+        threads: int,
+        tracked: frozenset[str],
+    ) -> None:
+        self.graph, self.formulas, self.env = graph, formulas, dict(env)
+        self.threads, self.tracked = threads, tracked
+        self.steps: list[Step] = []
+        self._roles: list[str] = [""]
+        self._loops: list[tuple[str, Symbol]] = []
+        self._counting: dict[Symbol, Array] = {}
+        self._have_read: dict[str, Array] = {}
+        self._here: Operation = graph.control.root
+
+    def run(self, nodes: tuple[Node, ...], mask: Array) -> None:
+        """Execute operations in order, by the threads of a mask."""
+        for node in nodes:
+            self._execute(node, mask)
+
+    def value(self, expr: Any, mask: Array) -> Value:
+        """The value of an expression: an integer if all threads of the mask share it."""
+        expr = sympify(expr)
+        for table in self.formulas.tables(expr):
+            self._read(table, threads_of(mask))
+        found = self.formulas.value(expr, self.env)
+        if isinstance(found, np.ndarray):
+            return uniform(found, mask)
+        return int(found) if not isinstance(found, bool | np.bool_) else bool(found)
+
+    def _execute(self, node: Node, mask: Array) -> None:
+        symbol, self._here = self.graph.coordinates.symbol, node.op
+        match node.op:
+            case For() as op:
+                self._loop(node, op, mask)
+            case If() | Inside():
+                self._branch(node, mask)
+            case Assign() as op:
+                assert node.value is not None
+                self.env[op.symbol] = self.value(node.value, mask)
+            case SetCoordinate(dim=dim):
+                if node.value is None:
+                    self.run(node.body, mask)
+                else:
+                    with self._bound(symbol(dim), self.value(node.value, mask)):
+                        self.run(node.body, mask)
+            case Counter(dim=dim):
+                self._loops.append((dim, symbol(dim)))
+                self._counting[symbol(dim)] = mask
+                with self._bound(symbol(dim), 0):
+                    self.run(node.body, mask)
+                self._loops.pop()
+            case Advance(dim=dim, by=by):
+                amount = self.formulas.known(node, "by", partial(node.scope.resolve, by))
+                self._advance(symbol(dim), self.value(amount, mask), mask)
+            case Locate(dims=dims):
+                for dim, value in zip(dims, node.values, strict=True):
+                    self.env[symbol(dim)] = self.value(value, mask)
+                self.run(node.body, mask)
+            case Scope(name=name):
+                self._roles.append(name)
+                self.run(node.body, mask)
+                self._roles.pop()
+            case op:
+                self._read_for(op, mask)
+                if found := self.formulas.known(node, "effects", partial(effects, op)):
+                    self._record(node, found, mask)
+                self.run(node.body, mask)
+
+    def _read_for(self, op: Operation, mask: Array) -> None:
+        """Record the tables that an operation on tables and parameters reads."""
+        parameters = self.graph.parameters
+        every = {table.name: table for table in parameters.tables}
+        if isinstance(op, Tabulate) and (step := every[op.table].step) is not None:
+            for table in self.formulas.tables(step):
+                self._read(table, threads_of(mask) & _warp(op.first, self.threads))
+        if isinstance(op, DeriveParameters):
+            for p in parameters.items:
+                if p.name in parameters.deferred and p.value is not None:
+                    for table in self.formulas.tables(p.value):
+                        self._read(table, threads_of(mask))
+
+    def _read(self, table: str, mask: Array) -> None:
+        """Record the first read of a table by the threads of a mask; nothing writes it later."""
+        before = self._have_read.get(table, np.zeros(self.threads, np.bool_))
+        new = mask & ~before
+        if not new.any():
+            return
+        self._have_read[table] = before | new
+        shared = f"{table}.shared"
+        access = Access(Kind.READ, shared if shared in self.tracked else table, WHOLE)
+        step = Step(self._here, (access,), new, new, role=self._roles[-1])
+        if access.dim in self.tracked:
+            step.places.append(Place(access, np.zeros((1, self.threads), np.int64), new[None]))
+        self.steps.append(step)
+
+    def _advance(self, counter: Symbol, by: Value, mask: Array) -> None:
+        before = self.env[counter]
+        after = before + by
+        if not isinstance(after, np.ndarray) and (mask == self._counting[counter]).all():
+            self.env[counter] = after
+        else:
+            self.env[counter] = np.where(mask, after, before)
+
+    @contextmanager
+    def _bound(self, symbol: Symbol, value: Value) -> Generator[None, None, None]:
+        before = self.env.get(symbol)
+        self.env[symbol] = value
+        yield
+        self.env[symbol] = before
+        if before is None:
+            del self.env[symbol]
+
+    def _loop(self, node: Node, op: For, mask: Array) -> None:
+        loop = node.loop
+        assert loop is not None
+        index, stop = self.value(loop.start, mask), self.value(loop.stop, mask)
+        if op.unroll and isinstance(index, int) and isinstance(stop, int) and self._at_once(node):
+            step = self.value(loop.step, mask)
+            every = np.arange(index, stop, step)
+            axes = max([mask.ndim, *(np.ndim(v) for v in self.env.values() if is_grid(v))])
+            if every.size == 1:
+                with self._bound(loop.symbol, int(every[0])):
+                    self.run(node.body, mask)
+            elif every.size:
+                saved = dict(self.env)
+                self.env[loop.symbol] = every.reshape(-1, *(1,) * axes)
+                self.run(node.body, mask)
+                self.env = saved
+            return
+        self._loops.append((op.dim, loop.symbol))
+        while True:
+            going = index < stop
+            inside = mask & going if isinstance(going, np.ndarray) else mask
+            if not (going if isinstance(going, bool) else inside.any()):
+                break
+            with self._bound(loop.symbol, index):
+                self.run(node.body, inside)
+                index = index + self.value(loop.step, inside)
+                if isinstance(index, np.ndarray):
+                    index = uniform(index, inside)
+        self._loops.pop()
+
+    def _at_once(self, node: Node) -> bool:
+        return bool(self.formulas.known(node, "at once", partial(accesses_only, node)))
+
+    def _branch(self, node: Node, mask: Array) -> None:
+        assert node.condition is not None
+        holds = self.value(node.condition, mask)
+        if isinstance(holds, bool | int):
+            self.run(node.body if holds else node.orelse, mask)
+            return
+        for body, part in ((node.body, mask & holds), (node.orelse, mask & ~holds)):
+            if body and part.any():
+                self.run(body, part)
+
+    def _record(self, node: Node, found: tuple[Effect, ...], mask: Array) -> None:
+        if len(self.steps) >= MOST_STEPS:
+            raise VerifyError(f"a workgroup executes more than {MOST_STEPS} operations")
+        threads = threads_of(mask)
+        indices = {dim: self.env[symbol] for dim, symbol in self._loops}
+        elected = threads
+        if isinstance(found[0], Converge):
+            if found[0].first is not None:
+                threads = threads & _warp(found[0].first, self.threads)
+            elected = elected_of(threads)
+        mask = np.asarray(mask & elected)
+        step = Step(node.op, found, threads, elected, role=self._roles[-1], indices=indices)
+        for number, effect in enumerate(found):
+            of_effect = partial(lambda n, e: [*self._numbers(n, e)], node, effect)
+            for name, expr in self.formulas.known(node, f"numbers {number}", of_effect):
+                step.values[number, name] = self.value(expr, mask)
+            for access in accesses_of(effect):
+                if access.count and access.dim in self.tracked:
+                    step.places.append(self._place(node, access, mask))
+            if isinstance(effect, Asynchronous) and effect.barrier:
+                count = np.broadcast_to(mask, shape_of(self.env, mask)).reshape(-1, self.threads)
+                step.values[number, "times"] = uniform(count.sum(axis=0), elected)
+        self.steps.append(step)
+
+    def _numbers(self, node: Node, effect: Effect) -> Iterator[tuple[str, Any]]:
+        """The numbers that an effect needs: the places of barriers and flags, and their values."""
+        match effect:
+            case Asynchronous(barrier=barrier) if barrier:
+                yield "place", node.place(barrier).values[0]
+            case Initialise(barrier=barrier):
+                yield "place", node.place(barrier).values[0]
+            case Arrive(barrier=barrier, expected=expected, rank=rank):
+                yield "place", node.place(barrier).values[0]
+                if expected is not None:
+                    yield "expected", node.scope.resolve(expected)
+                if rank is not None:
+                    yield "rank", node.scope.resolve(rank)
+            case AwaitPhase(barrier=barrier, phase=phase):
+                yield "place", node.place(barrier).values[0]
+                yield "parity", node.place(phase).values[0]
+            case Meet(identifier=identifier) if identifier is not None:
+                yield "place", node.scope.resolve(identifier)
+            case ChangeFlag(flag=flag, turn=turn, value=value):
+                yield "place", node.place(flag).values[0]
+                if value is not None:
+                    yield "value", node.place(turn).values[0] + 1 if turn else resolved(node, value)
+            case AwaitFlag(flag=flag, turn=turn, value=value):
+                yield "place", node.place(flag).values[0]
+                yield "value", node.place(turn).values[0] + 1 if turn else resolved(node, value)
+            case TakeFlag(flag=flag):
+                yield "place", node.place(flag).values[0]
+            case _:
+                return
+
+    def _place(self, node: Node, access: Access, mask: Array) -> Place:
+        if access.count == WHOLE:
+            return Place(access, np.zeros((1, self.threads), np.int64), threads_of(mask)[None])
+        found = node.place(access.dim)
+        first = self.formulas.value(found.values[0], self.env)
+        inside = self.formulas.value(found.guard, self.env)
+        rank = None
+        if access.rank is not None:
+            resolve = partial(node.scope.resolve, access.rank)
+            rank = self.value(self.formulas.known(node, "rank", resolve), mask)
+        full = np.broadcast_shapes(np.shape(first), np.shape(inside), mask.shape)
+        inside = np.broadcast_to(mask & inside, full).reshape(-1, self.threads)
+        first = np.broadcast_to(first, full).reshape(-1, self.threads)
+        return Place(access, first, inside, rank)
+
+
+def _warp(first: int, threads: int) -> Array:
+    """The threads of the warp whose first thread has the number `first`."""
+    return np.arange(threads) // WARP == first // WARP

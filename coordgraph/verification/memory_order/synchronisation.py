@@ -1,0 +1,289 @@
+"""The objects by which agents synchronise: mbarriers, barriers, flags and shared groups.
+
+Each object keeps the rule that makes one execution speak for all of them (see
+`coordgraph.verification.memory_order`): two operations on an object that do not commute must be
+ordered. `Conflict` is raised where they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordgraph.control.effects import CLUSTER, CTA
+from coordgraph.verification.memory_order.clocks import Clock
+
+__all__ = ["TMA", "Arrival", "BarrierState", "Conflict", "Flag", "Mbarrier", "Team"]
+
+NewEvent = Callable[[], int]
+"""A function that returns the bit of a new event."""
+
+
+class Conflict(Exception):
+    """Two operations on a synchronisation object whose order matters are not ordered.
+
+    Args:
+        problem: what may happen.
+        other: the bit of the event that is not ordered with the current one; 0 if there is none.
+    """
+
+    def __init__(self, problem: str, other: int = 0) -> None:
+        super().__init__(problem)
+        self.problem, self.other = problem, other
+
+
+@dataclass
+class _Phase:
+    """What is known behind the completion of a phase.
+
+    Args:
+        event: the bit of the completion.
+        clock: what happened before, with nothing visible yet.
+        seen: what a wait makes visible, by (workgroup of the arrival, scope of the arrival).
+    """
+
+    event: int
+    clock: Clock
+    seen: dict[tuple[int, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An arrival at an mbarrier: its event, what happened before, and how it releases.
+
+    Args:
+        event: the bit of the arrival.
+        clock: what happened before it, and itself.
+        source: the workgroup and the scope of the release.
+        weight: how many threads arrive.
+    """
+
+    event: int
+    clock: Clock
+    source: tuple[int, str]
+    weight: int = 1
+
+
+@dataclass(eq=False)
+class Mbarrier:
+    """An mbarrier: a phase completes with its last arrival and its last byte.
+
+    Args:
+        arrivals: how many arrivals complete a phase.
+        initialised: the bit of the event that initialised the mbarrier.
+        early: for each phase, the arrivals for later phases that an earlier execution found to be
+            unordered with its completion: they may count for it in place of late ones.
+        pending: the arrivals that the current phase lacks.
+        bytes: the bytes that the current phase expects and that have not been written.
+        found: the unordered arrivals of this execution, by phase.
+    """
+
+    arrivals: int
+    initialised: int
+    early: Mapping[int, Sequence[Arrival]]
+    pending: int = 0
+    bytes: int = 0
+    counts_bytes: bool = False
+    phases: list[_Phase] = field(default_factory=list[_Phase])
+    current: list[Arrival] = field(default_factory=list[Arrival])
+    waits: dict[int, int] = field(default_factory=dict[int, int])
+    """For each phase, the events of the waits for it."""
+    found: dict[int, list[Arrival]] = field(default_factory=dict[int, list[Arrival]])
+
+    def __post_init__(self) -> None:
+        self.pending = self.arrivals
+
+    def arrive(self, arrival: Arrival, event: NewEvent, bytes: int | None = None) -> None:
+        """Count an arrival, and the bytes that the current phase then expects (None for none)."""
+        if bytes is not None:
+            self.counts_bytes = True
+            self.bytes += bytes
+        self._order(arrival, "an arrival")
+        if arrival.weight > self.pending:
+            raise Conflict(f"phase {len(self.phases)} of {self.arrivals} arrivals gets more")
+        self.pending -= arrival.weight
+        self.current.append(arrival)
+        self._complete(event)
+
+    def deliver(self, arrival: Arrival, event: NewEvent, bytes: int) -> None:
+        """Count bytes that TMA has written."""
+        self.counts_bytes = True
+        self._order(arrival, "the count of bytes that TMA writes")
+        self.bytes -= bytes
+        self.current.append(arrival)
+        self._complete(event)
+
+    def _order(self, arrival: Arrival, what: str) -> None:
+        """Note the phases before the current one whose completions are not ordered before."""
+        for phase in reversed(range(len(self.phases))):
+            done = self.phases[phase].event
+            if done & arrival.clock.time:
+                return
+            if self.counts_bytes:
+                raise Conflict(
+                    f"{what} may go to phase {phase} instead of phase {len(self.phases)}: nothing "
+                    f"orders it behind the completion of phase {phase}",
+                    done,
+                )
+            self.found.setdefault(phase, []).append(arrival)
+
+    def _complete(self, event: NewEvent) -> None:
+        if self.pending or self.bytes:
+            return
+        number, done = len(self.phases), event()
+        clock, seen = Clock(), dict[tuple[int, str], int]()
+        early = self.early.get(number, ())
+        for arrival in self.current:
+            part = _certain(arrival, [e for e in early if not arrival.event & e.clock.time])
+            clock.join(part, visible=False)
+            seen[arrival.source] = seen.get(arrival.source, 0) | part.seen
+        if self.phases:
+            clock.time |= self.phases[-1].clock.time
+        if late := self.waits.get(number - 1, 0) & ~clock.time:
+            raise Conflict(
+                f"a wait for phase {number - 1} may miss its completion: phase {number} may "
+                "complete before the wait tests the parity, which is the same again",
+                late,
+            )
+        clock.time |= done
+        self.phases.append(_Phase(done, clock, seen))
+        self.current, self.pending = [], self.arrivals
+
+    def passes(self, parity: int) -> bool:
+        """Whether `mbarrier.try_wait.parity` succeeds."""
+        return len(self.phases) % 2 != parity
+
+    def wait(self, clock: Clock, workgroup: int, scope: str, event: int) -> int:
+        """Pass a wait: acquire what the completed phase released. Returns the phase's number."""
+        phase = len(self.phases) - 1
+        if phase > 0 and not self.phases[phase - 1].event & clock.time:
+            raise Conflict(
+                f"a wait for phase {phase} may pass before the phase completes: nothing orders the "
+                f"wait behind the completion of phase {phase - 1}, and before it the parity is the "
+                "same",
+                self.phases[phase - 1].event,
+            )
+        if phase >= 0:
+            done = self.phases[phase]
+            clock.join(done.clock, visible=False)
+            for (source, of), seen in done.seen.items():
+                if source in (workgroup, EVERYWHERE) or CTA not in (of, scope):
+                    clock.seen |= seen
+        clock.add(event)
+        self.waits[phase] = self.waits.get(phase, 0) | event
+        return phase
+
+
+def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
+    """What happened before a completion because of an arrival, or of one that counts instead."""
+    clock = arrival.clock.copy()
+    for other in instead:
+        clock.time &= other.clock.time
+        clock.seen &= other.clock.seen if other.source == arrival.source else 0
+        clock.fenced = {
+            space: events & other.clock.fenced.get(space, 0)
+            for space, events in clock.fenced.items()
+        }
+    return clock
+
+
+EVERYWHERE = -1
+"""The source of bytes that TMA writes: a wait for them makes them visible whatever its scope."""
+TMA = EVERYWHERE, CLUSTER
+
+
+@dataclass(eq=False)
+class BarrierState:
+    """A barrier of a workgroup (`bar.sync`), of a cluster, or of the threads of a warp.
+
+    Args:
+        expected: how many threads meet.
+    """
+
+    expected: int
+    here: int = 0
+    clock: Clock = field(default_factory=Clock)
+    done: list[tuple[int, Clock]] = field(default_factory=list[tuple[int, Clock]])
+
+    def arrive(self, clock: Clock, weight: int, event: NewEvent) -> int:
+        """Arrive as `weight` threads; returns the number of the generation to wait for."""
+        if self.done and not self.done[-1][0] & clock.time:
+            raise Conflict(
+                "threads may meet at the barrier that are not meant to: nothing orders this one "
+                "behind the meeting before",
+                self.done[-1][0],
+            )
+        if self.here + weight > self.expected:
+            raise Conflict(f"more than {self.expected} threads come to the barrier")
+        generation = len(self.done)
+        self.clock.join(clock)
+        self.here += weight
+        if self.here == self.expected:
+            met = event()
+            self.clock.add(met)
+            self.done.append((met, self.clock))
+            self.here, self.clock = 0, Clock()
+        return generation
+
+
+@dataclass(eq=False)
+class Flag:
+    """A flag in device memory.
+
+    Args:
+        value: its value.
+        released: what a thread that acquires the flag gets to see.
+        scope: the scope of the release.
+        clock: what happened before its value.
+        ordered: the events that must be ordered with every other one: sets and waits.
+        commuting: the events that commute with each other: additions.
+    """
+
+    value: int = 0
+    released: int = 0
+    scope: str = CTA
+    source: int = EVERYWHERE
+    clock: Clock = field(default_factory=Clock)
+    ordered: int = 0
+    commuting: int = 0
+
+    def set(self, value: int, clock: Clock, event: int, release: tuple[int, str] | None) -> None:
+        """Store a value; `release` has the workgroup and the scope of a release."""
+        if unordered := (self.ordered | self.commuting) & ~clock.time:
+            raise Conflict("the flag may be set while another thread uses it", unordered)
+        if value and self.value >= value:
+            raise Conflict(f"the flag is set to {value} while it is {self.value}")
+        self.value, self.released = value, 0
+        self._change(clock, event, release)
+        self.ordered |= event
+
+    def add(self, value: int, clock: Clock, event: int, release: tuple[int, str] | None) -> None:
+        """Add to the value atomically, which continues earlier releases."""
+        if unordered := self.ordered & ~clock.time:
+            raise Conflict("the flag may be changed while another thread uses it", unordered)
+        self.value += value
+        self._change(clock, event, release)
+        self.commuting |= event
+
+    def _change(self, clock: Clock, event: int, release: tuple[int, str] | None) -> None:
+        self.clock.join(clock, visible=False)
+        self.clock.time |= event
+        if release is not None:
+            self.released |= clock.seen | event
+            self.source, self.scope = release
+
+    def observe(self, clock: Clock, acquire: tuple[int, str] | None) -> None:
+        """Read the value; `acquire` has the workgroup and the scope of an acquire."""
+        clock.join(self.clock, visible=False)
+        if acquire is not None and (acquire[0] == self.source or "gpu" == acquire[1] == self.scope):
+            clock.seen |= self.released
+
+
+@dataclass(eq=False)
+class Team:
+    """A group of asynchronous operations that the threads of a warpgroup commit together."""
+
+    expected: int
+    here: int = 0
+    time: int = 0
+    events: int = 0

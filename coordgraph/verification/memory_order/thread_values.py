@@ -1,0 +1,110 @@
+"""Values for all threads of a workgroup: masks, axes of unrolled loops, and numbers of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sympy import Symbol, sympify
+
+from coordgraph.control.asynchronous import Advance, Counter
+from coordgraph.control.declared_effects import effects
+from coordgraph.control.effects import Access, Asynchronous, Converge, Effect, Registers
+from coordgraph.control.operations import Assign, For
+from coordgraph.control.resolve import Node
+from coordgraph.integers import index_symbol
+
+__all__ = [
+    "WARP",
+    "Array",
+    "Value",
+    "accesses_of",
+    "accesses_only",
+    "elected_of",
+    "is_grid",
+    "resolved",
+    "shape_of",
+    "thread_symbols",
+    "threads_of",
+    "uniform",
+]
+
+Array = npt.NDArray[Any]
+Value = Any
+"""The value of an expression: an integer that all threads share, or an array."""
+WARP = 32
+"""The threads of a warp."""
+
+
+def accesses_of(effect: Effect) -> tuple[Access, ...]:
+    """The accesses to memory of an effect."""
+    if isinstance(effect, Access):
+        return (effect,)
+    if isinstance(effect, Asynchronous):
+        return tuple(x for x in effect.accesses if isinstance(x, Access))
+    return ()
+
+
+def accesses_only(node: Node) -> bool:
+    """Whether the operations in a loop only access memory, so that all iterations are one step."""
+    for inner in node.walk():
+        op = inner.op
+        if isinstance(op, Advance | Counter | Assign):
+            return False
+        if isinstance(op, For) and not op.unroll:
+            return False
+        if not op.BODIES and any(
+            not isinstance(x, Access | Registers | Asynchronous | Converge) for x in effects(op)
+        ):
+            return False
+    return True
+
+
+def is_grid(value: Value) -> bool:
+    """Whether a value has an axis of an unrolled loop."""
+    return isinstance(value, np.ndarray) and value.ndim > 1
+
+
+def shape_of(env: Mapping[Symbol, Value], mask: Array) -> tuple[int, ...]:
+    """The axes of the unrolled loops around an operation, and that of the threads."""
+    grids = [np.shape(value) for value in env.values() if is_grid(value)]
+    return np.broadcast_shapes(mask.shape, *grids)
+
+
+def resolved(node: Node, value: Any) -> Any:
+    """An expression or a number with the indices that are known at a node."""
+    return node.scope.resolve(sympify(value))
+
+
+def uniform(values: Array, mask: Array) -> Value:
+    """An array as one number, if all its elements under the mask are equal."""
+    if values.ndim > 1:
+        return values
+    chosen = values[threads_of(mask)]
+    if not chosen.size:
+        return values
+    first = chosen[0]
+    if (chosen == first).all():
+        return bool(first) if values.dtype == np.bool_ else int(first)
+    return values
+
+
+def threads_of(mask: Array) -> Array:
+    """The threads of a mask whose first axes are those of unrolled loops."""
+    return np.asarray(mask.reshape(-1, mask.shape[-1]).any(axis=0))
+
+
+def elected_of(mask: Array) -> Array:
+    """The first thread of a mask in every warp."""
+    warps = mask.reshape(-1, WARP)
+    first = np.zeros_like(warps)
+    first[np.arange(len(warps)), warps.argmax(axis=1)] = True
+    return (first & warps).reshape(-1)
+
+
+def thread_symbols(workitem: str, warp: str, threads: int) -> dict[Symbol, Array]:
+    """The numbers of threads, and of their warps."""
+    every = np.arange(threads)
+    return {index_symbol(workitem): every, index_symbol(warp): every // WARP}

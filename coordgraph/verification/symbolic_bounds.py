@@ -1,0 +1,202 @@
+"""`SymbolicBounds`: proves inequalities whose bounds pass through divisions and symbolic limits.
+
+`Ranges` eliminates symbols down to numbers. Some limits of workspace slots need a bound that stays
+symbolic: `w // 3 < tiles` follows from `w <= 3*tiles - 1`, not from the largest number of tiles. An
+inequality `e <= limit` is proved here by replacing one part of `e` after another by something that
+is at least as large:
+
+- a symbol by each of its upper bounds, as they are stated;
+- `x // d` by `q - 1` if `x <= q*d - 1`, and by q if `x <= q*d + d - 1`;
+- `min(a, b)` by a, or by b; `max(a, b)` by a and by b, which both must be proved;
+- a parameter by the expression that defines it;
+- the inequality `x // d <= q` by `x <= q*d + d - 1`.
+
+Every replacement is sound by itself. After each one, `Ranges` is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sympy import Expr, Integer, Symbol
+
+from coordgraph.integers import Bounds, FloorDiv, Maximum, Minimum, Ranges, operands
+from coordgraph.integers.polynomials import (
+    Atom,
+    Polynomial,
+    add,
+    atom_of,
+    atoms_of,
+    coefficient_of,
+    constant,
+    divide,
+    multiply,
+    negate,
+    substitute,
+    to_expression,
+    to_polynomial,
+)
+
+__all__ = ["Effort", "SymbolicBounds"]
+
+FUEL = 60
+"""The largest number of questions that the search for one proof asks `Ranges`."""
+DEEPEST = 6
+"""A proof has fewer replacements than this one after another."""
+DEPTH = 3
+"""How many symbols are replaced one after another below a division."""
+
+
+@dataclass
+class Effort:
+    """How many more questions proofs may ask `Ranges`.
+
+    Args:
+        left: the number of questions; proofs that share an effort share it.
+    """
+
+    left: int
+
+
+class SymbolicBounds:
+    """Proofs of inequalities under known ranges.
+
+    Args:
+        ranges: what is known about symbols.
+        definitions: the expression that each defined parameter equals.
+        uppers: further upper bounds of symbols.
+        effort: limits all proofs together; None for no limit.
+    """
+
+    def __init__(
+        self,
+        ranges: Ranges,
+        definitions: Mapping[Symbol, Expr],
+        uppers: Mapping[Symbol, tuple[Expr, ...]] | None = None,
+        effort: Effort | None = None,
+    ) -> None:
+        self._uppers, self._effort = uppers or {}, effort
+        self._ranges = ranges
+        self._definitions = {atom_of(symbol): to_polynomial(e) for symbol, e in definitions.items()}
+        self._fuel = 0
+        self._proved: dict[tuple[Expr, Expr], bool] = {}
+        self._answers: dict[Expr, bool] = {}
+
+    def at_least_zero(self, expr: Expr) -> bool:
+        """Whether `expr >= 0` is proved."""
+        return self.at_most(-expr, Integer(0))
+
+    def less(self, expr: Expr, limit: Expr) -> bool:
+        """Whether `expr < limit` is proved."""
+        return self.at_most(expr, limit - 1)
+
+    def at_most(self, expr: Expr, limit: Expr) -> bool:
+        """Whether `expr <= limit` is proved."""
+        if (expr, limit) not in self._proved:
+            gap = add(to_polynomial(expr), to_polynomial(limit), -1)
+            # Short proofs first: most take one or two replacements.
+            self._fuel = FUEL
+            self._proved[expr, limit] = any(self._at_most_zero(gap, n) for n in range(DEEPEST))
+        return self._proved[expr, limit]
+
+    def _at_most_zero(self, p: Polynomial, depth: int) -> bool:
+        """Whether `p <= 0` is proved by at most `depth` replacements one after another."""
+        if self._holds(to_expression(negate(p))):
+            return True
+        if not depth:
+            return False
+        for steps in self._raised(p):
+            if self._fuel <= 0:
+                return False
+            if all(self._at_most_zero(step, depth - 1) for step in steps):
+                return True
+        return False
+
+    def _raised(self, p: Polynomial) -> Iterator[tuple[Polynomial, ...]]:
+        """Lists of polynomials; `p <= 0` follows if each polynomial of one list is at most 0."""
+        for a in atoms_of(p):
+            parts = coefficient_of(p, a)
+            if parts is None or not (sign := self._sign(parts[0])):
+                continue
+            if isinstance(a.expr, FloorDiv) and parts[0] == constant(1):
+                x, d = map(to_polynomial, operands(a.expr))
+                if self._positive(d):
+                    # x // d <= q follows from x - q*d - d + 1 <= 0.
+                    rest = multiply(add(parts[1], constant(1), -1), d)
+                    yield (add(add(x, rest), constant(1)),)
+            yield from (
+                tuple(substitute(p, a, end) for end in ends) for ends in self._ends(a, sign)
+            )
+        for a in atoms_of(p):
+            if a in self._definitions:
+                yield (substitute(p, a, self._definitions[a]),)
+
+    def _ends(self, a: Atom, sign: int) -> Iterator[tuple[Polynomial, ...]]:
+        """Bounds of an atom in one direction: every polynomial of a tuple may have to be tried."""
+        match a.expr:
+            case Minimum() | Maximum():
+                both = tuple(map(to_polynomial, operands(a.expr)))
+                if isinstance(a.expr, Minimum) == (sign > 0):
+                    yield from ((part,) for part in both)
+                else:
+                    yield both
+            case FloorDiv() if sign > 0:
+                x, d = map(to_polynomial, operands(a.expr))
+                if self._positive(d):
+                    yield from ((q,) for q in self._quotients(x, d))
+            case Symbol():
+                yield from ((end,) for end in self._stated(a, sign))
+            case _:
+                return
+
+    def _quotients(self, x: Polynomial, d: Polynomial) -> Iterator[Polynomial]:
+        """Upper bounds of `x // d`, from upper bounds of x that are multiples of d."""
+        for top in self._tops(x, DEPTH):
+            quotient, rest = divide(top, d)
+            gap = to_expression(rest)
+            if self._holds(-gap - 1):
+                yield add(quotient, constant(1), -1)
+            elif self._holds(to_expression(d) - gap - 1):
+                yield quotient
+
+    def _tops(self, p: Polynomial, depth: int) -> Iterator[Polynomial]:
+        """Upper bounds of p: some of its symbols are replaced by their stated bounds."""
+        yield p
+        if not depth:
+            return
+        for a in atoms_of(p):
+            parts = coefficient_of(p, a)
+            if parts is not None and isinstance(a.expr, Symbol) and (sign := self._sign(parts[0])):
+                for end in self._stated(a, sign):
+                    yield from self._tops(substitute(p, a, end), depth - 1)
+
+    def _stated(self, a: Atom, sign: int) -> Iterator[Polynomial]:
+        """The stated upper bounds of a symbol that are not numbers, or its lower bounds."""
+        if not isinstance(a.expr, Symbol):
+            return
+        bounds = self._ranges.bounds.get(a.expr, Bounds())
+        ends = (*bounds.uppers, *self._uppers.get(a.expr, ())) if sign > 0 else bounds.lowers
+        for end in ends:
+            if not end.is_Integer and a not in atoms_of(to_polynomial(end)):
+                yield to_polynomial(end)
+
+    def _positive(self, d: Polynomial) -> bool:
+        return self._holds(to_expression(d) - 1)
+
+    def _sign(self, p: Polynomial) -> int:
+        """1 if `p >= 0` is proved, -1 if `p <= 0` is, else 0."""
+        if self._holds(to_expression(p)):
+            return 1
+        return -1 if self._holds(to_expression(negate(p))) else 0
+
+    def _holds(self, expr: Expr) -> bool:
+        """Whether `Ranges` proves `expr >= 0`; False if too many questions were asked."""
+        if expr not in self._answers:
+            if self._fuel <= 0 or (self._effort is not None and self._effort.left <= 0):
+                return False
+            self._fuel -= 1
+            if self._effort is not None:
+                self._effort.left -= 1
+            self._answers[expr] = self._ranges.prove_nonnegative(expr)
+        return self._answers[expr]

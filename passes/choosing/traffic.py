@@ -1,0 +1,134 @@
+"""Bytes of A and B that a launch reads from memory, given what the L2 cache keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from passes.choosing.constants import Constants
+from passes.choosing.kernel_shape import Shape, block
+from passes.choosing.plan_table import Column, Flag, Table
+
+__all__ = ["traffic_of"]
+
+MOST_TILES = 24
+"""Largest number of output tiles of a row, or of a column, whose requests for one k are compared;
+further tiles are left out."""
+STEEP = 2
+"""Degree of the function by which a line is lost from the L2 cache when the bytes that were read
+since its last use approach the cache's size."""
+ROUNDS = 3
+"""Rounds in which the bytes that pass through the L2 cache, and the lines lost by them, are
+computed from each other."""
+
+
+def traffic_of(
+    t: Table, s: Shape, grid: Column, asked: Column, c: Constants, *, mixed: Flag, streams: Column
+) -> Column:
+    """Bytes of A and B that are read from memory, which the L2 cache reduces.
+
+    Workgroups at the same k of neighbouring tiles share data through the L2 cache. A wave of tiles
+    reuses the data of the wave before it as far as the cache still holds them.
+
+    Args:
+        t: problems and plans.
+        s: how tiles are divided.
+        grid: number of resident workgroups.
+        asked: bytes that all workgroups request from the L2 cache.
+        c: the constants of the device.
+        mixed: whether workgroups are at different k of their tiles at the same time.
+        streams: iterations of all workgroups on tiles that may be divided along k.
+    """
+    a, b = t.l * t.m * t.k * t.in_bytes, t.l * t.n * t.k * t.in_bytes
+    together = np.minimum(grid, s.tiles)
+    high, wide = block(t, s.tiles_m, s.tiles_n, together)
+    shared = np.minimum(high * t.tile_m, t.m) + np.minimum(wide * t.tile_n, t.n)
+    wave = shared * t.k * t.in_bytes
+    waves = np.maximum(s.tiles / together, 1)
+    apart = np.maximum(waves * wave, a + b)
+    # Each band's rows of A are read once. B is read once per band, unless it stays in the cache.
+    bands = np.ceil(s.tiles_m / high)
+    # Products of a batch share no data; bands of one product are computed one after another.
+    stays = c.l2_bytes >= (a + b) / t.l
+    banded = a + b * np.where(stays, 1, bands)
+    stay = np.minimum(c.l2_bytes / wave, 1)
+    found = np.minimum(stay * banded + (1 - stay) * apart, apart)
+    rows = np.flatnonzero(mixed)
+    if len(rows):
+        count = s.tiles[rows] * s.depth[rows]
+        part = np.minimum(streams[rows] / np.maximum(count, 1), 1)
+        share = np.maximum(streams[rows] / grid[rows], 1)
+        few = t.where(rows)
+        shape = (s.tiles_m[rows], s.tiles_n[rows], s.depth[rows])
+        streamed = _streamed(few, *shape, a[rows], b[rows], asked[rows], share, c)
+        rest = found[rows]
+        found[rows] = np.maximum(rest, part * streamed + (1 - part) * rest)
+    return found
+
+
+def _streamed(
+    t: Table,
+    tiles_m: Column,
+    tiles_n: Column,
+    depth: Column,
+    a: Column,
+    b: Column,
+    asked: Column,
+    share: Column,
+    c: Constants,
+) -> Column:
+    """Bytes of A and B that are read if every workgroup streams a contiguous share of iterations.
+
+    The launch lasts as long as one share. The iteration at a given k of output tile number i runs
+    at the time `i·depth/share + const`, modulo 1, in units of that length. All tiles of a row need
+    the same rows of A, so A is read again if much other data was read between two of their times;
+    likewise for B and the tiles of a column.
+
+    Args:
+        t: problems and plans.
+        tiles_m, tiles_n, depth: output tiles along m and n, and iterations of each.
+        a, b: bytes of A and of B.
+        asked: bytes that all workgroups request from the L2 cache.
+        share: iterations of a workgroup.
+        c: the constants of the device.
+    """
+    # neighbours in a row, and in a column, are this far apart in the order of tiles
+    band = np.minimum(t.width, tiles_m)
+    along_m = np.where(t.width > 1, 1, tiles_n)
+    phase = depth / share
+    gaps_a, gaps_b = _gaps(tiles_n, phase * band), _gaps(tiles_m, phase * along_m)
+    read = a + b
+    for _ in range(ROUNDS):
+        read = a * _reads(gaps_a, read / c.l2_bytes) + b * _reads(gaps_b, read / c.l2_bytes)
+        read = np.clip(read, a + b, np.maximum(asked, a + b))
+    return read
+
+
+def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
+    """The gaps between the times 0, phase, 2·phase, … (modulo 1) of `tiles` tiles: a row for each.
+
+    A launch may begin at any of these times, so the gap around the end of a launch counts too, and
+    the gaps add up to 1. Entries without a tile are 0.
+    """
+    count = np.clip(tiles, 1, MOST_TILES)
+    number = np.arange(MOST_TILES)[:, None]
+    used = number < count
+    times = np.sort(np.where(used, number * phase % 1.0, np.inf), axis=0)
+    after = np.vstack([times[1:], np.full(times.shape[1], np.inf)])
+    after = np.where(number == np.ceil(count) - 1, 1 + times[0], after)
+    gaps = np.zeros_like(times)
+    np.subtract(after, times, out=gaps, where=used)
+    return gaps
+
+
+def _reads(gaps: NDArray[np.float64], turnover: Column) -> Column:
+    """How often data is read from memory that tiles request at times with the given gaps.
+
+    Args:
+        gaps: the gaps between the tiles' requests, which add up to 1.
+        turnover: bytes read during the whole launch, divided by the size of the L2 cache.
+    """
+    passed = (gaps * turnover) ** STEEP
+    lost = passed / (1 + passed)
+    # One gap holds the begin and the end of the launch: the request after it is the first one.
+    return 1 + ((1 - gaps) * lost).sum(axis=0)

@@ -1,0 +1,39 @@
+"""`accepting`: the fastest lowering of an architecture that accepts a scheduled graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordgraph import KernelGraph, PassError
+from passes.lowering.architectures import Alignment, Lowering, Vectors, architecture_of
+
+__all__ = ["accepting"]
+
+
+def accepting(
+    graph: KernelGraph, architecture: str, *, reads_c: bool = False, **options: Any
+) -> Lowering:
+    """The fastest lowering that accepts a graph for well-aligned tensors; nothing is lowered.
+
+    Args:
+        graph: a scheduled graph.
+        architecture: the architecture's name, such as `sm_90a`.
+        reads_c: whether the kernel adds C; large tiles have no registers for it.
+        options: options that the lowering pass must have, such as `cluster_m=2`.
+
+    Raises:
+        PassError: no lowering of the architecture accepts the graph; the message has all reasons.
+        CodegenError: the architecture is unknown.
+    """
+    alignment, reasons = Alignment(Vectors.widest(graph.gemm)), list[str]()
+    for lowering in architecture_of(architecture).lowerings:
+        if not lowering.has(*options):
+            missing = ", ".join(name for name in options if not lowering.has(name))
+            reasons.append(f"{lowering.family} has no {missing}")
+            continue
+        variant = lowering.variant(alignment, reads_c=reads_c)
+        made = lowering.configured(lowering.options(architecture, **options), variant)
+        if (reason := made.why_not(graph)) is None:
+            return lowering
+        reasons.append(f"{lowering.family} refuses: {reason}")
+    raise PassError(f"no kernel can be compiled for {architecture}: {'; '.join(reasons)}")

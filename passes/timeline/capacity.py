@@ -1,0 +1,109 @@
+"""How many records a role of a workgroup writes at most, from the bounds of the graph's loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from math import prod
+from operator import add
+
+from sympy import Add, Expr, Integer, Mul, Symbol
+
+from coordgraph import KernelGraph
+from coordgraph.control.operations import Assign, Body, For, SetCoordinate
+from coordgraph.control.timeline import Begin
+from coordgraph.integers import (
+    FloorDiv,
+    FloorMod,
+    Maximum,
+    Minimum,
+    index_symbol,
+    maximum,
+    minimum,
+    operands,
+)
+
+__all__ = ["records_of"]
+
+ZERO, ONE = Integer(0), Integer(1)
+_FOLDS = {Maximum: maximum, Add: add}
+"""How the bounds of an expression's operands are joined."""
+
+
+def records_of(graph: KernelGraph, body: Body) -> Expr | None:
+    """An upper bound of the marks that one workgroup passes, in launch parameters; None if unknown.
+
+    Args:
+        graph: the graph, whose launch parameters bound the loops.
+        body: operations with marks.
+    """
+    known = {p.symbol for p in graph.parameters.items if p.name not in graph.parameters.deferred}
+    machine = {d.symbol: d.size - 1 for d in graph.coordinates if d.hardware and d.size is not None}
+    return _Bound(known, machine).marks(body)
+
+
+class _Bound:
+    """Bounds of marks and of expressions.
+
+    Args:
+        known: the symbols of launch parameters that the host knows.
+        machine: the largest value of each index that the hardware provides, by its symbol.
+    """
+
+    def __init__(self, known: set[Symbol], machine: Mapping[Symbol, Expr]) -> None:
+        self.known = known
+        self.largest = dict(machine)
+        """Expressions that the values of symbols never exceed."""
+
+    def marks(self, body: Body) -> Expr | None:
+        """An upper bound of the marks that one thread passes in `body`; None if unknown."""
+        total: Expr = ZERO
+        for op in body:
+            if isinstance(op, Begin):
+                total = total + 1
+            elif isinstance(op, Assign):
+                self.largest[op.symbol] = op.value
+            elif isinstance(op, For):
+                self.largest[op.symbol] = op.stop - 1
+            elif isinstance(op, SetCoordinate):
+                self.largest.setdefault(index_symbol(op.dim), op.value)
+            found = [self.marks(getattr(op, name)) for name in op.BODIES]
+            inside = _all(found)
+            trips = self.most(op.stop - op.start) if isinstance(op, For) and any(found) else ONE
+            if inside is None or trips is None:
+                return None
+            total = total + reduce(maximum, inside, ZERO) * trips  # one branch of an If
+        return total
+
+    def most(self, expr: Expr) -> Expr | None:
+        """An expression in launch parameters that is never less than `expr`; None if unknown."""
+        if expr.free_symbols <= self.known:
+            return expr
+        match expr:
+            case Symbol() if expr in self.largest:
+                return self.most(self.largest[expr])
+            case Minimum():
+                found = [bound for part in operands(expr) if (bound := self.most(part)) is not None]
+                return reduce(minimum, found) if found else None
+            case Maximum() | Add():
+                bounds = _all([self.most(part) for part in operands(expr)])
+                return None if bounds is None else reduce(_FOLDS[type(expr)], bounds)
+            case Mul():
+                number, rest = expr.as_coeff_Mul()
+                if number < 0:  # indices are never negative
+                    return ZERO
+                parts = _all([self.most(part) for part in operands(rest)])
+                return None if parts is None else prod(parts, start=number)
+            case FloorDiv():
+                return self.most(operands(expr)[0])
+            case FloorMod():
+                divisor = self.most(operands(expr)[1])
+                return None if divisor is None else divisor - 1
+            case _:
+                return None
+
+
+def _all(found: list[Expr | None]) -> list[Expr] | None:
+    """`found`, or None if one of them is unknown."""
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else None

@@ -1,0 +1,192 @@
+"""`RecordTimeline`: makes a lowered graph record when its workgroups begin their activities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from sympy import And, Expr, Integer, Lt, true
+from sympy.logic.boolalg import Boolean
+
+from coordgraph import KernelGraph
+from coordgraph.control.asynchronous import Advance, Counter, WaitBarrier
+from coordgraph.control.operations import Body, If, Operation, Scope, SetCoordinate
+from coordgraph.control.timeline import END, RECORD_WORDS, Begin, Stamp, Timed
+from coordgraph.coordinates.dimensions import Cluster, Linear, User, Warpgroup, Workitem
+from coordgraph.coordinates.edges import Tile
+from coordgraph.integers import equal, floor_mod, index_symbol, minimum
+from coordgraph.kernel import KernelEditor
+from coordgraph.tensors import Role, Tensor
+from passes.base import Pass
+from passes.lowering.sm_90a.turns import ORDER
+from passes.timeline.capacity import records_of
+from passes.timeline.waits import with_waits
+
+__all__ = ["CAPACITY", "MOST_RECORDS", "TIMELINE", "RecordTimeline"]
+
+TIMELINE = "timeline"
+"""The name of the tensor of records: workgroup, CTA of the cluster, warpgroup, record, word."""
+CAPACITY = "timeline_records"
+"""The name of the parameter that says how many records each role of a workgroup can write."""
+MOST_RECORDS = 1024
+"""The most records of a role of a workgroup that are kept; the role counts those beyond."""
+NUMBER, SLOT, WORD = "timeline.number", "timeline.slot", "timeline.word"
+"""NUMBER: the coordinate that counts the records of a role. SLOT: the coordinate of the place of a
+record in the memory of its role; the last record has the place 0. WORD: that of a word of it."""
+STALLED = "timeline.stalled"
+"""The coordinate that counts the clock cycles in which a role waits for stages of the ring."""
+BOTH_ENDS, DRAINS = 2, 1
+"""BOTH_ENDS: records at the begin and at the end of a kernel. DRAINS: records behind all tiles."""
+WARPGROUP = 128
+"""Threads of a warpgroup."""
+ROLES = {"consumers": "consumer", "producer": "producer"}
+"""The role of the threads that execute a `Scope`, by the name of the scope."""
+LOADS = {"multiply": "load", "wait": "wait", "receive": "load", "drain": "drain"}
+"""The activities of a producer, by the name of the mark: it loads what consumers multiply."""
+
+
+@dataclass(frozen=True)
+class RecordTimeline(Pass):
+    """Write a record to memory wherever a workgroup begins an activity.
+
+    Before: `Begin` marks. After: a `Stamp` by one thread of each role, and a `Stamp` at the begin
+    and at the end of the kernel. The edge timeline --Tile--> workgroup, cluster rank, warpgroup,
+    slot, word gives the address. A role that has used its slots only counts its further records.
+
+    Args:
+        most: the most records of one role of a workgroup that are kept.
+    """
+
+    most: int = MOST_RECORDS
+
+    name = "record-timeline"
+    requires = ("lowered",)
+    establishes = ("lowered",)
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        if self.most < 1:
+            return f"most={self.most}: at least 1 record must be kept"
+        if any(t.name == TIMELINE for t in graph.tensors):
+            return "the graph records its timeline already; apply this pass once"
+        return None
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        with graph.edit(str(self)) as e:
+            body = with_waits(graph.control.root.body)
+            recorder = _Recorder(e, graph, body, self.most)
+            e.kernel(recorder.kernel(body), workgroup=graph.control.root.workgroup)
+        return e.graph
+
+
+class _Recorder:
+    """Replaces the marks of a lowered graph by operations that write records.
+
+    Args:
+        e: the graph under construction.
+        graph: the lowered graph.
+        body: the operations of the lowered graph, with marks.
+        most: the most records of a role that are kept.
+    """
+
+    def __init__(self, e: KernelEditor, graph: KernelGraph, body: Body, most: int) -> None:
+        self.graph = graph
+        coordinates = graph.coordinates
+        threads = coordinates.of_kind(Workitem)
+        self.warpgroups = coordinates.of_kind(Warpgroup)
+        self.ranks = coordinates.of_kind(Cluster)
+        self.first: Boolean = true
+        """The condition that a thread is the first of its role."""
+        self.leader: Boolean = true
+        """The condition that a thread is the first of a workgroup."""
+        if threads:
+            (workitem,) = threads
+            self.leader = self.first = equal(workitem.symbol, 0)
+            if self.warpgroups:
+                self.first = equal(floor_mod(workitem.symbol, Integer(WARPGROUP)), 0)
+        self.turns = ORDER in coordinates
+        self.capacity = self._capacity(e, body, most)
+        self._add(e)
+
+    def kernel(self, body: Body) -> Operation:
+        """The whole kernel, with a counter of the records of each role."""
+        begin = self._stamp(Begin("start", count=index_symbol(NUMBER)), "", whole=True)
+        end = replace(begin, activity=END)
+        whole = (
+            *self._written(begin, self.first),
+            *self._body(body, "", self.leader),
+            If(self.first, (self._at(Integer(0), end),)),
+        )
+        return Counter(NUMBER, (Counter(STALLED, whole),) if self.warpgroups else whole)
+
+    def _body(self, body: Body, role: str, who: Boolean) -> Body:
+        """`body` with stamps for its marks, by the threads of a role that `who` selects."""
+        return tuple(self._stamped(body, role, who))
+
+    def _stamped(self, body: Body, role: str, who: Boolean) -> Iterator[Operation]:
+        for op in body:
+            match op:
+                case Begin():
+                    yield from self._mark(op, role, who)
+                case Scope(name=name) if name in ROLES:
+                    own = ROLES[name]
+                    alone = self.leader if own == "consumer" and not self.turns else self.first
+                    yield op.with_body(*self._body(op.body, own, alone))
+                    yield from self._mark(Begin("drain"), own, alone)
+                case WaitBarrier() if role and op.barrier != ORDER:
+                    yield Timed(STALLED, (op,))
+                case _ if op.BODIES:
+                    bodies = {n: self._body(getattr(op, n), role, who) for n in op.BODIES}
+                    yield replace(op, **bodies)
+                case _:
+                    yield op
+
+    def _mark(self, op: Begin, role: str, who: Boolean) -> Body:
+        """The operations that write the record of a mark; () if the role has no such activity."""
+        if role == "producer":
+            if op.activity not in LOADS:
+                return ()
+            op = replace(op, activity=LOADS[op.activity])
+        return self._written(self._stamp(op, role), who)
+
+    def _stamp(self, op: Begin, role: str, *, whole: bool = False) -> Stamp:
+        """The operation that writes the words of the record of a mark."""
+        stalled = index_symbol(STALLED) if self.warpgroups else Integer(0)
+        mark = op.activity, op.tile, op.span, op.first, op.count
+        return Stamp(TIMELINE, *mark, role, stalled, whole)
+
+    def _written(self, stamp: Stamp, who: Boolean) -> Body:
+        """Write a record if there is a free slot, and count it."""
+        place = index_symbol(NUMBER) + 1
+        there = And(who, Lt(place, self.capacity))
+        return (If(there, (self._at(place, stamp),)), Advance(NUMBER))
+
+    @staticmethod
+    def _at(place: Expr, stamp: Stamp) -> Operation:
+        """`stamp`, which writes the record number `place`."""
+        return SetCoordinate(SLOT, place, (SetCoordinate(WORD, Integer(0), (stamp,)),))
+
+    def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:
+        """How many records each role has memory for: as many as it writes, and at most `most`."""
+        marks = records_of(self.graph, body)
+        most_of_all = Integer(most + BOTH_ENDS)
+        if marks is None:
+            return most_of_all
+        needed = minimum(marks + DRAINS + BOTH_ENDS, most_of_all)
+        return e.parameter(CAPACITY, needed, note="records of a role of a workgroup")
+
+    def _add(self, e: KernelEditor) -> None:
+        """Add the tensor of records, and the coordinates of a record."""
+        c, workgroup = e.coordinates, self.graph.workgroup
+        assert workgroup.size is not None
+        beside = (*self.ranks, *self.warpgroups)
+        sizes = (workgroup.size, *(Integer(d.fixed_size) for d in beside), self.capacity)
+        c.add(Linear(NUMBER, note="records so far"))
+        if self.warpgroups:
+            c.add(Linear(STALLED, note="clock cycles of waits for stages so far"))
+        c.add(Linear(SLOT, self.capacity, note="record"))
+        c.add(Linear(WORD, Integer(RECORD_WORDS)))
+        c.add(User(TIMELINE, prod(sizes, start=Integer(RECORD_WORDS)), tensor=TIMELINE))
+        c.connect(Tile(TIMELINE, (workgroup.id, *(d.id for d in beside), SLOT, WORD)))
+        shape = (*sizes, Integer(RECORD_WORDS))
+        e.tensors = (*e.tensors, Tensor(TIMELINE, "i32", shape, Role.TIMELINE))

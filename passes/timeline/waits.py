@@ -1,0 +1,78 @@
+"""Marks in lowered graphs: where threads wait for partial sums and for their turn, and add sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from coordgraph.control.asynchronous import WaitBarrier
+from coordgraph.control.lowered import Barrier, ClearFlag, TakeFlag, WaitFlag
+from coordgraph.control.operations import Body, For, Operation
+from coordgraph.control.timeline import Begin
+from passes.kit.fixup import SLOT
+from passes.lowering.sm_90a.turns import ORDER
+
+__all__ = ["with_waits"]
+
+FLAGS = (WaitFlag, TakeFlag)
+"""Operations that wait for a flag."""
+
+
+def with_waits(body: Body) -> Body:
+    """The operations of `body`, with a mark before and after each wait for other workgroups.
+
+    Before: `WaitFlag`, and on Hopper the consumers' `WaitBarrier` for loaded partial sums and for
+    their turn. After: `Begin("wait")` before and `Begin("receive")` after it, or `Begin("turn")`
+    before and the mark of the main loop after it.
+    """
+    return tuple(_with_waits(body))
+
+
+def _with_waits(body: Body) -> Iterator[Operation]:
+    ops = list(body)
+    while ops:
+        op = ops.pop(0)
+        if _only_waits(op):
+            yield from (Begin("wait"), op)
+            if ops and isinstance(ops[0], Barrier):  # one thread waits for all
+                yield ops.pop(0)
+            yield Begin("receive")
+        elif _marks(op) and ops and _awaits_turn(ops[0]):
+            yield from (Begin("turn"), ops.pop(0), op)
+        elif (wait := _awaits_sums(op)) is not None:
+            # Waiting for the same phase again, in the body, takes no time.
+            inside = (Begin("wait"), wait, Begin("receive"), *op.children)
+            yield op.with_body(*inside)
+        else:
+            bodies = {name: with_waits(getattr(op, name)) for name in op.BODIES}
+            yield replace(op, **bodies) if bodies else op
+
+
+def _leaves(op: Operation) -> Iterator[Operation]:
+    """The operations without a body in `op`."""
+    return (inner for inner in op.walk() if not inner.BODIES)
+
+
+def _only_waits(op: Operation) -> bool:
+    """Whether `op` waits for flags and does nothing else but clear them."""
+    leaves = list(_leaves(op))
+    waits = [inner for inner in leaves if isinstance(inner, FLAGS)]
+    return bool(waits) and all(isinstance(inner, (*FLAGS, ClearFlag)) for inner in leaves)
+
+
+def _marks(op: Operation) -> bool:
+    """Whether `op` is the mark of a main loop."""
+    return all(isinstance(inner, Begin) for inner in _leaves(op))
+
+
+def _awaits_turn(op: Operation) -> bool:
+    """Whether `op` waits until the warpgroup before it has left its main loop."""
+    return any(isinstance(x, WaitBarrier) and x.barrier == ORDER for x in _leaves(op))
+
+
+def _awaits_sums(op: Operation) -> WaitBarrier | None:
+    """The wait of consumers for the first part of each partial sum, if `op` loops over these."""
+    if not isinstance(op, For) or op.dim != SLOT:
+        return None
+    waits = (x for x in op.walk() if isinstance(x, WaitBarrier) and not x.before)
+    return next(waits, None)

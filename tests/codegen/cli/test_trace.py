@@ -1,0 +1,65 @@
+"""`coordgraph trace`: the Chrome trace, the events, the summary, JSON, and its errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.codegen.cli.commands import coordgraph
+
+SIZES = ("--m", "96", "--n", "128", "--k", "160", "--dtype", "f32", "--target", "cpu")
+TILE = ("--tile", "32x32x32", "--threads", "2")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_summary_and_the_files(folder: Path):
+    given = ("-s", "stream-k", "-w", "5", "--check", "-o", "out.json", "--events", "events.json")
+    done = coordgraph("trace", *SIZES, *TILE, *given)
+    assert done.code == 0, done.err
+    assert "96 x 128 x 160 on cpu" in done.out
+    assert "stream-k{workgroups=5}" in done.out
+    assert "check        passed" in done.out
+    for label in ("multiplying", "epilogue", "fix-up", "idle"):
+        assert f"\n{label} " in done.out
+    assert "█" in done.out
+    shown = json.loads((folder / "out.json").read_text())["traceEvents"]
+    record = json.loads((folder / "events.json").read_text())
+    assert record["workgroups"] == 5
+    assert sum(e["ph"] == "X" for e in shown) == len(record["events"]["begin"])
+
+
+def test_json_has_the_problem_and_the_results(folder: Path):
+    found = coordgraph("trace", *SIZES, *TILE, "-s", "split-k", "--check", "--json").json
+    assert found["products"] == [[96, 128, 160]]
+    assert found["pipeline"] == "split-k"
+    assert found["check"]["passed"]
+    assert found["trace"] == "timeline.json"
+    assert (folder / "timeline.json").exists()
+    total = sum(found["slot_seconds"].values())
+    assert total == pytest.approx(found["slots"] * found["makespan_seconds"])
+    assert len(found["per_slot"]) == found["slots"]
+
+
+def test_plans_batches_and_groups():
+    plan = ("--plan", "32x32x32 stream-k on 3", "--threads", "1")
+    assert coordgraph("trace", *SIZES, *plan, "--json").json["plan"] == plan[1]
+    batch = coordgraph("trace", *SIZES, *TILE, "--batches", "3", "--check", "--json")
+    assert batch.json["check"]["passed"]
+    sizes = ("--n", "96", "--k", "64", "--dtype", "f32", "--target", "cpu")
+    groups = ("--groups", "m", "--extents", "40,0,56", "-s", "stream-k")
+    assert coordgraph("trace", *sizes, *TILE, *groups, "--check", "--json").json["check"]["passed"]
+
+
+def test_what_it_refuses():
+    done = coordgraph("trace", *SIZES[:-2], "--target", "sm_90a", "--threads", "2")
+    assert done.code in (2, 4)
+    done = coordgraph("trace", *SIZES[:-2], "--target", "interpreter")
+    assert done.code == 3
+    assert "clock" in done.err

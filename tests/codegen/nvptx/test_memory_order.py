@@ -1,0 +1,66 @@
+"""The check `memory order` on the lowered graphs of all schedules: no false alarm."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from coordgraph import Gemm, PassError
+from coordgraph.verification import Outcome
+from coordgraph.verification.memory_order.check import NAME
+from passes import Pass, Pipeline, SplitK, StreamK
+from passes.lowering import LowerToHopper, LowerToTensorCores
+from tests.codegen.nvptx.configurations import SCHEDULES
+from tests.support.sampling import cover, kinds
+
+REDUCTIONS: tuple[tuple[Pass, ...], ...] = (
+    (StreamK(reduction="scatter"),),
+    (StreamK(reduction="tree"),),
+    (StreamK(owner="last", reduction="tree"),),
+    (SplitK(splits=3, reduction="scatter"),),
+)
+LOWERINGS: tuple[tuple[Pass, tuple[int, int, int]], ...] = (
+    (LowerToHopper(), (128, 128, 64)),
+    (LowerToHopper(consumers="pingpong"), (64, 128, 64)),
+    (LowerToHopper(cluster_m=2), (256, 128, 64)),
+    (LowerToHopper(cluster_n=2, consumers="pingpong"), (64, 128, 64)),
+    (LowerToHopper(cluster_k=2), (64, 64, 128)),
+    (LowerToHopper(vector=2), (256, 64, 64)),
+    (LowerToTensorCores(), (64, 64, 32)),
+    (LowerToTensorCores(stages=2, vector_a=1), (32, 64, 32)),
+)
+PROBLEMS: tuple[dict[str, Any], ...] = (
+    {"transpose_b": True},
+    {"transpose_a": True, "out_dtype": "f32"},
+    {"batched": True},
+    {"grouped": True, "transpose_b": True},
+    {"grouped": True, "group_axis": "k", "transpose_a": True},
+    {"grouped": True, "group_axis": "mnk", "transpose_a": True},
+)
+
+
+def traits(case: tuple[tuple[Pass, ...], object, object]) -> tuple[object, ...]:
+    """The values of a case that quick tests must contain: options of the schedule are left out."""
+    schedule, lowering, problem = case
+    return (*kinds(schedule), str(lowering), str(problem))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lowering", "problem"),
+    cover(0, product((*SCHEDULES, *REDUCTIONS), LOWERINGS, PROBLEMS), traits),
+    ids=str,
+)
+def test_no_schedule_is_refuted(
+    schedule: tuple[Pass, ...],
+    lowering: tuple[Pass, tuple[int, int, int]],
+    problem: dict[str, Any],
+):
+    lower, tile = lowering
+    try:
+        graph = lower(Pipeline(schedule)(Gemm("bf16", **problem).graph(tile)))
+    except PassError as refused:
+        pytest.skip(str(refused))
+    verdict = graph.check()[NAME]
+    assert verdict.outcome is Outcome.HOLDS, "\n".join(map(str, verdict.counterexamples))

@@ -1,0 +1,52 @@
+"""Ranges with the same statements share a prover, and with it the bounds that it found."""
+
+from sympy import Expr, Symbol
+
+from coordgraph.integers import Ranges, index_symbol, size_symbol
+
+n, m = size_symbol("n"), size_symbol("m")
+i, j = index_symbol("i"), index_symbol("j")
+
+
+def stated(symbol: Symbol = i, size: Expr = n, limit: int = 99) -> Ranges:
+    return Ranges().with_fact(n * m, limit).with_index(symbol, size)
+
+
+def test_equal_statements_share_a_prover() -> None:
+    first, second = stated(), stated()
+    assert first is not second
+    assert first._prover is second._prover
+    assert first.with_index(j, 4)._prover is second.with_index(j, 4)._prover
+    turned = Ranges().with_index(j, 4).with_index(i, 8)
+    assert turned._prover is not Ranges().with_index(i, 8).with_index(j, 4)._prover, "scopes differ"
+
+
+def test_other_statements_have_a_prover_of_their_own() -> None:
+    table = Symbol("table")
+    found = [
+        stated(),
+        stated(j),
+        stated(size=m),
+        stated(limit=98),
+        stated().with_definition(j, n),
+        stated().with_guard(n < m),
+        stated().with_table(table, 7),
+        stated().with_table(table, 8),
+        stated().with_table(table, 7, from_zero=True),
+        stated().with_table(table, 7, step=None),
+        stated().with_index(j, 4),
+        stated().with_bounds(j, 1, (4,)),
+    ]
+    assert len({id(known._prover) for known in found}) == len(found)
+
+
+def test_a_circular_prover_is_not_shared() -> None:
+    def circular() -> Ranges:
+        return Ranges().with_bounds(i, 0, (j,)).with_upper(j, i)
+
+    first = circular()
+    assert first._prover is circular()._prover
+    assert first.interval(i) == (0, None)
+    assert first._prover.circular
+    assert first._prover is not circular()._prover
+    assert not stated()._prover.circular

@@ -1,0 +1,123 @@
+"""Edits that look like faults, and change nothing in what a kernel computes."""
+
+from __future__ import annotations
+
+from tests.faults import width_faults
+from tests.faults.bases import (
+    ALONG_K,
+    ALONG_M,
+    BANDS,
+    HYBRID,
+    LAST,
+    OPERANDS,
+    PERSISTENT,
+    SCATTER,
+    STREAM,
+    TILES_OF_TWO_SHAPES,
+)
+from tests.faults.fault import Fault
+
+__all__ = ["EQUIVALENT"]
+
+EQUIVALENT: tuple[Fault, ...] = (
+    *width_faults.EQUIVALENT,
+    Fault(
+        "tile numbers of an operand listed in another order",
+        "",
+        PERSISTENT,
+        (
+            (
+                "(bias.tile.0, residual.tile.0, residual.tile.1,",
+                "(bias.tile.0, residual.tile.1, residual.tile.0,",
+            ),
+        ),
+        OPERANDS,
+    ),
+    Fault(
+        "a loop over no partial sums is entered",
+        "",
+        STREAM,
+        (
+            (
+                "If condition=k_count + k_first < load(tile_starts, group + 1) - "
+                "load(tile_starts, group) {",
+                "If condition=k_count + k_first < tiles_k {",
+            ),
+        ),
+        ALONG_K,
+    ),
+    Fault(
+        "guard of a group's last tile, where the group's own guard is left",
+        "",
+        PERSISTENT,
+        (
+            (
+                "edge Tile D.row -> D.tile.0, D.index.0",
+                "edge Split D.row -> D.tile.0, D.index.0 strides=(4, 1)",
+            ),
+        ),
+        ALONG_M,
+    ),
+    Fault(
+        "small tiles column by column",
+        "",
+        TILES_OF_TWO_SHAPES,
+        (
+            (
+                "rest.tiles, small.m, small.n -> small.tiles",
+                "rest.tiles, small.n, small.m -> small.tiles",
+            ),
+        ),
+    ),
+    Fault("bands of another width", "", BANDS, (("tile.raster width=2", "tile.raster width=3"),)),
+    Fault(
+        "peers finish the shares of a tile in reverse order",
+        "",
+        SCATTER,
+        (("start=workgroup - low stop=4", "start=low + peers - 1 - workgroup stop=4"),),
+    ),
+    Fault(
+        "contiguous waves for strided ones",
+        "",
+        HYBRID,
+        (
+            (
+                "dp.tiles -> dp.wave, dp.workgroup, dp.local",
+                "dp.tiles -> dp.workgroup, dp.wave, dp.local",
+            ),
+        ),
+    ),
+    Fault(
+        "columns of tiles before rows",
+        "",
+        STREAM,
+        (("Flatten A.tile.0, B.tile.1, k_tile", "Flatten B.tile.1, A.tile.0, k_tile"),),
+    ),
+    Fault(
+        "waves of padding are not left out",
+        "",
+        PERSISTENT,
+        (("stop=(tiles_m*tiles_n - workgroup + workgroups - 1) // workgroups", "stop=waves"),),
+    ),
+    Fault(
+        "idle workgroups are not stopped before a loop without iterations",
+        "",
+        STREAM,
+        (
+            (
+                "If condition=share*workgroup < tiles_k*tiles_m*tiles_n {",
+                "If condition=workgroup >= 0 {",
+            ),
+        ),
+    ),
+    Fault(
+        "no slot for the last workgroup, which owns its tile",
+        "",
+        LAST,
+        (
+            ("partials: User size=16*workgroups", "partials: User size=16*workgroups - 16"),
+            ("f32 [workgroups, 4, 4]", "f32 [workgroups - 1, 4, 4]"),
+        ),
+    ),
+)
+"""Every edit that the checks must not refute."""

@@ -1,0 +1,247 @@
+"""Faults of how iterations are divided among workgroups, and of how partial sums are combined."""
+
+from __future__ import annotations
+
+from tests.faults.bases import (
+    ATOMIC,
+    BANDS,
+    HYBRID,
+    LONG_SEGMENTS,
+    SCATTER,
+    SPLIT,
+    STREAM,
+    STRIDED,
+    TILES_OF_TWO_SHAPES,
+    TREE,
+    TURNSTILE,
+    TWO_TILE,
+)
+from tests.faults.fault import Fault
+
+__all__ = ["BOUNDS", "COVER", "FIX_UP", "PROGRESS", "SIZES", "STRUCTURE"]
+
+
+def no_wait_for_the_first(text: str) -> str:
+    """The loop that waits for the pieces of a tile begins at the second one."""
+    at = text.rindex("start=low stop=", 0, text.index("AwaitPartial"))
+    return text[:at] + text[at:].replace("start=low", "start=low + 1", 1)
+
+
+STRUCTURE = (
+    Fault(
+        "Sunder one iteration off towards the first segment",
+        "well-formed",
+        TWO_TILE,
+        (
+            (
+                "sk.tiles: Linear size=sk_tiles*tiles_k",
+                "sk.tiles: Linear size=sk_tiles*tiles_k - 1",
+            ),
+            (
+                "dp.tiles: Linear size=dp_waves*tiles_k*workgroups",
+                "dp.tiles: Linear size=dp_waves*tiles_k*workgroups + 1",
+            ),
+        ),
+    ),
+    Fault(
+        "Sunder one macro tile off",
+        "well-formed",
+        TILES_OF_TWO_SHAPES,
+        (
+            (
+                "full.tiles: Linear size=full_waves*workgroups",
+                "full.tiles: Linear size=full_waves*workgroups + 1",
+            ),
+            ("rest.tiles: Linear size=rest_tiles", "rest.tiles: Linear size=rest_tiles - 1"),
+        ),
+    ),
+    Fault(
+        "half of the flags of a reduce-scatter",
+        "well-formed",
+        SCATTER,
+        (("flags: User size=2*workgroups", "flags: User size=workgroups"),),
+    ),
+    Fault(
+        "visiting order one tile short",
+        "well-formed",
+        BANDS,
+        (
+            (
+                "tile.raster: MacroTileNumber size=tiles_m*tiles_n",
+                "tile.raster: MacroTileNumber size=tiles_m*tiles_n - 1",
+            ),
+        ),
+    ),
+)
+SIZES = (
+    Fault(
+        "floor for ceiling in the stride of a visiting order",
+        "sizes",
+        STRIDED,
+        (("strides=((tiles_m*tiles_n + 2) // 3, 1)", "strides=(tiles_m*tiles_n // 3, 1)"),),
+    ),
+)
+COVER = (
+    Fault(
+        "workspace for one workgroup too few",
+        "cover",
+        STREAM,
+        (
+            ("partials: User size=16*workgroups", "partials: User size=16*workgroups - 16"),
+            ("f32 [workgroups, 4, 4]", "f32 [workgroups - 1, 4, 4]"),
+        ),
+    ),
+    Fault(
+        "small tiles counted as macro tiles",
+        "cover",
+        TILES_OF_TWO_SHAPES,
+        (("stop=(4*rest_tiles - workgroup", "stop=(rest_tiles - workgroup"),),
+    ),
+    Fault(
+        "floor for ceiling, waves of small tiles",
+        "cover",
+        TILES_OF_TWO_SHAPES,
+        (("stop=(4*rest_tiles - workgroup + workgroups - 1) //", "stop=4*rest_tiles //"),),
+    ),
+    Fault(
+        "last data-parallel wave left out",
+        "cover",
+        HYBRID,
+        (("dim=dp.wave start=0 stop=dp_waves", "dim=dp.wave start=0 stop=dp_waves - 1"),),
+    ),
+    Fault(
+        "pieces of a tile overlap",
+        "cover",
+        SPLIT,
+        (
+            (
+                "k_first value=share*(workgroup % 3)",
+                "k_first value=max(0, share*(workgroup % 3) - 1)",
+            ),
+        ),
+    ),
+    Fault(
+        "share ends an iteration behind the next one's begin",
+        "cover",
+        LONG_SEGMENTS,
+        (
+            (
+                "sk.begin value=select(share*workgroup <= ",
+                "sk.begin value=select(share*workgroup < ",
+            ),
+        ),
+    ),
+)
+FIX_UP = (
+    Fault(
+        "accumulator zeroed in every iteration",
+        "fix-up",
+        STREAM,
+        (
+            ("InitAccumulator\n", ""),
+            ("MultiplyAccumulate\n", "InitAccumulator\nMultiplyAccumulate\n"),
+        ),
+    ),
+    Fault(
+        "waits for lower workgroups that do not send",
+        "fix-up",
+        STREAM,
+        (
+            (
+                "start=workgroup + 1 stop=(tiles_k*((share*workgroup + for_tile) // tiles_k) "
+                "+ tiles_k - 1) // share + 1",
+                "start=max(0, workgroup - 1) stop=workgroup",
+            ),
+        ),
+    ),
+    Fault(
+        "sends in the turn that it waited for",
+        "fix-up",
+        TURNSTILE,
+        (("dim=partial.turn value=turn {", "dim=partial.turn value=turn + 1 {"),),
+    ),
+    Fault(
+        "turnstile slots of two tiles shared",
+        "fix-up",
+        TURNSTILE,
+        (("// tiles_k) // share\n", "// tiles_k) // share // 2\n"),),
+    ),
+    Fault(
+        "atomic sum collected before the last addition",
+        "fix-up",
+        ATOMIC,
+        (("turn_first value=turn + 1", "turn_first value=turn"),),
+    ),
+    Fault(
+        "own sum sent and kept",
+        "fix-up",
+        ATOMIC,
+        (("If condition=k_first > 0 {", "If condition=k_count < tiles_k {"),),
+    ),
+    Fault(
+        "tree receives from lower workgroups",
+        "fix-up",
+        TREE,
+        (
+            (
+                "start=fixup.level + workgroup stop=fixup.level + workgroup + 1",
+                "start=max(0, workgroup - fixup.level) stop=max(0, workgroup - fixup.level) + 1",
+            ),
+        ),
+    ),
+    Fault("tree with one workgroup too many", "fix-up", TREE, (("farther + 1)", "farther + 2)"),)),
+    Fault("tree with twice the span", "fix-up", TREE, (("+ 65536) + 1) // 2", "+ 65536) + 1)"),)),
+    Fault(
+        "flag cleared by the first reader",
+        "fix-up",
+        SCATTER,
+        (("readers=peers", "readers=1"),),
+    ),
+    Fault(
+        "flag never cleared",
+        "fix-up",
+        SCATTER,
+        (("readers=peers", "readers=peers + workgroups"),),
+    ),
+    Fault(
+        "piece added without a wait",
+        "fix-up",
+        SCATTER,
+        (no_wait_for_the_first,),
+    ),
+    Fault(
+        "ends of two segments in different slots",
+        "fix-up",
+        LONG_SEGMENTS,
+        (("- before + tiles_k - 1) // share + 1", "+ behind + tiles_k - 1) // share + 1"),),
+    ),
+)
+PROGRESS = (
+    Fault(
+        "pieces of a tile wait in a circle",
+        "progress",
+        SPLIT,
+        (
+            ("If condition=k_first > 0 {", "If condition=k_first >= 0 {"),
+            ("turn_before value=turn - 1", "turn_before value=(turn + 2) % 3"),
+            (
+                "If condition=k_count + k_first < tiles_k {",
+                "If condition=k_count + k_first < tiles_k + share {",
+            ),
+        ),
+    ),
+)
+BOUNDS = (
+    Fault(
+        "slot before the workspace",
+        "bounds",
+        TURNSTILE,
+        (("// tiles_k) // share\n", "// tiles_k) // share - 1\n"),),
+    ),
+    Fault(
+        "slots of all pieces in the workspace of one",
+        "bounds",
+        SPLIT,
+        (("name=slot value=workgroup // 3", "name=slot value=workgroup"),),
+    ),
+)

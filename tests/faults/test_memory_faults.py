@@ -1,0 +1,87 @@
+"""Every fault of a lowered graph is refuted by the check `memory order`; correct graphs hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordgraph.verification import Outcome
+from coordgraph.verification.memory_order.check import NAME, STATES
+from tests.faults.memory_faults import MEMORY_FAULTS, MemoryFault, correct
+from tests.support.sampling import chosen
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "checks.md"
+BEGIN, END = "<!-- memory faults -->\n", "<!-- /memory faults -->"
+BY_NAME = {fault.name: fault for fault in MEMORY_FAULTS}
+QUICK = (
+    "empty stages are not freed",
+    "the wrong stage freed",
+    "inverted parity of full stages",
+    "bytes of B not expected",
+    "a stage freed while wgmma reads it",
+    "no fence of wgmma",
+    "mbarriers not published",
+    "no wait for earlier launches",
+    "no proxy fence before a TMA store",
+    "no wait for stores at the end",
+    "relaxed for release",
+    "a flag left set",
+    "no warp barrier behind signals",
+    "no barrier behind reads of a stage",
+    "no barrier behind taken flags",
+    "products acquired for the workgroup only",
+    "no cluster barrier at the end",
+    "waits for the wrong turn",
+    "copies a stage too far ahead",
+    "no barrier behind the last copies",
+    "no barrier behind a table on sm_80",
+    "no proxy fence behind zeros past a group",
+    "waits for a higher and a lower workgroup",
+)
+
+
+def test_names_are_unique_and_faults_are_many():
+    assert len(BY_NAME) == len(MEMORY_FAULTS) >= 20
+    assert {*QUICK} <= {*BY_NAME}
+    assert {fault.target for fault in MEMORY_FAULTS} == {"sm_80", "sm_90a"}
+
+
+@pytest.mark.parametrize("name", chosen(QUICK, list(BY_NAME)))
+def test_memory_order_refutes_the_fault(name: str):
+    fault: MemoryFault = BY_NAME[name]
+    verdict = fault.graph().check()[NAME]
+    assert verdict.refuted, name
+    text = "\n".join(map(str, verdict.counterexamples))
+    assert fault.shows in text
+    found = verdict.counterexamples[0]
+    assert found.launch is not None
+    assert found.workgroups
+    assert 1 <= len(found.interleaving) <= 12
+    assert all(line.startswith("workgroup ") for line in found.interleaving)
+
+
+def table() -> str:
+    """The faults as a Markdown table."""
+    rows = ["| target | fault | put into |", "|---|---|---|"]
+    rows += [f"| {f.target} | {f.name} | `{f.schedule}`{f.kernel} |" for f in MEMORY_FAULTS]
+    return "\n".join(rows) + "\n"
+
+
+def test_the_page_lists_every_fault_and_the_check(request: pytest.FixtureRequest):
+    text = PAGE.read_text(encoding="utf-8")
+    assert f"| `{NAME}` | {STATES} |" in text
+    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(text[:start] + table() + text[end:], encoding="utf-8")
+        return
+    assert text[start:end] == table(), "pytest tests/faults --update-golden writes the table"
+
+
+CORRECT = sorted({(f.schedule, f.lowering, f.operand, f.gemm) for f in MEMORY_FAULTS}, key=str)
+
+
+@pytest.mark.parametrize(("schedule", "lowering", "operand", "gemm"), CORRECT, ids=str)
+def test_the_correct_graphs_hold(schedule: str, lowering: object, operand: bool, gemm: object):
+    graph = correct(schedule, lowering, operand, gemm)  # type: ignore[arg-type]
+    assert graph.check()[NAME].outcome is Outcome.HOLDS

@@ -1,0 +1,117 @@
+"""Try random mutants of kernel graphs; the exit status is 1 if one of them shows a defect.
+
+    python -m tests.fuzz --seconds 60            mutants of today's seed
+    python -m tests.fuzz --count 500 --seed 7    the first 500 mutants of seed 7
+    python -m tests.fuzz --seed 7 --only 123     one mutant in this process, with its text
+
+Mutants that show a defect are written to build/fuzz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from codegen.targets.cpu import code
+from tests.fuzz.bases import BASES, base_data, base_text
+from tests.fuzz.mutants import mutant
+from tests.fuzz.trial import FINDINGS, Outcome, Result, attempt
+from tests.fuzz.workers import Workers
+
+FOLDER = Path("build") / "fuzz"
+LIMIT = 30.0
+"""Seconds after which a mutant counts as one that hangs."""
+
+
+def main() -> int:
+    """Run the command; returns the exit status."""
+    given = _arguments()
+    code.QUICK_LEVEL = 0  # kernels are compiled more often than they are run
+    with tempfile.TemporaryDirectory(prefix="coordgraph-fuzz-") as cache:
+        # Equal LLVM IR is compiled once. No other run can have stored anything there.
+        os.environ["COORDGRAPH_CACHE"] = cache
+        return _run(given)
+
+
+def _run(given: argparse.Namespace) -> int:
+    if given.only is not None:
+        return _one(given.seed, given.only)
+    for base in BASES:  # built once, before processes are forked
+        base_text(base)
+        base_data(base)
+    counts, findings = Counter[Outcome](), 0
+    workers = Workers(given.limit)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    start = time.monotonic()
+    with Progress(*columns, auto_refresh=False) as progress:
+        total = given.count or given.seconds
+        task = progress.add_task("0 mutants", total=total)
+        number = given.start
+        while (
+            (number - given.start < given.count)
+            if given.count
+            else (time.monotonic() - start < given.seconds)
+        ):
+            result = workers.try_mutant(given.seed, number)
+            counts[result.outcome] += 1
+            if result.outcome in FINDINGS:
+                findings += 1
+                progress.console.print(_report(given.seed, number, result), markup=False)
+            number += 1
+            done = number - given.start
+            progress.update(
+                task,
+                description=f"{done} mutants, {findings} findings",
+                completed=done if given.count else time.monotonic() - start,
+            )
+            if done % 10 == 0:
+                progress.refresh()
+    workers.close()
+    print(f"seed {given.seed}: {counts.total()} mutants in {time.monotonic() - start:.0f} s")
+    for outcome in Outcome:
+        print(f"  {counts[outcome]:6}  {outcome.value}")
+    return 1 if findings else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    today = int(datetime.now(UTC).strftime("%Y%m%d"))
+    parser.add_argument("--seed", type=int, default=today, help="default: today's date")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to try mutants")
+    parser.add_argument("--count", type=int, default=0, help="how many mutants to try instead")
+    parser.add_argument("--start", type=int, default=0, help="the number of the first mutant")
+    parser.add_argument("--only", type=int, help="the number of the one mutant to try")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one mutant")
+    return parser.parse_args()
+
+
+def _one(seed: int, number: int) -> int:
+    made = mutant(seed, number)
+    print(made.shown)
+    found = attempt(made, lambda stage: print(f"-- {stage}"))
+    print(f"{found.outcome.value} ({found.stage})\n{found.detail}")
+    return 1 if found.outcome in FINDINGS else 0
+
+
+def _report(seed: int, number: int, result: Result) -> str:
+    """Text about a finding, which is also written to a file with the mutant."""
+    made = mutant(seed, number)
+    text = f"--seed {seed} --only {number}: {made.kind}, {result.stage}: {result.outcome.value}"
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{seed}-{number}.txt"
+    path.write_text(f"{text}\n{result.detail}\n\n{made.shown}\n", encoding="utf-8")
+    lines = [line for line in result.detail.strip().split("\n") if line.strip()]
+    return f"{text}\n  {lines[-1] if lines else ''}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

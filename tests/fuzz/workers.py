@@ -1,0 +1,122 @@
+"""Runs mutants in a forked process, so that a crash or a hang ends the process alone."""
+
+from __future__ import annotations
+
+import faulthandler
+import mmap
+import multiprocessing as mp
+import os
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from tests.fuzz.mutants import Mutant, mutant
+from tests.fuzz.trial import Outcome, Result, attempt
+
+__all__ = ["Workers"]
+
+MEMORY = 6 << 30
+"""Bytes of address space that a process may use beyond what it has when it starts."""
+LIFETIME = 400
+"""After how many mutants a process is replaced, so that caches and compiled code stay small."""
+NOTE_BYTES = 64
+
+
+class Workers:
+    """A process that tries mutants one after another; a new one replaces it when it ends.
+
+    Args:
+        limit: seconds that one mutant may take.
+        make: the mutant of a seed and a number.
+    """
+
+    def __init__(self, limit: float, make: Callable[[int, int], Mutant] = mutant) -> None:
+        self.limit, self.make = limit, make
+        self._note = mmap.mmap(-1, NOTE_BYTES)
+        self._process: BaseProcess | None = None
+        self._pipe: Connection
+        self._tried = 0
+        self._errors = tempfile.TemporaryFile()
+
+    def try_mutant(self, seed: int, number: int) -> Result:
+        """The result of one mutant, with a process that died or was stopped as an outcome."""
+        if self._process is None or self._tried >= LIFETIME:
+            self._start()
+        self._tried += 1
+        try:
+            self._pipe.send((seed, number))
+            if self._pipe.poll(self.limit):
+                outcome, stage, detail = self._pipe.recv()
+                return Result(Outcome(outcome), stage, detail)
+        except (EOFError, OSError):
+            assert self._process is not None
+            self._process.join()
+            code = self._process.exitcode or 0
+            what = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            stage = self._stage
+            self.close()
+            return Result(Outcome.CRASH, stage, f"{what}\n{self._stderr()}")
+        stage = self._stage
+        self._stacks()
+        self.close()
+        return Result(Outcome.HANG, stage, f"after {self.limit:g} s\n{self._stderr()}")
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = None
+
+    @property
+    def _stage(self) -> str:
+        return self._note[:NOTE_BYTES].rstrip(b"\0").decode()
+
+    def _stacks(self) -> None:
+        """Make a process that hangs write the stacks of its threads to its standard error."""
+        assert self._process is not None
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGUSR1)
+        self._process.join(0.5)
+
+    def _stderr(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-3000:]
+
+    def _start(self) -> None:
+        self.close()
+        self._errors.seek(0)
+        self._errors.truncate()
+        context = mp.get_context("fork")
+        self._pipe, theirs = context.Pipe()
+        process = context.Process(target=self._serve, args=(theirs,), daemon=True)
+        process.start()
+        self._process = process
+        theirs.close()
+        self._tried = 0
+
+    def _serve(self, pipe: Connection) -> None:
+        os.dup2(self._errors.fileno(), 2)
+        sys.stderr = os.fdopen(2, "w")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        faulthandler.enable()
+        faulthandler.register(signal.SIGUSR1)
+        with open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        while True:
+            try:
+                seed, number = pipe.recv()
+            except EOFError:
+                return
+            found = attempt(self.make(seed, number), self._write)
+            pipe.send((found.outcome.value, found.stage, found.detail[-6000:]))
+
+    def _write(self, stage: str) -> None:
+        self._note[:NOTE_BYTES] = stage.encode()[:NOTE_BYTES].ljust(NOTE_BYTES, b"\0")

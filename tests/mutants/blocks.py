@@ -1,0 +1,128 @@
+"""A pytest plugin that records which blocks of the library each test executes.
+
+A block is a list of statements: the body of a function, of a loop or of a branch. An import hook
+adds an assignment to each block, which costs less than tracing lines and works in every Python
+version. `PYTEST_PLUGINS=tests.mutants.blocks COORDGRAPH_BLOCKS=FOLDER pytest` writes a file per
+process. The option `-p` would load the plugin too late in the workers of pytest-xdist.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from time import process_time
+from types import CodeType
+from zlib import compress, decompress
+
+import pytest
+
+__all__ = ["Record", "block_at", "blocks", "instrumented", "read"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("coordgraph", "passes", "codegen")
+MOST = 60_000
+"""The most blocks that can be recorded."""
+
+Block = tuple[str, int]
+"""The path and first line of a block. Line 0 is the module with its class bodies."""
+Record = dict[str, tuple[float, set[Block]]]
+"""The CPU seconds and blocks of each test, by node id."""
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def blocks(tree: ast.AST, inside: bool = False) -> Iterator[list[ast.stmt]]:
+    """The blocks inside functions, outer ones first."""
+    for field, value in ast.iter_fields(tree):
+        within = (inside and not isinstance(tree, ast.ClassDef)) or (
+            isinstance(tree, _FUNCTIONS) and field == "body"
+        )
+        if isinstance(value, list):
+            if within and value and isinstance(value[0], ast.stmt):
+                yield value
+            for child in value:
+                if isinstance(child, ast.AST):
+                    yield from blocks(child, within)
+
+
+def block_at(source: bytes, line: int) -> int:
+    """The first line of the innermost block that contains a line; 0 outside functions."""
+    found = 0
+    for block in blocks(ast.parse(source)):
+        if block[0].lineno <= line <= (block[-1].end_lineno or 0):
+            found = block[0].lineno
+    return found
+
+
+def instrumented(source: bytes, path: str, table: list[Block]) -> ast.Module:
+    """The module with an assignment to `_blocks_` in every block, which is added to `table`."""
+    tree = ast.parse(source)
+    for block in [*blocks(tree)]:
+        first = block[0]
+        mark = ast.parse(f"_blocks_[{len(table)}] = 1").body[0]
+        for node in ast.walk(mark):
+            ast.copy_location(node, first)
+        table.append((path, first.lineno))
+        documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        block.insert(int(documented), mark)
+    return tree
+
+
+def read(files: Iterable[Path]) -> Record:
+    """The tests that all processes have written so far."""
+    record: Record = {}
+    for file in files:
+        table = list[Block]()
+        for line in file.read_text().split("\n")[:-1]:  # the last line may still be incomplete
+            name, seconds, blocks, text = json.loads(line)
+            table += [(path, first) for path, first in blocks]
+            hit = decompress(b64decode(text))
+            record[name] = seconds, {table[i] for i, byte in enumerate(hit) if byte}
+    return record
+
+
+class _Recorder:
+    """Records tests while it is installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hit = bytearray(MOST)
+        self.table = list[Block]()
+        self.written = 0
+        builtins._blocks_ = self.hit  # pyright: ignore[reportAttributeAccessIssue]
+        get_code, table = SourceFileLoader.get_code, self.table
+
+        def get_marked_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
+            path = Path(self.get_filename(fullname))
+            if fullname.partition(".")[0] not in PACKAGES or not path.is_relative_to(ROOT):
+                return get_code(self, fullname)
+            name = path.relative_to(ROOT).as_posix()
+            tree = instrumented(path.read_bytes(), name, table)
+            return compile(tree, str(path), "exec", dont_inherit=True)
+
+        SourceFileLoader.get_code = get_marked_code
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.hit[:] = bytes(MOST)
+        start = process_time()
+        result = yield
+        seconds = round(process_time() - start, 3)
+        hit = b64encode(compress(bytes(self.hit[: len(self.table)]))).decode()
+        blocks = self.table[self.written :]
+        self.written = len(self.table)
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        with (self.folder / f"{worker}.jsonl").open("a") as file:
+            print(json.dumps([item.nodeid, seconds, blocks, hit]), file=file)
+        return result
+
+
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    # The first hook that is called: conftest.py, which comes next, imports the library.
+    pluginmanager.register(_Recorder(Path(os.environ["COORDGRAPH_BLOCKS"])))

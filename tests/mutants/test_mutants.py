@@ -1,0 +1,153 @@
+"""The tool that draws mutants and tries tests on them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.blocks import Block, Record, block_at, instrumented
+from tests.mutants.mutations import Mutation, draw, mutations
+from tests.mutants.trials import Workplace, covering_tests
+
+SOURCE = b'''"""A module."""
+def clip(value: int, most: int = 3) -> int:
+    """The value, at most `most`."""
+    if value < most and value:
+        return value + 1
+    raise ValueError("too " + "large")
+'''
+
+
+def mutated(source: bytes) -> set[str]:
+    return {f"{found.kind}: {found.old} → {found.new}" for found in mutations(source)}
+
+
+def test_every_kind_of_mutation():
+    assert mutated(SOURCE) == {
+        "constant: 3 → (4)",
+        "constant: 3 → (2)",
+        "and/or: value < most and value → (value < most or value)",
+        "not: value < most and value → (not (value < most and value))",
+        "comparison: value < most → (value <= most)",
+        "comparison: value < most → (value >= most)",
+        "operator: value + 1 → (value - 1)",
+        "constant: 1 → (2)",
+        "constant: 1 → (0)",
+        'statement: raise ValueError("too " + "large") → pass',
+    }
+    assert mutated(b"f(a, b)\nmax(a, b)\nnot a") == {
+        "arguments: f(a, b) → (f(b, a))",
+        "statement: f(a, b) → pass",
+        "statement: max(a, b) → pass",
+        "not: not a → (a)",
+    }
+
+
+def test_mutants_are_other_programs_that_parse():
+    for source in (SOURCE, "é = 'é'; á = é + (1 if é else 2)".encode()):
+        own = ast.dump(ast.parse(source))
+        others = [ast.dump(ast.parse(found.apply(source))) for found in mutations(source)]
+        assert len(others) > 5
+        assert own not in others
+        assert len({*others}) == len(others)
+
+
+def test_draws_repeat_and_take_packages_and_kinds_in_turn(tmp_path: Path):
+    for package in ("one", "two"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "a.py").write_bytes(SOURCE * 3)
+    drawn = draw(tmp_path, ("one", "two"), 8, "a")
+    assert drawn == draw(tmp_path, ("one", "two"), 8, "a")
+    assert drawn != draw(tmp_path, ("one", "two"), 8, "b")
+    assert [found.path for found in drawn] == ["one/a.py", "two/a.py"] * 4
+    assert {found.kind for found in drawn} >= {"and/or", "comparison", "constant"}
+    assert len({(found.path, found.line) for found in drawn}) == 8
+
+
+BLOCKS = b"""
+A = 1
+class C:
+    B = 2
+    def f(self, x):
+        if x:
+            return A
+        for i in x:
+            pass
+        return lambda: x
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "block"), [(2, 0), (4, 0), (6, 6), (7, 7), (8, 6), (9, 9), (10, 6)]
+)
+def test_the_innermost_block_of_a_line(line: int, block: int):
+    assert block_at(BLOCKS, line) == block
+
+
+def test_blocks_that_run_are_marked():
+    table, hit = list[Block](), bytearray(9)
+    space = {"_blocks_": hit}
+    exec(compile(instrumented(BLOCKS, "a.py", table), "a.py", "exec"), space)
+    assert table == [("a.py", 6), ("a.py", 7), ("a.py", 9)]
+    space["C"]().f([])  # type: ignore[operator]
+    assert [*hit[:3]] == [1, 0, 0]
+
+
+def test_which_tests_cover_a_mutant():
+    def test(path: str, seconds: float, *lines: int) -> tuple[str, tuple[float, set[Block]]]:
+        return path, (seconds, {("passes/a.py", line) for line in lines})
+
+    record: Record = dict(
+        [
+            test("tests/far.py::slower", 3, 6),
+            test("tests/far.py::cheap", 1, 6, 7),
+            test("tests/passes/test_a.py::near", 2, 6),
+            test("tests/passes/test_a.py::other", 0, 7),
+        ]
+    )
+
+    def covering(line: int, seconds: float) -> list[str]:
+        mutation = Mutation("passes/a.py", line, 0, 0, "", "", "")
+        names = covering_tests(mutation, BLOCKS, record, seconds)
+        return [name.partition("::")[2] for name in names]
+
+    assert covering(6, 9) == ["near", "cheap", "slower"]
+    assert covering(6, 3) == ["near", "cheap"]
+    assert covering(7, 9) == ["other", "cheap"]
+    assert {*covering(9, 9)} == {"near", "cheap", "slower", "other"}, "no test executes line 9"
+
+
+@pytest.mark.slow
+def test_mutants_are_killed_by_quick_or_slow_tests_or_survive(tmp_path: Path):
+    """A repository of three lines, of which one is tested by quick and one by slow tests."""
+    (tmp_path / "a.py").write_text("def f(x):\n    return x + 1, x + 2, x + 3\n")
+    (tmp_path / "test_a.py").write_text(
+        "import pytest, a\n"
+        "def test_quick():\n    assert a.f(1)[0] == 2\n"
+        "@pytest.mark.slow\ndef test_slow():\n    assert a.f(1)[1] == 3\n"
+    )
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--sample')\n    parser.addoption('--sample-seed')\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -m 'not slow'\nmarkers = slow\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    record: Record = {"test_a.py::test_quick": (0.1, {("a.py", 2)})}
+    workplace = Workplace(tmp_path)
+    try:
+        trials = [
+            workplace.attempt(mutation, record, seconds=9, slow_seconds=60, seed="")
+            for mutation in mutations((tmp_path / "a.py").read_bytes(), "a.py")
+            if mutation.kind == "operator"
+        ]
+    finally:
+        workplace.close()
+    assert [(trial.verdict, trial.by) for trial in trials] == [
+        ("quick", "test_a.py::test_quick"),
+        ("slow", "test_a.py::test_slow"),
+        ("survived", ""),
+    ]
+    assert not workplace.folder.exists()

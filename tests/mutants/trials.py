@@ -1,0 +1,145 @@
+"""Run the tests that execute a mutated line, and see whether one of them fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+from tests.mutants.blocks import Record, block_at
+from tests.mutants.mutations import Mutation
+
+__all__ = ["Trial", "Workplace", "covering_tests"]
+
+SLOW_FILES = 6
+"""The most files whose slow tests are tried on a mutant that survives quick tests."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a mutant.
+
+    Attributes:
+        mutation: the mutation.
+        verdict: the tests that killed it, `quick` or `slow`, or `survived`.
+        by: the test that failed first; empty if the mutant survived or ran out of time.
+        tests: the number of quick tests that were tried on it.
+    """
+
+    mutation: Mutation
+    verdict: str
+    by: str
+    tests: int
+
+
+class Workplace:
+    """A copy of the repository, in which one file at a time is mutated."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = Path(mkdtemp(prefix="mutants-"))
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            cwd=root, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        for name in filter(None, listed.stdout.split("\0")):
+            if (root / name).is_file():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(root / name, self.folder / name)
+
+    def close(self) -> None:
+        """Remove the copy."""
+        shutil.rmtree(self.folder)
+
+    def attempt(
+        self, mutation: Mutation, record: Record, *, seconds: float, slow_seconds: float, seed: str
+    ) -> Trial:
+        """Run quick tests of a mutant, then slow ones if it survives.
+
+        Args:
+            mutation: the mutation.
+            record: what quick tests execute.
+            seconds: time of the quick tests, as recorded; of more tests, the nearest are run.
+            slow_seconds: wall time for a sample of the slow tests; 0 runs none.
+            seed: the seed of this sample.
+        """
+        path = self.folder / mutation.path
+        source = path.read_bytes()
+        tests = covering_tests(mutation, source, record, seconds)
+        path.write_bytes(mutation.apply(source))
+        try:
+            # A mutant may loop for ever: one that takes far longer than recorded is killed.
+            limit = 60 + 6 * seconds
+            code, by = self._pytest(tests, limit) if tests else (0, "")
+            if code:
+                return Trial(mutation, "quick", by or f"no end after {limit:.0f} s", len(tests))
+            if slow_seconds and tests:
+                files = [*dict.fromkeys(test.partition("::")[0] for test in tests)][:SLOW_FILES]
+                options = ["-m", "slow", "--sample", "80", "--sample-seed", seed]
+                code, by = self._pytest([*options, *files], slow_seconds)
+                if code and by:
+                    return Trial(mutation, "slow", by, len(tests))
+            return Trial(mutation, "survived", "", len(tests))
+        finally:
+            path.write_bytes(source)
+
+    def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
+        """The exit status, and the first test or file that failed. Time over is status -1."""
+        listing = self.folder / "arguments.txt"
+        listing.write_text("\n".join(arguments))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "COORDGRAPH_CACHE": str(self.folder / "cache"),
+            "HYPOTHESIS_PROFILE": "ci",
+        }
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
+        try:
+            done = subprocess.run(
+                [*command, f"@{listing}"], cwd=self.folder, env=environment,
+                capture_output=True, text=True, timeout=seconds,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return -1, ""
+        failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+        if done.returncode in (0, 5):  # 5: no test was selected
+            return 0, ""
+        return done.returncode, failed[1] if failed else "collection"
+
+
+def covering_tests(mutation: Mutation, source: bytes, record: Record, seconds: float) -> list[str]:
+    """Tests that execute the mutated block, as many as take `seconds`.
+
+    The first are the cheapest of each file, those of the nearest files before others. If no test
+    executes the block in its own process, the tests that execute another block of its file.
+    """
+    block = mutation.path, block_at(source, mutation.line)
+    found = [name for name, (_, hit) in record.items() if block in hit]
+    if not found:
+        found = [
+            name
+            for name, (_, hit) in record.items()
+            if any(path == mutation.path for path, _ in hit)
+        ]
+    near = {part.removesuffix(".py") for part in mutation.path.split("/")}
+    ranks = dict[str, tuple[int, int, float]]()
+    counts = dict[str, int]()
+    for name in sorted(found, key=lambda name: record[name][0]):
+        file = name.partition("::")[0]
+        parts = {part.removesuffix(".py").removeprefix("test_") for part in file.split("/")}
+        ranks[name] = counts.get(file, 0), -len(parts & near), record[name][0]
+        counts[file] = counts.get(file, 0) + 1
+    chosen, total = list[str](), 0.0
+    for name in sorted(ranks, key=ranks.__getitem__):
+        total += record[name][0]
+        if chosen and total > seconds:
+            break
+        chosen.append(name)
+    return chosen
