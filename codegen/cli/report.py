@@ -44,7 +44,7 @@ def report(
         typer.Option(
             "--measured",
             metavar="FILE",
-            help="A measured timeline as JSON columns, as 'coordgraph trace' writes it.",
+            help="A measured timeline as JSON columns, as 'coordgraph trace --events' writes it.",
         ),
     ] = None,
     modules: Import = None,
