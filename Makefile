@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow browser faults lint format bench docs clean
+.PHONY: help demo test slow faults fuzz browser lint format bench docs clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -15,6 +15,7 @@ JOBS   ?= $(shell [ $(CORES) -gt 8 ] && echo 8 || echo $(CORES))
 PYTEST := $(BIN)/python -m pytest
 XDIST  := $(shell [ $(JOBS) -gt 1 ] && echo "-n $(JOBS) --dist worksteal")
 SAMPLE ?= 80
+SECONDS ?= 60
 
 # pip's advice about itself is noise here; its errors still show.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -36,11 +37,14 @@ test: $(VENV)/.test  ## Run the quick tests (PYTEST_ARGS="..." is passed on)
 slow: $(VENV)/.test  ## Run a sample of the slow tests (SAMPLE=80 of them, other ones every day)
 	@$(PYTEST) $(XDIST) -m slow --sample $(SAMPLE) $(PYTEST_ARGS)
 
-browser: $(VENV)/.browser  ## Run the tests of HTML pages in Chromium, which must be installed
-	@COORDGRAPH_REQUIRE_BROWSER=1 $(PYTEST) -m browser $(PYTEST_ARGS)
+fuzz: $(VENV)/.test  ## Try mutants of graphs (SECONDS=60; SEED=... repeats them, else today's date)
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 faults: $(VENV)/.test  ## Put every fault of the catalogue into a correct graph, and list the checks that refute it
 	@$(BIN)/python -m tests.faults
+
+browser: $(VENV)/.browser  ## Run the tests of HTML pages in Chromium, which must be installed
+	@COORDGRAPH_REQUIRE_BROWSER=1 $(PYTEST) -m browser $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## Check style (ruff) and types (pyright)
 	@$(BIN)/ruff check .

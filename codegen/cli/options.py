@@ -28,6 +28,8 @@ __all__ = [
     "Alpha",
     "Batches",
     "Beta",
+    "Checked",
+    "Events",
     "Extents",
     "Fixed",
     "Import",
@@ -36,8 +38,10 @@ __all__ = [
     "Output",
     "Problem",
     "Scheduling",
+    "Seed",
     "Source",
     "StageName",
+    "Threads",
     "read_pipeline",
 ]
 
@@ -288,17 +292,14 @@ StageName = Annotated[
         "last. 'show' also has the stage 'lowered', from which code is generated.",
     ),
 ]
-
-
-def output_option(help_text: str, metavar: str = "FILE") -> Any:
-    """The option --output of a command, with a help text that says what the file holds."""
-    return typer.Option("--output", "-o", metavar=metavar, help=help_text)
-
-
 Output = Annotated[
     Path | None,
-    output_option(
-        "The file to write to, or a folder for several documents; by default stdout.", "FILE|DIR"
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE|DIR",
+        help="The file to write to, or a folder for several documents; by default stdout, and "
+        "timeline.json for 'trace'.",
     ),
 ]
 Events = Annotated[

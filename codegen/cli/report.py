@@ -16,10 +16,10 @@ from codegen.cli.options import (
     Extents,
     Import,
     Json,
+    Output,
     Problem,
     Scheduling,
     Source,
-    output_option,
 )
 from codegen.cli.output import duration, is_stdout, print_json, stdout, working, write_document
 
@@ -36,9 +36,7 @@ def report(
     machine: MachineName = "H200",
     scheduling: Scheduling,
     source: Source = None,
-    output: Annotated[
-        Path, output_option("The HTML file to write, or a folder for the page and all pictures.")
-    ] = Path("report.html"),
+    output: Output = None,
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -87,26 +85,25 @@ def report(
         )
     with working("simulating, checking and writing the page"):
         found = make_report(subject)
-    if not is_stdout(output) and (output.is_dir() or not output.suffix):
-        found.save_pictures(output)
-        output /= "report.html"
-    if is_stdout(output):
-        if not as_json:
-            write_document(found.html(), output)
-            return
-    else:
-        found.save(output)
+    file = None if is_stdout(output) else output
+    if file is not None:
+        if file.is_dir() or not file.suffix:
+            found.save_pictures(file)
+            file /= "report.html"
+        found.save(file)
+    elif not as_json:
+        write_document(found.html(), None)
+        return
     head = found.data["headline"]
     if as_json:
-        print_json({"output": None if is_stdout(output) else str(output), **found.data})
+        print_json({"output": None if file is None else str(file), **found.data})
         return
     console = stdout()
-    console.print(
-        f"{head['utilisation']:.0%} multiplying, {duration(head['seconds'])}", style="bold"
-    )
+    busy = f"{head['utilisation']:.0%} multiplying, {duration(head['seconds'])}"
+    console.print(busy, style="bold", highlight=False)
     for text in filter(None, (head["why"], head["advice"])):
         console.print(text, highlight=False)
-    console.print(str(output), style="dim", highlight=False, soft_wrap=True)
+    console.print(str(file), style="dim", highlight=False, soft_wrap=True)
 
 
 def _columns(path: Path) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
@@ -24,11 +24,11 @@ from codegen.cli.options import (
     Import,
     Instructions,
     Json,
+    Output,
     Problem,
     Scheduling,
     Seed,
     Threads,
-    output_option,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["trace_command"]
 
 DEFAULT_FILE = Path("timeline.json")
+"""The file for the Chrome trace if `--output` is left out."""
 
 
 @takes_groups(without=("batched",))
@@ -56,10 +57,7 @@ def trace_command(
     scheduling: Scheduling,
     threads: Threads = None,
     check: Checked = False,
-    output: Annotated[
-        Path,
-        output_option("The file for the timeline in Chrome's trace format, for ui.perfetto.dev."),
-    ] = DEFAULT_FILE,
+    output: Output = None,
     events: Events = None,
     instructions: Instructions = None,
     modules: Import = None,
@@ -90,6 +88,7 @@ def trace_command(
     made = scheduled(products.problem, how, fixed=fixed, reads_c=beta != 0)
     scalars = alpha, beta, seed
     found, checked = _traced(made, products, target, scalars, threads, instructions, check)
+    output = output or DEFAULT_FILE
     output.write_text(json.dumps(chrome_trace(found)) + "\n", "utf-8")
     summary = found.summary()
     if events is not None:

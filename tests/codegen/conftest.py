@@ -8,6 +8,13 @@ import pytest
 from codegen.call import matmul, measured
 from codegen.targets.nvptx import driver
 from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install
+from tests.support.work_checks import one_work_check_for_each_schedule
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_work_checks() -> Iterator[None]:
+    with one_work_check_for_each_schedule():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -204,7 +204,7 @@ def _nodes(expr: Basic) -> Iterator[Basic]:
 
 
 @pytest.mark.parametrize(("widest", "magic"), [(False, True), (False, False), (True, False)])
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     st.lists(st.one_of(expressions, conditions(expressions)), min_size=1, max_size=8),
     st.lists(valuations(), min_size=1, max_size=12),

@@ -14,6 +14,7 @@ import pytest
 from codegen.call import build, matmul
 from codegen.call.request import PlanRequest
 from codegen.targets.cpu import HostKernel
+from tests.support.sampling import chosen
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -98,7 +99,7 @@ ARRANGED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*AS_GIVEN, *ARRANGED])
+@pytest.mark.parametrize("name", chosen((*AS_GIVEN, "a transpose"), [*AS_GIVEN, *ARRANGED]))
 def test_a_call_of_a_new_kind(name: str):
     with walking() as walk:
         (AS_GIVEN | ARRANGED)[name]()

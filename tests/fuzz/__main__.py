@@ -26,8 +26,10 @@ from tests.fuzz.trial import FINDINGS, Outcome, Result, attempt
 from tests.fuzz.workers import Workers
 
 FOLDER = Path("build") / "fuzz"
-LIMIT = 30.0
-"""Seconds after which a mutant counts as one that hangs."""
+REFRESHED = 10
+"""After how many mutants the progress bar is drawn again."""
+LIMIT = 20.0
+"""Seconds of processor time after which a mutant counts as one that hangs."""
 
 
 def main() -> int:
@@ -46,34 +48,24 @@ def _run(given: argparse.Namespace) -> int:
     for base in BASES:  # built once, before processes are forked
         base_text(base)
         base_data(base)
-    counts, findings = Counter[Outcome](), 0
-    workers = Workers(given.limit)
+    counts, start = Counter[Outcome](), time.monotonic()
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    start = time.monotonic()
-    with Progress(*columns, auto_refresh=False) as progress:
-        total = given.count or given.seconds
-        task = progress.add_task("0 mutants", total=total)
-        number = given.start
-        while (
-            (number - given.start < given.count)
-            if given.count
-            else (time.monotonic() - start < given.seconds)
-        ):
+    with Workers(given.limit) as workers, Progress(*columns, auto_refresh=False) as progress:
+        task = progress.add_task("0 mutants", total=given.count or given.seconds)
+        while True:
+            done, passed = counts.total(), time.monotonic() - start
+            findings = sum(counts[each] for each in FINDINGS)
+            text = f"{done} mutants, {findings} findings"
+            progress.update(task, description=text, completed=done if given.count else passed)
+            if done % REFRESHED == 0:
+                progress.refresh()
+            if done >= given.count if given.count else passed >= given.seconds:
+                break
+            number = given.start + done
             result = workers.try_mutant(given.seed, number)
             counts[result.outcome] += 1
             if result.outcome in FINDINGS:
-                findings += 1
                 progress.console.print(_report(given.seed, number, result), markup=False)
-            number += 1
-            done = number - given.start
-            progress.update(
-                task,
-                description=f"{done} mutants, {findings} findings",
-                completed=done if given.count else time.monotonic() - start,
-            )
-            if done % 10 == 0:
-                progress.refresh()
-    workers.close()
     print(f"seed {given.seed}: {counts.total()} mutants in {time.monotonic() - start:.0f} s")
     for outcome in Outcome:
         print(f"  {counts[outcome]:6}  {outcome.value}")
@@ -90,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=0, help="how many mutants to try instead")
     parser.add_argument("--start", type=int, default=0, help="the number of the first mutant")
     parser.add_argument("--only", type=int, help="the number of the one mutant to try")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one mutant")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of processor time")
     return parser.parse_args()
 
 

@@ -10,9 +10,12 @@ import resource
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Self
 
 from tests.fuzz.mutants import Mutant, mutant
 from tests.fuzz.trial import Outcome, Result, attempt
@@ -23,14 +26,20 @@ MEMORY = 6 << 30
 """Bytes of address space that a process may use beyond what it has when it starts."""
 LIFETIME = 400
 """After how many mutants a process is replaced, so that caches and compiled code stay small."""
+POLLED, WAITS = 0.5, 10
+"""POLLED: seconds between two looks at the time that a process has used. WAITS: how many times the
+limit a mutant may take by the clock."""
 NOTE_BYTES = 64
 
 
 class Workers:
     """A process that tries mutants one after another; a new one replaces it when it ends.
 
+    Use it as a context manager, which ends the process.
+
     Args:
-        limit: seconds that one mutant may take.
+        limit: seconds of processor time that one mutant may take, and a tenth of the time that it
+            may take by the clock.
         make: the mutant of a seed and a number.
     """
 
@@ -49,7 +58,7 @@ class Workers:
         self._tried += 1
         try:
             self._pipe.send((seed, number))
-            if self._pipe.poll(self.limit):
+            if self._answers():
                 outcome, stage, detail = self._pipe.recv()
                 return Result(Outcome(outcome), stage, detail)
         except (EOFError, OSError):
@@ -58,24 +67,51 @@ class Workers:
             code = self._process.exitcode or 0
             what = signal.Signals(-code).name if code < 0 else f"exit status {code}"
             stage = self._stage
-            self.close()
+            self._end()
             return Result(Outcome.CRASH, stage, f"{what}\n{self._stderr()}")
         stage = self._stage
         self._stacks()
-        self.close()
-        return Result(Outcome.HANG, stage, f"after {self.limit:g} s\n{self._stderr()}")
+        self._end()
+        return Result(Outcome.HANG, stage, f"limit {self.limit:g} s\n{self._stderr()}")
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._note.close()
+        self._errors.close()
+
+    def _end(self) -> None:
         """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
+            self._process.close()
             self._pipe.close()
             self._process = None
 
     @property
     def _stage(self) -> str:
         return self._note[:NOTE_BYTES].rstrip(b"\0").decode()
+
+    def _answers(self) -> bool:
+        """Wait for the result of a mutant; false if the time limit is exceeded."""
+        begun, since = self._spent(), time.monotonic()
+        while not self._pipe.poll(POLLED):
+            if self._spent() - begun > self.limit or time.monotonic() - since > WAITS * self.limit:
+                return False
+        return True
+
+    def _spent(self) -> float:
+        """Seconds of processor time that the process has used: a busy machine slows no mutant."""
+        assert self._process is not None
+        try:
+            text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
+        except OSError:
+            return 0.0  # it has died, which the pipe tells
+        user, system = text.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def _stacks(self) -> None:
         """Make a process that hangs write the stacks of its threads to its standard error."""
@@ -86,10 +122,10 @@ class Workers:
 
     def _stderr(self) -> str:
         self._errors.seek(0)
-        return self._errors.read().decode(errors="replace")[-3000:]
+        return self._errors.read().decode(errors="replace")[:3000]
 
     def _start(self) -> None:
-        self.close()
+        self._end()
         self._errors.seek(0)
         self._errors.truncate()
         context = mp.get_context("fork")

@@ -31,8 +31,6 @@ MOST = 60_000
 
 Block = tuple[str, int]
 """The path and first line of a block. Line 0 is the module with its class bodies."""
-Record = dict[str, tuple[float, set[Block]]]
-"""The CPU seconds and blocks of each test, by node id."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -74,16 +72,60 @@ def instrumented(source: bytes, path: str, table: list[Block]) -> ast.Module:
     return tree
 
 
+class Record:
+    """Which blocks each test executed, and its CPU seconds.
+
+    Attributes:
+        seconds: the CPU time of each test, by node id.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = dict[str, float]()
+        self._hits = dict[str, tuple[dict[Block, int], bytes]]()
+
+    def add(self, name: str, seconds: float, table: dict[Block, int], hit: bytes) -> None:
+        """Add a test; byte `table[block]` of `hit`, which is compressed, is 1 if it ran a block."""
+        self.seconds[name] = seconds
+        self._hits[name] = table, hit
+
+    def executing(self, path: str, line: int) -> list[str]:
+        """The tests that executed a block of a file.
+
+        If no test executed the block in its own process, the tests that executed another block of
+        the file.
+        """
+        wanted = {
+            id(table): ({table[path, line]} if (path, line) in table else set[int]())
+            for table, _ in self._hits.values()
+        }
+        return self._of(wanted) or self._of(
+            {
+                id(table): {number for (file, _), number in table.items() if file == path}
+                for table in {id(t): t for t, _ in self._hits.values()}.values()
+            }
+        )
+
+    def _of(self, wanted: dict[int, set[int]]) -> list[str]:
+        found = list[str]()
+        for name, (table, compressed) in self._hits.items():
+            if numbers := wanted[id(table)]:
+                hit = decompress(compressed)
+                if any(number < len(hit) and hit[number] for number in numbers):
+                    found.append(name)
+        return found
+
+
 def read(files: Iterable[Path]) -> Record:
     """The tests that all processes have written so far."""
-    record: Record = {}
+    record = Record()
     for file in files:
-        table = list[Block]()
+        table, count = dict[Block, int](), 0
         for line in file.read_text().split("\n")[:-1]:  # the last line may still be incomplete
             name, seconds, blocks, text = json.loads(line)
-            table += [(path, first) for path, first in blocks]
-            hit = decompress(b64decode(text))
-            record[name] = seconds, {table[i] for i, byte in enumerate(hit) if byte}
+            for path, first in blocks:
+                table[path, first] = count
+                count += 1
+            record.add(name, seconds, table, b64decode(text))
     return record
 
 

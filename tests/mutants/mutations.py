@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import copy
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
+from random import Random
 
 __all__ = ["Mutation", "draw", "mutations"]
 
@@ -66,28 +65,28 @@ class Mutation:
 
 
 def draw(root: Path, packages: Sequence[str], count: int, seed: str) -> list[Mutation]:
-    """Choose `count` random mutations, an equal share of each package and in it of each kind.
+    """Choose `count` random mutations, an equal share of each package.
 
-    Of a line at most one mutation is chosen. The same seed and sources give the same mutations.
+    Longer files are chosen more often, and of a file every kind of mutation is equally likely. Of a
+    line at most one mutation is chosen. The same seed and sources give the same mutations.
     """
-    shares = list[list[Mutation]]()
-    for package in packages:
-        kinds = dict[str, list[Mutation]]()
-        for path in sorted((root / package).rglob("*.py")):
+    random, found = Random(seed), dict[tuple[str, int], Mutation]()
+    known = dict[Path, dict[str, list[Mutation]]]()
+    sources = {package: sorted((root / package).rglob("*.py")) for package in packages}
+    sizes = {package: [path.stat().st_size for path in sources[package]] for package in packages}
+    for _ in range(100 * count):
+        if len(found) == count:
+            break
+        package = packages[len(found) % len(packages)]
+        (path,) = random.choices(sources[package], sizes[package])
+        if path not in known:
+            kinds = known[path] = {}
             for mutation in mutations(path.read_bytes(), path.relative_to(root).as_posix()):
                 kinds.setdefault(mutation.kind, []).append(mutation)
-        for kind, found in sorted(kinds.items()):
-            random.Random(f"{seed}:{package}:{kind}").shuffle(found)
-        lines = dict[tuple[str, int], Mutation]()
-        for mutation in _in_turn([found for _, found in sorted(kinds.items())]):
-            lines.setdefault((mutation.path, mutation.line), mutation)
-        shares.append([*lines.values()])
-    return _in_turn(shares)[:count]
-
-
-def _in_turn(lists: Sequence[Sequence[Mutation]]) -> list[Mutation]:
-    """The first of each list, then the second of each, and so on."""
-    return [mutation for turn in zip_longest(*lists) for mutation in turn if mutation]
+        if known[path]:
+            mutation = random.choice(known[path][random.choice(sorted(known[path]))])
+            found.setdefault((mutation.path, mutation.line), mutation)
+    return [*found.values()]
 
 
 def mutations(source: bytes, path: str = "") -> Iterator[Mutation]:

@@ -17,8 +17,8 @@ from tests.mutants.mutations import Mutation
 
 __all__ = ["Trial", "Workplace", "covering_tests"]
 
-SLOW_FILES = 6
-"""The most files whose slow tests are tried on a mutant that survives quick tests."""
+NEAR_FILES = 6
+"""The number of files whose tests are tried first, and of which slow tests are tried."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,14 @@ class Workplace:
         try:
             # A mutant may loop for ever: one that takes far longer than recorded is killed.
             limit = 60 + 6 * seconds
-            code, by = self._pytest(tests, limit) if tests else (0, "")
-            if code:
-                return Trial(mutation, "quick", by or f"no end after {limit:.0f} s", len(tests))
+            files = [*dict.fromkeys(test.partition("::")[0] for test in tests)][:NEAR_FILES]
+            first = [test for test in tests if test.partition("::")[0] in files]
+            for some in (first, [test for test in tests if test not in first]):
+                code, by = self._pytest(some, limit) if some else (0, "")
+                if code:
+                    by = by or f"no end after {limit:.0f} s"
+                    return Trial(mutation, "quick", by, len(tests))
             if slow_seconds and tests:
-                files = [*dict.fromkeys(test.partition("::")[0] for test in tests)][:SLOW_FILES]
                 options = ["-m", "slow", "--sample", "80", "--sample-seed", seed]
                 code, by = self._pytest([*options, *files], slow_seconds)
                 if code and by:
@@ -117,28 +120,28 @@ class Workplace:
 def covering_tests(mutation: Mutation, source: bytes, record: Record, seconds: float) -> list[str]:
     """Tests that execute the mutated block, as many as take `seconds`.
 
-    The first are the cheapest of each file, those of the nearest files before others. If no test
+    Files come in the order of their names' likeness to the mutated file's. First are the cheapest
+    tests of the nearest files, each of them in turn, then those of the next files. If no test
     executes the block in its own process, the tests that execute another block of its file.
     """
-    block = mutation.path, block_at(source, mutation.line)
-    found = [name for name, (_, hit) in record.items() if block in hit]
-    if not found:
-        found = [
-            name
-            for name, (_, hit) in record.items()
-            if any(path == mutation.path for path, _ in hit)
-        ]
+    found = record.executing(mutation.path, block_at(source, mutation.line))
     near = {part.removesuffix(".py") for part in mutation.path.split("/")}
-    ranks = dict[str, tuple[int, int, float]]()
-    counts = dict[str, int]()
-    for name in sorted(found, key=lambda name: record[name][0]):
-        file = name.partition("::")[0]
+    files = dict[str, list[str]]()
+    for name in sorted(found, key=record.seconds.__getitem__):
+        files.setdefault(name.partition("::")[0], []).append(name)
+
+    def distance(file: str) -> tuple[int, float]:
         parts = {part.removesuffix(".py").removeprefix("test_") for part in file.split("/")}
-        ranks[name] = counts.get(file, 0), -len(parts & near), record[name][0]
-        counts[file] = counts.get(file, 0) + 1
+        return -len(parts & near), record.seconds[files[file][0]]
+
+    ranks = {
+        name: (place // NEAR_FILES, number, place)
+        for place, file in enumerate(sorted(files, key=distance))
+        for number, name in enumerate(files[file])
+    }
     chosen, total = list[str](), 0.0
     for name in sorted(ranks, key=ranks.__getitem__):
-        total += record[name][0]
+        total += record.seconds[name]
         if chosen and total > seconds:
             break
         chosen.append(name)

@@ -117,7 +117,7 @@ class CudaProgram:
     def ptx(self) -> str:
         """The kernel's PTX, which the CUDA driver assembles when it loads the kernel."""
         with faults_named("generating PTX", self.graph):
-            return self._emit_ptx(self.module)
+            return self._compiled(self.module)
 
     @cached_property
     def located_ptx(self) -> tuple[tuple[str, int], ...]:
@@ -131,9 +131,9 @@ class CudaProgram:
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight
         )
         walker.lines = OperationLines(walker.nodes)
-        return tuple(operation_of_lines(self._emit_ptx(walker.build())))
+        return tuple(operation_of_lines(self._compiled(walker.build())))
 
-    def _emit_ptx(self, module: ir.Module) -> str:
+    def _compiled(self, module: ir.Module) -> str:
         control, least = self.lowered.control, 0
         if any(op.form == "vector" for op in control.of_kind(ReduceFragment)):
             least = VECTOR_REDUCTIONS

@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,3 +163,133 @@ def test_nothing_is_written_after_an_interrupt(step: int, caught: int):
     code = [sys.executable, "-c", textwrap.dedent(INTERRUPTED).replace("{step}", str(step))]
     done = subprocess.run(code, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, f"caught {caught}\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (
+            "k_first value=(share*workgroup + for_tile) % tiles_k",
+            "k_first value=(share*workgroup + for_tile) % (tiles_k - 13)",
+            "a division by 0; divisors must be positive",
+        ),
+        ("start=0 stop=k_count", "start=-9223372036854775807 stop=-9223372036854775800", "outside"),
+    ],
+)
+def test_divisions_by_zero_and_indices_that_wrap_end_a_guarded_launch(old: str, new: str, why: str):
+    assert old in TEXT
+    kernel = codegen.compile(parse(TEXT.replace(old, new)), "cpu", debug=True, verify=False)
+    with pytest.raises(LaunchError, match=why):
+        kernel(A, B)
+
+
+def test_a_division_by_zero_without_guards_does_not_end_the_process():
+    """On x86 such a division raises SIGFPE."""
+    text = TEXT.replace("for_tile) % tiles_k\n", "for_tile) % (tiles_k - 13)\n")
+    assert text != TEXT
+    code = textwrap.dedent(f"""
+        import numpy as np, codegen
+        from coordgraph import CoordGraphError, parse
+        kernel = codegen.compile(parse({text!r}), "cpu", verify=False)
+        try:
+            kernel(np.ones((8, 100), "f4"), np.ones((100, 8), "f4"), threads=1)
+        except CoordGraphError:
+            pass
+        print("alive")
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+LISTS = Gemm("f32", grouped=True, group_axis="mnk")
+
+
+def test_an_index_outside_a_table_ends_a_guarded_launch():
+    text = str(StreamK(workgroups=2)(LISTS.graph(tile=(8, 8, 8))))
+    old = "load(k_tile_starts, group + 1) - k_first"
+    assert old in text
+    wrong = parse(text.replace(old, "load(k_tile_starts, group + 5) - k_first"))
+    kernel = codegen.compile(wrong, "cpu", debug=True, verify=False)
+    offsets = np.array([[0, 8, 16]] * 3, np.int32)
+    flat = np.ones(128, np.float32)
+    with pytest.raises(LaunchError, match=r"entry [56] of the table 'k_tile_starts' is read"):
+        kernel(flat, flat, out=np.empty(128, np.float32), offsets=offsets)
+
+
+def test_a_graph_from_text_is_guarded_until_a_launch_with_its_sizes_was_good():
+    kernel = codegen.compile(parse(TEXT), "cpu")
+    assert isinstance(kernel, HostKernel)
+    used: list[str] = []
+
+    def watch(name: str) -> None:
+        build = getattr(kernel, name)
+
+        def run(*args: object) -> None:
+            used.append(name)
+            build.run(*args)
+
+        vars(kernel)[name] = replace(build, run=run)
+
+    watch("_guarded")
+    watch("_plain")
+    for _ in range(2):
+        assert (kernel(A, B, threads=1) == 100).all()
+    assert used == ["_guarded", "_plain"]
+    assert (kernel(A[:8], B, threads=1) == 100).all()
+    assert used[2:] == ["_guarded"], "other sizes have other addresses"
+
+
+def test_a_launch_that_failed_stays_guarded():
+    """A graph that passed the checks, in which a workspace is too small for some sizes only."""
+    wrong = parse(TEXT.replace("tensor partials f32 [6, 8, 8]", "tensor partials f32 [1, 8, 8]"))
+    kernel = HostKernel(wrong, watched=True)
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="outside partials"):
+            kernel(A, B, threads=1)
+
+
+def test_graphs_of_the_library_are_not_guarded():
+    kernel = codegen.compile(scheduled(StreamK(workgroups=6)), "cpu")
+    assert "_guarded" not in kernel.__dict__
+    kernel(A, B)
+    assert "_guarded" not in kernel.__dict__
+
+
+LONG = """
+    import os, signal, threading, time
+    import numpy as np
+    from codegen.targets.cpu import HostKernel
+    from coordgraph import Gemm
+    from passes import DataParallel
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    kernel = HostKernel(DataParallel()(Gemm("f32").graph((64, 64, 32))))
+    deep = 1 << 19
+    a, b, out = np.ones((64, deep), "f4"), np.ones((deep, 64), "f4"), np.empty((64, 64), "f4")
+
+    kernel(a, b, out=out, threads={threads})
+    start = time.process_time()
+    kernel(a, b, out=out, threads={threads})
+    took = time.process_time() - start
+    threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    start = time.process_time()
+    try:
+        while True:
+            kernel(a, b, out=out, threads={threads})
+    except KeyboardInterrupt:
+        spent = time.process_time() - start
+    out[...] = 7
+    time.sleep(0.05)
+    assert (out == 7).all(), "a thread still writes"
+    assert spent < took / 2, (spent, took)
+    print("interrupted")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ctrl_c_ends_one_long_workgroup(threads: int):
+    """One output tile with a long k: only the loop over k tiles can notice the interrupt."""
+    code = [sys.executable, "-c", textwrap.dedent(LONG).replace("{threads}", str(threads))]
+    done = subprocess.run(code, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr

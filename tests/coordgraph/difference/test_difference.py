@@ -46,7 +46,7 @@ def test_a_reader_sees_what_changed(before: str, after: str, name: str, golden: 
     golden(scheduled(before).diff(scheduled(after)).text(), f"coordgraph/difference/{name}.txt")
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.sampled_from(ORDERED))
 def test_a_graph_equals_itself_read_from_text(case: tuple[str, str]):
     graph = symbolic(*case)
@@ -57,7 +57,7 @@ def test_a_graph_equals_itself_read_from_text(case: tuple[str, str]):
     assert found.text() == "the graphs are equal\n"
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.sampled_from(ORDERED), st.data())
 def test_other_names_of_dimensions_are_no_difference(case: tuple[str, str], data: st.DataObject):
     graph = symbolic(*case)
@@ -72,7 +72,7 @@ def test_other_names_of_dimensions_are_no_difference(case: tuple[str, str], data
     assert graph.text() == renamed(other, {b: a for a, b in names.items()}).text()
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.sampled_from(ORDERED), st.sampled_from(ORDERED))
 def test_different_graphs_differ_in_both_directions(
     first: tuple[str, str], second: tuple[str, str]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from sympy import And, Eq, Lt, Not, Or
+from sympy import And, Eq, Expr, Lt, Not, Or
 
 from coordgraph import Gemm, KernelGraph
 from coordgraph.control.asynchronous import Advance, Counter
@@ -26,12 +26,14 @@ from coordgraph.integers import (
     FloorDiv,
     FloorMod,
     Minimum,
+    Ranges,
     Select,
     index_symbol,
     size_symbol,
 )
+from coordgraph.show import ccode
 from coordgraph.show.ccode import to_c
-from passes import Pass
+from passes import Pass, Pipeline
 from tests.coordgraph.text.graphs import PIPELINES, lowered, scheduled
 from tests.support.golden import Golden
 
@@ -272,3 +274,22 @@ def test_a_step_counts_from_an_ordinal_and_unrolling_is_said():
 )
 def test_expressions_have_operators_of_c(expr, text):
     assert to_c(expr(index_symbol("a"), size_symbol("b"))) == text
+
+
+def test_nested_selects_are_proved_once(monkeypatch: pytest.MonkeyPatch):
+    """Each branch has its own ranges, but most proofs hold in both branches."""
+    proofs: list[Expr] = []
+    prove = Ranges.prove_nonnegative
+
+    def counted(ranges: Ranges, expr: Expr) -> bool:
+        proofs.append(expr)
+        return prove(ranges, expr)
+
+    graph = Pipeline.parse("rasterize{order=hilbert},data-parallel")(Gemm("f32").graph((4, 4, 4)))
+    monkeypatch.setattr(Ranges, "prove_nonnegative", counted)
+    text = graph.pseudocode()
+    assert "floor_div(" not in text
+    assert len(proofs) < 400
+    monkeypatch.setattr(ccode, "MOST_PROOFS", 3)
+    proofs.clear()
+    assert "floor_div(" in graph.pseudocode()

@@ -95,7 +95,7 @@ def pieces(found: Trace) -> Counter[tuple[int, ...]]:
 
 @pytest.mark.parametrize("pipeline", cover(0, SCHEDULES, words))
 @given(m=st.integers(1, 5), n=st.integers(1, 5), depth=st.integers(1, 12), grid=st.integers(1, 9))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, grid: int):
     found_counts, found = counted(pipeline, m, n, depth, grid)
     work, counts = found_counts.work, found_counts.work.counts

@@ -1,0 +1,121 @@
+"""Graphs that passes of the library did not make: their tensors are checked, and no fault of theirs
+causes an exception that is not the library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import codegen
+from coordgraph import CoordGraphError, Gemm, KernelGraph, VerifyError, from_json, parse
+from coordgraph.checks import CHECKS
+from coordgraph.errors import DivisionByZero, UnnamedFault
+from coordgraph.foreign_graphs import faults_named
+from coordgraph.integers import compile_function, evaluate, floor_div, floor_mod, index_symbol
+from coordgraph.tensor_checks import problems_of_tensors
+from passes import DataParallel, StreamK
+
+GRAPH = StreamK(workgroups=3)(Gemm("f32").graph((4, 4, 4)))
+TEXT = GRAPH.text()
+
+
+def with_tensors(change: Callable[[tuple], tuple]) -> KernelGraph:
+    return replace(GRAPH, tensors=change(GRAPH.tensors))
+
+
+@pytest.mark.parametrize(
+    ("graph", "problem"),
+    [
+        (with_tensors(lambda t: (*t, t[0])), "there are 2 tensors 'A'; rename all but one of them"),
+        (with_tensors(lambda t: t[1:]), r"no tensor 'A'; declare tensor A f32 \[m, k\] input"),
+        (
+            with_tensors(lambda t: (replace(t[0], dtype="bf16"), *t[1:])),
+            "tensor A bf16 .* does not fit the problem; declare tensor A f32",
+        ),
+        (
+            with_tensors(lambda t: (*t, replace(t[0], name="X"))),
+            "the problem has no tensor 'X', but its role is 'input'",
+        ),
+        (
+            parse(TEXT.replace("tensor B f32 [k, n] input", "tensor B f32 [k, 3] input")),
+            r"tensor B f32 \[k, 3\] input does not fit",
+        ),
+    ],
+)
+def test_tensors_are_those_of_the_problem(graph: KernelGraph, problem: str):
+    with pytest.raises(VerifyError, match=problem):
+        graph.verify()
+
+
+@pytest.mark.parametrize(
+    "gemm",
+    [
+        Gemm("bf16", m=30_000, n=30_000, k=30_000, transpose_a=True),
+        Gemm(batched=True),
+        Gemm(grouped=True),
+        Gemm(grouped=True, group_axis="k"),
+        Gemm(grouped=True, group_axis="mnk"),
+    ],
+)
+def test_the_tensors_of_a_problem_do_not_depend_on_its_tile(gemm: Gemm):
+    graph = DataParallel(persistent=True)(gemm.graph((128, 64, 32)))
+    assert not [*problems_of_tensors(graph)]
+
+
+def test_a_parameter_has_a_name():
+    with GRAPH.edit() as e:
+        e.parameter("", e.parameters["m"].symbol + 1)
+    with pytest.raises(VerifyError, match="'' is no name of a parameter"):
+        e.graph.verify()
+
+
+def test_only_foreign_graphs_have_unnamed_faults(monkeypatch: pytest.MonkeyPatch):
+    def broken(graph: KernelGraph) -> list[str]:
+        raise KeyError("flags")
+
+    monkeypatch.setitem(CHECKS, "scheduled", broken)
+    with pytest.raises(UnnamedFault, match="verifying the graph failed: KeyError: 'flags'") as got:
+        parse(TEXT).verify()
+    assert isinstance(got.value.__cause__, KeyError)
+    with pytest.raises(KeyError):
+        GRAPH.verify()
+
+
+def test_errors_of_the_library_and_interrupts_stay_as_they_are():
+    for kind in (VerifyError, KeyboardInterrupt):
+        with pytest.raises(kind) as caught, faults_named("reading"):
+            raise kind("as it is")
+        assert type(caught.value) is kind
+
+
+def test_flags_without_memory_are_no_foreign_exception():
+    """The emitter of the CPU looks a dimension of flags up that has no tensor."""
+    text = TEXT.replace("dim flags: User size=3 tensor=flags", "dim flags: Linear size=3")
+    assert text != TEXT
+    with pytest.raises(CoordGraphError):
+        codegen.compile(parse(text), "cpu", verify=False)
+
+
+@pytest.mark.parametrize("value", [[[]], 10**5000, {"a": 1}], ids=["list", "huge", "mapping"])
+def test_plain_data_of_any_kind_is_named(value: object):
+    deep: object = value
+    for _ in range(3000):
+        deep = [deep]
+    for wrong in (value, deep):
+        with pytest.raises(VerifyError):
+            from_json({**GRAPH.json(), "level": wrong})
+        with pytest.raises(VerifyError):
+            from_json({**GRAPH.json(), "dimensions": [wrong]})
+
+
+def test_a_division_by_zero_is_an_error_of_the_library():
+    a, b = index_symbol("a"), index_symbol("b")
+    with pytest.raises(DivisionByZero, match="divides by 0: 7 // 0"):
+        evaluate(floor_div(a, b), {a: 7, b: 0})
+    with pytest.raises(DivisionByZero, match="divides by 0"):
+        compile_function([floor_mod(a, b)], [a, b])(7, 0)
+    with pytest.raises(DivisionByZero):
+        floor_div(a, 0)
