@@ -42,7 +42,7 @@ def report(
         typer.Option(
             "--measured",
             metavar="FILE",
-            help="A measured timeline as JSON columns, as 'coordgraph trace' writes it.",
+            help="A measured timeline as JSON columns, as 'coordgraph trace --events' writes it.",
         ),
     ] = None,
     modules: Import = None,
@@ -85,26 +85,25 @@ def report(
         )
     with working("simulating, checking and writing the page"):
         found = make_report(subject)
-    if output is not None and (output.is_dir() or not output.suffix):
-        found.save_pictures(output)
-        output /= "report.html"
-    if not as_json:
-        write_document(found.html(), output)
-        if output is None or is_stdout(output):
-            return
-    elif output is not None:
-        found.save(output)
+    file = None if is_stdout(output) else output
+    if file is not None:
+        if file.is_dir() or not file.suffix:
+            found.save_pictures(file)
+            file /= "report.html"
+        found.save(file)
+    elif not as_json:
+        write_document(found.html(), None)
+        return
     head = found.data["headline"]
     if as_json:
-        print_json({"output": None if output is None else str(output), **found.data})
+        print_json({"output": None if file is None else str(file), **found.data})
         return
     console = stdout()
-    console.print(
-        f"{head['utilisation']:.0%} multiplying, {duration(head['seconds'])}", style="bold"
-    )
+    busy = f"{head['utilisation']:.0%} multiplying, {duration(head['seconds'])}"
+    console.print(busy, style="bold", highlight=False)
     for text in filter(None, (head["why"], head["advice"])):
         console.print(text, highlight=False)
-    console.print(str(output), style="dim", highlight=False, soft_wrap=True)
+    console.print(str(file), style="dim", highlight=False, soft_wrap=True)
 
 
 def _columns(path: Path) -> Any:

@@ -189,6 +189,7 @@ def _machine(machine: Machine, run: Simulation, kernel: Kernel) -> dict[str, Any
         "source": machine.source,
         "processors": machine.processors,
         "slots": run.slots,
-        "slot": "SM" if cluster == 1 and kernel.resident == 1 else f"cluster of {cluster} SMs",
+        "slot": "cluster" if cluster > 1 else "SM" if kernel.resident == 1 else "slot",
+        "slot_processors": cluster,
         "workgroups": run.steps.workgroups,
     }

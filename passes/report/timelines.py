@@ -128,8 +128,19 @@ def _run(name: str, columns: Columns, slots: int, makespan: float) -> dict[str, 
     if roles := columns.get("role"):
         events["role"] = [str(role) for role in roles]
     span = round(makespan * NANOSECONDS)
-    buckets = buckets_of(events, slots, span)
+    buckets = buckets_of(_consumers(events), slots, span)
     return {"name": name, "slots": slots, "makespan": span, "events": events, "buckets": buckets}
+
+
+def _consumers(events: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
+    """The events without those of threads that only load, while other threads multiply."""
+    kept = [role != "producer" for role in events.get("role", ())]
+    if all(kept):
+        return events
+    return {
+        name: [x for x, keep in zip(column, kept, strict=True) if keep]
+        for name, column in events.items()
+    }
 
 
 def buckets_of(events: Columns, slots: int, makespan: int) -> dict[str, float]:

@@ -208,6 +208,7 @@ def test_everything_is_reached_with_tab_and_shows_it(opened: Opened):
 def test_controls_have_names(opened: Opened):
     unnamed = opened.page.evaluate(
         """() => [...document.querySelectorAll("button,canvas,select,input,nav,[tabindex]")]
+        .filter(e => !e.hasAttribute("aria-hidden"))
         .filter(e => !e.getAttribute("aria-label") && !e.textContent.trim())
         .map(e => e.outerHTML.slice(0, 80))"""
     )

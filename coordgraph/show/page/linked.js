@@ -169,11 +169,11 @@ function linkedSection() {
     map, kindLegend,
     el("figcaption", { class: "small", id: "map-help" }, "Numbers are workgroups. Stripes mark parts of a tile that several workgroups sum. Arrow keys move, Enter pins, Escape releases."));
   const timeFigure = el("figure", {},
-    el("div", { class: "tools" }, el("span", { class: "name" }, `Timeline of each ${slotName}, in µs`),
+    el("div", { class: "tools" }, el("span", { class: "name" }, `Timeline of each ${slotName}${DATA.machine.slot_processors > 1 ? ` (${DATA.machine.slot_processors} SMs)` : ""}, in µs`),
       choice({ activity: "by activity", workgroup: "by workgroup" }, state.time, (value) => { state.time = value; later(); }, "Colour of bars"),
       el("span", {}, button("◀", "Earlier", () => pan(-0.5)), " ", button("−", "Zoom out", () => zoom(2)), " ", button("+", "Zoom in", () => zoom(0.5)), " ", button("▶", "Later", () => pan(0.5)), " ", button("all", "Show the whole run", fit))),
     charts.map((chart, r) => [el("p", { class: "label" }, `${runs[r].name}: ${micros(runs[r].makespan)}`), chart]),
-    runs.length === 1 ? el("p", { class: "notice small", id: "not-measured" }, "Not measured: run ", el("code", {}, "coordgraph trace"), " on a GPU, and give its file as ", el("code", {}, "--measured FILE"), " to see the real timeline below this one, on the same scale.") : null,
+    runs.length === 1 ? el("p", { class: "notice small", id: "not-measured" }, "Not measured: run ", el("code", {}, "coordgraph trace … --events FILE"), " on the GPU, and give the file as ", el("code", {}, "--measured FILE"), " to see the real timeline below this one, on the same scale.") : null,
     el("figcaption", { class: "small", id: "gantt-help" }, "Arrow keys move between bars and rows, + and − zoom, 0 shows the whole run, Enter pins, Escape releases."));
   section("tiles", "Tiles and SMs", "Who computes what, where and when", el("div", { class: "linked" }, mapFigure, timeFigure), detail);
   redraws.push(draw);

@@ -35,7 +35,9 @@ def test_a_measured_timeline_is_read(tmp_path: Path):
     events = tmp_path / "events.json"
     options = (*SIZES, "-s", "stream-k")
     assert coordgraph("simulate", *options, "--events", str(events)).code == 0
-    found = coordgraph("report", *options, "-t", "cpu", "--measured", str(events), "--json").json
+    found = coordgraph(
+        "report", *options, "-t", "cpu", "--measured", str(events), "--json", "-o", "-"
+    ).json
     assert [run["name"] for run in found["runs"]] == ["simulated", "measured"]
     assert found["headline"]["source"] == "measured"
     assert found["output"] is None
@@ -45,24 +47,25 @@ def test_a_measured_timeline_is_read(tmp_path: Path):
 def test_a_malformed_timeline_is_refused(tmp_path: Path, text: str):
     events = tmp_path / "events.json"
     events.write_text(text)
-    done = coordgraph("report", *SIZES, "-t", "cpu", "--measured", str(events), "-o", "x.html")
+    page = tmp_path / "page.html"
+    done = coordgraph("report", *SIZES, "-t", "cpu", "--measured", str(events), "-o", str(page))
     assert done.code in (2, 3)
     assert "measured" in done.err
-    assert not Path("x.html").exists()
+    assert not page.exists()
 
 
-def test_without_output_the_page_is_printed():
-    done = coordgraph("report", *SIZES, "-t", "cpu", "-s", "data-parallel")
+def test_the_page_is_printed_on_stdout():
+    done = coordgraph("report", *SIZES, "-t", "cpu", "-s", "data-parallel", "-o", "-")
     assert done.out.startswith("<!doctype html>")
     data = done.out.partition('id="data">')[2].partition("</script>")[0]
     assert json.loads(data)["tiles"]["count"] == 20
 
 
 def test_batches_and_groups_have_pages():
-    batch = coordgraph("report", *SIZES, "--batches", "3", "-t", "cpu", "--json")
+    batch = coordgraph("report", *SIZES, "--batches", "3", "-t", "cpu", "--json", "-o", "-")
     assert batch.code == 0, batch.err
     assert len(batch.json["tiles"]["products"]) == 3
     options = ("--groups", "m", "--extents", "200,0,56", "--n", "640", "--k", "256")
-    groups = coordgraph("report", *options, "--dtype", "f32", "-t", "cpu", "--json")
+    groups = coordgraph("report", *options, "--dtype", "f16", "-t", "cpu", "--json", "-o", "-")
     assert groups.code == 0, groups.err
     assert groups.json["terms"]["note"]

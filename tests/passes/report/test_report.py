@@ -117,6 +117,25 @@ def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], 
     assert found["headline"]["seconds"] == measured["makespan"] / 1e9
 
 
+def test_a_producer_does_not_count_as_multiplying():
+    """Threads that only load are no sign that tensor cores are busy."""
+    columns = measured_columns()
+    count = len(columns["begin"])
+    loads = {
+        **columns,
+        "begin": [0.0] * count,
+        "end": [max(columns["end"])] * count,
+        "activity": ["multiply"] * count,
+    }
+    both = {name: [*columns[name], *loads[name]] for name in columns}
+    both["role"] = ["consumer"] * count + ["producer"] * count
+    graph = scheduled(DataParallel())
+    plain = make_report(Subject(graph, WAVES, measured=columns)).data["runs"][1]
+    found = make_report(Subject(graph, WAVES, measured=both)).data["runs"][1]
+    assert found["buckets"] == plain["buckets"]
+    assert len(found["events"]["role"]) == 2 * count
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
