@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from codegen.cli.options import PROBLEM
+from coordgraph import LaunchError
 
 if TYPE_CHECKING:
     from passes.simulation import Machine
@@ -26,13 +27,9 @@ MachineName = Annotated[
 
 def machine_of(name: str) -> Machine:
     """The machine with a full or short name."""
-    from codegen.call.known_gpus import matching
-    from passes.simulation import MACHINES
+    from passes.simulation.launching import machine_named
 
-    found = matching(name, MACHINES)
-    if found is None:
-        raise typer.BadParameter(
-            f"no machine is called '{name}'; there are {', '.join(MACHINES)}",
-            param_hint="--machine",
-        )
-    return MACHINES[found]
+    try:
+        return machine_named(name)
+    except LaunchError as error:
+        raise typer.BadParameter(str(error), param_hint="--machine") from None
