@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from coordgraph import LaunchError, VerifyError
+from coordgraph.elements import DTYPES
 from coordgraph.gemm import ARRAYS, OFFSETS, OFFSETS_OF
 from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import dtype
@@ -108,8 +109,10 @@ def type_name(name: str, what: str) -> str:
                 f"offsets holds {name}, and must be i32: pass offsets.to(torch.int32), or "
                 "offsets.astype('int32') of numpy, CuPy and JAX"
             ) from error
-        kind = {"i": "int8", "u": "uint8", "f": "float32"}.get(name[0])
-        hint = f"; convert it, as by {what}.astype(numpy.{kind})" if kind else ""
+        alike = [d for d in DTYPES.values() if d.library[0] == name[0]]
+        # of floating-point types the one in which sums are held, of integers the first
+        alike.sort(key=lambda d: name[0] == "f" and d.accumulator != d.name)
+        hint = f"; convert it, as by {what}.astype(numpy.{alike[0].library})" if alike else ""
         raise LaunchError(f"{what}: {error}{hint}") from error
 
 

@@ -46,7 +46,6 @@ def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
     tracks = words.reshape(-1, capacity, RECORD_WORDS)
     written = tracks[:, 0, NUMBERS + 3].astype(np.int64)
     kept = np.minimum(written, capacity - 1)
-    dropped = int((written - kept).sum())
     # One row for each record, in the order of the roles' threads and of time; END comes last.
     number = np.arange(1, capacity)
     there = number[None, :] <= kept[:, None]
@@ -66,6 +65,7 @@ def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
     has_role = np.zeros(len(tracks), bool)
     has_role[track[role > 0]] = True
     used = has_role if has_role.any() else np.ones(len(tracks), bool)
+    dropped = int((written - kept)[used].sum())
     role_of = np.zeros(len(tracks), np.int64)
     role_of[track[role > 0]] = role[role > 0]
     activity = np.array([_activity(a) for a in ACTIVITIES], np.int64)[code & 255]

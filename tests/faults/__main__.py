@@ -12,7 +12,8 @@ from coordgraph.verification.memory_order.check import NAME
 from tests.faults.catalogue import FAULTS
 from tests.faults.equivalent_edits import EQUIVALENT
 from tests.faults.fault import Fault
-from tests.faults.memory_faults import MEMORY_FAULTS, MemoryFault
+from tests.faults.memory_fault import MemoryFault
+from tests.faults.memory_faults import MEMORY_FAULTS
 
 __all__ = ["examine"]
 

@@ -27,7 +27,10 @@ def test_a_plan_is_built_for_groups_and_launched_on_its_grid(monkeypatch: pytest
         def __call__(self, a: object, b: object, **given: object) -> None:
             launched.append({"a": a, "b": b, **given})
 
-    def compile(graph: KernelGraph, target: str, lowering: object = None) -> Kernel:
+    def compile(
+        graph: KernelGraph, target: str, lowering: object = None, timeline: bool = False
+    ) -> Kernel:
+        assert not timeline
         assert (target, lowering) == ("sm_90a", None)
         compiled.append(graph)
         return Kernel()

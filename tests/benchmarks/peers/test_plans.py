@@ -54,7 +54,10 @@ def test_the_lowering_is_the_plans(monkeypatch: pytest.MonkeyPatch):
     """A plan's options are passed to the compiler as a lowering; without options None is passed."""
     asked: dict[str, object] = {}
 
-    def compile(graph: KernelGraph, target: str, lowering: object = None) -> Loaded:
+    def compile(
+        graph: KernelGraph, target: str, lowering: object = None, timeline: bool = False
+    ) -> Loaded:
+        assert not timeline
         asked[target] = lowering
         return Loaded()
 

@@ -142,7 +142,7 @@ def call(**changes: Any) -> Any:
     ("changes", "why"),
     [
         ({"offsets": None}, "offsets are missing"),
-        ({"offsets": np.array([0, 4, 9], np.int32)}, "offsets is 3, 4 is needed"),
+        ({"offsets": np.array([0, 4, 9], np.int32)}, "offsets has 3 entries; 4 are needed"),
         ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "offsets holds int64, and must be i32"),
         ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must be non-decreasing"),
         (
@@ -162,7 +162,7 @@ def call(**changes: Any) -> Any:
             r"c is not contiguous row-major \(strides .*\); pass a contiguous copy$",
         ),
         ({"offsets": np.array([0, 4, 9, 21], np.int32)}, "= 21 is larger than 20"),
-        ({"b": np.zeros((8, 5), np.float32)}, "b has shape 8x5; as many matrices as products"),
+        ({"b": np.zeros((8, 5), np.float32)}, "b has shape 8x5; groups x k x n is needed"),
         ({"b": np.zeros((3, 7, 5), np.float32)}, "k would be 8 and 7"),
         ({"b": np.zeros((3, 5, 8), np.float32).swapaxes(1, 2)}, "b is not contiguous"),
         ({"out": np.zeros((9, 5), np.float32)}, "out is 9x5, 20x5 is needed"),
@@ -178,7 +178,7 @@ def test_refusals_of_batches():
     a, b = np.zeros((3, 9, 10), np.float32), np.zeros((3, 10, 7), np.float32)
     with pytest.raises(LaunchError, match="offsets are for kernels of"):
         made(a, b, offsets=np.array([0, 1, 2, 3], np.int32))
-    with pytest.raises(LaunchError, match="a has shape 9x10; as many matrices as products"):
+    with pytest.raises(LaunchError, match="a has shape 9x10; batches x m x k is needed"):
         made(a[0], b)
     with pytest.raises(LaunchError, match="b is 2x10x7, 3x10x7 is needed"):
         made(a, b[:2])

@@ -271,5 +271,5 @@ def test_groups_along_m_take_other_shapes():
     """B is one matrix for each group along m, but a single matrix for all groups along k."""
     rows = codegen.compile(Pipeline.parse("stream-k")(Gemm("f32", grouped=True).graph(TILE)), "cpu")
     a, b = np.zeros((9, 20), np.float32), np.zeros((20, 5), np.float32)
-    with pytest.raises(LaunchError, match="b has shape 20x5; as many matrices as products"):
+    with pytest.raises(LaunchError, match="b has shape 20x5; groups x k x n is needed"):
         rows(a, b, offsets=np.array([0, 4, 9], np.int32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from codegen.targets.cpu import HostKernel, runtime
+from codegen.targets.cpu import HostKernel, launch_plan
 from codegen.targets.cpu.order import Circle, starting_order
 from coordgraph import Gemm, LaunchError
 from coordgraph.control.operations import AwaitPartial, Body, Operation, SendPartial
@@ -87,7 +87,7 @@ def test_a_circle_for_ever_is_refused():
 
 
 def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runtime, "MOST_THREADS", 8)
+    monkeypatch.setattr(launch_plan, "MOST_THREADS", 8)
     problem = Problem(HostKernel(symbolic(STREAM)), 4, 4, 400)
     problem.check(workgroups=8)
     with pytest.raises(LaunchError, match=r"all 9 must run .* most 8 threads.*other than scatter"):

@@ -204,7 +204,7 @@ def test_a_call_of_groups(fake_driver: FakeDriver):
     assert (of_b.shape, of_b.stride, of_b.matrices) == ((7, 256, 128), 256, 2 * 256 * 128)
     # The rows of all groups form one matrix.
     assert (of_d.shape, of_d.box) == ((1000, 256), (64, 64))
-    with pytest.raises(LaunchError, match="offsets is 7, 8 is needed"):
+    with pytest.raises(LaunchError, match="offsets has 7 entries; 8 are needed"):
         made(a, b, out=d, offsets=offsets(6))
     with pytest.raises(LaunchError, match="offsets are missing"):
         made(a, b, out=d)

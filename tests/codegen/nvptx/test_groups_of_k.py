@@ -411,7 +411,10 @@ def test_calls_that_are_refused(fake_driver: FakeDriver):
         ),
         ({"out": matrix(128, 256, D_AT)}, "out has shape 128x256; groups x m x n is needed"),
         ({"out": matrices(7, 128, 256, OFFSETS_AT)}, "out overlaps offsets"),
-        ({"c": matrix(128, 256, C_AT), "beta": 1.0}, "c has shape 128x256; as many matrices as"),
+        (
+            {"c": matrix(128, 256, C_AT), "beta": 1.0},
+            "c has shape 128x256; groups x m x n is needed",
+        ),
         ({"c": matrices(6, 128, 256, C_AT), "beta": 1.0}, "c is 6x128x256, 7x128x256 is needed"),
         ({"b": matrices(7, 1003, 256, B_AT)}, "b has shape 7x1003x256; a matrix is needed"),
         ({"a": matrix(1000, 128, A_AT)}, "k would be 1000 and 1003"),
