@@ -82,7 +82,9 @@ class CompileWorkers:
                 list(threads.map(self._run, jobs))
 
     def _start(self) -> None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)
+        }
         worker = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
