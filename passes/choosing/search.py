@@ -78,7 +78,9 @@ def search(
     """
     near = (predicted <= FAR * predicted.min()).nonzero()[0]
     state = _Search(table.where(near), predicted[near], device, scales)
-    chosen = state.leaders([row for plan in first for row in state.rows_of(plan)])
+    chosen = state.leaders(
+        [row for plan in first for row in state.rows_of(plan)], min(LEADERS, most // 4)
+    )
     found: dict[Plan, float] = {}
     failures = 0
     while len(found) < most and failures < most:
@@ -127,8 +129,8 @@ class _Search:
         same &= t.workgroups == (plan.workgroups or 0)
         return [int(row) for row in same.nonzero()[0] if t.plan(int(row)) == plan][:1]
 
-    def leaders(self, given: Sequence[int]) -> list[int]:
-        """The rows in `given`, and the best predictions of other schedules, if they are near."""
+    def leaders(self, given: Sequence[int], count: int) -> list[int]:
+        """The rows in `given`, and best predictions of other schedules, if near; up to `count`."""
         names = [schedule.name for schedule in self.table.schedules]
 
         def kind(row: int) -> tuple[str, int]:
@@ -137,7 +139,7 @@ class _Search:
         found, known = list(given), {kind(row) for row in given}
         near = (self.prior <= self.prior.min() + log(NEAR)).nonzero()[0]
         for row in map(int, near[np.argsort(self.prior[near], kind="stable")]):
-            if kind(row) not in known and len(found) < LEADERS:
+            if kind(row) not in known and len(found) < count:
                 known.add(kind(row))
                 found.append(row)
         return found

@@ -3,8 +3,8 @@
 If the cost model is too optimistic about a plan, it is usually too optimistic about plans with the
 same tile, cluster, or schedule and grid too. The covariance of the errors (of the logarithm of
 measured over predicted seconds) is a sum of terms, one for each of these properties, and one for
-plans that agree in all of them. `python -m benchmarks tuning --fit` fits the constants to sweeps by
-maximum likelihood.
+plans that agree in all of them. `python -m benchmarks tuning --fit` finds the constants with the
+largest likelihood for a sweep.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ class Scales:
 
 
 FITTED = Scales()
-"""The constants for the H200, fitted to the sweeps of `benchmarks/results/fit`."""
+"""The constants for the H200: near those that `--fit` finds for the sweeps of the cost model's fit.
+
+The deviations are larger, since the model's errors are larger on problems that it was not fitted
+to.
+"""
 
 
 class Similarity:

@@ -60,8 +60,8 @@ def test_the_plan_that_the_model_chooses_is_measured_first(problem: Gemm):
 @pytest.mark.parametrize("problem", [DEEP, WIDE])
 def test_the_first_plans_differ(problem: Gemm):
     device = Device(problem)
-    device.search(most=FIRST_BATCH)
-    (first,) = device.batches
+    device.search()
+    first = device.batches[0]
     assert len({(plan.tile, plan.cluster, plan.consumers) for plan in first}) >= FIRST_BATCH - 2
     assert len({plan.tile for plan in first}) >= 4
     assert len({plan.cluster for plan in first}) >= 2
