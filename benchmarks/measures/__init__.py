@@ -48,6 +48,7 @@ MEASURES = {
     "graph": Measure("graph_scaling", "seconds to handle graphs of many edges"),
     "checking": Measure("checking", "what checks of a graph add to its first build"),
     "cpu": Measure("cpu_vs_numpy", "the CPU target against NumPy's BLAS"),
+    "gantt": Measure("gantt", "what every SM does when: traced launches, simulated and measured"),
     "plot": Measure("plot", "plots of the records that the other measures wrote"),
 }
 """All measures by their names on the command line."""
