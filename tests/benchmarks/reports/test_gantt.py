@@ -25,7 +25,7 @@ EVENTS = {
     "first": [None, 0, None, 0],
     "count": [None, 2, None, 2],
 }
-"""Two SMs for 4 µs: one starts, multiplies for 2 µs and sends; the other one multiplies for 2 µs."""
+"""Two SMs in 4 µs: one starts, multiplies for 2 µs and sends; the other multiplies for 2 µs."""
 
 
 def test_shares_are_of_the_time_of_all_sms():
