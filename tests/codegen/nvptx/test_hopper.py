@@ -204,16 +204,6 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (128, 128, 32),
     ),
-    "part 128x144 must be a multiple of 64 in n, so that each of 8 workgroups can load": (
-        LowerToHopper(cluster_m=8),
-        {"transpose_b": True},
-        (1024, 144, 64),
-    ),
-    "part 16x128 must be a multiple of 32 in m, so that each of 4 workgroups can load": (
-        LowerToHopper(cluster_n=4),
-        {},
-        (16, 512, 64),
-    ),
     "a workgroup's part 64x64 must be a multiple of 64 in k": (
         LowerToHopper(cluster_k=4),
         {},
