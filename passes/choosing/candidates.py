@@ -67,7 +67,8 @@ def unusual(table: Table) -> Flag:
     uneven = (table.fixup == FIXUPS.index("scatter")) & ~evenly
     slivers = [getattr(schedule, "least_segment", 1) for schedule in table.schedules]
     turnstile = table.fixup == FIXUPS.index("turnstile")
-    return uneven | turnstile | (table.of_schedule(slivers) > 1)
+    large = (table.cluster_m * table.cluster_n > 2) & (table.cluster_k == 1)
+    return uneven | turnstile | (table.of_schedule(slivers) > 1) | large
 
 
 def chooseable(table: Table, device: Constants) -> Flag:
@@ -86,6 +87,7 @@ def candidates(
     reads_c: bool = False,
     all_kinds: bool = False,
     tuning: bool = False,
+    large_clusters: bool = False,
 ) -> Table:
     """The table of plans that may be chosen for a problem.
 
@@ -96,11 +98,12 @@ def candidates(
         reads_c: whether the epilogue reads C.
         all_kinds: whether to add schedules that the cost model never prefers, to measure them.
         tuning: whether to add plans that `codegen.matmul` chooses only if they were measured.
+        large_clusters: whether to add clusters of more than two CTAs, to measure them.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
-    cut = _cut(problem, same, device, reads.element_bytes)
+    cut = _cut(problem, same, device, reads.element_bytes, large_clusters)
     kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
     kinds += unusual_kinds(cut) if all_kinds else ()
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
@@ -162,7 +165,9 @@ def _takes(gemm: Gemm, schedule: Pass) -> bool:
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 
-def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: int) -> Tiled:
+def _cut(
+    problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: int, large_clusters: bool
+) -> Tiled:
     """The tilings (tile and cluster) that suit a size.
 
     Args:
@@ -170,9 +175,10 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
         size: the problem's entries in the columns of a `Table`; see `extents`.
         device: the constants of the device.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+        large_clusters: whether to add clusters of more than two CTAs.
     """
     m, n, k = (size[axis] for axis in "mnk")
-    known, held, small = _columns(c_bytes, dtype(problem.dtype).row)
+    known, held, small = _columns(c_bytes, dtype(problem.dtype).row, large_clusters)
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
@@ -253,15 +259,16 @@ def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
 
 @cache
 def _columns(
-    c_bytes: int, row: int
+    c_bytes: int, row: int, large_clusters: bool
 ) -> tuple[tuple[Column, ...], Column, Mapping[tuple[int, int], Flag]]:
     """All tilings as columns, with the columns `held` and `small` of `Tiled` for each tiling.
 
     Args:
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         row: elements of A and B in a 128-byte row of shared memory.
+        large_clusters: whether to add clusters of more than two CTAs.
     """
-    known = tilings(c_bytes, row)
+    known = tilings(c_bytes, row, large_clusters=large_clusters)
     found = np.array(known, np.float64)
     part = found[:, :2] / found[:, 3:5]
     held = [
