@@ -86,8 +86,7 @@ def best_grid(shape: Shape, tile: Tile, workgroups: int, costs: Costs) -> int:
 
     With g workgroups, a share has `i = ceil(tiles * depth / g)` iterations, and a tile is summed by
     `p = ceil(depth / i)` workgroups. The busiest one takes `i` iterations, one `send` if p > 1, and
-    `p - 1` times `receive` (section 5.1 of the paper). From one wave of tiles on, g is the number
-    of SMs.
+    `p - 1` times `receive`. From one wave of tiles on, g is the number of SMs.
 
     Args:
         shape: the problem.

@@ -12,6 +12,7 @@ from passes.simulation import Simulation, simulate
 
 __all__ = [
     "COLOURS",
+    "COLUMNS",
     "PART",
     "PARTS",
     "WHOLE",
