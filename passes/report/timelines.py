@@ -89,10 +89,12 @@ def measured_run(measured: Measured, simulated: Mapping[str, Any] | None) -> dic
         )
     lengths = {name: len(columns[name]) for name in (*NEEDED, *OF_TILE) if name in columns}
     if len(set(lengths.values())) > 1:
-        raise VerifyError(f"the columns of measured differ in length: {lengths}")
+        raise VerifyError(
+            f"the columns of measured differ in length: {lengths}; give one value per event in each"
+        )
     if unknown := set(columns["activity"]) - set(ACTIVITIES):
         raise VerifyError(
-            f"measured has unknown activities {sorted(map(str, unknown))}; there are "
+            f"measured has unknown activities {sorted(map(str, unknown))}; use "
             f"{', '.join(ACTIVITIES)}"
         )
     slots = max((int(s) + 1 for s in columns["slot"]), default=0)
