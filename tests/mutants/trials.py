@@ -92,6 +92,8 @@ class Workplace:
                 options = ["-m", "slow", "--sample", "80", "--sample-seed", seed]
                 code, by = self._pytest([*options, *files], slow_seconds)
                 if code and by:
+                    path.write_bytes(source)
+                    self._demand(["-m", "slow", by], slow_seconds)
                     return Trial(mutation, "slow", by, len(tests))
             return Trial(mutation, "survived", "", len(tests))
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,9 @@ class _Noted:
         if latest.alone:
             with call.function.device.current():
                 _refuse_capture(stream)
+                # Roles that record nothing leave their part of the buffer as it was allocated.
+                buffer = call.workspace(stream, TIMELINE)
+                cuda("cuMemsetD32Async", buffer, 0, prod(call.records), stream)
                 cuda("cuStreamSynchronize", stream)
         plan.launch(pointers, scalars, stream)
         latest.call, latest.stream = call, stream
