@@ -131,7 +131,7 @@ def _operations(
     last, pending = -1, list[int]()
 
     def replaced(end: int) -> tuple[str, ...]:
-        """The operations that the pass removed between two consecutive pairs of equal operations."""
+        """The operations that the pass removed between two consecutive pairs of equal ones."""
         gone = (_short(old.operations[i]) for i in range(last + 1, end) if i not in kept)
         return tuple(dict.fromkeys(gone))
 
