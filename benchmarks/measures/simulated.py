@@ -144,9 +144,7 @@ def accuracy(rows: Sequence[Row], predicted: Column) -> Accuracy:
 
 
 def modelled(rows: Sequence[Row], plans: dict[str, Plan], machine: Machine) -> dict[str, Column]:
-    """Times predicted by the cost model, with its constants from one half of the sizes, and from
-    all.
-    """
+    """Times predicted by the cost model with constants fitted on half of the sizes and on all."""
     table = Table.of((problem_of(row), plans[row["plan"]]) for row in rows)
     half = fitted_constants(machine.name)
     return {
@@ -225,7 +223,7 @@ def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[s
 
 
 def better(groups: dict[str, dict[str, dict[str, Accuracy]]]) -> list[str]:
-    """Sentences that say for which rows one way of predicting has a clearly smaller median error."""
+    """Sentences that name the rows where one predictor has a clearly smaller median error."""
     found: list[str] = []
     for ways in ((SIMULATION, MODEL), (MODEL, SIMULATION)):
         where = [
