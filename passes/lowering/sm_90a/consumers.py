@@ -180,7 +180,12 @@ class Consumer:
         return (replace(loop, body=body), *end, *(part.sum.add_up() if part.sum else ()))
 
     def _free(self) -> Operation:
-        """Signal that the stage of the previous step is free, to all workgroups that fill it."""
+        """Signal that the stage of the previous step is free, to all workgroups of the cluster.
+
+        If a cluster divides both m and n, that includes workgroups of another row and column, which
+        do not fill the stage. Without their signals, a workgroup whose boxes are all outside A and
+        B waits for no data, so it could signal the next round before others signal this one.
+        """
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread
         # `step - 1`, plus one round of the ring so that the index is never negative.

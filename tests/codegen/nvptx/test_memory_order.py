@@ -26,6 +26,8 @@ LOWERINGS: tuple[tuple[Pass, tuple[int, int, int]], ...] = (
     (LowerToHopper(consumers="pingpong"), (64, 128, 64)),
     (LowerToHopper(cluster_m=2), (256, 128, 64)),
     (LowerToHopper(cluster_n=2, consumers="pingpong"), (64, 128, 64)),
+    (LowerToHopper(cluster_m=2, cluster_n=2), (128, 128, 64)),
+    (LowerToHopper(cluster_m=4, cluster_n=2), (256, 128, 64)),
     (LowerToHopper(cluster_k=2), (64, 64, 128)),
     (LowerToHopper(vector=2), (256, 64, 64)),
     (LowerToTensorCores(), (64, 64, 32)),
