@@ -1,4 +1,4 @@
-"""Gantt charts of traced launches: what every SM does when, simulated above measured."""
+"""Gantt charts of traced launches: a line of activities for each SM, simulated above measured."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = [
 ]
 
 Row = dict[str, Any]
-"""One launch: `schedule`, and a list for each of `COLUMNS`, with an entry for each event; measured
-ones also have `stalled`."""
+"""One launch: the text `schedule`, and a list for each name of `COLUMNS`, with an entry for each
+event; a measured launch also has the list `stalled`."""
 COLUMNS = ("begin", "end", "workgroup", "slot", "activity", "m", "n", "first", "count")
 TIMES = ("begin", "end", "stalled")
-"""Columns with seconds, which a record has in integer nanoseconds."""
+"""Columns with times: in seconds in events, in integer nanoseconds in a record."""
 PARTS = {
     "multiplying": ("multiply",),
     "epilogue": ("finish",),
     "fix-up": ("send", "wait", "receive"),
     "start": ("start", "drain", "turn"),
 }
-"""The activities of each part of the SMs' time; the rest is idle."""
+"""By column of the table, the activities whose time it adds up; the rest of the time is idle."""
 WHOLE, PART = "multiplies a whole tile", "multiplies a part of a tile"
 # The colours of Okabe and Ito, which people with any colour vision can tell apart.
 COLOURS = {
@@ -58,11 +58,11 @@ LABELS = {
 }
 """Legend labels of activities; `multiply` has two, all others are `starts, ends`."""
 WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
-"""Inches of a figure, and the left edge and the height of a panel as shares of it."""
+"""Width and height of a figure in inches; left edge and height of a panel as shares of these."""
 
 
 def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
-    """A row of a record: the events of the threads that multiply, with times in nanoseconds.
+    """A row of a record: a launch's events of the warpgroups that multiply, times in nanoseconds.
 
     Args:
         schedule: the schedule, as `Pipeline.parse` reads it.
@@ -77,7 +77,7 @@ def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
 
 
 def simulated(record: Mapping[str, Any], schedule: str) -> tuple[Row, Simulation]:
-    """The same launch as a row of a record, simulated on the record's GPU."""
+    """Simulate a schedule for the problem and GPU of a record; also as a row of a record."""
     graph = cg.Gemm(record["dtype"]).graph(tile=tuple(record["tile"]))
     sizes = {axis: record[axis] for axis in "mnk"}
     found = simulate(Pipeline.parse(schedule)(graph), sizes, record["device"])
@@ -95,7 +95,7 @@ def size_text(record: Mapping[str, Any]) -> str:
 
 
 def shares(row: Row) -> dict[str, float]:
-    """Microseconds of a launch, and the percentage of the SMs' time in each part of it."""
+    """Microseconds of a launch, and the percentage of the SMs' time for each of `PARTS`."""
     makespan, slots = max(row["end"]), len(set(row["slot"]))
     spent: dict[str, int] = {}
     for begin, end, activity in zip(row["begin"], row["end"], row["activity"], strict=True):
@@ -106,7 +106,7 @@ def shares(row: Row) -> dict[str, float]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Lines with the measured and the simulated time of each schedule, and its parts in percent."""
+    """Lines with the measured and the simulated time of each schedule, and `PARTS` in percent."""
     heads = ("µs", *PARTS, "idle")
     lines = [f"{'':38}{''.join(f'{head:>13}' for head in heads)}"]
     for row in record["rows"]:
@@ -119,7 +119,7 @@ def table(record: Mapping[str, Any]) -> str:
 
 
 def draw(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
-    """Draw a chart for each launch of a record; yields the path of each SVG file.
+    """Draw a chart for each launch of a record; yield the path of each SVG file.
 
     All charts of a record have the same scale of time.
     """
@@ -153,7 +153,7 @@ def draw(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
 def _panel(axis: Any, row: Row, k_tiles: int) -> None:
     """Draw the events of a launch: a line for each SM, in the order of its first workgroup.
 
-    All events of a colour are one path, which keeps the file small.
+    All events of one colour are drawn as one SVG path, which keeps the file small.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Lines

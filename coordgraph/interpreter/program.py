@@ -312,7 +312,7 @@ class Work:
 
     @cached_property
     def tile(self) -> Formula:
-        """Formula for the tile numbers that this operation binds, then 1, or 0 for padding."""
+        """Formula for the tile numbers that the operation names, then 1, or 0 for padding."""
         found = self._place("tile")
         return Formula([*found.values, found.guard], self.program.slots)
 

@@ -89,7 +89,7 @@ def report(
     known = {p.name for p in graph.parameters.given}
     if unknown := sorted(set(options) - known - set("mnk")):
         raise LaunchError(
-            f"report() knows no {', '.join(unknown)}; give launch arguments "
+            f"report() has no argument {', '.join(unknown)}; give launch arguments "
             f"({', '.join(sorted(known))}) or {', '.join(sorted(own))}"
         )
     return make_report(Subject(graph, options, machine, **given), path)

@@ -95,10 +95,12 @@ def measured_run(measured: Measured, simulated: Mapping[str, Any] | None) -> dic
     columns = {name: columns[name] for name in KNOWN if name in columns}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise VerifyError(f"the columns of measured differ in length: {lengths}")
+        raise VerifyError(
+            f"the columns of measured differ in length: {lengths}; give one value per event in each"
+        )
     if unknown := set(columns["activity"]) - set(ACTIVITIES):
         raise VerifyError(
-            f"measured has unknown activities {sorted(map(str, unknown))}; there are "
+            f"measured has unknown activities {sorted(map(str, unknown))}; use "
             f"{', '.join(ACTIVITIES)}"
         )
     makespan = max(columns["end"], default=0.0)

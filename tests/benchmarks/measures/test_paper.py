@@ -115,7 +115,7 @@ def test_a_run_takes_the_first_sizes_and_reports_faults(
     found = load(path)
     shapes = log_uniform_shapes(3)
     assert [(r["m"], r["n"], r["k"]) for r in found["rows"]] == [(s.m, s.n, s.k) for s in shapes]
-    # from one wave of tiles on, the grids W and g are equal, and so are the plans
+    # With at least as many tiles as SMs, the grids W and g are equal, and so are their plans.
     assert found["rows"][0] == {"m": 4288, "n": 2992, "k": 736, "g": 132, "us": [1, 2, 3, 2, 3]}
     assert found["rows"][1]["us"] == [1, 2, 3, 4, 5]
     assert found["rows"][2]["us"][1] is None

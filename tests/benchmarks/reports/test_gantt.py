@@ -47,7 +47,7 @@ def test_events_behind_others_are_left_out():
 
 
 def test_simulated_and_measured_launches_divide_the_work_alike():
-    """Every workgroup multiplies the same k tiles of the same output tiles in both."""
+    """Measured and simulated workgroups multiply the same k tiles of the same output tiles."""
     record = load(RECORD)
     names = ("workgroup", "m", "n", "first", "count", "activity")
     for row in record["rows"]:

@@ -196,7 +196,7 @@ def test_a_missing_size_is_named():
 
 
 def test_an_unknown_option_is_refused():
-    with pytest.raises(LaunchError, match="knows no sizes"):
+    with pytest.raises(LaunchError, match="has no argument sizes"):
         scheduled(DataParallel()).report(m=256, n=256, k=64, sizes=3)
 
 
