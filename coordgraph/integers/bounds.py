@@ -32,6 +32,8 @@ Bound: TypeAlias = int | None
 """A numeric bound; None if there is no bound or none is known."""
 Fact: TypeAlias = tuple[Polynomial, int]
 """A known upper limit: a polynomial, and a number that its value never exceeds."""
+SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
+"""The lower bounds and the upper bounds of an atom; every one of these bounds holds."""
 
 _Result = TypeVar("_Result")
 
