@@ -52,7 +52,7 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.coordinates.traverse import Direction, solve
 from coordgraph.gemm import GemmProblem
-from coordgraph.integers import ceil_div, index_symbol, minimum, operands
+from coordgraph.integers import ceil_div, index_symbol, maximum, minimum, operands
 from coordgraph.tilings import Tiling
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
 from passes.lowering.control import applied, read_if, stages
@@ -323,6 +323,9 @@ def _within(
 def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
     """How many elements of a tile along an axis, from its first element on, are inside the tensor.
 
+    It is 0 for a tile that begins past the end of the tensor: a graph may have more tiles than the
+    tensor needs.
+
     Args:
         scope: the coordinates that are known where the operations on the tile run.
         tensor, axis: the axis of a tensor.
@@ -351,4 +354,4 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
             ends.append(first.expand())
     size = coordinates.size(index)
     assert size is not None
-    return reduce(minimum, ends, size)
+    return maximum(Integer(0), reduce(minimum, ends, size)) if ends else size
