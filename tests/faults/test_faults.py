@@ -16,6 +16,7 @@ from tests.support.sampling import chosen
 
 NAMES = [fault.name for fault in FAULTS]
 BY_NAME = {fault.name: fault for fault in (*FAULTS, *EQUIVALENT)}
+REFUSED = r"does not hold|break|is not the epilogue|does not fit|cut unequally"
 QUICK = (
     "Flatten of the size rows instead of rows·columns",
     "Sunder one iteration too long",

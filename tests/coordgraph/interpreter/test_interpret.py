@@ -306,7 +306,7 @@ def test_the_order_of_dimensions_changes_nothing():
     )
     lines[first], lines[second] = lines[second], lines[first]
     a, b = whole(4, 3), whole(2, 3, 9)
-    tables = {"offsets": np.array([0, 1, 4])}
+    tables = {"offsets": np.array([0, 1, 4], np.int32)}
     d = interpret(parse("\n".join(lines)), a, b, tables=tables).d
     assert np.array_equal(d, interpret(graph, a, b, tables=tables).d)
 
