@@ -29,7 +29,7 @@ __all__ = ["sizes"]
     "every tensor is as large as the tensor.",
 )
 def sizes(evidence: Evidence) -> Finding:
-    """Prove each size rule from the ranges of parameters, or evaluate it.
+    """The check `sizes`: prove each size rule from the ranges of parameters, or evaluate it.
 
     Rules without a proof are evaluated in the launches, and for arguments around the constants of
     the graph.
@@ -62,12 +62,13 @@ def sizes(evidence: Evidence) -> Finding:
 
 
 def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
-    """Every condition on sizes, and what states it."""
+    """Every condition on sizes, with the text of the record that declares it."""
     coordinates = graph.coordinates
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # A schedule may stream only the first part of a space whose end is in a table, which
-            # the rule of that space's edge excludes; the check `cover` examines such edges.
+            # Skip rules that read tables: a schedule may divide only the first part of a space
+            # whose end is in a table, and the edge of that space then breaks its rule. The check
+            # `cover` examines it.
             if not tables_in(cast(Expr, rule)):
                 yield str(edge), rule
     known = {t.name: t for t in graph.tensors}
@@ -79,7 +80,7 @@ def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
 def _broken(
     graph: KernelGraph, rules: list[tuple[str, Boolean]], launch: Launch
 ) -> Iterator[Counterexample]:
-    """The rules that are false in a launch; its tables may be left out."""
+    """The size rules that are false in a launch, whose tables may be left out."""
     given = {p.name: launch.values.get(p.name, 0) for p in graph.parameters.given}
     with suppress(CoordGraphError, ArithmeticError, LookupError):
         known = graph.parameters

@@ -1,4 +1,4 @@
-"""Edits that look like faults, and change nothing in what a kernel computes."""
+"""Edits of a kernel graph after which it computes the same D; checks must not refute them."""
 
 from __future__ import annotations
 
@@ -121,4 +121,4 @@ EQUIVALENT: tuple[Fault, ...] = (
         ),
     ),
 )
-"""Every edit that the checks must not refute."""
+"""Edits that leave a graph correct, so that no check may refute it."""

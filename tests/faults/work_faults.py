@@ -1,4 +1,4 @@
-"""Faults of sizes, and of what is multiplied and stored."""
+"""Faulty edits of a kernel graph: wrong extents, wrong operands, and wrong stores."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        """The rows of the output tile, in blocks; one block only for a share of the tile."""
+        """The row axis of the output tile in blocks; for a share of a tile, a single block."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
