@@ -40,6 +40,7 @@ MEASURES = {
     "counters": Measure("counters", "hardware counters of our kernels and cuBLAS's", gpu=True),
     "calls": Measure("calls", "host time of a call, and of compiling a kernel", gpu=True),
     "driver": Measure("driver_calls", "driver functions through cuda-python and ctypes", gpu=True),
+    "paper": Measure("paper", "the Stream-K paper's experiment, simulated and measured"),
     "schedules": Measure("schedules", "all schedules: counted, and timed where there is a GPU"),
     "traffic": Measure("traffic", "tile orders: memory traffic, simulated and measured"),
     "chosen": Measure("chosen", "the cost model's choice among the plans of a sweep"),
@@ -48,6 +49,7 @@ MEASURES = {
     "graph": Measure("graph_scaling", "seconds to handle graphs of many edges"),
     "checking": Measure("checking", "what checks of a graph add to its first build"),
     "cpu": Measure("cpu_vs_numpy", "the CPU target against NumPy's BLAS"),
+    "gantt": Measure("gantt", "what every SM does when: traced launches, simulated and measured"),
     "plot": Measure("plot", "plots of the records that the other measures wrote"),
 }
 """All measures by their names on the command line."""

@@ -10,14 +10,14 @@
     python -m passes.choosing.calibrate benchmarks/results/fit/*.json.gz --write
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
 
-For every problem the plans with the best predictions are measured, together with cuBLAS and the
-plans of --plans, as by `benchmarks gemm --regime sustained`. A row of the record has a problem, a
-plan and its median time in seconds. Three options find plans that are faster than predicted:
---families adds the best plan of every schedule and reduction, also of those that the model never
-chooses; --clusters adds plans with clusters of four and eight workgroups, which the model never
-chooses either; and --explore adds plans drawn at random from those that are predicted to be slower.
-After a new fit, --again measures the fastest plan of each problem in older files together with the
-plans that the model prefers now.
+For every problem, the plans with the best predicted times are measured, together with cuBLAS and
+the plans of --plans, in the same way as by `benchmarks gemm --regime sustained`. A row of the
+record has a problem, a plan and its median time in seconds. Three options find plans that are
+faster than predicted: --families adds the best plan of every schedule and reduction, including
+those that the model never chooses; --clusters adds plans with clusters of four and eight
+workgroups, which the model never chooses either; and --explore adds random plans that are predicted
+to be slower. After a new fit, --again measures the fastest plan of each problem in older files
+together with the plans that the model prefers now.
 
 The time limit includes compiling; no problem is started after it. --resume continues a file; the
 other options must be the same as in the run that wrote it.

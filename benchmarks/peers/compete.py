@@ -12,7 +12,13 @@ from typing import Any
 from benchmarks.peers.contender import CUBLAS, Contender, Unavailable
 from benchmarks.problems.problem import Problem
 from benchmarks.timing.roofline import Roofline
-from benchmarks.timing.sampler import REGIMES, Sampler, Spread, sample_in_rounds
+from benchmarks.timing.sampler import (
+    HEAT_SECONDS,
+    REGIMES,
+    Sampler,
+    Spread,
+    sample_in_rounds,
+)
 from coordgraph import CoordGraphError
 
 __all__ = ["FAILED", "WRONG", "compete", "exit_if_wrong", "is_wrong"]
@@ -40,13 +46,13 @@ def exit_if_wrong(rows: Sequence[dict[str, Any]]) -> None:
 
 @dataclass
 class Entry:
-    """A contender on one problem, and what was measured of it.
+    """The measured times of one contender (kernel or library) on one problem.
 
     Args:
         contender: the contender.
-        details: columns for the record, as they were right after it was prepared.
-        sampler: measures its times; None if it has a fault.
-        fault: the reason why it is not timed; '' if it is.
+        details: further columns for the record, read right after the contender was prepared.
+        sampler: measures the contender's times; None if the contender has a fault.
+        fault: the reason why the contender is not timed; '' if it is timed.
         samples: the seconds of one launch in each round, by the name of a regime of
             `benchmarks.timing.sampler.REGIMES`: with or without pauses between the samples.
     """
@@ -97,6 +103,7 @@ def compete(
     device_state: Callable[[float], dict[str, float]] = lambda start: {},
     roofline: Roofline | None = None,
     check: Check | None = None,
+    heat_seconds: float = HEAT_SECONDS,
 ) -> Iterator[dict[str, Any]]:
     """Check every contender's result, time those that are right in turn, and yield their rows.
 
@@ -109,6 +116,7 @@ def compete(
         device_state: a function from a start time to the GPU's clocks and power since then.
         roofline: measured peak rates, which add the least possible time to the rows.
         check: a function that checks a contender's result; by default `problem.fault`.
+        heat_seconds: how long to keep the GPU busy before the first round of a regime that heats.
     """
 
     def product_fault(contender: Contender, compute: Callable[[], Any]) -> str | None:
@@ -122,7 +130,11 @@ def compete(
         start = time.monotonic()
         until = start + (deadline - start) / (len(regimes) - number)
         samples = sample_in_rounds(
-            [sampler for _, sampler in timed], options.rounds, REGIMES[regime], deadline=until
+            [sampler for _, sampler in timed],
+            options.rounds,
+            REGIMES[regime],
+            deadline=until,
+            heat_seconds=heat_seconds,
         )
         for (entry, _), seconds in zip(timed, samples, strict=True):
             entry.samples[regime] = seconds

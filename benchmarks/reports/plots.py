@@ -15,7 +15,7 @@ from benchmarks.peers.contender import CUBLAS
 from benchmarks.problems.shapes import group_title
 from benchmarks.reports.summary import Row, by_group, by_problem, mean_ratios, names
 
-__all__ = ["FORMATS", "draw"]
+__all__ = ["FORMATS", "draw", "save"]
 
 MARKERS = "osD^vPX*<>hp"
 ROOFLINE = "the roofline"
@@ -29,22 +29,22 @@ matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "coordgraph"
 def draw(record: dict[str, Any], path: Path, extension: str = "svg") -> Iterator[Path]:
     """Draw the plots of a record into the folder of its `path`; yields the path of each plot."""
     if record.get("kind") == "waves":
-        yield _save(_waves(record), path.with_suffix(f".{extension}"))
+        yield save(_waves(record), path.with_suffix(f".{extension}"))
         return
     if record.get("kind") == "schedules":
         for (tile, layout), rows in _panels(record["rows"], "tile", "layout").items():
             file = path.with_name(f"{path.stem}-{tile}-{layout}.{extension}")
-            yield _save(_schedules(f"{tile} {layout}", rows, record), file)
+            yield save(_schedules(f"{tile} {layout}", rows, record), file)
         return
     if record.get("kind") == "traffic":
         for (schedule,), rows in _panels(record["rows"], "schedule").items():
             file = path.with_name(f"{path.stem}-{_word(schedule).strip('-')}.{extension}")
-            yield _save(_traffic(schedule, rows, record), file)
+            yield save(_traffic(schedule, rows, record), file)
         return
     for letter, rows in by_group(record["rows"]).items():
         if any("of_cublas" in row for row in rows):
             file = path.with_name(f"{path.stem}-{_word(letter)}.{extension}")
-            yield _save(_group(letter, rows, record), file)
+            yield save(_group(letter, rows, record), file)
 
 
 def _panels(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], list[Row]]:
@@ -59,7 +59,8 @@ def _word(text: str) -> str:
     return re.sub(r"\W+", "-", text)
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure to a file, the same bytes each time; returns the path."""
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path
 

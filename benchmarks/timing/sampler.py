@@ -11,7 +11,15 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-__all__ = ["REGIMES", "Regime", "Sampler", "Spread", "quick_seconds", "sample_in_rounds"]
+__all__ = [
+    "HEAT_SECONDS",
+    "REGIMES",
+    "Regime",
+    "Sampler",
+    "Spread",
+    "quick_seconds",
+    "sample_in_rounds",
+]
 
 MAX_GRAPH_LAUNCHES = 1024
 """The most launches in one CUDA graph."""
@@ -19,6 +27,8 @@ GRAPH_SECONDS = 1e-3
 """Seconds that one graph replay should last, so that gaps between replays are negligible."""
 SPIN_CYCLES = 100_000
 """GPU cycles to spin before the first timing event, while the host enqueues the timed launches."""
+HEAT_SECONDS = 0.2
+"""How long the GPU is kept busy before the first round of a problem, by default."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,7 @@ def sample_in_rounds(
     *,
     deadline: float = math.inf,
     least_rounds: int = 3,
-    heat_seconds: float = 0.2,
+    heat_seconds: float = HEAT_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[list[float]]:

@@ -134,7 +134,7 @@ def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
 
 
 def _code(s: Simulation) -> str:
-    """What multiplies, and whether the machine's figures were fitted to other instructions."""
+    """Text about the matrix instructions, and whether the machine's constants are of others."""
     if s.machine.constants is None or s.instructions == WARPGROUP_MMA:
         return s.instructions
     return (

@@ -98,7 +98,8 @@ class NumericBounds:
         self._uppers: dict[Atom, Bound] = {}
         self._open: set[tuple[int, int, Atom]] = set()
         self.circular = False
-        """Whether bounds depended on each other, so that results depend on the order of queries."""
+        """True once the bounds of two symbols depended on each other, so that results depend on the
+        order of queries."""
         self._facts_about: dict[Monomial, list[int]] = {}
         for number, (polynomial, _) in enumerate(facts):
             for monomial, c in polynomial.items():
@@ -149,10 +150,10 @@ class NumericBounds:
         find: Callable[[], _Result],
         provisional: Callable[[], _Result],
     ) -> _Result:
-        """``cache[target]``, which is computed by ``find()`` if it is missing.
+        """Return `cache[target]`; if it is missing, compute it with `find()` first.
 
-        If ``find()`` asks for the same result, because bounds of symbols depend on each other, it
-        gets the provisional one. Threads may share a prover: they compute the same result.
+        If `find()` asks for the same result, because bounds of symbols depend on each other, it
+        gets a provisional one. Threads may share a prover: they compute the same result.
         """
         if target in cache:
             return cache[target]

@@ -45,14 +45,14 @@ MAX_INLINE = 400
 
 
 def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
-    """The exact value of an expression; a ``bool`` for a condition.
+    """The exact value of an expression as int, or of a condition as bool.
 
     Of a `Select`, only the chosen branch is evaluated.
 
     Args:
         expr: the expression or condition.
-        values: the value of each symbol, by symbol or by symbol name; it is an int, or a sequence
-            of ints for the symbol of a table.
+        values: the value of each symbol, by symbol or by symbol name: an int, or a sequence of ints
+            for the symbol of a table.
 
     Raises:
         KeyError: a symbol has no value.

@@ -179,7 +179,7 @@ class Program:
 
     def _step(self, node: Node) -> Iterator[Step]:
         match node.op:
-            case Scope() | Begin():  # a mark has no body
+            case Scope() | Begin():  # `Begin` marks an activity of a timeline and has no body
                 yield from self._compile(node.body)
             case For():
                 assert node.loop is not None
@@ -266,7 +266,7 @@ class Work:
         return self._elements[user.id]
 
     def solution(self, user: User) -> Solution:
-        """The offset of one element in tensor `user`, its guard, and the edges that give them."""
+        """The offset of one element in the tensor of `user`, its guard, and the edges traversed."""
         if user.id not in self._solutions:
             self._solutions[user.id] = self.scope.reverse(user.id)
         return self._solutions[user.id]

@@ -45,17 +45,18 @@ __all__ = ["LIMITS", "Evidence", "Limits"]
 
 @dataclass(frozen=True)
 class Limits:
-    """How thoroughly a graph is examined.
+    """How thoroughly `KernelGraph.check` examines a graph.
 
     Args:
-        launches: how many launches are examined at least. As many again are traced, and examined
-            if their traces differ in kind.
-        cost: the largest cost of a launch that is traced, see `Launch`.
-        total: the largest cost of all of them together, if four launches cost less.
-        runs: the largest number of launches that run on elements.
-        elements: the largest number of elements of tiles that all these runs load.
-        schedulers: the names of the schedulers under which each of them runs.
-        questions: how many inequalities proofs about indices may ask.
+        launches: the number of launches that are examined at least. As many again are traced; they
+            are examined if their traces differ in kind.
+        cost: the largest cost of a launch that is traced, in the units of `Launch.cost`.
+        total: the largest cost of all traced launches together, unless only four are traced.
+        runs: the largest number of launches that compute a product.
+        elements: the largest number of elements of A and B that these runs load.
+        schedulers: the names of the interpreter's schedulers under which each of these launches
+            runs.
+        questions: the largest number of inequalities that proofs about indices may ask `Ranges`.
     """
 
     launches: int
@@ -73,11 +74,11 @@ LIMITS = {
 }
 """The limits of each level of `KernelGraph.check`."""
 FEWEST = 4
-"""How many launches are examined however much they cost."""
+"""The number of launches that are examined whatever they cost."""
 LARGE = 20_000
-"""The largest cost of the launch that is examined if all launches cost more than the limit."""
+"""The largest cost of the only examined launch if every launch costs more than `Limits.cost`."""
 OVERHEAD = 200
-"""How many elements are loaded in the time that an operation on an empty tile takes."""
+"""The cost of an operation on an empty tile, in loaded elements."""
 MOST_STEPS = 1 << 16
 """The largest number of loop iterations of one workgroup; more count as a loop without an end."""
 EXCHANGES = (
@@ -118,7 +119,8 @@ class Evidence:
         ranked = ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
         costs = accumulate(launch.cost for launch in ranked)
         count = sum(cost <= self.limits.total for cost in costs)
-        # Where sizes that the graph fixes make every launch larger, one large launch is examined.
+        # If the sizes that the graph fixes make every launch too costly, one large launch is
+        # examined.
         return ranked[: max(count, FEWEST)] or ranked_launches(self.graph, 1, LARGE)
 
     @cached_property
@@ -133,7 +135,7 @@ class Evidence:
 
     @property
     def traced_launches(self) -> tuple[Launch, ...]:
-        """The launches whose traces are examined."""
+        """The launches whose traces the checks examine."""
         return tuple(launch for launch, _ in self.traces)
 
     @cached_property
@@ -224,7 +226,7 @@ def _interest(launch: Launch, found: Trace) -> int:
 
 
 def _depth(found: Trace) -> int:
-    """How many k tiles the longest segment has, at most 3."""
+    """The largest number of k tiles that one workgroup sums for a tile, at most 3."""
     return min(max((segment.k_count for segment in found.segments), default=0), 3)
 
 
@@ -233,7 +235,7 @@ def _counterexample(launch: Launch, fault: Fault) -> Counterexample:
 
 
 class _Watched(Machine):
-    """Interprets one workgroup; keeps the operation that raised an error, and limits loops.
+    """Interprets one workgroup, limits its loops, and remembers the operation that raised an error.
 
     The counterexample of a check is made from that operation and the indices at which it failed.
     """

@@ -85,13 +85,13 @@ def _divisors(graph: KernelGraph) -> set[int]:
 
 
 def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, number: int) -> Launch:
-    """Launch arguments of a problem with these numbers of tiles.
+    """Launch arguments of a problem with the given numbers of tiles.
 
     Args:
         graph: a scheduled or lowered graph.
         shape: the extents of a macro tile in m, n and k, in elements.
         tiles: the numbers of tiles in m, n and k, and the number of workgroups.
-        number: a number that selects how far the last tiles are filled.
+        number: selects how full the last tiles are; different numbers give different extents.
     """
     gemm, known = graph.gemm, graph.parameters
     *counts, workgroups = tiles

@@ -38,7 +38,7 @@ class Activity(IntEnum):
     TURN = 7
     """Pass the tensor cores to the other warpgroup, or wait until it has finished its tile."""
     LOAD = 8
-    """Load tiles of A and B to shared memory (the producer of a measured run)."""
+    """Load tiles of A and B to shared memory: the producer warp, in measured runs only."""
 
 
 @dataclass(frozen=True)

@@ -111,14 +111,15 @@ class Cache:
 
 
 class Traffic:
-    """Bytes that main loops request from the L2 cache, and that memory delivers.
+    """Simulates memory traffic: bytes requested from the L2 cache, and bytes read from DRAM.
 
     Args:
         steps: what every workgroup does.
-        works: the work on each tile shape.
+        works: the cost of a tile of each tile shape.
         spans: for each tile shape, its extents in m and n, divided by those of the smallest tile
             shape of the graph.
-        sizes: an array with m, n and k of each product; one row if all products are alike.
+        sizes: an array with m, n and k of each product; one row if all products have the same
+            sizes.
         element: bytes of an element of A and B.
         capacity: bytes of A and B that the L2 cache holds.
         merged: share of requests that the L2 cache merges if neighbouring SMs request the same data
@@ -127,7 +128,7 @@ class Traffic:
 
     Attributes:
         asked: bytes that were requested from the L2 cache.
-        read_a, read_b: bytes of A and of B that memory delivered.
+        read_a, read_b: bytes of A and of B that were read from DRAM.
     """
 
     def __init__(

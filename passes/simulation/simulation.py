@@ -18,20 +18,20 @@ __all__ = ["Simulation"]
 
 @dataclass(frozen=True)
 class Simulation:
-    """A simulated launch.
+    """The result of a simulated launch: events, times and memory traffic.
 
     Args:
         machine: the GPU.
-        instructions: the instructions that multiply, `wgmma` or `mma.sync`. Machines with fitted
-            figures take both to be as fast as `wgmma`.
+        instructions: the instructions that multiply, `wgmma` or `mma.sync`. If the machine's
+            constants were fitted to measured times, both count as fast as `wgmma`.
         steps: the steps of every workgroup.
-        events: what each workgroup did when and where.
+        events: the activities of each workgroup, with begin, end and slot.
         makespan: seconds from the begin of the launch until the last workgroup has ended.
         slots: number of workgroups that can run at the same time.
         launch_seconds: seconds before the first workgroup begins.
-        flops: multiplications and additions of all products.
+        flops: number of multiplications and additions of all products.
         asked_bytes: bytes of A and B that are requested from the L2 cache.
-        read_a_bytes, read_b_bytes: bytes of A and of B that memory delivers.
+        read_a_bytes, read_b_bytes: bytes of A and of B that are read from DRAM.
         compulsory_bytes: bytes of A and B, each counted once.
         stored_bytes: bytes of D.
         workspace_bytes: bytes of memory for partial sums and flags.

@@ -57,7 +57,7 @@ class Kernel:
 
     @property
     def plain(self) -> bool:
-        """Whether there is neither a cluster nor warpgroups that compute tiles in turn."""
+        """Whether CTAs have no cluster and all warpgroups of a CTA compute a tile together."""
         return prod(self.cluster) == self.turns == 1
 
 
@@ -149,13 +149,13 @@ class TileWork:
 def tile_works(
     graph: KernelGraph, sizes: Mapping[str, int], machine: Machine, kernel: Kernel
 ) -> list[TileWork]:
-    """The work on each of a graph's tile shapes, in the order of its tilings.
+    """The cost of a tile for each tile shape of a graph, in the order of its tilings.
 
     Args:
         graph: the scheduled graph.
         sizes: `m`, `n` and `k` of a product, on average if products differ.
         machine: the GPU.
-        kernel: how the graph is compiled.
+        kernel: the cluster shape and the number of consumers with which the graph is compiled.
     """
     if machine.constants is not None:
         return _hopper(graph, sizes, machine, machine.constants, kernel)

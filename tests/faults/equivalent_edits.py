@@ -120,4 +120,4 @@ EQUIVALENT: tuple[Fault, ...] = (
         ),
     ),
 )
-"""Every edit that the checks must not refute."""
+"""Edits that leave a graph correct, so that no check may refute it."""

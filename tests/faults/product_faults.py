@@ -1,4 +1,4 @@
-"""Faults of graphs for several products: batches, groups along an axis, and lists."""
+"""Catalogue of faults of graphs for several products: batches, groups along an axis, lists."""
 
 from __future__ import annotations
 

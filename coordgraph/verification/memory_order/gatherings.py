@@ -1,4 +1,4 @@
-"""Barriers of threads, and groups of asynchronous operations, of the reduced machine."""
+"""Simulation of thread barriers (`bar.sync` and the like) and of asynchronous groups."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from coordgraph.verification.memory_order.thread_values import WARP
 __all__ = ["Gathering", "Gatherings"]
 
 Gathering = Commit | AwaitGroups | Converge | Meet
-"""Effects on barriers of threads and on groups of asynchronous operations."""
+"""Type: effects on thread barriers and on groups of asynchronous operations."""
 
 
 class Gatherings:
-    """The barriers at which threads meet, and the groups that warpgroups commit together."""
+    """The thread barriers of a launch, and the asynchronous groups that a warpgroup commits."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -27,7 +27,7 @@ class Gatherings:
         self.teams: dict[tuple[int, int, str, int], Team] = {}
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Gathering) -> Iterator[Event]:
-        """Perform an effect; yield an event while it waits."""
+        """Perform an effect for a simulated thread; yield an event while the thread waits."""
         match effect:
             case Commit():
                 self._commit(agent, step, effect)

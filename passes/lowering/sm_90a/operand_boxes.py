@@ -44,14 +44,15 @@ BOX_ALIGNMENT = 128
 
 
 def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
-    """The epilogue's operands that TMA loads through the ring; () if there are none.
+    """The epilogue operands that TMA loads through the ring of pipeline stages.
 
     They are the first operand along m and n and the first vector along n, because a stage has room
-    for one of each. All others, and those that a launch may leave out, are read from global memory.
+    for one of each. All others, and operands that a launch may leave out, are read from global
+    memory.
 
-    Ping-pong consumers read all operands from global memory: the next main loop may begin only when
-    the previous work unit has passed its last step of the ring, so steps of the epilogue would
-    prevent the overlap that ping-pong consumers exist for.
+    Ping-pong consumers read all operands from global memory. With operands in the ring, the next
+    main loop could begin only after the previous epilogue, but the purpose of ping-pong consumers
+    is that the two overlap.
     """
     gemm = graph.gemm
     if gemm.batched or gemm.grouped or division.turns > 1 or division.split > 1:

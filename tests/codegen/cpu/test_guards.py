@@ -185,7 +185,7 @@ def test_divisions_by_zero_and_indices_that_wrap_end_a_guarded_launch(old: str, 
 
 
 def test_a_division_by_zero_without_guards_does_not_end_the_process():
-    """On x86 such a division raises SIGFPE."""
+    """A divisor of 0 is replaced by 1: on x86, SIGFPE would end the process."""
     text = TEXT.replace("for_tile) % tiles_k\n", "for_tile) % (tiles_k - 13)\n")
     assert text != TEXT
     code = textwrap.dedent(f"""
@@ -241,14 +241,17 @@ def test_a_graph_from_text_is_guarded_until_a_launch_with_its_sizes_was_good():
 
 
 def test_code_for_foreign_graphs_has_no_undefined_overflow():
-    """LLVM may assume anything of an overflow of `add nuw`, so checked numbers could change."""
+    """CPU code for a graph that may be wrong has no `nuw` addition, whose overflow is undefined."""
     for watched, some in ((False, True), (True, False)):
         kernel = HostKernel(parse(TEXT), watched=watched)
         assert (" nuw " in kernel.llvm_ir) is some
 
 
 def test_a_launch_that_failed_stays_guarded():
-    """A graph that passed the checks, in which a workspace is too small for some sizes only."""
+    """A launch that ended with an error is checked again when it is repeated.
+
+    The graph passes the checks, but its workspace is too small for some sizes.
+    """
     wrong = parse(TEXT.replace("tensor partials f32 [6, 8, 8]", "tensor partials f32 [1, 8, 8]"))
     kernel = HostKernel(wrong, watched=True)
     for _ in range(2):
@@ -297,7 +300,7 @@ LONG = """
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_one_long_workgroup(threads: int):
-    """One output tile with a long k: only the loop over k tiles can notice the interrupt."""
+    """Ctrl-C ends a launch of one workgroup with a long k: the loop over k tiles tests for it."""
     code = [sys.executable, "-c", textwrap.dedent(LONG).replace("{threads}", str(threads))]
     done = subprocess.run(code, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr

@@ -1,4 +1,4 @@
-"""The check `memory order` on the lowered graphs of all schedules: no false alarm."""
+"""The check `memory order` refutes no correct graph: it holds for all schedules and lowerings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
 
 
 def traits(case: tuple[tuple[Pass, ...], object, object]) -> tuple[object, ...]:
-    """The values of a case that quick tests must contain: options of the schedule are left out."""
+    """The values of a case that the quick tests must cover; schedule options are left out."""
     schedule, lowering, problem = case
     return (*kinds(schedule), str(lowering), str(problem))
 

@@ -1,4 +1,4 @@
-"""Ranges with the same statements share a prover, and with it the bounds that it found."""
+"""`Ranges` with the same statements share a prover and its cache of bounds."""
 
 from sympy import Expr, Symbol
 

@@ -1,4 +1,4 @@
-"""The data of a report: where the time goes, why, and what is faster; and the page around it."""
+"""The data of an HTML report: where the time goes, why, what is faster; and the page itself."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_buckets_agree_with_the_simulation(step: Pass):
 
 
 def test_overlapping_events_are_counted_once():
-    """Where warps of a slot do several things at the same time, multiplying counts."""
+    """Time in which events of a slot overlap counts once; multiplying has priority."""
     multiply, finish = (ACTIVITIES.index(name) for name in ("multiply", "finish"))
     events = {
         "begin": [10, 20, 60],
@@ -118,7 +118,7 @@ def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], 
 
 
 def test_a_producer_does_not_count_as_multiplying():
-    """Threads that only load are no sign that tensor cores are busy."""
+    """A Hopper producer's LOAD events do not count as multiplying."""
     columns = measured_columns()
     count = len(columns["begin"])
     loads = {
@@ -173,7 +173,8 @@ def test_graph_report_writes_one_file(tmp_path: Path):
     assert text == found.html()
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     addresses = set(re.findall(r"\w+://[^\s\"'\\<]+", text))
-    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, which no browser loads
+    # this XML namespace is a name that no browser loads
+    assert addresses == {"http://www.w3.org/2000/svg"}
     assert "<b>" not in text
     embedded = text.partition('id="data">')[2].partition("</script>")[0]
     assert json.loads(embedded) == json.loads(json.dumps(found.data))
@@ -241,7 +242,7 @@ def test_a_pass_that_changes_only_coordinates_shows_the_control_graph():
 
 
 def test_a_refuted_check_is_shown_with_its_counterexample():
-    """A tile that nobody stores: the store is taken out of the scheduled graph."""
+    """The report shows a refuted check with its counterexample; the graph lacks its store."""
     graph = scheduled(DataParallel())
     text = "\n".join(line for line in graph.text().splitlines() if "StoreTile" not in line)
     found = parse(text).report(m=512, n=512, k=256).data["proofs"]

@@ -28,7 +28,7 @@ def run(name: str, problem: Problem, machine: Machine) -> Simulation:
 
 
 def run_graph(graph: KernelGraph, problem: Problem, machine: Machine) -> Simulation:
-    """Simulate tiles that are too small for tensor cores, which `simulate` refuses."""
+    """Simulate a graph whose tiles are too small for tensor cores, which `simulate` refuses."""
     return Launch.of(graph, parameters(graph, problem), machine, None, Kernel()).run(machine)
 
 

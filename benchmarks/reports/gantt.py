@@ -1,0 +1,160 @@
+"""Gantt charts of traced launches: what every SM does when, simulated above measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import coordgraph as cg
+from passes import Pipeline
+from passes.simulation import Simulation, simulate
+
+__all__ = ["PARTS", "compact", "draw", "shares", "simulated", "table"]
+
+Row = dict[str, Any]
+"""One launch: `schedule`, and a list for each of `COLUMNS`, with an entry for each event; measured
+ones also have `stalled`."""
+COLUMNS = ("begin", "end", "workgroup", "slot", "activity", "m", "n", "first", "count")
+TIMES = ("begin", "end", "stalled")
+"""Columns with seconds, which a record has in integer nanoseconds."""
+PARTS = {
+    "multiplying": ("multiply",),
+    "epilogue": ("finish",),
+    "fix-up": ("send", "wait", "receive"),
+    "start": ("start", "drain", "turn"),
+}
+"""The activities of each part of the SMs' time; the rest is idle."""
+WHOLE, PART = "multiplies a whole tile", "multiplies a part of a tile"
+# The colours of Okabe and Ito, which people with any colour vision can tell apart.
+COLOURS = {
+    WHOLE: "#0072B2",
+    PART: "#56B4E9",
+    "sends a partial sum": "#D55E00",
+    "waits for a partial sum": "#000000",
+    "adds a partial sum": "#F0E442",
+    "finishes a tile": "#009E73",
+    "starts, ends": "#999999",
+}
+LABELS = {
+    "send": "sends a partial sum",
+    "wait": "waits for a partial sum",
+    "receive": "adds a partial sum",
+    "finish": "finishes a tile",
+}
+"""Legend labels of activities; `multiply` has two, all others are `starts, ends`."""
+WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
+"""Inches of a figure, and the left edge and the height of a panel as shares of it."""
+
+
+def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
+    """A row of a record: the events of the threads that multiply, with times in nanoseconds.
+
+    Args:
+        schedule: the schedule, as `Pipeline.parse` reads it.
+        events: columns, as `Timeline.event_columns` or `Simulation.event_columns` returns them.
+    """
+    kept = [i for i, behind in enumerate(events["behind"]) if not behind]
+    row: Row = {"schedule": schedule}
+    for name in (*COLUMNS, *(name for name in ("stalled",) if name in events)):
+        values = [events[name][i] for i in kept]
+        row[name] = [round(1e9 * x) for x in values] if name in TIMES else values
+    return row
+
+
+def simulated(record: Mapping[str, Any], schedule: str) -> tuple[Row, Simulation]:
+    """The same launch as a row of a record, simulated on the record's GPU."""
+    graph = cg.Gemm(record["dtype"]).graph(tile=tuple(record["tile"]))
+    sizes = {axis: record[axis] for axis in "mnk"}
+    found = simulate(Pipeline.parse(schedule)(graph), sizes, record["device"])
+    return compact(schedule, found.event_columns()), found
+
+
+def shares(row: Row) -> dict[str, float]:
+    """Microseconds of a launch, and the percentage of the SMs' time in each part of it."""
+    makespan, slots = max(row["end"]), len(set(row["slot"]))
+    spent: dict[str, int] = {}
+    for begin, end, activity in zip(row["begin"], row["end"], row["activity"], strict=True):
+        spent[activity] = spent.get(activity, 0) + end - begin
+    percent = 100 / (makespan * slots)
+    found = {part: percent * sum(spent.get(a, 0) for a in of) for part, of in PARTS.items()}
+    return {"µs": makespan / 1000, **found, "idle": 100 - sum(found.values())}
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """Lines with the measured and the simulated time of each schedule, and its parts in percent."""
+    heads = ("µs", *PARTS, "idle")
+    lines = [f"{'':38}{''.join(f'{head:>13}' for head in heads)}"]
+    for row in record["rows"]:
+        schedule = row["schedule"]
+        for how, one in (("measured", row), ("simulated", simulated(record, schedule)[0])):
+            values = shares(one)
+            cells = "".join(f"{values[head]:13.1f}" for head in heads)
+            lines.append(f"{schedule.partition('{')[0]:28}{how:10}{cells}")
+    return "\n".join(lines)
+
+
+def draw(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
+    """Draw a chart for each launch of a record; yields the path of each SVG file.
+
+    All charts of a record have the same scale of time.
+    """
+    from matplotlib.figure import Figure
+
+    from benchmarks.reports.plots import save
+
+    pairs = [(simulated(record, row["schedule"])[0], row) for row in record["rows"]]
+    longest = max(max(row["end"]) for pair in pairs for row in pair) / 1000
+    size = " × ".join(str(record[axis]) for axis in "mnk")
+    for pair in pairs:
+        schedule = pair[1]["schedule"]
+        figure = Figure(figsize=(WIDTH, HEIGHT))
+        figure.suptitle(f"{size}, {record['dtype']}: {schedule}", y=0.995, fontsize="medium")
+        titles = ("simulated", f"measured, {record['device']}, {record['date'][:10]}")
+        for place, (row, title) in enumerate(zip(pair, titles, strict=True)):
+            axis = figure.add_axes((LEFT, 0.55 - 0.455 * place, 0.99 - LEFT, PANEL))
+            _panel(axis, row, -(-record["k"] // record["tile"][2]))
+            axis.set_title(f"{title}: {max(row['end']) / 1000:.1f} µs", fontsize="small", pad=3)
+            axis.set_xlim(0, 1.01 * longest)
+            axis.set_ylabel("SMs", fontsize="small")
+            axis.tick_params(labelsize="small")
+        figure.axes[1].set_xlabel("µs", fontsize="small", labelpad=0, loc="right")
+        handles = [figure.axes[0].plot([], [], color=c, linewidth=5)[0] for c in COLOURS.values()]
+        figure.legend(
+            handles, list(COLOURS), loc="lower center", ncols=4, fontsize="x-small",
+            bbox_to_anchor=(0.5, -0.005), frameon=False,
+        )  # fmt: skip
+        yield save(figure, folder / f"{stem}-{schedule.partition('{')[0]}.svg")
+
+
+def _panel(axis: Any, row: Row, k_tiles: int) -> None:
+    """Draw the events of a launch: a line for each SM, in the order of its first workgroup.
+
+    All events of a colour are one path, which keeps the file small.
+    """
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Lines
+
+    first: dict[int, int] = {}
+    for slot, workgroup in zip(row["slot"], row["workgroup"], strict=True):
+        first[slot] = min(workgroup, first.get(slot, workgroup))
+    places = {slot: place for place, slot in enumerate(sorted(first, key=first.__getitem__))}
+    points: dict[str, list[tuple[float, float]]] = {label: [] for label in COLOURS}
+    for begin, end, slot, activity, count in zip(
+        *(row[name] for name in ("begin", "end", "slot", "activity", "count")), strict=True
+    ):
+        label = LABELS.get(activity, "starts, ends")
+        if activity == "multiply":
+            label = WHOLE if count == k_tiles else PART
+        points[label] += [(begin / 1000, places[slot]), (end / 1000, places[slot])]
+    thickness = 72 * HEIGHT * PANEL / len(places)
+    for label, ends in points.items():
+        if ends:
+            codes = [Lines.MOVETO, Lines.LINETO] * (len(ends) // 2)
+            axis.add_patch(
+                PathPatch(
+                    Lines(ends, codes), fill=False, edgecolor=COLOURS[label],
+                    linewidth=thickness, capstyle="butt",
+                )
+            )  # fmt: skip
+    axis.set_ylim(len(places) - 0.5, -0.5)

@@ -1,0 +1,91 @@
+"""Gantt charts of traced launches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.reports.gantt import compact, shares, simulated
+from benchmarks.reports.record import RESULTS, load
+
+RECORD = RESULTS / "one-bad-shape-h200-2026-11-23.json.gz"
+FIGURES = RESULTS.parents[1] / "docs" / "assets" / "figures"
+EVENTS = {
+    "begin": [0.0, 1e-6, 3e-6, 0.0],
+    "end": [1e-6, 3e-6, 4e-6, 2e-6],
+    "workgroup": [0, 0, 0, 1],
+    "slot": [7, 7, 7, 3],
+    "activity": ["start", "multiply", "send", "multiply"],
+    "behind": [False] * 4,
+    "m": [None, 0, 0, 1],
+    "n": [None, 0, 0, 0],
+    "first": [None, 0, None, 0],
+    "count": [None, 2, None, 2],
+}
+"""Two SMs in 4 µs: one starts, multiplies for 2 µs and sends; the other multiplies for 2 µs."""
+
+
+def test_shares_are_of_the_time_of_all_sms():
+    assert shares(compact("x", EVENTS)) == {
+        "µs": 4.0,
+        "multiplying": 50.0,
+        "epilogue": 0.0,
+        "fix-up": 12.5,
+        "start": 12.5,
+        "idle": 25.0,
+    }
+
+
+def test_events_behind_others_are_left_out():
+    row = compact("x", EVENTS | {"behind": [False, False, True, False]})
+    assert row["activity"] == ["start", "multiply", "multiply"]
+    assert row["end"] == [1000, 3000, 2000]
+
+
+def test_simulated_and_measured_launches_divide_the_work_alike():
+    """Every workgroup multiplies the same k tiles of the same output tiles in both."""
+    record = load(RECORD)
+    names = ("workgroup", "m", "n", "first", "count", "activity")
+    for row in record["rows"]:
+        made, _ = simulated(record, row["schedule"])
+        ours, theirs = (
+            sorted(e for e in zip(*(r[x] for x in names), strict=True) if e[-1] == "multiply")
+            for r in (made, row)
+        )
+        assert ours == theirs
+        assert sum(event[4] for event in ours) == 162 * 64
+
+
+def test_charts_are_drawn_from_files_of_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("matplotlib")
+    from benchmarks.measures.gantt import main
+
+    events, made = tmp_path / "events.json", tmp_path / "made.json.gz"
+    events.write_text(json.dumps({"name": "data-parallel", "events": EVENTS}))
+    words = f"--events {events} --size 256x128x128 --tile 128x128x64 --driver 1 --device H200"
+    monkeypatch.setattr(
+        sys, "argv", ["gantt", str(made), "--figures", str(tmp_path), *words.split()]
+    )
+    main()
+    chart = tmp_path / "made-data-parallel.svg"
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1] == str(chart)
+    assert printed.splitlines()[1].split() == [
+        "data-parallel", "measured", "4.0", "50.0", "0.0", "12.5", "12.5", "25.0",
+    ]  # fmt: skip
+    before = chart.read_bytes()
+    assert b"measured, H200" in before
+    main()
+    assert chart.read_bytes() == before  # an equal record gives an equal file
+
+
+def test_the_committed_charts_are_small_and_of_every_launch_of_the_record():
+    stem = RECORD.name.partition(".")[0]
+    names = {f"{stem}-{row['schedule'].partition('{')[0]}.svg" for row in load(RECORD)["rows"]}
+    assert {path.name for path in FIGURES.glob(f"{stem}-*.svg")} == names
+    assert all((FIGURES / name).stat().st_size < 200_000 for name in names)
