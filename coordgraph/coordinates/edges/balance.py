@@ -83,6 +83,7 @@ class Balance(Edge):
         (whole,), (count, _) = sizes.upstream, sizes.downstream
         if whole is None or count is None:
             raise NotInvertible(
-                f"{self}: the divided dimension and the shares must have sizes; give them some"
+                f"{self}: the divided dimension and the dimension of shares need sizes; declare "
+                "both with size="
             )
         return whole, count
