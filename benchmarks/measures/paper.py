@@ -3,6 +3,7 @@
     python -m benchmarks paper --simulate --jobs 16      # all 32,824 sizes, no GPU
     python -m benchmarks paper --count 1100 --time-limit 3
     python -m benchmarks paper --show FILE …             # tables of records, no GPU
+    python -m benchmarks paper --show FILE … --figure paper.svg
 
 m, n and k are drawn log-uniform from 128 to 8192 (arXiv:2301.03598), here as multiples of 8, as TMA
 needs. The measure takes the first sizes of the same list that is simulated. For each size,
@@ -89,6 +90,12 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--show", type=Path, nargs="+", metavar="FILE", help="print tables of records"
+    )
+    made.add_argument(
+        "--figure",
+        type=Path,
+        metavar="FILE",
+        help="with --show: draw the records, one above another",
     )
     made.add_argument(
         "--json", type=Path, metavar="FILE", help="file of the record, instead of --results"
@@ -240,7 +247,7 @@ def main() -> None:
     """Run `python -m benchmarks paper`."""
     options, console = read_options(), make_console()
     if options.show:
-        show(options.show)
+        show(options.show, options.figure)
         return
     if not options.simulate and (reason := unavailable()):
         sys.exit(f"no GPU: {reason}; add --simulate, or run it on a machine with an NVIDIA GPU")
@@ -265,8 +272,9 @@ def main() -> None:
         sys.exit("\n".join(record["faults"]))
 
 
-def show(paths: Iterable[Path]) -> None:
-    """Print the table of each record."""
+def show(paths: Iterable[Path], figure: Path | None) -> None:
+    """Print the table of each record, and draw them if `figure` is given."""
+    records: list[dict[str, Any]] = []
     for path in paths:
         try:
             record = load(path)
@@ -277,6 +285,12 @@ def show(paths: Iterable[Path]) -> None:
         how = "simulated" if record.get("simulated") else f"measured, driver {record['driver']}"
         print(f"{record['device']}, {how}, {record['date'][:10]}: {record['command']}")
         print(table(record))
+        records.append(record)
+    if figure:
+        from benchmarks.reports.plots import save
+        from benchmarks.reports.speedup_plot import figure_of
+
+        print(save(figure_of(records), figure))
 
 
 if __name__ == "__main__":

@@ -86,8 +86,8 @@ def best_grid(shape: Shape, tile: Tile, workgroups: int, costs: Costs) -> int:
 
     With g workgroups, each has `i = ceil(tiles * depth / g)` iterations, and a tile is summed by
     `p = ceil(depth / i)` workgroups, where depth is the number of k tiles. The busiest workgroup
-    takes `i` iterations, one `send` if p > 1, and `p - 1` times `receive` (section 5.1 of the
-    paper). If there are at least as many tiles as SMs, the result is the number of SMs.
+    takes `i` iterations, one `send` if p > 1, and `p - 1` times `receive`. If there are at least as
+    many tiles as SMs, the result is the number of SMs.
 
     Args:
         shape: the problem.

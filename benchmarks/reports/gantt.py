@@ -10,7 +10,21 @@ import coordgraph as cg
 from passes import Pipeline
 from passes.simulation import Simulation, simulate
 
-__all__ = ["PARTS", "compact", "draw", "shares", "simulated", "table"]
+__all__ = [
+    "COLOURS",
+    "COLUMNS",
+    "PART",
+    "PARTS",
+    "WHOLE",
+    "Row",
+    "compact",
+    "depth",
+    "draw",
+    "shares",
+    "simulated",
+    "size_text",
+    "table",
+]
 
 Row = dict[str, Any]
 """One launch: the text `schedule`, and a list for each name of `COLUMNS`, with an entry for each
@@ -70,6 +84,16 @@ def simulated(record: Mapping[str, Any], schedule: str) -> tuple[Row, Simulation
     return compact(schedule, found.event_columns()), found
 
 
+def depth(record: Mapping[str, Any]) -> int:
+    """The number of k tiles of an output tile."""
+    return -(-record["k"] // record["tile"][2])
+
+
+def size_text(record: Mapping[str, Any]) -> str:
+    """m, n, k and the element type as text, such as `2304 × 2304 × 4096, bf16`."""
+    return f"{' × '.join(str(record[axis]) for axis in 'mnk')}, {record['dtype']}"
+
+
 def shares(row: Row) -> dict[str, float]:
     """Microseconds of a launch, and the percentage of the SMs' time for each of `PARTS`."""
     makespan, slots = max(row["end"]), len(set(row["slot"]))
@@ -105,15 +129,14 @@ def draw(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
 
     pairs = [(simulated(record, row["schedule"])[0], row) for row in record["rows"]]
     longest = max(max(row["end"]) for pair in pairs for row in pair) / 1000
-    size = " × ".join(str(record[axis]) for axis in "mnk")
     for pair in pairs:
         schedule = pair[1]["schedule"]
         figure = Figure(figsize=(WIDTH, HEIGHT))
-        figure.suptitle(f"{size}, {record['dtype']}: {schedule}", y=0.995, fontsize="medium")
+        figure.suptitle(f"{size_text(record)}: {schedule}", y=0.995, fontsize="medium")
         titles = ("simulated", f"measured, {record['device']}, {record['date'][:10]}")
         for place, (row, title) in enumerate(zip(pair, titles, strict=True)):
             axis = figure.add_axes((LEFT, 0.55 - 0.455 * place, 0.99 - LEFT, PANEL))
-            _panel(axis, row, -(-record["k"] // record["tile"][2]))
+            _panel(axis, row, depth(record))
             axis.set_title(f"{title}: {max(row['end']) / 1000:.1f} µs", fontsize="small", pad=3)
             axis.set_xlim(0, 1.01 * longest)
             axis.set_ylabel("SMs", fontsize="small")

@@ -21,6 +21,7 @@ from coordgraph.control.operations import (
     SendPartial,
 )
 from coordgraph.errors import CoordGraphError, Deadlock, LaunchError, NoEntry, OutOfBounds
+from coordgraph.gemm import AXES
 from coordgraph.interpreter.arguments import Array
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.faults import Fault
@@ -114,6 +115,11 @@ class Evidence:
         self.graph, self.limits = graph, limits
         self._launches = launches
 
+    @property
+    def chosen(self) -> bool:
+        """Whether the launches to examine are chosen from the graph, not given by the caller."""
+        return self._launches is None
+
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """The launches to examine, the most interesting ones first."""
@@ -184,7 +190,9 @@ class Evidence:
         m, n, k = macro_tile(self.graph.coordinates)
         shallow = sorted(self.traces, key=lambda pair: -_interest(*pair))
         deep = sorted(shallow, key=lambda pair: -_depth(pair[1]))
-        for launch, found in (*shallow[:2], *deep[:1], *shallow[2:]):
+        seen = _ragged(self.graph, shallow[0][0]) if shallow else frozenset[str]()
+        wide = [pair for pair in shallow[1:] if _ragged(self.graph, pair[0]) - seen]
+        for launch, found in (*shallow[:1], *wide[:1], *deep[:1], *shallow[1:]):
             work = sum(segment.k_count for segment in found.segments)
             elements = work * max(m * k + k * n, OVERHEAD) + len(found.stores) * 2 * m * n
             if launch in chosen:
@@ -228,6 +236,13 @@ def _interest(launch: Launch, found: Trace) -> int:
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
 
 
+def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[str]:
+    """The axes with several tiles, the last of which is not full."""
+    lengths = ((axis, getattr(graph.gemm, axis) or launch.values.get(axis, 0)) for axis in AXES)
+    tiles = zip(lengths, macro_tile(graph.coordinates), strict=True)
+    return frozenset(axis for (axis, length), n in tiles if length > n and length % n)
+
+
 def _depth(found: Trace) -> int:
     """The largest number of k tiles that one workgroup sums for a tile, at most 3."""
     return min(max((segment.k_count for segment in found.segments), default=0), 3)
@@ -269,9 +284,9 @@ def _run(
     """Compute the product of a launch in the interpreter, and compare D with the reference."""
     try:
         operands = make_operands(graph, launch)
+        memory = Memory(graph, operands.arrays, operands.values)
     except LaunchError:
         return
-    memory = Memory(graph, operands.arrays, operands.values)
     machines: dict[int, _Watched] = {}
 
     def machine(number: int) -> Machine:

@@ -36,6 +36,7 @@ from coordgraph.coordinates.edges import Concatenate, Diagonal, Edge, Ragged
 from coordgraph.coordinates.rules import proves
 from coordgraph.errors import CoordGraphError
 from coordgraph.integers import Load, Ranges, Search, Select, simplify
+from coordgraph.interpreter.lookups import lookups
 from coordgraph.interpreter.program import Program, Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.tables import Table
@@ -130,6 +131,7 @@ class IndexProofs:
                     yield inside, node.loop.step
                 values = (node.condition, node.value, *node.values)
                 yield from ((node, value) for value in values if value is not None)
+                yield from ((node.body[0], read) for read in lookups(self.graph, node))
 
     def _read(
         self, read: Load, scope: Scoped, tables: Mapping[Symbol, Table], value: Basic

@@ -28,7 +28,7 @@ from passes.simulation import Kernel, Machine, Simulation, simulate
 
 __all__ = ["FORMAT", "Subject", "make_report"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the report's data format; it is raised when a field changes its meaning."""
 
 

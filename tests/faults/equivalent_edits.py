@@ -69,6 +69,7 @@ EQUIVALENT: tuple[Fault, ...] = (
             ),
         ),
     ),
+    Fault("more tiles in m than rows need", "", STREAM, (("(m + 3) // 4", "m - 1"),)),
     Fault("bands of another width", "", BANDS, (("tile.raster width=2", "tile.raster width=3"),)),
     Fault(
         "peers finish the shares of a tile in reverse order",
