@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import cast
 
-from sympy import Expr, Lt, Symbol
+from sympy import Expr, Symbol
 from sympy.core.basic import Basic
 from sympy.logic.boolalg import And, Boolean, true
 
@@ -35,7 +35,7 @@ from coordgraph.coordinates.dimensions import User
 from coordgraph.coordinates.edges import Concatenate, Diagonal, Edge, Ragged
 from coordgraph.coordinates.rules import proves
 from coordgraph.errors import CoordGraphError
-from coordgraph.integers import Load, Ranges, Search, Select, simplify
+from coordgraph.integers import Load, Ranges, Search, Select, less, nodes_of, simplify
 from coordgraph.interpreter.program import Program, Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.tables import Table
@@ -105,7 +105,7 @@ class IndexProofs:
         seen: set[tuple[int, Basic]] = set()
         for node, value in self._values():
             ranges = node.scope.ranges
-            for read in value.atoms(Load):
+            for read in nodes_of(value, Load):
                 key = id(ranges.about(read)), read
                 if key not in seen:
                     seen.add(key)
@@ -113,7 +113,7 @@ class IndexProofs:
         for table in tables.values():
             if table.step is not None:
                 known = self._sizes.with_index(table.place, table.steps)
-                for read in table.step.atoms(Load):
+                for read in nodes_of(table.step, Load):
                     found, place = _table_of(read, tables)
                     inside = found is not None and self._between(place, found.length, known)
                     yield f"read of {read} for {table.name}", inside
@@ -247,7 +247,7 @@ class _Path:
         bounds = self.proofs.bounds(self.scope.ranges)
         if not bounds.at_least_zero(value):
             return False
-        if Lt(index, size) in self.guards or bounds.less(value, size):
+        if less(index, size) in self.guards or bounds.less(value, size):
             return True
         if not self.guards:
             return False
