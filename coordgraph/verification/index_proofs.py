@@ -142,16 +142,13 @@ class IndexProofs:
         scope = work.scope
         try:
             found = work.solution(user)
-            names = [*{u: None for edge in found.path for u in edge.upstream}, user.id]
-            values = dict(zip(names, scope.reverse(*names).values, strict=True))
         except CoordGraphError:
             return False
         above = {name: edge for edge in found.path for name in edge.upstream}
         guard = found.guard
         parts = guard.args if isinstance(guard, And) else () if guard == true else (guard,)
-        walk = _Path(
-            self, scope, {**scope.known, **values}, above, cast(tuple[Boolean, ...], parts)
-        )
+        values = {**scope.known, **found.indices}
+        walk = _Path(self, scope, values, above, cast(tuple[Boolean, ...], parts))
         return walk.inside(user.id)
 
     def keeps_inside(self, edge: Edge) -> bool:
