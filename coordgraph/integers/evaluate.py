@@ -59,25 +59,33 @@ def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
         NoEntry: a table is read outside its bounds.
         DivisionByZero: a divisor is 0.
     """
-    return expr if isinstance(expr, int) else _Evaluation(values).value(expr)
+    return expr if isinstance(expr, int) else Evaluation(values).value(expr)
 
 
-class _Evaluation:
+class Evaluation:
+    """Evaluates expressions for the same values of symbols; equal subexpressions only once.
+
+    Args:
+        values: the values, as in `evaluate`.
+    """
+
     def __init__(self, values: Mapping[Any, Any]) -> None:
         self.values = values
         self.known: dict[Basic, int] = {}
 
     def value(self, expr: Basic) -> int:
+        """The value of an expression; raises the errors of `evaluate`."""
         if expr not in self.known:
             self.known[expr] = self.compute(expr)
         return self.known[expr]
 
     def compute(self, expr: Basic) -> int:
+        """The value of an expression whose value is not known yet."""
         match expr:
             case Integer():
                 return int(expr)
             case Symbol():
-                return self.symbol(expr)
+                return int(self.given(expr))
             case Add():
                 return sum(self.value(arg) for arg in expr.args)
             case Mul():
@@ -100,19 +108,17 @@ class _Evaluation:
                 a, b = expr.args
                 return _BINARY[type(expr)](self.value(a), self.value(b))
             case _:
-                return self.condition(expr)
-
-    def symbol(self, symbol: Symbol) -> int:
-        return int(self.given(symbol))
+                return self._condition(expr)
 
     def given(self, symbol: Basic) -> Any:
+        """The value of a symbol: an int, or the entries of a table; KeyError if it has none."""
         assert isinstance(symbol, Symbol)
         for key in (symbol, symbol.name):
             if key in self.values:
                 return self.values[key]
         raise KeyError(symbol.name)
 
-    def condition(self, expr: Basic) -> bool:
+    def _condition(self, expr: Basic) -> bool:
         match expr:
             case BooleanAtom():
                 return bool(expr)

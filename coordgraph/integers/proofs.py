@@ -14,7 +14,8 @@ from typing import TypeAlias, cast
 from sympy import Expr, Symbol
 from sympy.logic.boolalg import Not
 
-from coordgraph.integers.bounds import Bound, Fact, NumericBounds, TableBounds, largest, smallest
+from coordgraph.integers.bounds import Bound, Fact, TableBounds, largest, smallest
+from coordgraph.integers.examples import Guards, Statements, SymbolBounds
 from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, Select, floor_mod
 from coordgraph.integers.guards import guard_polynomials
 from coordgraph.integers.polynomials import (
@@ -44,10 +45,6 @@ MAX_MAXIMA = 6
 MOST_STEPS = 8
 """Proofs derive a bound of a table entry t[i + c] from t[i] for constants c up to MOST_STEPS."""
 
-SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
-"""The lower bounds and the upper bounds of an atom; every one of these bounds holds."""
-Guards: TypeAlias = tuple[Polynomial, ...]
-"""Polynomials that are known to be at least 0."""
 _Step: TypeAlias = list[tuple[Polynomial, Guards]]
 """The result of replacing an atom of a polynomial: polynomials, each with guards that hold for it.
 
@@ -55,16 +52,10 @@ The smallest lower bound of these polynomials is a lower bound of the original p
 """
 
 
-class Prover(NumericBounds):
+class Prover(Statements):
     """Proves bounds of polynomials under one immutable set of ranges, and caches the bounds.
 
-    Args:
-        bounds: the symbolic lower and upper bounds of each symbol.
-        facts: known upper limits of polynomials.
-        definitions: the expression that each defined symbol equals.
-        guards: polynomials that are known to be at least 0.
-        outer: the prover of the enclosing scope, and the symbol that the inner scope adds.
-        tables: the known bounds of tables' entries, by the table's symbol.
+    Its arguments are those of `Statements`.
     """
 
     def __init__(
@@ -76,11 +67,8 @@ class Prover(NumericBounds):
         outer: "tuple[Prover, Symbol] | None" = None,
         tables: Mapping[Symbol, TableBounds] | None = None,
     ) -> None:
-        super().__init__(facts, tables)
+        super().__init__(bounds, facts, definitions, guards, outer, tables)
         self.outer = outer
-        self.bounds = {atom_of(symbol): known for symbol, known in bounds.items()}
-        self.definitions = {atom_of(symbol): e for symbol, e in definitions.items()}
-        self.guards = guards
         self._levels: dict[Atom, int] = {}
         self._found: dict[tuple[frozenset[tuple[object, int]], int | None], Bound] = {}
         self._ends: dict[Atom, SymbolBounds] = {}
@@ -121,11 +109,19 @@ class Prover(NumericBounds):
         """A lower bound of ``p``, or None; the search ends at a bound of at least ``goal``."""
         key = (frozenset(p.items()), goal)
         if key not in self._found:
+            if goal is None:
+                goal = self.least_example(p)
             self._found[key] = _Search(self, goal).run(p, self.guards)
         return self._found[key]
 
     def at_least(self, p: Polynomial, goal: int) -> bool:
         """Whether ``p >= goal`` can be proved."""
+        low = self.numeric_minimum(p)
+        if low is not None and low >= goal:
+            return True
+        least = self.least_example(p)
+        if least is not None and least < goal:
+            return False
         low = self.minimum(p, goal)
         return low is not None and low >= goal
 
