@@ -69,7 +69,7 @@ class Layouts(argparse.Action):
 
 
 def add_extents(parser: argparse._ActionsContainer) -> None:
-    """Add options for the range from which extents are drawn, and the number that divides them."""
+    """Add options for the range from which m, n and k are drawn at random, and their divisor."""
     parser.add_argument("--low", type=int, default=LOW, help=f"smallest extent; default {LOW}")
     parser.add_argument("--high", type=int, default=HIGH, help=f"largest extent; default {HIGH}")
     for axis in "mnk":
@@ -86,7 +86,7 @@ def add_extents(parser: argparse._ActionsContainer) -> None:
 def extent_ranges(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> dict[str, tuple[int, int]]:
-    """For each axis, the smallest and the largest extent by the options of `add_extents`.
+    """For each axis, the smallest and the largest extent, read from the options of `add_extents`.
 
     Ends the program with an error message if a range is empty, or `--step` is not positive.
     """

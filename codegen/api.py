@@ -82,16 +82,16 @@ def compile(
             raises an error if they cannot multiply the graph, and a call of the kernel raises one
             if they cannot multiply its tensors. None falls back to the next lowering instead.
         verify: whether to check the graph with `graph.check()` before its first build. None checks
-            a graph that did not come straight from passes of this library: one that was read from
-            text or JSON, edited, or made by a pass of another package. A CPU kernel of such a graph
-            also checks every index, until one launch with the same sizes has ended without an
-            error. False leaves the graph unchecked: a wrong graph may then compute a wrong product,
-            wait for ever or corrupt memory.
+            a graph only if it was read from text or JSON, edited, or made by a pass of another
+            package. A CPU kernel of such a graph also checks every index, until one launch with the
+            same sizes has ended without an error. False does not check the graph: a wrong graph may
+            then compute a wrong product, wait for ever or corrupt memory.
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
-            which `kernel.timeline(a, b)` returns. Each role of a workgroup keeps 1024 records, or
-            as many as this number says, and counts those beyond.
-        nvtx: whether each call is an NVTX range, which Nsight Systems shows, by the package nvtx.
-            None asks the environment variable COORDGRAPH_NVTX.
+            which `kernel.timeline(a, b)` returns. Each role of a workgroup (its producer or a
+            consumer) keeps 1024 records, or as many as this number says, and only counts further
+            ones.
+        nvtx: whether each call is an NVTX range, which Nsight Systems shows; needs the package
+            nvtx. None reads the environment variable COORDGRAPH_NVTX.
 
     Raises:
         VerifyError: the graph is not scheduled, is malformed, or a check refutes it.
@@ -145,15 +145,16 @@ def compile(
 
 
 def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:
-    """The class of a kernel, with NVTX ranges around calls if they are wanted."""
+    """The kernel class to use: `kind`, or a subclass whose calls are NVTX ranges."""
     return ranged(kind) if wanted(nvtx) else kind
 
 
 def _records(timeline: bool | int, target: str) -> int:
-    """How many records a role of a workgroup keeps; 0 for a kernel without a timeline.
+    """The number of records that a role of a workgroup keeps; 0 without a timeline.
 
     Raises:
-        CodegenError: `timeline` is no number of records, or the target has no timeline.
+        CodegenError: `timeline` is neither True, False nor a positive integer, or kernels for the
+            target cannot record a timeline.
     """
     if not isinstance(timeline, int) or timeline < 0:
         raise CodegenError(

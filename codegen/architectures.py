@@ -62,12 +62,12 @@ def register(
         emitters: for each lowering that the library does not have, by `Lowering.instructions`, the
             class that emits its instructions: a subclass of
             `codegen.targets.nvptx.sm_80.emit.CudaWalker`, or its `module:name` as a string.
-        choosers: for each such lowering, by `Lowering.instructions`, what chooses its tiles and
-            schedules; a fixed rule by default.
+        choosers: for each such lowering, by `Lowering.instructions`, the object that chooses its
+            tiles and schedules; a fixed rule by default.
 
     Raises:
-        CodegenError: `architecture` is no `Architecture`; the name is registered already; or the
-            instructions of a lowering have no emitter, or have another emitter already.
+        CodegenError: `architecture` is not an `Architecture`; the name is already registered; or
+            the instructions of a lowering have no emitter, or have another emitter already.
     """
     if not isinstance(architecture, Architecture):
         raise CodegenError(

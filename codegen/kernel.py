@@ -81,7 +81,7 @@ class Kernel(ABC):
         self.graph = graph
         self.target = target
         self.title = ", ".join(graph.log) or "unscheduled"
-        """The name of the kernel in timelines and profilers: its plan, or its passes."""
+        """The kernel's name in timelines and profilers: its plan, or the names of its passes."""
 
     @abstractmethod
     def __call__(
@@ -101,10 +101,11 @@ class Kernel(ABC):
         """Compute D and return it; the class's docstring describes the arguments."""
 
     def timeline(self, *args: Any, **options: Any) -> Timeline:
-        """Run the kernel once, and return what every workgroup did when, and on which SM.
+        """Run the kernel once and return its timeline: what every workgroup did, when, on which SM.
 
-        The arguments are those of a call; pass `out` to get D. The method waits for the end of the
-        launch. A first launch also loads code and fills caches, so call the kernel once before.
+        The arguments are those of a call of the kernel; pass `out` to get D. The method waits for
+        the end of the launch. The first launch of a kernel also loads code and fills caches, so
+        call the kernel once before.
 
         Raises:
             CodegenError: the kernel was compiled without `timeline=True`.
@@ -165,17 +166,17 @@ class Kernel(ABC):
 
     @property
     def located_code(self) -> tuple[tuple[str, int], ...]:
-        """The lines of the kernel's code, each with the number of the operation it comes from.
+        """The lines of the kernel's code, each with the number of the operation it came from.
 
         The number is a position in preorder in the control graph of `lowered`, where the kernel is
-        0. Targets without such code have no lines.
+        0. The result is empty for targets whose code is not text.
         """
         return ()
 
     def report(
         self, path: str | Path | None = None, machine: Any = "NVIDIA H200", **options: Any
     ) -> HtmlReport:
-        """Make a page about one launch of the kernel, with its lowered graph and its code.
+        """Make an HTML page about one launch of the kernel, with its lowered graph and its code.
 
         The arguments are those of `KernelGraph.report`: `kernel.report("out.html", m=…, n=…, k=…)`.
         """

@@ -1,7 +1,7 @@
 """NVTX ranges around calls of kernels, which Nsight Systems shows on the timeline of the host.
 
-The package `nvtx` draws them. A kernel without ranges does not test for them when it is called:
-kernels with ranges have a class of their own.
+The package `nvtx` makes the ranges. Kernels with ranges have a separate class, so that calls of
+other kernels need not test whether ranges are wanted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from coordgraph import CodegenError
 __all__ = ["VARIABLE", "ranged", "wanted"]
 
 VARIABLE = "COORDGRAPH_NVTX"
-"""The environment variable that asks for ranges where `nvtx=None`: 1 for yes, 0 or '' for no."""
+"""The environment variable that decides about NVTX ranges if `nvtx=None`: 1 for yes, 0 or '' for
+no."""
 DOMAIN = "coordgraph"
 """The NVTX domain of all ranges of this library."""
 ANSWERS = {"": False, "0": False, "1": True}
@@ -25,7 +26,7 @@ KernelT = TypeVar("KernelT", bound=Kernel)
 
 
 def wanted(nvtx: bool | None) -> bool:
-    """Whether calls get ranges: `nvtx`, or what the environment variable says if it is None.
+    """Whether kernel calls are NVTX ranges: `nvtx`, or if it is None the environment variable.
 
     Raises:
         CodegenError: `nvtx` or the variable has another value.
@@ -36,13 +37,13 @@ def wanted(nvtx: bool | None) -> bool:
             raise CodegenError(f"{VARIABLE} = {text!r} is neither 0 nor 1; set it to 1 for ranges")
         return ANSWERS[text]
     if not isinstance(nvtx, bool):
-        raise CodegenError(f"nvtx = {nvtx!r} is not True, False or None")
+        raise CodegenError(f"nvtx = {nvtx!r} must be True, False or None")
     return nvtx
 
 
 @lru_cache
 def ranged(kind: type[KernelT]) -> type[KernelT]:
-    """A subclass of a class of kernels, whose calls are NVTX ranges named by the kernel's title.
+    """A subclass of the kernel class `kind` whose calls are NVTX ranges with the kernel's title.
 
     Raises:
         CodegenError: the package nvtx is not installed.

@@ -38,7 +38,7 @@ class ToolNotFound(CodegenError):
 
 
 class WrongTool(CodegenError):
-    """`$COORDGRAPH_PTXAS` or `$COORDGRAPH_CUOBJDUMP` names no program, or another program."""
+    """`$COORDGRAPH_PTXAS` or `$COORDGRAPH_CUOBJDUMP` is not the path of ptxas or cuobjdump."""
 
 
 class AssemblyError(CodegenError):
@@ -117,7 +117,7 @@ def find_ptxas() -> Path | None:
     The search order is `$COORDGRAPH_PTXAS`, PATH, the CUDA toolkit, the nvidia-cuda-nvcc wheel.
 
     Raises:
-        WrongTool: `$COORDGRAPH_PTXAS` is set, and is no program.
+        WrongTool: `$COORDGRAPH_PTXAS` is set, and is not the path of a program.
     """
     return _find("ptxas")
 
@@ -129,13 +129,13 @@ def find_cuobjdump() -> Path | None:
     wheel.
 
     Raises:
-        WrongTool: `$COORDGRAPH_CUOBJDUMP` is set, and is no program.
+        WrongTool: `$COORDGRAPH_CUOBJDUMP` is set, and is not the path of a program.
     """
     return _find("cuobjdump")
 
 
 def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> PtxasReport:
-    """Assemble PTX by ptxas, and report the resource use of its functions.
+    """Assemble PTX with ptxas, and report the resource use of its functions.
 
     Args:
         ptx: the text of a PTX module.
@@ -159,7 +159,9 @@ def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> PtxasReport:
             failure = f"{ptxas} -arch={arch} failed with exit status {done.returncode}"
             raise AssemblyError(failure, log)
         if not cubin.exists():
-            raise WrongTool(f"{ptxas} wrote no cubin, so it is no ptxas{_set_by('ptxas')}")
+            raise WrongTool(
+                f"{ptxas} wrote no cubin, so it is not the program ptxas{_set_by('ptxas')}"
+            )
         return _report(log, cubin.read_bytes())
 
 
@@ -181,7 +183,7 @@ def disassemble(cubin: bytes) -> str:
         raise CodegenError(f"{cuobjdump} failed:\n{done.stdout}{done.stderr}")
     if not done.stdout.strip():
         where = _set_by("cuobjdump")
-        raise WrongTool(f"{cuobjdump} printed no SASS, so it is no cuobjdump{where}")
+        raise WrongTool(f"{cuobjdump} printed no SASS, so it is not the program cuobjdump{where}")
     return done.stdout
 
 
@@ -234,13 +236,13 @@ def _find(tool: str) -> Path | None:
 
 
 def _variable(tool: str) -> str:
-    """The environment variable that has the path of a tool."""
+    """The environment variable that may hold the path of a tool."""
     return f"COORDGRAPH_{tool.upper()}"
 
 
 def _set_by(tool: str) -> str:
-    """The end of a message about a wrong tool: the variable that names it, or ''."""
-    return f"; {_variable(tool)} names it" if os.environ.get(_variable(tool)) else ""
+    """Suffix of an error message about a wrong tool: the variable that set its path, or ''."""
+    return f"; {_variable(tool)} gave its path" if os.environ.get(_variable(tool)) else ""
 
 
 def _places(tool: str) -> Iterator[str]:

@@ -331,10 +331,11 @@ def _problem(graph: KernelGraph) -> Iterator[str]:
 
 
 def _tilings(graph: KernelGraph) -> Iterator[str]:
-    """Check that tiles of A, B, C and D that belong together have equal extents in m, n and k."""
+    """Check that tiles of A, B, C and D that belong together are cut alike in m, n and k."""
     try:
         for tiling in graph.tilings:
             yield from tiling.problems()
+            yield from tiling.cuts(graph.coordinates)
     except VerifyError as error:
         yield from error.problems
 

@@ -32,10 +32,10 @@ WARP_MMA, WARPGROUP_MMA = "mma.sync", "wgmma"
 warpgroup (sm_90a)."""
 
 WIDTHS, SUMS = (8, 16, 32, 64), ("f32", "f64", "i32")
-"""WIDTHS: sizes of elements, in bits. SUMS: names of the types of accumulators."""
+"""WIDTHS: allowed sizes of an element, in bits. SUMS: names of the accumulator types."""
 _INTEGERS = tuple(f"{sign}int{bits}" for bits in WIDTHS for sign in ("", "u"))
 LIBRARY = (*_INTEGERS, "float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
-"""The element types of NumPy and ml_dtypes that have `WIDTHS`."""
+"""Names of the element types that NumPy and ml_dtypes have, with the sizes in `WIDTHS`."""
 
 
 class Number(Enum):

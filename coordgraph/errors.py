@@ -41,11 +41,10 @@ class VerifyError(CoordGraphError):
 
 
 class UnnamedFault(VerifyError):
-    """Code failed on a graph at a fault that no check names.
+    """A malformed graph caused an exception that no check predicts.
 
-    This library's own passes did not make the graph.
-
-    `__cause__` is the exception that the code raised.
+    The graph was read from text or JSON, edited, or made by a pass of another package. `__cause__`
+    is the exception.
     """
 
 

@@ -1,9 +1,9 @@
 """Errors of graphs that were read from text, edited, or made by passes of other packages.
 
-The checks name the faults that such graphs usually have, but not all that are possible: a graph can
-break any assumption of the code that draws, runs or compiles it. Whatever that code raises becomes
-an error of this library. For graphs of this library's own passes, the exception is a bug of the
-library and stays as it is.
+Checks find the usual faults of such graphs, but a graph can break any assumption of the code that
+draws, runs or compiles it. An exception that such a graph causes is replaced by an error of this
+library. A graph that only passes of this library made has no such fault: an exception is then a bug
+of the library, and is not replaced.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["faults_named"]
 
 @contextmanager
 def faults_named(doing: str, graph: KernelGraph | None = None) -> Generator[None]:
-    """A context manager that turns exceptions which a faulty graph causes into an UnnamedFault.
+    """Context manager: replaces an exception that a malformed graph causes by an UnnamedFault.
 
     Args:
         doing: what is done with the graph, for the message, such as `compiling`.
-        graph: the graph; None for one that is being read.
+        graph: the graph; None while it is being read from text or JSON.
     """
     try:
         yield
@@ -35,10 +35,10 @@ def faults_named(doing: str, graph: KernelGraph | None = None) -> Generator[None
             raise
         told = f"{type(error).__name__}: {error}"[:MOST_TOLD]
         raise UnnamedFault(
-            f"{doing} failed: {told}. The graph has a fault that no check names; compare it with "
-            "one that a schedule of this library makes"
+            f"{doing} failed: {told}. The graph is malformed in a way that no check reports; "
+            "compare it with a graph that a schedule of this library makes"
         ) from error
 
 
 MOST_TOLD = 200
-"""The most characters of an exception's message that are repeated."""
+"""Largest number of characters of the original exception's message that the new message quotes."""

@@ -239,17 +239,19 @@ class KernelGraph:
         """Compare two graphs by structure: `print(before.diff(after))`.
 
         Parameters, tables, tensors and dimensions are compared by name, edges by their operands,
-        operations by their order. Dimensions that differ only in their names are the same; the
-        order in which dimensions and edges are declared, and the logs, are not compared.
+        operations by their order. Two dimensions that differ only in their names count as equal.
+        The order in which dimensions and edges are declared, and the logs, are not compared.
 
         Args:
             other: the graph after the change.
 
         Raises:
-            VerifyError: `other` is no `KernelGraph`.
+            VerifyError: `other` is not a `KernelGraph`.
         """
         if not isinstance(other, KernelGraph):
-            raise VerifyError(f"other = {other!r} is no KernelGraph to compare with")
+            raise VerifyError(
+                f"other = {other!r} is not a KernelGraph; give the graph after the change"
+            )
         return DIFF(self, other)
 
     def check(
@@ -257,14 +259,14 @@ class KernelGraph:
         sizes: Mapping[str, int | Sequence[int]] | None = None,
         level: Literal["default", "all"] = "default",
     ) -> Report:
-        """Prove or refute that a graph computes its product, without running it.
+        """Prove or refute that the graph computes its product, without running it.
 
-        The report has a verdict of each named check: `sizes`, `cover`, `fix-up`, `progress` and
+        The report has a verdict for each named check: `sizes`, `cover`, `fix-up`, `progress` and
         `bounds` of a scheduled graph, `memory order` of a graph that is lowered for a GPU.
 
         Args:
-            sizes: the launch arguments to examine; None chooses launches around the borders of the
-                graph's sizes.
+            sizes: the launch arguments to examine, by name; None chooses small launches, such as
+                those just below and above a multiple of the tile.
             level: `default` takes a few tenths of a second, `all` a few seconds.
 
         Raises:
@@ -279,10 +281,10 @@ class KernelGraph:
 
         The page is one HTML file that needs no network: how busy the GPU is and why it is not
         busier, which workgroup computes which tile when and where, what each pass changed, how
-        every address is computed, and what is proved. A notebook shows the result in place.
+        every address is computed, and what is proved. A Jupyter notebook displays the result.
 
         Args:
-            path: the file to write; None writes none.
+            path: the file to write; None writes no file.
             machine: the GPU on which the launch is simulated, a `Machine` or its name.
             options: the launch arguments, such as `m`, `n`, `k` and `workgroups`; and `tables`,
                 `kernel`, `title` and `measured`, as fields of `passes.report.Subject`.

@@ -1,7 +1,7 @@
-"""The check `tensors`: a graph has the tensors of its problem, each once.
+"""The check `tensors`: a graph declares each tensor of its problem once, with the right shape.
 
-Kernel calls check arrays against these tensors, and references are computed from them. So their
-shapes must be those of the problem, which `Gemm.graph` declares.
+Kernel calls check arrays against these tensors, and reference results are computed from them. So
+their shapes must be those that `Gemm.graph` declares for the problem.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from coordgraph.tensors import Tensor
 __all__ = ["problems_of_tensors"]
 
 KEPT = 64
-"""For how many problems the tensors are remembered."""
+"""Number of problems whose tensors are kept in an LRU cache."""
 ANY_TILE = (1 << 16, 1 << 16, 1 << 16)
-"""A macro tile that is so large that the number of tiles is in bounds for every problem."""
+"""A macro tile so large that the number of tiles is in bounds for every problem."""
 
 
 def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
-    """Messages about tensors that are missing, declared twice, or not those of the problem."""
+    """Messages about tensors that are missing, declared twice, or differ from the problem's."""
     for name, count in Counter(t.name for t in graph.tensors).items():
         if count > 1:
             yield f"there are {count} tensors '{name}'; rename all but one of them"
@@ -46,7 +46,7 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
 
 @lru_cache(KEPT)
 def _tensors_of(gemm: GemmProblem) -> tuple[Tensor, ...]:
-    """The tensors of a problem; they do not depend on the macro tile."""
+    """The tensors that `Gemm.graph` declares for a problem; all macro tiles give the same."""
     return Gemm.of(gemm).graph(ANY_TILE).tensors
 
 

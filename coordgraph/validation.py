@@ -136,6 +136,6 @@ def text(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> s
 
 
 def a_type(value: object) -> str:
-    """The type of a wrong value with its article, for messages: `an int`, `a Gemm`."""
+    """The type of a wrong value with its article, for error messages: `an int`, `a Gemm`."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"

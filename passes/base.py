@@ -45,8 +45,8 @@ RESERVED = (
     "mark-activities",
     "record-timeline",
 )
-"""The names of this library's passes in `passes.lowering` and `passes.timeline`, which `import
-passes` does not import. Passes of other packages may not have these names."""
+"""Names of the passes in `passes.lowering` and `passes.timeline`, which `import passes` does not
+import. A pass of another package must not have one of these names."""
 
 
 def _register(kind: type[Pass]) -> None:

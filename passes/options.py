@@ -46,7 +46,7 @@ _WORDS: dict[type, str] = {
 _EXACT = 2**53
 """Integers up to this absolute value convert to a 64-bit float without rounding."""
 _LONG = 60
-"""The largest number of characters of a value that an error message quotes."""
+"""Largest number of characters of a value that an error message quotes."""
 _LIMITS = "limits"
 """Key of a field's metadata under which `option` stores the `_Limits`."""
 
@@ -80,7 +80,7 @@ def option(default: Any, *, least: float, most: float, hint: str = "") -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A wrong value in a message: its `repr`, or only its type if that is long, as of a graph."""
+    """A wrong value as text for an error message: its `repr`, or its type if the `repr` is long."""
     text = repr(value)
     return text if len(text) <= _LONG else a_type(value)
 

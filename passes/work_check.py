@@ -1,4 +1,4 @@
-"""The check of a schedule's work: the interpreter traces its workgroups on small problems.
+"""The work check of a schedule: the interpreter traces all workgroups on small problems.
 
 A scheduled graph must do every iteration (m, n, k) exactly once, run one epilogue and one store for
 every output tile, and send one signal for every wait, so that no workgroup waits for ever. Each
@@ -6,9 +6,9 @@ workgroup must zero an accumulator, add products to it, then either send it or a
 and store it, in this order. In a reduce-scatter, a workgroup must add every piece of a tile for
 which it waited, once to each share.
 
-The problems are the first of those that `graph.check()` examines: the number of output tiles is a
-multiple of the number of workgroups, one more, or one less; there are fewer output tiles than
-workgroups; there is one k tile. The check is a test on examples, not a proof.
+The problems are the first ones that `graph.check()` examines. In some the number of output tiles is
+a multiple of the number of workgroups, one more, or one less; in others there are fewer output
+tiles than workgroups, or only one k tile. The check is a test on examples, not a proof.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["LAUNCHES", "MOST_COST", "small_launches", "work_problems"]
 
 LAUNCHES = 6
-"""How many problems are traced."""
+"""Number of problems that are traced."""
 MOST_COST = 600
-"""The largest cost of a problem that is traced: output tiles, k tiles and workgroups. No problem is
-traced if sizes that are fixed in the graph make every problem larger."""
+"""Largest cost of a problem that is traced: output tiles, k tiles and workgroups count. No problem
+is traced if the sizes that the graph fixes make every problem more costly."""
 SHOWN = 3
 """The most errors that a message lists for one launch."""
 

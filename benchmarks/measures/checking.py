@@ -1,11 +1,11 @@
-"""Measure what the checks of a graph add to its first build, and to a later one.
+"""Measure how long the checks of a graph take, compared with building its kernel.
 
     python -m benchmarks checking --targets cpu sm_90a --json checking.json
 
-`build` is a first build without checks, `check` the default checks of the same graph, `share` their
-ratio, and `again` the checks at the second build of the graph in one process. `all` is the time of
-`graph.check(level="all")`. Times are seconds of all cores, with those of assemblers; the on-disk
-cache of kernels is off. No GPU is needed.
+Columns: `build`, a first build without checks; `check`, the default checks of the same graph;
+`share`, the ratio `check` / `build`; `again`, the checks at a second build of the graph in the same
+process; `all`, `graph.check(level="all")`. Times are CPU seconds, summed over all cores and
+including ptxas; the on-disk cache of kernels is off. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SCHEDULES = (
 )
 TILE = (128, 128, 64)
 TICK = 0.01
-"""Seconds of one tick of the clock that counts the time of processes."""
+"""Length of one tick of the operating system's CPU-time clock, in seconds."""
 
 
 def measure(schedule: str, target: str, *, thorough: bool = True) -> dict[str, float]:
-    """The numbers of `COLUMNS` for one schedule; without `all` unless `thorough`.
+    """Measure the columns of one row; `all` only if `thorough`.
 
     Args:
         schedule: the text of the pipeline.
@@ -68,7 +68,8 @@ def measure(schedule: str, target: str, *, thorough: bool = True) -> dict[str, f
 
 def _build(graph: KernelGraph, target: str) -> None:
     kernel = codegen.compile(graph, target, verify=False)
-    if isinstance(kernel, CudaKernel):  # a driver assembles PTX as ptxas does
+    # ptxas is timed because the CUDA driver assembles PTX in the same way
+    if isinstance(kernel, CudaKernel):
         assemble(kernel.ptx, target)
 
 
@@ -93,7 +94,7 @@ def main() -> None:
     """Run `python -m benchmarks checking`."""
     options = parser().parse_args()
     os.environ["COORDGRAPH_CACHE"] = "off"
-    for target in options.targets:  # so that imports are not timed
+    for target in options.targets:  # one untimed run for each target, so that imports are not timed
         measure("data-parallel{persistent=true}", target, thorough=False)
     table = Table("target", "schedule", *COLUMNS, title="seconds of all cores")
     rows: list[dict[str, object]] = []

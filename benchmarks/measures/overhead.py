@@ -1,11 +1,12 @@
-"""Measure how much slower kernels are that record a timeline (`codegen.compile(…, timeline=True)`).
+"""Measure how much recording a timeline slows kernels down (`codegen.compile(timeline=True)`).
 
     python -m benchmarks timeline
     python -m benchmarks timeline --shapes 4096x4096x4096 --plans "128x256x64 stream-k on 132"
 
 Every plan is compiled twice, with and without records, and both kernels are timed in turn on every
-shape. The overhead is the ratio of their median times, minus 1; the goal is 3 %. From one launch
-with records follow the shares of the SMs' time: multiplying, epilogue, fix-up, waiting, idle.
+shape. The overhead is the ratio of their median times, minus 1; the goal is at most 3 %. One launch
+with records also gives the fractions of the SMs' time: multiplying, epilogue, fix-up, waiting,
+idle.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from codegen.targets.nvptx.driver import unavailable
 from coordgraph import CoordGraphError
 
 GOAL = 0.03
-"""The most that records may slow a kernel down."""
+"""The largest overhead of recording a timeline that meets the goal, as a fraction."""
 RECORDS = " + records"
-"""What the name of a kernel with records ends with."""
+"""Suffix of the name of a kernel that records a timeline."""
 PLANS = (
     "128x256x64 data-parallel",
     "128x256x64 data-parallel{persistent=true} on 132",
@@ -52,7 +53,7 @@ PLANS = (
 )
 SHAPES = ("1024x1024x512", "2304x2304x4096", "4096x4096x4096", "8192x8192x8192")
 SHARES = ("multiply", "finish", "send", "wait", "receive", "idle")
-"""Parts of the SMs' time in the table."""
+"""The activities whose fractions of the SMs' time the table shows."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -83,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def kernels(plan: Plan, dtype: str, layout: str, target: str) -> Iterator[PlanKernel]:
-    """The kernel of a plan without records, and the one with records."""
+    """Compile the kernel of a plan twice: without and with timeline records."""
     for timeline in (False, True):
         try:
             graph = plan.graph(gemm_of_layout(dtype, layout))
@@ -96,7 +97,7 @@ def kernels(plan: Plan, dtype: str, layout: str, target: str) -> Iterator[PlanKe
 
 
 def add_overheads(rows: Sequence[dict[str, Any]]) -> None:
-    """Add the overhead to the rows of kernels with records on one shape."""
+    """Add the overhead of recording to the rows of recording kernels on one shape."""
     seconds = {row["name"]: row["seconds"]["median"] for row in rows if "seconds" in row}
     for row in rows:
         plain = seconds.get(row["name"].removesuffix(RECORDS))
@@ -121,7 +122,7 @@ def measure(options: argparse.Namespace, layout: str, progress: Progress) -> lis
 def _timed(
     pair: Sequence[PlanKernel], problem: Problem, options: argparse.Namespace, monitor: Monitor
 ) -> list[dict[str, Any]]:
-    """The rows of both kernels of a plan on one shape."""
+    """Time both kernels of a plan on one shape; return a row for each."""
     regimes, state = [options.regime], monitor.since
     rows = list(compete(pair, problem, options, regimes=regimes, device_state=state))
     add_overheads(rows)

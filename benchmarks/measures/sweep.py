@@ -5,17 +5,19 @@
     python -m benchmarks sweep --likely 8 --families 1.3      # and the best plan of every schedule
     python -m benchmarks sweep --random 300 --again FILE      # and the fastest plans of FILE
     python -m benchmarks sweep --random 60 --m-high 1200 --n-high 1200 --k-high 65536  # deep k
+    python -m benchmarks sweep --clusters 16 --random 60 --m-high 1200 --n-high 1200 --k-high 65536
     python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # what is left of it
     python -m passes.choosing.calibrate benchmarks/results/fit/*.json.gz --write
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
 
-For every problem the plans with the best predictions are measured, together with cuBLAS and the
-plans of --plans, as by `benchmarks gemm --regime sustained`. A row of the record has a problem, a
-plan and its median time in seconds. Two options find plans that are faster than predicted:
---families adds the best plan of every schedule and reduction, also of those that the model never
-chooses, and --explore adds plans drawn at random from those that are predicted to be slower. After
-a new fit, --again measures the fastest plan of each problem in older files together with the plans
-that the model prefers now.
+For every problem, the plans with the best predicted times are measured, together with cuBLAS and
+the plans of --plans, in the same way as by `benchmarks gemm --regime sustained`. A row of the
+record has a problem, a plan and its median time in seconds. Three options find plans that are
+faster than predicted: --families adds the best plan of every schedule and reduction, including
+those that the model never chooses; --clusters adds plans with clusters of four and eight
+workgroups, which the model never chooses either; and --explore adds random plans that are predicted
+to be slower. After a new fit, --again measures the fastest plan of each problem in older files
+together with the plans that the model prefers now.
 
 The time limit includes compiling; no problem is started after it. --resume continues a file; the
 other options must be the same as in the run that wrote it.
@@ -72,6 +74,8 @@ __all__ = ["fastest", "jobs", "main", "plans_for"]
 
 LIKELY = 24
 """How many of the plans with the best predictions are measured on a problem by default."""
+SAME_TILE = 2
+"""--clusters measures at most this many plans with the same tile and cluster."""
 EXPLORE_FACTOR, EXPLORE_PLANS = 2.0, 1000
 """--explore draws from the best 1000 plans, if predicted to take at most twice the best's time."""
 
@@ -84,6 +88,7 @@ def plans_for(
     explored: int = 0,
     seed: int = 0,
     families: float = 0.0,
+    clusters: int = 0,
 ) -> list[Plan]:
     """The plans to measure on a problem.
 
@@ -97,11 +102,15 @@ def plans_for(
         families: a factor. The best plan of every family of schedules (see
             `passes.choosing.known_schedules.family`) is added if it is predicted to take at most
             this many times the best plan's time. 0 adds none.
+        clusters: the number of plans with the best predictions among those with clusters of more
+            than two CTAs, which the cost model never chooses.
     """
     gemm = replace(gemm_of_layout(dtype, layout), m=shape.m, n=shape.n, k=shape.k)
     if not allows_tma(gemm):
         return [instructions_plan(shape.m, shape.n, shape.k, constants_of().processors)]
     likely = [choice.plan for choice in rank(gemm, None, count)]
+    if clusters:
+        likely += _large_clusters(gemm, clusters)
     if families:
         likely += _families(gemm, families, {plan.family for plan in likely})
     if not explored:
@@ -134,6 +143,25 @@ def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
     return [plan for name, plan in found.items() if name not in known]
 
 
+def _large_clusters(gemm: Gemm, count: int) -> list[Plan]:
+    """The plans with the best predicted times among those with clusters of more than two CTAs.
+
+    At most `SAME_TILE` plans have the same tile and cluster.
+    """
+    found: list[Plan] = []
+    alike: dict[object, int] = {}
+    for choice in choices(gemm, large_clusters=True):
+        plan = choice.plan
+        key = plan.tile, plan.cluster
+        if plan.cluster[0] * plan.cluster[1] <= 2 or alike.get(key, 0) == SAME_TILE:
+            continue
+        alike[key] = alike.get(key, 0) + 1
+        found.append(plan)
+        if len(found) == count:
+            break
+    return found
+
+
 def allows_tma(gemm: Gemm) -> bool:
     """True if TMA can load A and B: their rows of 16-bit elements are multiples of 16 bytes."""
     m, n, k = sizes(gemm)
@@ -164,6 +192,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="FACTOR",
         help="add the best plan of every schedule within this factor of the best, as 1.3",
     )
+    made.add_argument(
+        "--clusters", type=int, default=0, metavar="N",
+        help="add the N best predicted plans with clusters of four or eight workgroups",
+    )  # fmt: skip
     made.add_argument(
         "--again",
         type=Path,
@@ -270,7 +302,10 @@ def main() -> None:
         task = progress.add_task("problems", total=budget.left)
         for layout in options.layouts:
             here = [(group, shape) for group, shape, of in todo if of == layout]
-            how = (options.likely, options.explore, options.seed, options.families)
+            how = (
+                *(options.likely, options.explore, options.seed),
+                *(options.families, options.clusters),
+            )
             plans = {
                 shape: [
                     *plans_for(shape, layout, options.dtype, *how),

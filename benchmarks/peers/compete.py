@@ -46,13 +46,13 @@ def exit_if_wrong(rows: Sequence[dict[str, Any]]) -> None:
 
 @dataclass
 class Entry:
-    """A contender on one problem, and what was measured of it.
+    """The measured times of one contender (kernel or library) on one problem.
 
     Args:
         contender: the contender.
-        details: columns for the record, as they were right after it was prepared.
-        sampler: measures its times; None if it has a fault.
-        fault: the reason why it is not timed; '' if it is.
+        details: further columns for the record, read right after the contender was prepared.
+        sampler: measures the contender's times; None if the contender has a fault.
+        fault: the reason why the contender is not timed; '' if it is timed.
         samples: the seconds of one launch in each round, by the name of a regime of
             `benchmarks.timing.sampler.REGIMES`: with or without pauses between the samples.
     """

@@ -69,7 +69,7 @@ def build(plan: Plan, gemm: Gemm, target: str) -> Any:
 def loaded(plan: Plan, graph: KernelGraph, target: str, *, timeline: bool = False) -> Any:
     """Compile and load the kernel of a plan, given its scheduled graph.
 
-    With `timeline`, the kernel records when its workgroups do what.
+    With `timeline`, the kernel records a timeline of its workgroups.
     """
     lowering = None
     if plan.asks_for:

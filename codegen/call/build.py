@@ -124,12 +124,12 @@ def compile_plan(
     The grid of the plan is ignored here; `check_grid` checks it.
 
     Args:
-        plan: how to multiply.
+        plan: the tile, cluster shape, schedule and grid.
         gemm: the problem.
         target: a target of `codegen.compile`, except `native`.
         alignment: the power of two, up to 16, of which addresses and strides of A and B are
             multiples, in bytes.
-        reads_c: whether C is added.
+        reads_c: whether the kernel reads C and adds it.
         instructions: the instructions that must multiply, as for `codegen.compile`.
         timeline: whether the kernel records its timeline, as for `codegen.compile`.
 

@@ -55,7 +55,7 @@ class ArgumentMismatch(LaunchError):
 def number(value: Any, what: str) -> float:
     """A scalar of the epilogue as a float; LaunchError if `value` is not a number."""
     try:
-        if isinstance(value, str | bytes):  # float("2") is 2.0
+        if isinstance(value, str | bytes):  # refused, because float("2") would accept it
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -234,7 +234,7 @@ def check_call(
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
     """What is wrong with an array that has more or fewer axes than its tensor."""
     name, axes = label(tensor.name), len(tensor.shape)
-    shape = " x ".join(map(to_text, tensor.shape))  # groups x k x n
+    shape = " x ".join(map(to_text, tensor.shape))  # for example groups x k x n
     what = {1: "a vector", 2: "a matrix"}.get(axes, shape)
     if tensor.name in LABELS:
         return LaunchError(f"{name} has shape {shape_text(view.shape)}; {what} is needed")

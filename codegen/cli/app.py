@@ -30,7 +30,7 @@ __all__ = ["Commands", "app", "main"]
 
 
 PYDANTIC = "Value error, "
-"""The start of messages of pydantic, by which typer converts the values of options."""
+"""Prefix of pydantic's error messages; typer converts the values of options by pydantic."""
 
 
 class Commands(TyperGroup):
@@ -74,7 +74,7 @@ class Commands(TyperGroup):
 
 
 def _plain(error: Exception) -> None:
-    """Remove pydantic's "Value error, " from the message of an error about an option's value."""
+    """The message of an error about an option's value, without pydantic's "Value error, "."""
     said = getattr(error, "message", None)
     if isinstance(said, str) and said.startswith(PYDANTIC):
         error.message = said.removeprefix(PYDANTIC)  # type: ignore[attr-defined]

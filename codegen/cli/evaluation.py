@@ -143,7 +143,7 @@ def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, i
 def split_point(
     graph: KernelGraph, at: Mapping[str, str | None], given: Mapping[str, str]
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """The coordinates of --at, and the launch arguments of --at and --with together.
+    """Split --at into coordinates and launch arguments; those of --with are added to the latter.
 
     Raises:
         typer.BadParameter: --at and --with both give a launch argument.

@@ -1,4 +1,4 @@
-"""A timeline of a run in the terminal: a row for each slot, with time to the right.
+"""A timeline (Gantt chart) of a run in the terminal: a row for each slot, time to the right.
 
 The run is simulated, or measured by a kernel that records its timeline.
 """
@@ -34,41 +34,41 @@ GLYPHS = {
 
 
 class Drawn(Protocol):
-    """Events as columns: those of a `Simulation`, or a measured `Timeline`."""
+    """Type of events as columns: those of a `Simulation`, or a measured `Timeline`."""
 
     @property
     def begin(self) -> NDArray[Any]:
-        """Seconds since the launch began."""
+        """Begin of each event, in seconds since the launch began."""
         ...
 
     @property
     def end(self) -> NDArray[Any]:
-        """Seconds since the launch began."""
+        """End of each event, in seconds since the launch began."""
         ...
 
     @property
     def slot(self) -> NDArray[Any]:
-        """The number of the slot, or of the SM."""
+        """The number of the slot (simulated run) or of the SM (measured run) of each event."""
         ...
 
     @property
     def activity(self) -> NDArray[Any]:
-        """The `Activity`."""
+        """The `Activity` of each event, as an integer."""
         ...
 
     @property
     def behind(self) -> NDArray[Any]:
-        """Whether the workgroup multiplies another tile at the same time."""
+        """For each event, whether its workgroup multiplies another tile at the same time."""
         ...
 
 
 def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
-    """A row for each slot; a character is what the slot does for most of its share of the time.
+    """The rows of a Gantt chart: a character shows what a slot does for most of a time interval.
 
     Args:
         events: the events of the run.
-        slots: the numbers of the slots.
-        makespan: seconds of the run.
+        slots: the numbers of the slots to show, one for each row.
+        makespan: duration of the run, in seconds.
     """
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim")
@@ -93,7 +93,7 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
 
 
 def _rows(count: int) -> Iterator[int | None]:
-    """The places of the slots to show; None stands for those that are left out."""
+    """The positions of the slots to show; None stands for the omitted slots in the middle."""
     if count <= MOST_ROWS:
         yield from range(count)
         return

@@ -1,4 +1,4 @@
-"""`coordgraph report`: one HTML page about a kernel and one of its launches."""
+"""`coordgraph report`: writes an HTML page about a kernel and one of its launches."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ def report(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page: is the GPU busy, and if not, why? No GPU and no network is needed.
+    """Write an HTML page about a kernel: is the GPU busy, and if not, why? Needs no GPU.
 
-    The page shows which workgroup computes which tile when and where, what each pass changed, how
-    every address is computed, the code beside its operations, and what is proved. If --output is a
-    folder, each picture is written there too, as SVG and PNG.
+    The page needs no network. It shows which workgroup computes which tile, when and on which SM;
+    what each pass changed; how every address is computed; the code beside its operations; and the
+    results of the checks. If --output is a folder, each picture is written there too, as SVG and
+    PNG.
 
     [bold]Examples[/]
 
@@ -107,10 +108,10 @@ def report(
 
 
 def _columns(path: Path) -> Any:
-    """The columns of a measured timeline.
+    """Read the columns of a measured timeline from a JSON file.
 
     Raises:
-        typer.BadParameter: the file cannot be read, or is no JSON object.
+        typer.BadParameter: the file cannot be read, or does not contain a JSON object.
     """
     try:
         found = json.loads(path.read_text("utf-8"))

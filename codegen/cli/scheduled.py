@@ -70,11 +70,11 @@ class Scheduled:
         instructions: str | None = None,
         timeline: bool = False,
     ) -> Kernel:
-        """Compile the kernel, with the cluster shape of the plan if there is one.
+        """Compile the kernel; if a plan is given, with the plan's cluster shape.
 
         Args:
             target: a target of `codegen.compile`, except `native`.
-            reads_c: whether C is added.
+            reads_c: whether the kernel reads C and adds it.
             instructions: the instructions that must multiply; None for any.
             timeline: whether the kernel records its timeline.
         """

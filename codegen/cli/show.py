@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Form", "Part", "render", "show"]
 
 TEXTS = (".txt", ".mmd", ".md", ".json", ".graph")
-"""Suffixes of files that `show` writes as text."""
+"""Suffixes of files that `coordgraph show` writes as text."""
 
 
 class Form(StrEnum):
@@ -154,7 +154,7 @@ def show(
 
 
 def _check_suffix(output: Path | None) -> None:
-    """Refuse a file whose suffix belongs to no form, so that a misspelt `.svgg` is not text.
+    """Refuse an unknown suffix of --output, so that a misspelt `.svgg` is not written as text.
 
     Raises:
         typer.BadParameter: the suffix is unknown.

@@ -1,4 +1,4 @@
-"""The launch that the options of `simulate` and `report` describe."""
+"""The launch that the options of `coordgraph simulate` and `coordgraph report` describe."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["SimulatedLaunch", "simulated_launch"]
 
 @dataclass(frozen=True)
 class SimulatedLaunch:
-    """A scheduled graph, the products that a launch computes, and the machine that it is run on.
+    """A scheduled graph, the products of one launch, and the machine that simulates it.
 
     Args:
-        made: the scheduled graph.
+        made: the scheduled graph, with the plan or pipeline it was made by.
         products: the extents of all products.
         machine: the GPU.
-        kernel: the cluster and the consumers with which the graph is compiled.
+        kernel: the cluster shape and the number of consumers with which the graph is compiled.
     """
 
     made: Scheduled
@@ -34,7 +34,7 @@ class SimulatedLaunch:
 
     @property
     def arguments(self) -> dict[str, int]:
-        """The launch arguments that the graph reads."""
+        """The values of the launch arguments that the graph has, by name."""
         names = {p.name for p in self.made.graph.parameters.given}
         given = {name: n for name, n in self.products.arguments().items() if name in names}
         if self.made.grid is not None:
@@ -51,17 +51,18 @@ def simulated_launch(
     machine: str,
     beta: float,
 ) -> SimulatedLaunch:
-    """The launch that options describe.
+    """Make the launch that command-line options describe.
 
     Args:
         problem, batches, extents: the options of the products.
-        scheduling: the schedule or the plan; its target is replaced by that of the machine.
+        scheduling: the options for the schedule or plan; its target is replaced by that of the
+            machine.
         source: the file of a scheduled graph, or None.
         machine: the full or short name of the GPU.
-        beta: the scalar of C; C is read unless it is 0.
+        beta: the factor of C; C is read unless `beta` is 0.
 
     Raises:
-        typer.BadParameter: options contradict each other, or nothing is multiplied.
+        typer.BadParameter: options contradict each other, or all products are empty.
     """
     gpu = machine_of(machine)
     products = Products.of(problem, batches, extents)

@@ -142,12 +142,12 @@ def _on_gpu(
 
 
 def traced(kernel: Kernel, inputs: Inputs, out: Array, **given: Any) -> tuple[Timeline, Array]:
-    """Launch a kernel that records its timeline twice; return the second timeline, and D.
+    """Launch a recording kernel twice; return the timeline of the second launch, and D.
 
-    The first launch loads code. On a GPU the L2 cache is flushed before the second one.
+    The first launch loads the code. On a GPU the L2 cache is flushed before the second launch.
 
     Args:
-        kernel: the kernel.
+        kernel: a kernel that was compiled with `timeline=True`.
         inputs: A, B, C, alpha and beta.
         out: the array for D.
         given: further arguments of the kernel's call.

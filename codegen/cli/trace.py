@@ -1,4 +1,4 @@
-"""`coordgraph trace`: runs a kernel that records what its workgroups do when, and on which SM."""
+"""`coordgraph trace`: runs a kernel that records a timeline of its workgroups and SMs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["trace_command"]
 
 DEFAULT_FILE = Path("timeline.json")
-"""The file for the Chrome trace if `--output` is left out."""
+"""The file for the Chrome trace if `--output` is not given."""
 
 
 @takes_groups(without=("batched",))
@@ -65,8 +65,9 @@ def trace_command(
 ) -> None:
     """Run a kernel that records when each workgroup multiplies, waits and finishes tiles.
 
-    Writes the timeline for https://ui.perfetto.dev, a process for each SM, and prints what the SMs
-    did: multiplying, fix-up, finishing tiles, waiting and idle.
+    Writes the timeline as a Chrome trace for https://ui.perfetto.dev, in which each SM is a
+    process. Prints how long the SMs multiplied, exchanged partial sums (fix-up), finished tiles,
+    waited, and were idle.
 
     [bold]Examples[/]
 
@@ -111,7 +112,7 @@ def _traced(
     instructions: str | None,
     check: bool,
 ) -> tuple[Timeline, Check | None]:
-    """Compile and launch the kernel twice; the second launch is the timeline that is returned."""
+    """Compile and launch the kernel twice; return the timeline of the second launch."""
     from codegen.cli.check import Check, make_inputs, poisoned_output
     from codegen.cli.targets import settled_workgroups
     from codegen.cli.timing import traced
@@ -137,7 +138,7 @@ def _as_data(
     checked: Check | None,
     output: Path,
 ) -> dict[str, Any]:
-    """The results as plain data."""
+    """The results for --json, as plain data."""
     from dataclasses import asdict
 
     return {

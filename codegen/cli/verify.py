@@ -60,16 +60,16 @@ def verify(
 ) -> None:
     """Check that a schedule computes its product.
 
-    Each property is proved for all sizes where that is possible, else checked in chosen small
-    launches, or refuted by a counterexample. --json lists the launches of each check.
+    Each property is proved for all sizes if possible, else checked in chosen small launches, or
+    refuted by a counterexample. --json lists the launches of each check.
 
     Nothing is launched. The checks are: sizes (edges and tensors fit together), cover (every
     iteration is done once, and every element of D is stored once), fix-up (every wait has its
     signal, and partial sums are not lost), progress (no workgroup waits for ever) and bounds (no
     index leaves its tensor). With --target sm_90a or another GPU, the graph is also lowered, and
     memory order is checked: no data race and no deadlock between the threads of the kernel. Sizes
-    that are given are examined alone; the others are chosen around the borders of the schedule.
-    The exit code is 1 if a check is refuted.
+    that are given are examined alone; the others are chosen, such as those just below and above a
+    multiple of the tile. The exit code is 1 if a check is refuted.
 
     [bold]Examples[/]
 
@@ -110,7 +110,7 @@ def verify(
 
 
 def _report(graph: KernelGraph, target: str, level: Literal["default", "all"]) -> Report:
-    """The checks of a graph and, for a GPU, of the graph that it is lowered to."""
+    """Check a graph and, if the target is a GPU, also the graph that it is lowered to."""
     from codegen.cli.stages import Stage, lower
     from coordgraph.verification import Report
 

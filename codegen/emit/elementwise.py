@@ -21,7 +21,7 @@ KINDS: dict[str, Any] = {
 }
 """LLVM's type of each kind of value that epilogues compute with, by the kind's name."""
 RELATIONS = ("<", "<=", ">", ">=", "==", "!=")
-"""The relations of `ElementwiseEmitter.compare`."""
+"""Allowed values of the argument `relation` of `ElementwiseEmitter.compare`."""
 _SUFFIX = {"f32": "f", "f64": ""}
 
 
@@ -68,7 +68,8 @@ class ElementwiseEmitter:
         """Emit the comparison of a and b by `relation`; if either is NaN, only `!=` is true.
 
         Raises:
-            CodegenError: `kind` or `relation` is unknown, as if the arguments have a wrong order.
+            CodegenError: `kind` or `relation` is unknown, for example because the arguments are in
+                the wrong order.
         """
         if not (isinstance(kind, str) and kind in KINDS and relation in RELATIONS):
             raise CodegenError(

@@ -63,13 +63,13 @@ class Bounds:
 
 
 class Hazards:
-    """Hooks for operands that a wrong graph may put outside their range; these emit nothing."""
+    """Hooks for values that a wrong graph may put out of range; this class checks nothing."""
 
     unproved = False
-    """Whether proofs about ranges may be wrong, because a wrong graph states wrong sizes."""
+    """True if range proofs may be wrong, because a wrong graph declares wrong sizes."""
 
     def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
-        """A value that is proved to be at least 0, and is about to be divided.
+        """Hook for a dividend that is proved to be at least 0; returns the value to divide.
 
         Args:
             value: the value.
@@ -78,20 +78,21 @@ class Hazards:
         return value
 
     def divisor(self, value: ir.Value, *, chosen: bool) -> ir.Value:
-        """The divisor to divide by, in place of one that is not proved to be positive.
+        """Hook for a divisor that is not proved to be positive; returns the divisor to use.
 
         Args:
             value: the divisor.
-            chosen: whether the quotient is used in any case; a branch of a select may be unused.
+            chosen: True if the quotient is certainly used; False in a branch of a select, whose
+                value may be discarded.
         """
         return value
 
     def entry(self, table: str, place: ir.Value, *, chosen: bool) -> ir.Value:
-        """The index of a table's entry to load, in place of the 64-bit index `place`.
+        """Hook for the load of a table's entry; returns the index to load.
 
         Args:
             table: the name of the table.
-            place: the index.
+            place: the index of the entry, 64 bits.
             chosen: as for `divisor`.
         """
         return place
@@ -103,11 +104,11 @@ class Expressions:
     Args:
         builder: the LLVM IR builder that inserts the instructions.
         values: the values of symbols; the walker adds the values of loop indices and assignments.
-        magic: a function from a divisor to the kernel arguments for division by multiplication, or
-            to None if the host does not know the divisor at a launch.
+        magic: a function from a divisor to the kernel arguments for division by multiplication. It
+            returns None if the host does not know the divisor when it launches the kernel.
         arguments: the LLVM function's integer arguments, by name.
         bounds: the cache of range proofs.
-        widest: whether all values have 64 bits, as for CPUs, where 32 bits are no faster.
+        widest: True to compute all values with 64 bits, as on CPUs, where 32 bits are no faster.
         tables: for each table, by name, a function that emits the load of a 32-bit entry, given the
             entry's 64-bit index.
         hazards: hooks for divisors and table indices of wrong graphs.
@@ -134,7 +135,8 @@ class Expressions:
         self.tables = tables or {}
         self.hazards = hazards or Hazards()
         self.branches = 0
-        """How many selects, and parts of `And` and `Or`, enclose what is emitted now."""
+        """Nesting depth in selects and in operands of `And` and `Or` of the expression being
+        emitted."""
         self.printed: dict[tuple[Any, ...], Any] = {}
         """Emitted values that can be reused, because they dominate the builder's position.
 

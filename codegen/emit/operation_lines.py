@@ -21,11 +21,11 @@ __all__ = ["OperationLines", "operation_of_lines"]
 _LOC = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 _DEBUG = re.compile(r"\s*(\.loc|\.file|\.section|\$L__tmp\d+:|\$L__func_(begin|end)\d+:|\$L__tmp)")
 DEBUG_VERSION = 3
-"""LLVM's version of debug metadata."""
+"""Version of LLVM's debug metadata format."""
 
 
 class OperationLines:
-    """Sets the debug location of a builder while an operation is emitted.
+    """Sets debug locations, so that each LLVM instruction names the operation that it came from.
 
     Args:
         nodes: the nodes of the kernel's body, in order.
@@ -39,7 +39,7 @@ class OperationLines:
 
     @contextmanager
     def at(self, builder: ir.IRBuilder, node: Node) -> Generator[None]:
-        """Give all instructions that `builder` appends the location of the operation of `node`."""
+        """Give the instructions that `builder` appends next the debug location of `node`."""
         before = builder.debug_metadata
         builder.debug_metadata = self._location(builder, self.numbers[id(node)])
         try:
@@ -59,7 +59,7 @@ class OperationLines:
 
 
 def _subprogram(module: ir.Module, function: ir.Function) -> Any:
-    """The debug information of a function, of which only line numbers are written."""
+    """Debug metadata of an LLVM function: only what line numbers need."""
     add = module.add_debug_info
     file = add("DIFile", {"filename": "operations", "directory": "."})
     unit = add(
@@ -95,9 +95,9 @@ def _subprogram(module: ir.Module, function: ir.Function) -> Any:
 
 
 def operation_of_lines(ptx: str) -> Iterator[tuple[str, int]]:
-    """Each line of a PTX text without debug directives, and the number of its operation.
+    """The lines of a PTX text without debug directives, each with the number of its operation.
 
-    The number is 0 for lines that belong to no operation, such as declarations.
+    The number is 0 for a line that belongs to no operation, such as a declaration.
     """
     number = 0
     for line in ptx.splitlines():

@@ -1,4 +1,4 @@
-"""Emits the records of a timeline: the words of a `Stamp` as LLVM values, for all targets."""
+"""Emits the records of a timeline for all targets: the words of a `Stamp` as LLVM values."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["Clocks", "stamp_words", "store_words"]
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 HALF = 4
-"""Words of one 16-byte store: half of a record."""
+"""Number of 32-bit words in one 16-byte store: half of a record."""
 PADDING = -1
-"""The number of a tile that is padding."""
+"""The tile number in the record of a padding tile."""
 
 
 class Clocks(Protocol):
-    """Emits code that reads the clocks and the number of a processor."""
+    """Interface: emits code that reads a processor's clocks and number."""
 
     def clock(self) -> ir.Value:
-        """The processor's own clock, 64 bits."""
+        """Emit a read of the processor's own clock, 64 bits."""
         ...
 
     def global_time(self) -> ir.Value:
-        """The time in nanoseconds, the same on all processors, 64 bits."""
+        """Emit a read of the time in nanoseconds, equal on all processors, 64 bits."""
         ...
 
     def processor(self) -> ir.Value:
-        """The number of the processor, 32 bits."""
+        """Emit a read of the processor's number, 32 bits."""
         ...
 
 
 def stamp_words(walker: Walker, node: Node, op: Stamp, clocks: Clocks) -> list[ir.Value]:
-    """Emit the words of a record; `coordgraph.control.timeline` says what they are."""
+    """Emit the words of a timeline record, in the format of `coordgraph.control.timeline`."""
     b = walker.builder
     words = _halves(b, clocks.clock())
     words.append(ir.Constant(I32, code_of(op.activity, op.role, op.form)))
@@ -64,12 +64,12 @@ def _halves(b: ir.IRBuilder, value: ir.Value) -> list[ir.Value]:
 
 
 def _word(walker: Walker, expr: Expr, node: Node) -> ir.Value:
-    """The value of a resolved expression, in 32 bits."""
+    """Emit the value of an expression whose indices are resolved, with 32 bits."""
     return walker.expressions.widen(walker.number(expr, node), 32, expr, node.scope.ranges)
 
 
 def _tile(walker: Walker, node: Node, op: Stamp) -> list[ir.Value]:
-    """Product, m and n of a stamp's tile, counted in unit tiles; 0 as product if there is one."""
+    """Emit product, m and n of a stamp's tile, in unit tiles; product is 0 if there is only one."""
     *product, m, n = op.tile
     numbers = [_place(walker, node, dim, 1) for dim in product] or [ir.Constant(I32, 0)]
     return [
@@ -79,7 +79,7 @@ def _tile(walker: Walker, node: Node, op: Stamp) -> list[ir.Value]:
 
 
 def _place(walker: Walker, node: Node, dim: str, times: int) -> ir.Value:
-    """The index along `dim`, multiplied by `times`; -1 if the index is padding."""
+    """Emit the index along `dim`, multiplied by `times`; -1 if the index is padding."""
     found = node.place(dim)
     value = _word(walker, found.values[0] * times, node)
     guard: Any = walker.condition(found.guard, node)
@@ -90,7 +90,7 @@ def _place(walker: Walker, node: Node, dim: str, times: int) -> ir.Value:
 
 
 def store_words(b: ir.IRBuilder, words: Sequence[ir.Value], address: ir.Value) -> None:
-    """Emit the stores of a record's words, 16 bytes each."""
+    """Emit the stores of a timeline record's words, 16 bytes each."""
     kind = ir.VectorType(I32, HALF)
     for half in range(0, len(words), HALF):
         vector: ir.Value = ir.Constant(kind, ir.Undefined)

@@ -161,10 +161,10 @@ class Walker:
             number = number * self.graph.coordinates[dim].fixed_size + value
         return number * width
 
-    # Counters
+    # Counters: values in stack slots that operations increment
 
     def emit_Counter(self, node: Node, op: Counter) -> None:
-        """Emit the body of a counter, whose value is in a stack slot."""
+        """Emit a counter: its stack slot, and the operations in its body."""
         slot = self.fragments.slot(op.dim, len(self.fragments.slots), I32)
         self.builder.store(ir.Constant(I32, 0), slot)
         self.values[self.graph.coordinates.symbol(op.dim)] = slot
@@ -225,7 +225,10 @@ class Walker:
         b.position_at_end(done)
 
     def enter_iteration(self, node: Node) -> None:
-        """Hook for subclasses: called at the start of the body of a loop that is not unrolled."""
+        """Hook for subclasses: emits code at the begin of an iteration of a loop.
+
+        It is not called for unrolled loops.
+        """
 
     def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:
         """Hook for subclasses: called before a loop advances from `index` to `following`."""

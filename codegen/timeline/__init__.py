@@ -1,4 +1,4 @@
-"""Measured timelines: what every workgroup of a launch did when, and on which SM."""
+"""Measured timelines: the activities of every workgroup of a launch, with times and SMs."""
 
 from codegen.timeline.decode import decode
 from codegen.timeline.timeline import Timeline

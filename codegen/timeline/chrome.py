@@ -1,7 +1,7 @@
-"""The events of a timeline in Chrome's trace format, which https://ui.perfetto.dev opens.
+"""The events of a timeline in Chrome's trace format, which https://ui.perfetto.dev displays.
 
-An SM is a process, and the threads of a role on it are a thread ("Trace Event Format", complete
-events). Times are microseconds.
+Each SM is shown as a process, and each role of a CTA on it as a thread (Trace Event Format,
+"complete events"). Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["chrome_trace"]
 
 MICROSECONDS = 1e6
 TRACKS = 64
-"""Numbers of threads that are reserved for a CTA among those that share an SM."""
+"""How many thread numbers of the trace each CTA on an SM may use for its roles."""
 COLOURS = {
     Activity.START: "grey",
     Activity.MULTIPLY: "good",
@@ -29,11 +29,11 @@ COLOURS = {
     Activity.TURN: "bad",
     Activity.LOAD: "rail_idle",
 }
-"""For each activity, the name of a colour that viewers of the format know."""
+"""For each activity, a colour name that viewers of Chrome traces know."""
 
 
 def chrome_trace(timeline: Timeline) -> dict[str, Any]:
-    """The timeline as plain data for `json.dump`, in Chrome's trace format."""
+    """Convert a timeline to Chrome's trace format, as plain data for `json.dump`."""
     return {
         "traceEvents": [*_names(timeline), *_events(timeline)],
         "displayTimeUnit": "ns",
@@ -47,12 +47,12 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
 
 
 def _thread(timeline: Timeline, event: int) -> int:
-    """The number of the thread that shows an event."""
+    """The thread number in the trace under which an event is shown."""
     return int(timeline.lane[event]) * TRACKS + int(timeline.warpgroup[event])
 
 
 def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """The names of SMs, and of the roles on them."""
+    """The names of the trace's processes (SMs) and threads (roles of CTAs)."""
     what = "thread" if timeline.target == "cpu" else "SM"
     for number in timeline.processors:
         yield _metadata("process_name", number, 0, name=f"{what} {number}")

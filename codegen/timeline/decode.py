@@ -1,9 +1,9 @@
-"""`decode`: the records that a launch has written, as the events of a `Timeline`.
+"""`decode`: converts the timeline records that a launch has written to a `Timeline`.
 
-A record says when an activity began; the next record of the same threads says when it ended. On a
+A record gives the begin of an activity; the next record of the same threads gives its end. On a
 GPU, records hold the clock of their SM, in cycles. The first and the last record of each role also
 hold the global timer, in nanoseconds, which is the same on all SMs but has a coarser resolution (32
-ns or 1 µs). From all such pairs of an SM follows the line by which its cycles become seconds.
+ns or 1 µs). A line through all such pairs of an SM converts its cycles to seconds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ HIGH = 32
 NANOSECOND = 1e-9
 TILE, RANGE = FORMS.index("tile"), FORMS.index("range")
 OF_NO_TILE = (Activity.START, Activity.DRAIN, Activity.LOAD)
-"""Activities that never get the tile of a later activity of the same threads."""
+"""Activities that do not belong to an output tile, so they never get the tile of the next
+activity."""
 
 
 def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
-    """The events of a launch.
+    """Convert the timeline records of a launch to events.
 
     Args:
         records: the words that the launch has written: workgroup, then (on Hopper) CTA of the
@@ -46,7 +47,7 @@ def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
     tracks = words.reshape(-1, capacity, RECORD_WORDS)
     written = tracks[:, 0, NUMBERS + 3].astype(np.int64)
     kept = np.minimum(written, capacity - 1)
-    # One row for each record, in the order of the roles' threads and of time; END comes last.
+    # One row for each record, sorted by the roles' threads and by time; the record END comes last.
     number = np.arange(1, capacity)
     there = number[None, :] <= kept[:, None]
     track, place = np.nonzero(there)
@@ -104,12 +105,12 @@ def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
 
 
 def _activity(name: str) -> int:
-    """The number of the `Activity` with a name; -1 for the end, which is no activity."""
+    """The number of the `Activity` called `name`; -1 for the record END, which is no activity."""
     return -1 if name == END else int(Activity[name.upper()])
 
 
 def _wide(low: Words, high: Words) -> NDArray[np.uint64]:
-    """64-bit numbers of their halves."""
+    """64-bit numbers from their low and high 32-bit words."""
     mask = (1 << HIGH) - 1
     return (high & mask).astype(np.uint64) << np.uint64(HIGH) | (low & mask).astype(np.uint64)
 
@@ -119,15 +120,15 @@ def _clock(rows: Words) -> NDArray[np.uint64]:
 
 
 def _processors(tracks: NDArray[np.int32]) -> Words:
-    """The number of the SM, or of the CPU's thread, of each role."""
+    """For each role, the number of the SM (of the thread on a CPU) that executed it."""
     return tracks[:, 0, NUMBERS + 2].astype(np.int64)
 
 
 class _Lines:
-    """For each processor, the line by which its clock becomes seconds since the launch began.
+    """For each processor, the linear function from its clock to seconds since the launch began.
 
     Args:
-        rows: all records but the last ones.
+        rows: all records except the last one of each role.
         ends: the last record of each role.
         track: the role of each row.
         processor: the processor of each role.
@@ -143,7 +144,8 @@ class _Lines:
         self.origin = np.zeros(size, np.uint64)
         self.offset = np.zeros(size)
         zero = times.min() if len(times) else np.uint64(0)
-        # All SMs run at one frequency, so it follows from the pairs of all SMs, by least squares.
+        # All SMs have the same clock rate, so it is fitted by least squares to the pairs of all
+        # SMs.
         fits: list[tuple[int, float, float]] = []
         products = squares = 0.0
         for each in map(int, np.unique(of)):
@@ -160,21 +162,21 @@ class _Lines:
         self.offset -= min((float(self.offset[each]) for each, *_ in fits), default=0.0)
 
     def __call__(self, clocks: NDArray[np.uint64], processor: Words) -> NDArray[np.float64]:
-        """Seconds since the first workgroup began, of clocks of processors."""
+        """Convert clock values of processors to seconds since the first workgroup began."""
         cycles = (clocks - self.origin[processor]).astype(np.int64).astype(np.float64)
         return (self.offset[processor] + self.slope * cycles) * NANOSECOND
 
 
 def _ranges(rows: Words, code: Words) -> tuple[Words, Words]:
-    """The first k tile and the number of k tiles of each record; -1 where it has none."""
+    """The first k tile and the number of k tiles of each record; -1 if it has none."""
     has = code >> 16 & 255 == RANGE
     return np.where(has, rows[:, NUMBERS], -1), np.where(has, rows[:, NUMBERS + 1], -1)
 
 
 def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Words, Words, Words]:
-    """Product, m and n of each record; -1 where it has none.
+    """Product, m and n of the output tile of each record; -1 if it has none.
 
-    An activity without a tile of its own has that of the next activity of the same threads.
+    An activity whose record names no tile gets the tile of the next activity of the same threads.
     """
     has = code >> 16 & 255 == TILE
     source = np.where(has, np.arange(len(rows)), len(rows))
@@ -190,7 +192,7 @@ def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Wor
 def _join_loads(
     activity: Words, cta: Words, begin: NDArray[np.float64], tiles: tuple[Words, ...]
 ) -> None:
-    """Give each LOAD the tile of the MULTIPLY that uses it: a CTA does both in the same order."""
+    """Give each LOAD event the tile of the MULTIPLY event that uses it, in the same order."""
     order = np.lexsort((begin, cta))
     loads = order[activity[order] == Activity.LOAD]
     multiplies = order[activity[order] == Activity.MULTIPLY]

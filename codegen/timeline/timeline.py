@@ -1,4 +1,4 @@
-"""`Timeline`: the events of a measured launch, with the columns of a simulated one."""
+"""`Timeline`: the events of a measured launch, in the same columns as those of a simulation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Timeline"]
 
 NONE = -1
 FIX_UP = (Activity.SEND, Activity.WAIT, Activity.RECEIVE)
-"""The activities of the fix-up: workgroups exchange partial sums."""
+"""The activities that are fix-up: workgroups exchange partial sums."""
 PRODUCER = ROLES.index("producer")
 TILE_COLUMNS = ("product", "m", "n", "first", "count")
 Integers = NDArray[np.int64]
@@ -26,16 +26,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Timeline:
-    """What the workgroups of a measured launch did when, and on which SM.
+    """A measured launch: the activities of its workgroups, with times and SMs.
 
     Events of the same threads follow each other without a gap. The producer of a Hopper kernel
     loads while consumers multiply, and with ping-pong consumers one warpgroup finishes a tile while
-    another one multiplies: such events are `behind`.
+    another one multiplies: the column `behind` marks events at the time of another multiplication.
 
     Attributes:
         begin, end: seconds since the first workgroup began.
         workgroup: the number of the workgroup, which is a cluster in kernels with clusters.
-        slot: the number of the SM; on a CPU, that of the thread.
+        slot: the number of the SM, or on a CPU the number of the thread.
         activity: the `Activity`.
         behind: whether the workgroup multiplies another tile at the same time.
         role: the position in `coordgraph.control.timeline.ROLES` of the threads' role.
@@ -47,7 +47,7 @@ class Timeline:
         target: the target of the kernel, such as `sm_90a`.
         name: the name of the kernel: its schedule.
         workgroups: number of workgroups of the launch.
-        dropped: records for which there was no room.
+        dropped: number of records that were not kept because the memory for them was full.
     """
 
     begin: Floats
@@ -80,7 +80,7 @@ class Timeline:
         workgroups: int,
         dropped: int,
     ) -> Timeline:
-        """A timeline of the given columns; `behind` follows from them."""
+        """Make a timeline from columns; the column `behind` is computed from them."""
         behind = _behind(columns)
         return cls(
             **columns,
@@ -101,12 +101,12 @@ class Timeline:
 
     @cached_property
     def processors(self) -> tuple[int, ...]:
-        """The numbers of the SMs that executed a workgroup; on a CPU, those of the threads."""
+        """The numbers of the SMs (of the threads on a CPU) that executed a workgroup."""
         return tuple(map(int, np.unique(self.slot)))
 
     @cached_property
     def lane(self) -> Integers:
-        """For each event: which of the CTAs that ran on its SM at the same time recorded it."""
+        """For each event, the number of its CTA among those that ran on the SM at the same time."""
         found = np.zeros(len(self), np.int64)
         free: dict[int, list[float]] = {}
         ctas = self.workgroup * (int(self.rank.max(initial=0)) + 1) + self.rank
@@ -123,11 +123,11 @@ class Timeline:
 
     @property
     def lanes(self) -> int:
-        """The most CTAs that ran on one SM at the same time."""
+        """Largest number of CTAs that ran on one SM at the same time."""
         return int(self.lane.max(initial=-1)) + 1
 
     def seconds(self, activity: Activity) -> float:
-        """Seconds of all SMs together that an activity takes and no multiplication overlaps."""
+        """Seconds that an activity takes while its workgroup does not multiply, summed over SMs."""
         return float(self._seconds(activity, ~self.behind).sum())
 
     def _seconds(self, activity: Activity, chosen: NDArray[np.bool_]) -> Floats:
@@ -139,7 +139,7 @@ class Timeline:
 
     @cached_property
     def per_processor(self) -> tuple[dict[str, Any], ...]:
-        """What each SM did, as plain data: the results of `summary` for it alone."""
+        """For each SM, the results of `summary` for this SM alone, as plain data."""
         spent = {a: self._seconds(a, ~self.behind) for a in Activity}
         found: list[dict[str, Any]] = []
         for place, number in enumerate(self.processors):
@@ -165,12 +165,12 @@ class Timeline:
         return tuple(found)
 
     def summary(self) -> dict[str, Any]:
-        """The results as plain data, without the events: all SMs together, and each SM.
+        """Total times as plain data: for all SMs together, and for each SM.
 
-        `slot_seconds` are the seconds of each activity, and `idle` those without a workgroup; an SM
-        that runs several CTAs at the same time counts the time of each. Parts of them are
-        `fix_up_seconds` (send, wait, receive), `tail_seconds` (idle behind the last workgroup of an
-        SM) and `stalled_seconds` (waits for stages of the ring, by role).
+        `slot_seconds` has the seconds of each activity, and `idle`, the seconds without a
+        workgroup. If an SM runs several CTAs at the same time, the time of each counts. Further
+        keys are parts of these: `fix_up_seconds` (send, wait, receive), `tail_seconds` (idle after
+        the last workgroup of an SM) and `stalled_seconds` (waits for stages of the ring, by role).
         """
         rows = self.per_processor
         total = self.lanes * self.makespan * len(rows)
@@ -193,7 +193,7 @@ class Timeline:
         }
 
     def event_columns(self) -> dict[str, list[Any]]:
-        """The events as columns of plain data; the first ones are those of a `Simulation`.
+        """The events as columns of plain data; a `Simulation` has the first of these columns too.
 
         `product`, `m`, `n`, `first` and `count` are None in events that belong to no tile.
         """
@@ -215,7 +215,7 @@ class Timeline:
 
 
 def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The sums of rows with the same names, by name."""
+    """The sums of the numbers with the same name, over all rows."""
     return {name: sum(row[name] for row in rows) for name in (rows[0] if rows else ())}
 
 

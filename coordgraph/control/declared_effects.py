@@ -47,11 +47,13 @@ from coordgraph.errors import VerifyError
 __all__ = ["effects"]
 
 ROW_BYTES_OF_LDMATRIX = 16
-"""The bytes that a lane's address of ldmatrix selects: a row of an 8x8 matrix."""
+"""Bytes that one ldmatrix address selects in shared memory: one row of an 8x8 matrix of 16-bit
+values."""
 GROUP_ROWS, DEPTH_BYTES = 8, 32
-"""GROUP_ROWS: rows of a core matrix of wgmma. DEPTH_BYTES: the bytes of a wgmma along k."""
+"""GROUP_ROWS: rows of a core matrix of wgmma. DEPTH_BYTES: extent of one wgmma along k, in
+bytes."""
 WORDS = 32
-"""The 32-bit words of a tensor map (CUtensorMap)."""
+"""Number of 32-bit words of a tensor map (CUtensorMap)."""
 NONE = (
     lowered.Prefetch,
     lowered.DeriveParameters,
@@ -61,15 +63,17 @@ NONE = (
     hopper.AllowNextLaunch,
     hopper.PrefetchMap,
 )
-"""Operations of lowered graphs without effects on memory that other threads use."""
+"""Classes of lowered operations that do not access memory which other threads use."""
 
 
 @singledispatch
 def effects(op: Operation) -> tuple[Effect, ...]:
-    """The effects of one execution of an operation, without those of its bodies, in order.
+    """The memory effects of one execution of an operation, in order.
+
+    The effects of the operations in its bodies are not included.
 
     Raises:
-        VerifyError: the operation declares no effects.
+        VerifyError: the operation's class declares no effects.
     """
     if op.BODIES or isinstance(op, NONE):
         return ()
@@ -267,8 +271,8 @@ def _(op: hopper.WaitStores) -> tuple[Effect, ...]:
 
 @effects.register
 def _(op: hopper.DescribeMatrix) -> tuple[Effect, ...]:
-    # All descriptors that a launch writes to a place are equal. `tensormap.cp_fenceproxy` and
-    # `fence.proxy.tensormap` order the write before accesses by TMA.
+    # All tensor maps that one launch writes to this address are equal. `tensormap.cp_fenceproxy`
+    # and `fence.proxy.tensormap` order the write before TMA reads the tensor map.
     whole = Access(Kind.WRITE, op.via, WHOLE)
     return (Converge(), whole, Access(Kind.REWRITE, op.map, WORDS), Fence("global"))
 
@@ -306,21 +310,21 @@ def _(op: hopper.WaitMultiplies) -> tuple[Effect, ...]:
 
 
 def _map(dim: str) -> tuple[Access, ...]:
-    """The read of a tensor map that the kernel wrote, if there is one."""
+    """The read of a tensor map in device memory that the kernel wrote; () if `dim` is ''."""
     return (Access(Kind.READ, dim, WORDS),) if dim else ()
 
 
 def _matrix(
     extent: int, depth: int, strides: tuple[int, int], row: int, *, transposed: bool
 ) -> Matrix:
-    """The rows of an operand of wgmma in shared memory (PTX ISA, "Strides").
+    """The rows of one wgmma operand in shared memory (PTX ISA, "Strides").
 
     Args:
-        extent: the operand's extent along m or n.
-        depth: its extent along k, which is 32 bytes.
-        strides: the leading and the stride byte offset of its matrix descriptor.
-        row: the bytes of a swizzled row.
-        transposed: whether rows run along m or n, and not along k.
+        extent: extent of the operand along m or n, in elements.
+        depth: extent of the operand along k, in elements (32 bytes).
+        strides: leading and stride byte offset of the operand's matrix descriptor.
+        row: bytes of a swizzled row.
+        transposed: whether rows in shared memory run along m or n instead of along k.
     """
     if not transposed:
         return Matrix((1, 0), (extent // GROUP_ROWS, strides[1]), row)

@@ -40,38 +40,38 @@ __all__ = [
 ]
 
 COPIES, STORES, MULTIPLIES = "cp.async", "bulk", "wgmma"
-"""The kinds of groups that a thread commits and waits for: cp.async groups, bulk async-groups of
-TMA stores, and wgmma groups."""
+"""Names of the kinds of asynchronous groups: cp.async groups (COPIES), bulk async-groups of TMA
+stores (STORES), and wgmma groups (MULTIPLIES)."""
 WHOLE = -1
-"""The number of elements of an access to a whole allocation."""
+"""Value of `Access.count` for an access to all elements of an allocation."""
 CTA, CLUSTER, GPU = "cta", "cluster", "gpu"
-"""The scopes of PTX."""
+"""The memory scopes of PTX that effects use."""
 
 
 class Kind(Enum):
-    """How an access changes memory."""
+    """Whether an access to memory or registers reads, writes, atomically adds or rewrites."""
 
     READ = "reads"
     WRITE = "writes"
     ADD = "adds to"
-    """An atomic addition: it is ordered with other additions whatever the interleaving."""
+    """An atomic addition. Several of them to one element are no data race."""
     REWRITE = "rewrites"
-    """A write of a value that all writes to this place in one launch share."""
+    """A write of a value that is equal in all writes to this address during a launch."""
 
     @property
     def changes(self) -> bool:
-        """Whether the access changes memory."""
+        """Whether an access of this kind changes memory."""
         return self is not Kind.READ
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The part of a stage that one wgmma reads: `groups` of eight rows, at every one of `boxes`.
+    """The rows of a pipeline stage in shared memory that one wgmma reads.
 
     Args:
-        boxes: the number of boxes, and the bytes from one to the next.
-        groups: the number of groups of eight rows in a box, and the bytes from one to the next.
-        row: the bytes of a row.
+        boxes: number of TMA boxes that are read, and the distance between them in bytes.
+        groups: number of groups of eight rows in a box, and the distance between groups in bytes.
+        row: bytes of a row.
     """
 
     boxes: tuple[int, int]
@@ -81,19 +81,19 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Access:
-    """An access to consecutive elements of memory.
+    """A read, write or atomic addition of consecutive elements in memory.
 
     Args:
-        kind: how the access changes memory.
-        dim: the dimension whose index is the first element; of a tensor, or of shared memory.
-        count: the number of elements; `WHOLE` for all of an allocation, 0 for an access whose place
-            is not examined.
-        size: the number of bytes if it does not follow from `count`; else 0.
-        matrix: the rows that are accessed; None if the elements are consecutive.
-        rank: the rank in the cluster of the workgroup whose shared memory is accessed; None for
-            the executing workgroup, or for device memory.
-        receivers: dimensions of a workgroup's position in the cluster: the shared memory of all
-            workgroups whose positions differ only along these is accessed.
+        kind: whether the access reads, writes, adds or rewrites.
+        dim: the dimension (of a tensor or of shared memory) whose index is the first element.
+        count: number of elements; `WHOLE` for all of an allocation; 0 if the check for data races
+            does not examine which elements are accessed.
+        size: number of bytes if `count` elements have another size; 0 if they have not.
+        matrix: the rows that a wgmma reads; None if the elements are consecutive.
+        rank: rank in the cluster of the CTA whose shared memory is accessed; None for the executing
+            CTA, or for device memory.
+        receivers: coordinates of a CTA in its cluster. A multicast writes to the shared memory of
+            all CTAs that differ from the executing one in these coordinates only.
     """
 
     kind: Kind
@@ -107,7 +107,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Registers:
-    """An access to a thread's registers of a fragment."""
+    """A read or write of the registers in which a thread holds its elements of a fragment."""
 
     kind: Kind
     fragment: str
@@ -115,14 +115,17 @@ class Registers:
 
 @dataclass(frozen=True)
 class Asynchronous:
-    """Accesses that another agent than the thread makes, some time after the thread asked for them.
+    """An asynchronous operation: accesses that happen after the thread has issued the instruction.
+
+    TMA, cp.async or wgmma makes the accesses.
 
     Args:
-        accesses: what is read and written.
-        group: the kind of group that ends the operation; '' if an mbarrier counts its bytes.
-        barrier: the dimension of the mbarrier that counts the bytes that are written; else ''.
-        proxy: whether the accesses use the async proxy; else they use the generic proxy, as those
-            of cp.async do.
+        accesses: the elements and registers that are read and written.
+        group: the kind of async-group whose completion ends the operation; '' if an mbarrier counts
+            its bytes.
+        barrier: the dimension of the mbarrier that counts the written bytes; '' if there is none.
+        proxy: True if the accesses use the async proxy, False if they use the generic proxy, as
+            those of cp.async do.
     """
 
     accesses: tuple[Access | Registers, ...]
@@ -133,7 +136,10 @@ class Asynchronous:
 
 @dataclass(frozen=True)
 class Commit:
-    """End a group of asynchronous operations; `together` if a whole warpgroup shares the group."""
+    """Commit a group of asynchronous operations (`cp.async.commit_group` and the like).
+
+    `together` is True if all threads of a warpgroup share the group, as for wgmma.
+    """
 
     group: str
     together: bool = False
@@ -141,7 +147,10 @@ class Commit:
 
 @dataclass(frozen=True)
 class AwaitGroups:
-    """Wait for the ends of all groups but the last `pending`; `read` waits for their reads only."""
+    """Wait until at most the last `pending` groups of asynchronous operations are incomplete.
+
+    If `read` is True, wait only until the groups have read their source memory.
+    """
 
     group: str
     pending: int
@@ -150,9 +159,9 @@ class AwaitGroups:
 
 @dataclass(frozen=True)
 class Converge:
-    """Execute once for a warp, by one thread, after all threads of the warp have come here.
+    """Wait for all threads of a warp; one of them then executes the effects that follow.
 
-    `first` is the number of the only warp's first thread; None if every warp executes it.
+    `first` is the number of the first thread of the warp that does so; None if every warp does.
     """
 
     first: int | None = None
@@ -160,7 +169,7 @@ class Converge:
 
 @dataclass(frozen=True)
 class Fence:
-    """Order this thread's earlier accesses before later ones that a proxy makes.
+    """A fence: orders this thread's earlier accesses before later accesses through another proxy.
 
     `space` is what the fence covers: `shared` or `global` memory, `mbarrier` objects, or the
     `registers` of wgmma.
@@ -171,9 +180,9 @@ class Fence:
 
 @dataclass(frozen=True)
 class Meet:
-    """Wait for `workitems` threads (0: all of the workgroup) at a barrier, which orders memory.
+    """Wait at a barrier for `workitems` threads (0: all of the workgroup); it orders memory.
 
-    `identifier` is the number of the barrier in the workgroup; None for that of the cluster.
+    `identifier` is the number of the barrier in the workgroup; None for the barrier of the cluster.
     """
 
     identifier: Expr | None
@@ -182,7 +191,7 @@ class Meet:
 
 @dataclass(frozen=True)
 class Initialise:
-    """Initialise an mbarrier for a number of arrivals."""
+    """Initialise an mbarrier with the number of arrivals that complete a phase."""
 
     barrier: str
     arrivals: int
@@ -190,9 +199,9 @@ class Initialise:
 
 @dataclass(frozen=True)
 class Arrive:
-    """Arrive once at an mbarrier, with release order; its phase then also awaits `expected` bytes.
+    """Arrive at an mbarrier with release order; its phase then also waits for `expected` bytes.
 
-    `rank` is the workgroup of the cluster that has the mbarrier; None for the executing one.
+    `rank` is the rank in the cluster of the CTA that has the mbarrier; None for the executing CTA.
     """
 
     barrier: str
@@ -205,7 +214,7 @@ class Arrive:
 class AwaitPhase:
     """Wait, with acquire order, for the phase of an mbarrier that has the parity `phase`.
 
-    `before` inverts the parity.
+    If `before` is True, wait for the phase of the other parity.
     """
 
     barrier: str
@@ -216,14 +225,15 @@ class AwaitPhase:
 
 @dataclass(frozen=True)
 class ChangeFlag:
-    """Set a flag to a value, or add 1 to it atomically.
+    """Set a flag in device memory to a value, or add 1 to it atomically.
 
     Args:
-        flag: the dimension of the flag.
-        turn: the dimension whose index plus 1 is the value; '' if `value` is.
-        value: the value if `turn` is ''; None to add 1.
-        release: whether earlier writes become visible to threads that acquire the flag.
-        scope: the scope in which they do.
+        flag: the dimension whose index selects the flag.
+        turn: the dimension whose index plus 1 is the flag's new value; '' if `value` is used.
+        value: the flag's new value if `turn` is ''; None to add 1.
+        release: True for release order: the thread's earlier writes become visible to threads that
+            acquire the flag. False for relaxed order.
+        scope: the PTX scope of the release.
     """
 
     flag: str
@@ -235,7 +245,10 @@ class ChangeFlag:
 
 @dataclass(frozen=True)
 class AwaitFlag:
-    """Wait until a flag has a value; `turn` and `value` as in `ChangeFlag`."""
+    """Wait until a flag in device memory has the value that `turn` or `value` gives.
+
+    The fields are those of `ChangeFlag`.
+    """
 
     flag: str
     turn: str = ""
@@ -246,7 +259,7 @@ class AwaitFlag:
 
 @dataclass(frozen=True)
 class TakeFlag:
-    """Wait until a flag is not 0, with acquire order, and subtract 1 from it atomically."""
+    """Wait with acquire order until a flag in device memory is not 0, then subtract 1 from it."""
 
     flag: str
     acquire: bool = True
@@ -255,7 +268,7 @@ class TakeFlag:
 
 @dataclass(frozen=True)
 class AwaitEarlier:
-    """Wait for earlier launches of the stream to end."""
+    """Wait until earlier launches in the stream have ended (`griddepcontrol.wait`)."""
 
 
 Effect = (

@@ -287,9 +287,10 @@ class MultiplyFragments(Operation):
 
 @dataclass(frozen=True)
 class SignalFlag(Operation):
-    """Set a flag, by default with release order: the workgroup's earlier writes are visible.
+    """Set a flag in device memory, by default with release order.
 
-    The flag's new value is 1 + the index along `turn`, or the number of readers if `turn` is ''.
+    A thread that acquires the flag sees the workgroup's earlier writes. The flag's new value is 1 +
+    the index along `turn`, or the number of readers if `turn` is ''.
 
     Args:
         flag: the dimension whose index is the flag in the tensor of flags.
@@ -313,9 +314,10 @@ class SignalFlag(Operation):
 
 @dataclass(frozen=True)
 class RaiseFlag(Operation):
-    """Increment a flag, by default with release order: earlier writes become visible.
+    """Add 1 to a flag in device memory atomically, by default with release order.
 
-    The fields `order` and `scope` are those of `SignalFlag`.
+    A thread that acquires the flag sees the workgroup's earlier writes. The fields `order` and
+    `scope` are those of `SignalFlag`.
     """
 
     flag: str
@@ -327,12 +329,12 @@ class RaiseFlag(Operation):
 
 @dataclass(frozen=True)
 class WaitFlag(Operation):
-    """Wait until a flag is set; by default, writes before the flag was set are visible then.
+    """Wait until a flag in device memory has a value, by default with acquire order.
 
     Args:
-        flag: the dimension whose index is the flag in the tensor of flags.
+        flag: the dimension whose index selects the flag in the tensor of flags.
         turn: if given, wait until the flag is 1 + the index along this dimension, the value that
-            `SignalFlag` sets in that turn; else ''.
+            `SignalFlag` then sets; else ''.
         senders: if `turn` is '', wait until the flag equals the number of workgroups that increment
             it.
         order, scope: the memory order (`acquire` or `relaxed`) and scope (`gpu` or `cta`) of PTX.
@@ -352,10 +354,10 @@ class WaitFlag(Operation):
 
 @dataclass(frozen=True)
 class TakeFlag(Operation):
-    """Wait until a flag is not 0, then decrement it; writes before the flag was set are visible.
+    """Wait with acquire order until a flag in device memory is not 0, then subtract 1 atomically.
 
-    Each reader for which `SignalFlag` set the flag executes this once, so the last reader resets
-    the flag to 0. The fields `order` and `scope` are those of `WaitFlag`.
+    `SignalFlag` sets the flag to the number of readers. Each reader executes `TakeFlag` once, so
+    the last reader resets the flag to 0. The fields `order` and `scope` are those of `WaitFlag`.
     """
 
     flag: str

@@ -37,7 +37,7 @@ __all__ = [
 
 ZERO = Integer(0)
 END = "end"
-"""The name of the activity that ends all others: the workgroup's last record."""
+"""Name of the activity in a role's last record: the workgroup has ended."""
 ACTIVITIES = (
     "start",
     "multiply",
@@ -54,31 +54,31 @@ ACTIVITIES = (
 ROLES = ("", "consumer", "producer")
 """Names of the roles of threads; '' if all threads of a workgroup do the same."""
 FORMS = ("plain", "tile", "range", "whole")
-"""What the last four words of a record are."""
+"""Names of the layouts of a record's last four words."""
 RECORD_WORDS = 8
-"""32-bit words of a record."""
+"""Size of a record, in 32-bit words."""
 
 
 def code_of(activity: str, role: str, form: str) -> int:
-    """The code word of a record: activity, role and form, 8 bits each, the lowest first."""
+    """Pack activity, role and form of a record into its code word: 8 bits each, lowest first."""
     return ACTIVITIES.index(activity) | ROLES.index(role) << 8 | FORMS.index(form) << 16
 
 
 def decoded(code: int) -> tuple[str, str, str]:
-    """The activity, the role and the form of a record with the code word `code`."""
+    """Unpack the code word of a record into the names of its activity, role and form."""
     return ACTIVITIES[code & 255], ROLES[code >> 8 & 255], FORMS[code >> 16 & 255]
 
 
 @dataclass(frozen=True)
 class Begin(Operation):
-    """Mark that the workgroup begins an activity, which ends where its next activity begins.
+    """Mark that the workgroup begins an activity, which ends where the workgroup's next one begins.
 
     Args:
         activity: the name of the activity, one of `ACTIVITIES`.
-        tile: the dimensions whose indices are the output tile's number: product (for several
-            products), m and n; () if the activity has no tile.
-        span: how many unit tiles in m and n a tile covers (`Tilings.span`).
-        first: the dimension whose index is the first k tile; '' if the activity sums none.
+        tile: the dimensions whose indices are the number of the output tile: product (in graphs of
+            several products), m and n; () if the activity belongs to no output tile.
+        span: how many unit tiles the output tile covers in m and in n (`Tilings.span`).
+        first: the dimension whose index is the activity's first k tile; '' if it sums no k tiles.
         count: how many k tiles the activity sums.
     """
 
@@ -96,15 +96,16 @@ class Begin(Operation):
 
 @dataclass(frozen=True)
 class Stamp(Operation):
-    """Write the record of a `Begin` to memory; one thread executes the operation.
+    """Write the record of an activity's begin to device memory; one thread executes the operation.
 
     Args:
-        destination: the dimension of the memory whose index is the record's first word.
-        activity, tile, span, first, count: those of `Begin`.
+        destination: the dimension of memory whose index is the record's first word.
+        activity, tile, span, first, count: as in `Begin`.
         role: the role of the thread, one of `ROLES`.
-        stalled: clock cycles that the role has waited so far for data or for free stages.
+        stalled: clock cycles that the thread's role has waited so far for data or for free pipeline
+            stages.
         whole: whether the record holds the global timer, the number of the processor (an SM, or a
-            thread of a CPU) and `count`, the number of records of the role so far.
+            thread of a CPU) and `count`, which is then the number of records of the role so far.
     """
 
     destination: str
@@ -125,7 +126,7 @@ class Stamp(Operation):
 
     @property
     def form(self) -> str:
-        """What the last four words of the record are, one of `FORMS`."""
+        """Name of the layout of the record's last four words, one of `FORMS`."""
         if self.whole:
             return "whole"
         return "tile" if self.tile else "range" if self.first else "plain"
@@ -133,7 +134,7 @@ class Stamp(Operation):
 
 @dataclass(frozen=True)
 class Timed(Operation):
-    """Execute the body, and add the clock cycles that it takes to the counter `dim`."""
+    """Execute the body and add the clock cycles that the body takes to the counter `dim`."""
 
     dim: str
     body: Body = ()

@@ -49,11 +49,11 @@ class CoordinateGraph(Structure):
         """Compute indices along tensors (upstream) from indices of the machine (downstream).
 
         Args:
-            known: a mapping from each known dimension to its index: a number, an expression, or
-                None for the dimension's symbol; or a sequence of dimensions, or a single one, whose
-                indices are their symbols.
-            wanted: the dimensions whose index is computed, or a single one; the result is a list in
-                both cases.
+            known: a mapping from each known dimension to its index (a number, an expression, or
+                None for the dimension's symbol). A sequence of dimensions, or a single dimension,
+                is short for a mapping of these dimensions to None.
+            wanted: the dimensions whose indices are computed, or a single dimension; the result is
+                a list in both cases.
             ranges: the known ranges of symbols; by default each index is at least 0 and less than
                 the size of its dimension.
 

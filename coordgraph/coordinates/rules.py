@@ -46,7 +46,7 @@ def decide(condition: Boolean, ranges: Ranges) -> bool | None:
 
 
 def proves(condition: Boolean, ranges: Ranges) -> bool:
-    """Whether `ranges` proves `condition`; cheaper than `decide`, which tries the negation, too."""
+    """Whether `ranges` proves `condition`. Unlike `decide`, it does not try the negation."""
     if condition in (true, false):
         return condition == true
     if isinstance(condition, And | Or):

@@ -79,14 +79,15 @@ class Structure:
             raise VerifyError(f"there is no dimension '{key}'{self._suggest(key)}") from None
 
     def listed(self, names: DimensionLike | Iterable[DimensionLike], what: str) -> list[Dimension]:
-        """The dimensions that a caller lists; a single id or `Dimension` is a list of one.
+        """The dimensions that an argument lists; a single id or `Dimension` becomes a list of one.
 
         Args:
             names: dimensions, or their ids.
-            what: how an error message names the argument.
+            what: the name of the argument in error messages.
 
         Raises:
-            VerifyError: the graph lacks one of the dimensions, or `names` is no list of them.
+            VerifyError: the graph lacks one of the dimensions, or `names` is neither a dimension
+                nor a list of dimensions.
         """
         if isinstance(names, str | Dimension):
             return [self[names]]

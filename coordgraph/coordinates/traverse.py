@@ -26,8 +26,8 @@ from coordgraph.validation import integer
 __all__ = ["Direction", "Solution", "derivative", "solve"]
 
 Known = Mapping[Any, Any] | Iterable[Any] | DimensionLike
-"""Known indices: a mapping from dimensions to indices, or one or several dimensions whose indices
-are their symbols."""
+"""Type of the argument `known`: a mapping from dimensions to indices, or one or several dimensions
+whose indices are their symbols."""
 
 
 class Direction(Enum):

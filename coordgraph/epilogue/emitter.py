@@ -73,7 +73,7 @@ class Emitter(Protocol):
 
 
 def emitter_methods() -> list[str]:
-    """The calls of all methods of `Emitter`, as error messages list them: `add(kind, a, b)`."""
+    """The signatures of all methods of `Emitter`, such as `add(kind, a, b)`, for error messages."""
     found = [*inspect.getmembers(Emitter, inspect.isfunction)]
     return [
         f"{name}({', '.join(map(_shown, [*inspect.signature(method).parameters.values()][1:]))})"

@@ -219,13 +219,13 @@ def _register(kind: type[Elementwise]) -> None:
 def emitted(
     operation: Elementwise, emit: Emitter, kind: str, values: Sequence[Any], options: Any
 ) -> Any:
-    """The result of an operation's `llvm`, whose mistakes are reported with the methods of `emit`.
+    """Call an operation's `llvm` method; errors in it are reported with the methods of `emit`.
 
     Args:
         operation: the operation.
-        emit: the code generator.
-        kind: the kind of the values.
-        values: the values of the code generator that the operation takes.
+        emit: the emitter of LLVM instructions.
+        kind: the element type of the values.
+        values: the operands, as values of the emitter.
         options: the values of the operation's options, by name.
 
     Raises:
@@ -235,7 +235,7 @@ def emitted(
         found = operation.llvm(emit, kind, *values, **options)
     except CoordGraphError:
         raise
-    except Exception as error:  # a method from outside the library may raise anything
+    except Exception as error:  # a method that a user wrote may raise any exception
         raise CodegenError(
             f"{operation.name}: llvm raises {type(error).__name__}: {error}; emit has "
             f"{', '.join(emitter_methods())}"

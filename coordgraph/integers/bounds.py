@@ -32,6 +32,8 @@ Bound: TypeAlias = int | None
 """A numeric bound; None if there is no bound or none is known."""
 Fact: TypeAlias = tuple[Polynomial, int]
 """A known upper limit: a polynomial, and a number that its value never exceeds."""
+SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
+"""The lower bounds and the upper bounds of an atom; every one of these bounds holds."""
 
 _Result = TypeVar("_Result")
 
@@ -98,7 +100,8 @@ class NumericBounds:
         self._uppers: dict[Atom, Bound] = {}
         self._open: set[tuple[int, int, Atom]] = set()
         self.circular = False
-        """Whether bounds depended on each other, so that results depend on the order of queries."""
+        """True once the bounds of two symbols depended on each other, so that results depend on the
+        order of queries."""
         self._facts_about: dict[Monomial, list[int]] = {}
         for number, (polynomial, _) in enumerate(facts):
             for monomial, c in polynomial.items():
@@ -149,10 +152,10 @@ class NumericBounds:
         find: Callable[[], _Result],
         provisional: Callable[[], _Result],
     ) -> _Result:
-        """``cache[target]``, which is computed by ``find()`` if it is missing.
+        """Return `cache[target]`; if it is missing, compute it with `find()` first.
 
-        If ``find()`` asks for the same result, because bounds of symbols depend on each other, it
-        gets the provisional one. Threads may share a prover: they compute the same result.
+        If `find()` asks for the same result, because bounds of symbols depend on each other, it
+        gets a provisional one. Threads may share a prover: they compute the same result.
         """
         if target in cache:
             return cache[target]
@@ -283,7 +286,7 @@ class NumericBounds:
         """Rewrite ``p`` in new variables: the excess of each atom over the atom's lower bound.
 
         For an atom without a lower bound, the new variable is the upper bound minus the atom. None
-        if an atom has neither bound.
+        if an atom has neither bound, or if there are more than `MAX_TERMS` terms.
         """
         result: Polynomial = {}
         for monomial, coefficient in p.items():
@@ -296,6 +299,9 @@ class NumericBounds:
                     return None
                 shifted = [((*m, a), c * way) for m, c in terms]
                 terms = shifted + [(m, c * origin) for m, c in terms] if origin else shifted
+                # A monomial of degree d has up to 2**d terms in the new variables.
+                if len(terms) > MAX_TERMS:
+                    return None
             for m, c in terms:
                 result[m] = result.get(m, 0) + c
             if len(result) > MAX_TERMS:

@@ -45,14 +45,14 @@ MAX_INLINE = 400
 
 
 def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
-    """The exact value of an expression; a ``bool`` for a condition.
+    """The exact value of an expression as int, or of a condition as bool.
 
     Of a `Select`, only the chosen branch is evaluated.
 
     Args:
         expr: the expression or condition.
-        values: the value of each symbol, by symbol or by symbol name; it is an int, or a sequence
-            of ints for the symbol of a table.
+        values: the value of each symbol, by symbol or by symbol name: an int, or a sequence of ints
+            for the symbol of a table.
 
     Raises:
         KeyError: a symbol has no value.
@@ -63,24 +63,20 @@ def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
 
 
 class Evaluation:
-    """Evaluates expressions for the same values of symbols; equal subexpressions only once.
-
-    Args:
-        values: the values, as in `evaluate`.
-    """
+    """Evaluates expressions for values of symbols; see `evaluate`."""
 
     def __init__(self, values: Mapping[Any, Any]) -> None:
         self.values = values
         self.known: dict[Basic, int] = {}
 
     def value(self, expr: Basic) -> int:
-        """The value of an expression; raises the errors of `evaluate`."""
+        """The value of an expression; each is computed once."""
         if expr not in self.known:
             self.known[expr] = self.compute(expr)
         return self.known[expr]
 
     def compute(self, expr: Basic) -> int:
-        """The value of an expression whose value is not known yet."""
+        """The value of an expression, from the values of its arguments."""
         match expr:
             case Integer():
                 return int(expr)
@@ -108,17 +104,18 @@ class Evaluation:
                 a, b = expr.args
                 return _BINARY[type(expr)](self.value(a), self.value(b))
             case _:
-                return self._condition(expr)
+                return self.condition(expr)
 
     def given(self, symbol: Basic) -> Any:
-        """The value of a symbol: an int, or the entries of a table; KeyError if it has none."""
+        """The value of a symbol, or the entries of a table's symbol; KeyError if it has none."""
         assert isinstance(symbol, Symbol)
         for key in (symbol, symbol.name):
             if key in self.values:
                 return self.values[key]
         raise KeyError(symbol.name)
 
-    def _condition(self, expr: Basic) -> bool:
+    def condition(self, expr: Basic) -> bool:
+        """Whether a condition holds."""
         match expr:
             case BooleanAtom():
                 return bool(expr)

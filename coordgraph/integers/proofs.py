@@ -12,12 +12,19 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias, cast
 
 from sympy import Expr, Symbol
-from sympy.logic.boolalg import Not
 
-from coordgraph.integers.bounds import Bound, Fact, TableBounds, largest, smallest
-from coordgraph.integers.examples import Guards, Statements, SymbolBounds
+from coordgraph.integers.bounds import (
+    Bound,
+    Fact,
+    NumericBounds,
+    SymbolBounds,
+    TableBounds,
+    largest,
+    smallest,
+)
 from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, Select, floor_mod
-from coordgraph.integers.guards import guard_polynomials
+from coordgraph.integers.guards import Guards, alternatives
+from coordgraph.integers.points import Points
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
     Atom,
@@ -52,10 +59,16 @@ The smallest lower bound of these polynomials is a lower bound of the original p
 """
 
 
-class Prover(Statements):
+class Prover(NumericBounds):
     """Proves bounds of polynomials under one immutable set of ranges, and caches the bounds.
 
-    Its arguments are those of `Statements`.
+    Args:
+        bounds: the symbolic lower and upper bounds of each symbol.
+        facts: known upper limits of polynomials.
+        definitions: the expression that each defined symbol equals.
+        guards: polynomials that are known to be at least 0.
+        outer: the prover of the enclosing scope, and the symbol that the inner scope adds.
+        tables: the known bounds of tables' entries, by the table's symbol.
     """
 
     def __init__(
@@ -67,8 +80,13 @@ class Prover(Statements):
         outer: "tuple[Prover, Symbol] | None" = None,
         tables: Mapping[Symbol, TableBounds] | None = None,
     ) -> None:
-        super().__init__(bounds, facts, definitions, guards, outer, tables)
+        super().__init__(facts, tables)
         self.outer = outer
+        self.bounds = {atom_of(symbol): known for symbol, known in bounds.items()}
+        self.definitions = {atom_of(symbol): e for symbol, e in definitions.items()}
+        self.guards = guards
+        around = (outer[0].points, outer[1]) if outer else None
+        self.points = Points(self.bounds, facts, self.definitions, guards, self.tables, around)
         self._levels: dict[Atom, int] = {}
         self._found: dict[tuple[frozenset[tuple[object, int]], int | None], Bound] = {}
         self._ends: dict[Atom, SymbolBounds] = {}
@@ -109,19 +127,16 @@ class Prover(Statements):
         """A lower bound of ``p``, or None; the search ends at a bound of at least ``goal``."""
         key = (frozenset(p.items()), goal)
         if key not in self._found:
-            if goal is None:
-                goal = self.least_example(p)
-            self._found[key] = _Search(self, goal).run(p, self.guards)
+            low = self.numeric_minimum(p)
+            if goal is None:  # the search can end at a value that p has inside the ranges
+                low = _Search(self, self.points.least(p)).run(p, self.guards)
+            elif (low is None or low < goal) and not self.points.below(p, goal):
+                low = _Search(self, goal).run(p, self.guards)
+            self._found[key] = low
         return self._found[key]
 
     def at_least(self, p: Polynomial, goal: int) -> bool:
         """Whether ``p >= goal`` can be proved."""
-        low = self.numeric_minimum(p)
-        if low is not None and low >= goal:
-            return True
-        least = self.least_example(p)
-        if least is not None and least < goal:
-            return False
         low = self.minimum(p, goal)
         return low is not None and low >= goal
 
@@ -430,14 +445,6 @@ class _Search:
         return result
 
     def cases(self, p: Polynomial, a: Atom, guards: Guards) -> _Step:
-        first, second = cast(tuple[Expr, Expr], a.expr.args[-2:])
-        yes, no = substitute(p, a, to_polynomial(first)), substitute(p, a, to_polynomial(second))
-        if isinstance(a.expr, Select):
-            condition = a.expr.args[0]
-            other = Not(condition)
-            known = guard_polynomials(condition), guard_polynomials(other)
-        else:
-            order = add(to_polynomial(second), to_polynomial(first), -1)
-            known = (order,), (negate(order),)
-            known = known if isinstance(a.expr, Minimum) else known[::-1]
-        return [(yes, (*guards, *known[0])), (no, (*guards, *known[1]))]
+        return [
+            (substitute(p, a, value), (*guards, *where)) for value, where in alternatives(a.expr)
+        ]

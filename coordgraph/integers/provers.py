@@ -1,4 +1,4 @@
-"""Provers that ranges with the same statements share, with their caches of bounds."""
+"""A cache of provers: `Ranges` with equal statements share a prover, with its cache of bounds."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -7,18 +7,19 @@ from weakref import WeakValueDictionary
 from coordgraph.integers.proofs import Prover
 
 MOST_KEPT = 512
-"""The number of provers that are kept for later ranges although no ranges use them any more."""
+"""Number of provers in the LRU cache; they are kept even if no `Ranges` uses them any more."""
 
 _provers = WeakValueDictionary[Hashable, Prover]()
 _kept = deque[Prover](maxlen=MOST_KEPT)
 
 
 def shared_prover(key: Hashable, make: Callable[[], Prover]) -> Prover:
-    """The prover of all ranges with the same statements.
+    """The prover of all `Ranges` with the same statements, made by `make` if there is none.
 
     Graphs of one problem, such as those before and after a pass, have the same ranges of
-    parameters, and so do loops over the same indices. A circular prover is not shared, because its
-    results depend on what was asked before: a graph would depend on the graphs built before it.
+    parameters, and so have loops over the same indices. A prover whose bounds depend on each other
+    is not shared, because its results depend on the order of queries, and equal pipelines would
+    give different graphs.
 
     Args:
         key: the statements, and the prover of the enclosing scope.

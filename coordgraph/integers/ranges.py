@@ -301,7 +301,7 @@ class Ranges:
         return self._provers[0]
 
     def _statements(self) -> Hashable:
-        """All statements; ranges with equal statements prove the same."""
+        """All statements about symbols; two `Ranges` with equal statements prove the same."""
         tables = (
             (table, known.maximum, known.from_zero, known.step, frozenset(known.found.items()))
             for table, known in self.tables.items()

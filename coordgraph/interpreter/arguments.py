@@ -80,7 +80,7 @@ def scalar(value: Any, what: str, sums: DType) -> float:
             whole number in its range.
     """
     try:
-        if isinstance(value, str | bytes):  # float("2") is 2.0
+        if isinstance(value, str | bytes):  # refused, because float("2") would accept it
             raise TypeError
         found = float(value)
     except (TypeError, ValueError, OverflowError):

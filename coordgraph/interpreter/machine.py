@@ -28,7 +28,8 @@ from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.errors import EvaluationError, OutOfBounds
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import evaluate
-from coordgraph.interpreter.arguments import Array, flat, numpy_dtype, unwritten
+from coordgraph.interpreter.allocation import allocate
+from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.interpreter.events import ANY, Event, Point
 from coordgraph.interpreter.faults import Fault
 from coordgraph.interpreter.formulas import Elements, Environment
@@ -43,8 +44,8 @@ __all__ = ["Machine", "Memory"]
 class Memory:
     """The global memory of one launch: for each tensor of the graph, a flat array by tensor name.
 
-    Unwritten elements of outputs and partial sums are NaN (the least integer for integer types);
-    flags and atomic sums start as zero.
+    Unwritten elements have the values that `allocate` gives them. LaunchError if the machine lacks
+    the memory.
     """
 
     def __init__(
@@ -55,18 +56,8 @@ class Memory:
             t.name: tuple(int(evaluate(extent, values)) for extent in t.shape)
             for t in graph.tensors
         }
-        self.flat: dict[str, Array] = {}
-        self.written: dict[str, Array] = {}
+        self.flat, self.written = allocate(graph, arrays, values)
         self.raised_by: dict[tuple[str, int], int] = {}
-        for t in graph.tensors:
-            count, kind = int(evaluate(t.elements, values)), numpy_dtype(t.dtype)
-            if t.role.zeroed:
-                self.flat[t.name] = np.zeros(count, kind)
-            elif t.role in (Role.OUTPUT, Role.PARTIALS):
-                self.flat[t.name] = np.full(count, unwritten(t.dtype), kind)
-                self.written[t.name] = np.zeros(count, np.int32)
-            elif t.name in arrays:
-                self.flat[t.name] = flat(arrays[t.name])
 
     def user(self, tensor: str) -> User:
         """The `User` dimension of the tensor named `tensor`: element offsets in that tensor."""
@@ -184,9 +175,10 @@ class Memory:
             if isinstance(edge, Diagonal):
                 return self._blocks(edge, shape)
         wanted = np.ones(shape, np.bool_)
-        for axis, dim in enumerate(coordinates.of_kind(SubDimension, tensor=tensor)):
+        for dim in coordinates.of_kind(SubDimension, tensor=tensor):
+            axis = dim.axis
             for edge in coordinates.edges_below(dim):
-                if isinstance(edge, Ragged):
+                if isinstance(edge, Ragged) and axis is not None and axis < len(shape):
                     borders = self.values[edge.table]
                     places = np.arange(shape[axis])
                     inside = (borders[0] <= places) & (places < borders[-1])

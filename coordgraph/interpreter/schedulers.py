@@ -119,10 +119,12 @@ SCHEDULERS: dict[str, type[Scheduler]] = {
 
 
 def scheduler_of(given: Any) -> Scheduler:
-    """The scheduler that a caller gives: an object, a name in `SCHEDULERS`, or None for `InOrder`.
+    """Convert the argument `schedule` to a scheduler.
+
+    `schedule` is a scheduler, a name in `SCHEDULERS`, or None for `InOrder`.
 
     Raises:
-        LaunchError: it is none of these.
+        LaunchError: the argument is none of these.
     """
     found: Any = given
     if given is None:

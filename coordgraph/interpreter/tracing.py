@@ -264,7 +264,7 @@ class Trace:
         """The `Segment` events of one workgroup, in program order.
 
         Raises:
-            VerifyError: the launch has no workgroup of that number.
+            VerifyError: the launch has no workgroup with that number.
         """
         count = len(self.workgroups)
         if whole(workgroup, "workgroup", least=0) >= count:

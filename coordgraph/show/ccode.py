@@ -42,8 +42,9 @@ def identifier(name: str) -> str:
 
 
 MOST_PROOFS = 400
-"""How many proofs one text may cost. Nested `Select`s multiply them: each branch has its own
-ranges. Quotients after that are printed as calls of `FLOOR_HELPERS`, which are always right."""
+"""Largest number of proofs that printing one text may try. Nested `Select`s multiply proofs,
+because each branch has its own ranges. Later quotients are printed as calls of `FLOOR_HELPERS`,
+which are right without a proof."""
 
 
 class _CPrinter(Printer):
@@ -51,8 +52,8 @@ class _CPrinter(Printer):
 
     Args:
         ranges: bounds of the symbols.
-        outer: the printer of the expression around a branch of a `Select`, which proves what holds
-            in both branches only once.
+        outer: the printer of the expression that contains this branch of a `Select`; a proof that
+            holds there is not repeated in the branch. None outside of branches.
     """
 
     def __init__(self, ranges: Ranges, outer: _CPrinter | None = None) -> None:
@@ -60,7 +61,7 @@ class _CPrinter(Printer):
         self.ranges = ranges
         self.outer = outer
         self.proofs: list[Expr] = outer.proofs if outer else []
-        """The expressions for which a proof was tried, in all printers of one text."""
+        """The expressions for which a proof was tried, shared by all printers of one text."""
         self.natural: dict[Expr, bool] = {}
 
     def _is_natural(self, expr: Expr) -> bool:

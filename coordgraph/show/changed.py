@@ -21,18 +21,18 @@ from coordgraph.show.layered import Arrow, Box, Drawing, draw_layered
 __all__ = ["MOST_EDGES", "ChangedGraph"]
 
 MOST_EDGES = 200
-"""The most edges of a picture in which every dimension is drawn; larger graphs are collapsed."""
+"""Largest number of edges for which every dimension is drawn; larger graphs are drawn by scope."""
 LONGEST = 44
-"""Characters of a line in a box; longer lines end in an ellipsis."""
+"""Largest number of characters of a line in a box; longer lines end in an ellipsis."""
 SAME, ADDED, REMOVED, CHANGED = "same", "added", "removed", "changed"
 
 
 @dataclass(frozen=True)
 class ChangedGraph:
-    """The dimensions and edges of two graphs, each with what happened to it.
+    """The dimensions and edges of two graphs, each marked as added, removed, changed or kept.
 
     Args:
-        dimensions: by id, the dimension (of the later graph, if both have it) and its change.
+        dimensions: by id, the dimension (as in the later graph, if both have it) and its change.
         edges: the edges and their changes.
     """
 
@@ -69,15 +69,15 @@ class ChangedGraph:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes: what the ids of dimensions begin with, up to the first dot."""
+        """Names of the scopes: the parts of dimension ids up to the first dot."""
         return tuple(dict.fromkeys(map(scope_of, self.dimensions)))
 
     def draw(self) -> Drawing:
-        """Draw the graph: all of it, or a box for each scope if it is large."""
+        """Draw the whole graph, or one box for each scope if the graph is large."""
         return self._collapsed() if self.large else self._drawn(set(self.dimensions), self.edges)
 
     def draw_scope(self, scope: str) -> Drawing:
-        """Draw the dimensions of a scope, the edges that touch them, and where these lead."""
+        """Draw the dimensions of a scope and the edges that have one of them as an operand."""
         own = {name for name in self.dimensions if scope_of(name) == scope}
         touching = [(e, c) for e, c in self.edges if own & {*e.upstream, *e.downstream}]
         shown_here = own.union(*({*e.upstream, *e.downstream} for e, _ in touching))
@@ -138,7 +138,7 @@ def _operands(edge: Edge) -> tuple[Any, ...]:
 
 
 def _overall(changes: Counter[str]) -> str:
-    """The change of a box or an arrow that stands for several."""
+    """The change of a box or arrow that represents several dimensions or edges."""
     found = {change for change in (SAME, ADDED, REMOVED, CHANGED) if changes[change]}
     return found.pop() if len(found) == 1 else CHANGED
 

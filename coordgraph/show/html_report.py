@@ -1,4 +1,4 @@
-"""`HtmlReport`: one self-contained page about a kernel, from data that can be read on its own."""
+"""`HtmlReport`: one self-contained HTML page about a kernel, generated from plain data."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from coordgraph.show.report_pictures import pictures
 __all__ = ["HtmlReport"]
 
 PAGE = Path(__file__).with_name("page")
-"""Folder with the parts of the page: a skeleton, style sheets and scripts."""
+"""Folder with the sources of the report page: HTML skeleton, style sheets and scripts."""
 STYLES = ("page.css", "details.css")
 SCRIPTS = ("page.js", "pictures.js", "linked.js", "sections.js", "details.js")
-"""Scripts in the order in which they run."""
+"""The page's script files, in the order in which they run."""
 NOTEBOOK_HEIGHT = 900
-"""Height of the page in a notebook, in pixels."""
+"""Height of the report in a notebook, in pixels."""
 
 
 @dataclass(frozen=True)
 class HtmlReport:
-    """A report of a kernel: `report.save("kernel.html")`; a notebook shows it in place.
+    """A report about a kernel: `report.save("kernel.html")`; a Jupyter notebook displays it.
 
     Args:
-        data: everything that the page shows, as plain data for JSON. The page computes no figures.
+        data: the numbers and texts that the page shows, as plain data for JSON. The page's scripts
+            only draw them.
     """
 
     data: dict[str, Any]
 
     def html(self) -> str:
-        """The page: one HTML document that loads nothing and sends nothing."""
+        """The HTML page as text. It makes no network requests."""
         return fill(
             _part("page.html"),
             {
@@ -45,17 +46,17 @@ class HtmlReport:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write the page to a file, and return its path."""
+        """Write the HTML page to the file `path` and return the path."""
         path = Path(path)
         path.write_text(self.html(), encoding="utf-8")
         return path
 
     def pictures(self) -> dict[str, str]:
-        """The pictures as SVG documents by name, such as `tiles` and `timeline-simulated`."""
+        """The pictures as SVG documents, by name, such as `tiles` and `timeline-simulated`."""
         return pictures(self.data)
 
     def save_pictures(self, folder: str | Path) -> list[Path]:
-        """Write every picture as SVG, and as PNG if mermaidx is installed, without a browser.
+        """Write every picture as an SVG file, and as PNG too if mermaidx is installed.
 
         Returns:
             The paths of the files.
@@ -79,7 +80,7 @@ class HtmlReport:
 
 
 def _png(svg: str) -> bytes | None:
-    """The picture as PNG; None if the extra `coordgraph[draw]` is not installed."""
+    """Convert an SVG document to PNG; None if the extra `coordgraph[draw]` is not installed."""
     try:
         from mermaidx import svg_to_png
     except ImportError:
@@ -93,7 +94,7 @@ def _part(name: str) -> str:
 
 
 def fill(skeleton: str, values: dict[str, str]) -> str:
-    """Replace each `<!--NAME-->`, or `/*NAME*/` inside styles and scripts, by its value."""
+    """Replace each placeholder `<!--NAME-->` or `/*NAME*/` of a skeleton by `values[NAME]`."""
     for name, value in values.items():
         for mark in (f"<!--{name}-->", f"/*{name}*/"):
             before, found, after = skeleton.partition(mark)
@@ -104,6 +105,6 @@ def fill(skeleton: str, values: dict[str, str]) -> str:
 
 
 def _embedded(data: Any) -> str:
-    """JSON that may stand inside a `script` element: no text of it can end the element."""
+    """Data as JSON for a `script` element, escaped so that no string of it can end the element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,8 +1,9 @@
 """A layered drawing of a directed graph as SVG, without a browser and without mermaid.
 
-Sources are at the top, and arrows go down (Sugiyama's method): nodes get layers by their longest
-path, long edges get a waypoint in each layer that they cross, sweeps order each layer by the mean
-position of its neighbours, and further sweeps move nodes below those neighbours.
+Sources are at the top, and arrows point down (Sugiyama's method). A node's layer is the length of
+the longest path to it. A long edge gets a waypoint in each layer that it crosses. Sweeps over the
+layers order the nodes of each layer by the mean position of their neighbours; further sweeps move
+nodes horizontally towards their neighbours.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import networkx as nx
 __all__ = ["Arrow", "Box", "Drawing", "draw_layered"]
 
 SWEEPS = 10
-"""How often all layers are ordered, and how often nodes are moved."""
+"""Number of sweeps that order the layers, and number of sweeps that move nodes."""
 CHARACTER, LINE, PADDING = 6.7, 15, 8
-"""Width of a character, height of a line, and space around the text of a box, in pixels."""
+"""Width of a character, height of a line, and padding around the text of a box, in pixels."""
 BETWEEN, LAYERS = 14, 46
-"""Space between boxes of a layer, and between layers, in pixels."""
+"""BETWEEN: gap between neighbouring boxes of a layer. LAYERS: gap between layers. In pixels."""
 MARGIN = 8
 
 
 @dataclass(frozen=True)
 class Box:
-    """A node.
+    """A node of the drawing: a box with text.
 
     Args:
         key: identifies the node.
@@ -41,12 +42,12 @@ class Box:
 
     @property
     def width(self) -> float:
-        """The width in pixels, estimated from the longest line."""
+        """Width of the box in pixels, estimated from the longest line."""
         return max(map(len, self.lines), default=0) * CHARACTER + 2 * PADDING
 
     @property
     def height(self) -> float:
-        """The height in pixels."""
+        """Height of the box in pixels."""
         return len(self.lines) * LINE + PADDING
 
 
@@ -74,7 +75,7 @@ class Drawing:
     body: str
 
     def svg(self, title: str, style: str = "") -> str:
-        """The SVG document; a document that stands alone needs a style sheet for its classes."""
+        """The drawing as an SVG document; `style` is a style sheet for its CSS classes."""
         sheet = f"<style>{style}</style>" if style else ""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" '
@@ -85,7 +86,7 @@ class Drawing:
 
 @dataclass
 class _Layers:
-    """Nodes and waypoints in layers, with their horizontal centres."""
+    """Nodes and waypoints of a drawing by layer, with the x coordinates of their centres."""
 
     rows: list[list[Hashable]]
     widths: dict[Hashable, float]
@@ -98,7 +99,7 @@ class _Layers:
         self.above.setdefault(lower, []).append(upper)
 
     def order(self) -> None:
-        """Order each layer by the mean place of the neighbours in the layer before."""
+        """Order each layer by the mean x coordinate of a node's neighbours in the layer before."""
         place = {key: float(i) for row in self.rows for i, key in enumerate(row)}
         for sweep in range(SWEEPS):
             down = sweep % 2 == 0
@@ -114,7 +115,7 @@ class _Layers:
                 place |= {key: float(i) for i, key in enumerate(row)}
 
     def settle(self) -> None:
-        """Move nodes towards the mean of their neighbours, as far as their layer has room."""
+        """Move nodes towards the mean x coordinate of their neighbours, if the layer has room."""
         for row in self.rows:
             edge = 0.0
             for key in row:
@@ -132,9 +133,10 @@ class _Layers:
                 self._place(row, wanted)
 
     def _place(self, row: list[Hashable], wanted: list[float]) -> None:
-        """Centres as near to the wanted ones as the order and the widths of a layer allow."""
-        # Blocks of touching nodes take the mean of what their nodes want (isotonic regression).
-        blocks: list[list[float]] = []  # sum of wanted starts, count
+        """The x coordinates of a layer's nodes, as near to the wanted ones as boxes allow."""
+        # Isotonic regression: nodes that touch form a block, which is placed at the mean of the
+        # positions that its nodes want. An entry is the sum of these positions and their number.
+        blocks: list[list[float]] = []
         offset, offsets = 0.0, list[float]()
         for position, key in enumerate(row):
             if position:
@@ -153,7 +155,7 @@ class _Layers:
 
 
 def draw_layered(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> Drawing:
-    """Draw a graph; edges that close a cycle are drawn against the direction of the others."""
+    """Draw a directed graph in layers; an edge that closes a cycle points up instead of down."""
     known = {box.key: box for box in boxes}
     layers, paths = _layered(known, arrows)
     layers.order()
@@ -178,7 +180,7 @@ def draw_layered(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> Drawing:
 def _layered(
     boxes: Mapping[Hashable, Box], arrows: Sequence[Arrow]
 ) -> tuple[_Layers, list[list[Hashable]]]:
-    """The layers, and for each arrow the nodes and waypoints that it passes."""
+    """The layers, and for each arrow the nodes and waypoints that the arrow passes."""
     graph: nx.DiGraph[Hashable] = nx.DiGraph()
     graph.add_nodes_from(boxes)
     turned = list[bool]()
@@ -191,7 +193,8 @@ def _layered(
     level = dict[Hashable, int]()
     for key in nx.topological_sort(graph):
         level[key] = max((level[p] + 1 for p in graph.predecessors(key)), default=0)
-    for key in reversed(list(nx.topological_sort(graph))):  # sources stand next to what they feed
+    # a source is moved to the layer just above its nearest successor
+    for key in reversed(list(nx.topological_sort(graph))):
         if not graph.in_degree(key) and graph.out_degree(key):
             level[key] = min(level[s] for s in graph.successors(key)) - 1
     rows: list[list[Hashable]] = [[] for _ in range(max(level.values(), default=-1) + 1)]

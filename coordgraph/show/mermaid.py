@@ -45,8 +45,8 @@ def coordinates(
 
     Args:
         graph: the graph to draw.
-        only: ids of the dimensions to draw, or a single id; edges are drawn if all their operands
-            are. By default the whole graph is drawn.
+        only: ids of the dimensions to draw, or a single id; an edge is drawn if all its operands
+            are drawn. By default the whole graph is drawn.
         compare_to: an earlier version of the graph; new and changed dimensions and edges are
             highlighted by a fill colour.
         notes: True to print the dimensions' notes.

@@ -1,4 +1,4 @@
-"""The pictures of a report as SVG documents, drawn from its data without a browser."""
+"""The pictures of the HTML report as SVG documents, drawn from its data without a browser."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 __all__ = ["pictures"]
 
 WORKGROUPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
-"""Colours of workgroups in turn, by Okabe and Ito: every kind of colour vision tells them apart."""
+"""Colours of workgroups, used cyclically: Okabe and Ito's palette, safe for colour-blind
+readers."""
 WHITE_TEXT = ("#0072b2", "#009e73", "#d55e00")
-"""The colours on which text is white."""
+"""The workgroup colours that are so dark that text on them is white."""
 BUCKETS = {
     "multiply": "#0072b2",
     "fix-up": "#b65f93",
@@ -27,10 +28,11 @@ BUCKET_OF = {
     **{"multiply": "multiply", "send": "fix-up", "receive": "fix-up", "finish": "epilogue"},
     **{"drain": "epilogue", "turn": "hand-over", "wait": "wait", "start": "start"},
 }
-"""The bucket of each activity, whose colour its bars have."""
+"""For each activity, the part of the time (bucket) that it counts to and whose colour its bars
+have."""
 TEXT, SOFT = "#14181f", "#525c69"
 TURNS = {"first": -45, "middle": 90, "last": 45}
-"""Degrees by which the stripes of each kind of part are turned."""
+"""Angle of the stripes, in degrees, for a tile's first, middle and last segment."""
 STYLE = """
 text{font-family:sans-serif;fill:#14181f}
 .box text{font-size:12px}.label{font-size:10px;fill:#525c69}
@@ -45,7 +47,7 @@ WIDTH, LEFT = 960, 40
 
 
 def pictures(data: Mapping[str, Any]) -> dict[str, str]:
-    """SVG documents by name: where the time goes, the tiles, each timeline, and each pass."""
+    """SVG documents by name: the parts of the time, the tiles, each timeline, and each pass."""
     found = {"time": _time(data), "tiles": _tiles(data)}
     found |= {f"timeline-{run['name']}": _timeline(data, run) for run in data["runs"]}
     for number, rewrite in enumerate(data["passes"], start=1):
@@ -83,7 +85,7 @@ def _text(x: float, y: float, text: str, fill: str = TEXT, size: int = 12, end: 
 
 
 def _time(data: Mapping[str, Any]) -> str:
-    """One bar for each run: the share of each bucket."""
+    """A stacked bar for each run: its time by bucket (multiplying, fix-up, waiting, …)."""
     parts, top = [_text(0, 16, data["title"], size=14), _text(0, 36, data["headline"]["why"])], 52
     for run in data["runs"]:
         total, x = run["slots"] * run["makespan"] / 1e9 or 1.0, 0.0
@@ -106,7 +108,7 @@ def _time(data: Mapping[str, Any]) -> str:
 
 
 def _segments(data: Mapping[str, Any], product: int) -> dict[tuple[int, int, int], list[Any]]:
-    """The segments of each tile of a product by k: workgroup, first k tile, number of k tiles."""
+    """The segments of each output tile by k: (workgroup, first k tile, number of k tiles)."""
     run = data["runs"][0]["events"]
     multiply = data["activities"].index("multiply")
     found = dict[tuple[int, int, int], set[tuple[int, int, int]]]()
@@ -120,7 +122,7 @@ def _segments(data: Mapping[str, Any], product: int) -> dict[tuple[int, int, int
 
 
 def _tiles(data: Mapping[str, Any], product: int = 0) -> str:
-    """The output tiles of the first product, coloured by workgroup, with stripes on parts."""
+    """The output tiles of the first product, coloured by workgroup; shared tiles are striped."""
     segments = _segments(data, product)
     shapes: list[list[int]] = data["tiles"]["shapes"]
     rows = max(((m + 1) * shapes[t][0] for t, m, _ in segments), default=1)
@@ -147,7 +149,7 @@ def _tiles(data: Mapping[str, Any], product: int = 0) -> str:
 
 
 def _timeline(data: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """A row for each slot; all runs of a report have one scale."""
+    """A timeline of a run: a row for each slot. All runs of a report have the same time scale."""
     end = max(r["makespan"] for r in data["runs"]) or 1
     each = max(2, min(16, 480 // max(run["slots"], 1)))
     scale, height = (WIDTH - LEFT) / end, run["slots"] * each
@@ -170,7 +172,7 @@ def _timeline(data: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 
 def _ticks(end: int, scale: float) -> Iterator[tuple[float, str]]:
-    """Positions and texts of about eight round times, in µs."""
+    """Positions and labels of about eight round times on the axis, in µs."""
     rough, power = end / 8, 1.0
     while power * 10 <= rough:
         power *= 10

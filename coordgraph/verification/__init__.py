@@ -1,7 +1,9 @@
-"""Named checks of a scheduled graph: proofs for all sizes, small launches, counterexamples.
+"""Named checks of a graph: proofs for all sizes, else examination of small launches.
 
-`KernelGraph.check` runs them and returns a `Report`. Each check is one module: `size_rules`,
-`cover`, `fix_up`, `forward_progress` or `addresses`; `checking` lists and runs them.
+`KernelGraph.check` runs them and returns a `Report`, with a counterexample for each check that is
+refuted. Each check of a scheduled graph is one module: `size_rules`, `cover`, `fix_up`,
+`forward_progress` or `addresses`. The check `memory order` of a lowered graph is the package
+`memory_order`. `checking` lists and runs the checks.
 """
 
 from coordgraph.verification.checking import CHECKS, check_graph

@@ -1,4 +1,4 @@
-"""The check `bounds`: no access leaves its tensor, its workspace, its table or its bits."""
+"""The check `bounds`: indices stay inside tensors, workspace and tables, and fit their bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["bounds"]
 
 
 SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
-"""How accesses to the workspace end, as `IndexProofs.accesses` names them."""
+"""Suffixes of the descriptions of workspace accesses that `IndexProofs.accesses` returns."""
 
 
 @named_check(
@@ -21,7 +21,7 @@ SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
     "hold it.",
 )
 def bounds(evidence: Evidence) -> Finding:
-    """Prove every access and every width for all sizes; compute the addresses of some launches."""
+    """The check `bounds`: prove every access and every bit width, else examine some launches."""
     found = [*evidence.counterexamples("bounds")]
     graph, program = evidence.graph, evidence.program
     proofs = IndexProofs(graph, program, evidence.limits.questions)
@@ -40,7 +40,7 @@ def bounds(evidence: Evidence) -> Finding:
             Outcome.PROVED, "interval proof", f"{len(accesses)} accesses, {len(values)} widths"
         )
     proved = len(accesses) - len(unproved)
-    # Traces alone show the slots that a launch uses.
+    # Traces record the workspace slots that a launch uses, but no other addresses.
     slots = all(what.endswith(SLOTS) for what in unproved)
     launches = evidence.run_launches or (evidence.traced_launches if slots else ())
     checked = enumerated(launches, f"{proved} of {len(accesses)} accesses proved; all", ())
@@ -48,5 +48,9 @@ def bounds(evidence: Evidence) -> Finding:
 
 
 def _method(found: list[Counterexample]) -> str:
-    """How counterexamples were found: in runs of small launches, or from the ranges of sizes."""
+    """`interval proof` or `enumeration`: the method that found the counterexamples.
+
+    Counterexamples without a workgroup follow from the ranges of sizes, others from running small
+    launches.
+    """
     return "interval proof" if all(not example.workgroups for example in found) else "enumeration"

@@ -1,4 +1,4 @@
-"""`check_graph`: runs the named checks on a scheduled graph, or that of a lowered graph."""
+"""`check_graph`: runs the named checks of a scheduled graph or of a lowered graph."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
         graph: a graph of the level `scheduled`, or `lowered` for GPUs; a lowered graph has the one
             check `memory order`.
         sizes: the launch arguments to examine, such as `{"m": 100, "n": 30, "k": 7}`, and the
-            entries of tables; None chooses launches around the borders of the graph's sizes.
+            entries of tables; None chooses small launches, such as those just below and above a
+            multiple of the tile.
         level: `default` takes a few tenths of a second, `all` a few seconds.
 
     Raises:
@@ -71,7 +72,7 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
 
 
 def _launch(graph: KernelGraph, sizes: Sizes) -> Launch:
-    """The launch with the given arguments, checked against the graph's bounds."""
+    """A `Launch` with the given arguments, which are checked against the graph's bounds."""
     values = {name: whole(v, name) for name, v in sizes.items() if not isinstance(v, Sequence)}
     tables = {name: tuple(v) for name, v in sizes.items() if isinstance(v, Sequence)}
     given = {p.name: 0 for p in graph.parameters.given if p.minimum == 0} | values

@@ -1,4 +1,4 @@
-"""What a graph does in the examined launches: traces of tiles, and runs on elements."""
+"""`Evidence`: traces of examined launches of a graph, and results of runs with random operands."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from coordgraph.control.operations import (
     SendPartial,
 )
 from coordgraph.errors import CoordGraphError, Deadlock, LaunchError, NoEntry, OutOfBounds
+from coordgraph.gemm import AXES
 from coordgraph.interpreter.arguments import Array
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.faults import Fault
@@ -45,17 +46,18 @@ __all__ = ["LIMITS", "Evidence", "Limits"]
 
 @dataclass(frozen=True)
 class Limits:
-    """How thoroughly a graph is examined.
+    """How thoroughly `KernelGraph.check` examines a graph.
 
     Args:
-        launches: how many launches are examined at least. As many again are traced, and examined
-            if their traces differ in kind.
-        cost: the largest cost of a launch that is traced, see `Launch`.
-        total: the largest cost of all of them together, if four launches cost less.
-        runs: the largest number of launches that run on elements.
-        elements: the largest number of elements of tiles that all these runs load.
-        schedulers: the names of the schedulers under which each of them runs.
-        questions: how many inequalities proofs about indices may ask.
+        launches: the number of launches that are examined at least. As many again are traced; they
+            are examined if their traces differ in kind.
+        cost: the largest cost of a launch that is traced, in the units of `Launch.cost`.
+        total: the largest cost of all traced launches together, unless only four are traced.
+        runs: the largest number of launches that compute a product.
+        elements: the largest number of elements of A and B that these runs load.
+        schedulers: the names of the interpreter's schedulers under which each of these launches
+            runs.
+        questions: the largest number of inequalities that proofs about indices may ask `Ranges`.
     """
 
     launches: int
@@ -73,13 +75,14 @@ LIMITS = {
 }
 """The limits of each level of `KernelGraph.check`."""
 FEWEST = 4
-"""How many launches are examined however much they cost."""
+"""The number of launches that are examined whatever they cost."""
 LARGE = 20_000
-"""The largest cost of the launch that is examined if all launches cost more than the limit."""
+"""The largest cost of the only examined launch if every launch costs more than `Limits.cost`."""
 OVERHEAD = 200
-"""How many elements are loaded in the time that an operation on an empty tile takes."""
+"""The cost of an operation on an empty tile, in loaded elements."""
 MOST_STEPS = 1 << 16
-"""The largest number of loop iterations of one workgroup; more count as a loop without an end."""
+"""The largest number of loop iterations of one workgroup; a workgroup with more counts as an
+endless loop."""
 EXCHANGES = (
     SendPartial,
     ReceivePartial,
@@ -88,11 +91,13 @@ EXCHANGES = (
     AccumulatePartial,
     CollectPartial,
 )
-"""The operations on the workspace: if one of them fails, the check `fix-up` is refuted."""
+"""Operations on the workspace; an error in one of them refutes the check `fix-up`."""
 FAILURES = (CoordGraphError, ArithmeticError, LookupError, TypeError, ValueError)
-"""What an operation of a faulty graph may raise: NumPy refuses tiles whose shapes differ."""
+"""Exceptions that an operation of a wrong graph may raise in the interpreter, for example because
+NumPy refuses tiles of different shapes."""
 TOLERANCE = 2.0**-6
-"""How far a right element may be from the reference, relative to it: epilogues may round."""
+"""Largest relative difference between a right element of D and the reference; an epilogue's result
+is rounded."""
 
 
 class Evidence:
@@ -110,6 +115,11 @@ class Evidence:
         self.graph, self.limits = graph, limits
         self._launches = launches
 
+    @property
+    def chosen(self) -> bool:
+        """Whether the launches to examine are chosen from the graph, not given by the caller."""
+        return self._launches is None
+
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """The launches to examine, the most interesting ones first."""
@@ -118,7 +128,8 @@ class Evidence:
         ranked = ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
         costs = accumulate(launch.cost for launch in ranked)
         count = sum(cost <= self.limits.total for cost in costs)
-        # Where sizes that the graph fixes make every launch larger, one large launch is examined.
+        # If the sizes that the graph fixes make every launch too costly, one large launch is
+        # examined.
         return ranked[: max(count, FEWEST)] or ranked_launches(self.graph, 1, LARGE)
 
     @cached_property
@@ -133,7 +144,7 @@ class Evidence:
 
     @property
     def traced_launches(self) -> tuple[Launch, ...]:
-        """The launches whose traces are examined."""
+        """The launches whose traces the checks examine."""
         return tuple(launch for launch, _ in self.traces)
 
     @cached_property
@@ -161,7 +172,7 @@ class Evidence:
         return tuple(found)
 
     def counterexamples(self, check: str) -> Iterator[Counterexample]:
-        """The first error of each kind that refutes a check, from traces and then from runs."""
+        """One error of each kind that refutes a check: from traces first, then from runs."""
         for launch, fault in self.failures:
             if fault.check == check:
                 yield _counterexample(launch, fault)
@@ -173,13 +184,15 @@ class Evidence:
 
     @cached_property
     def run_launches(self) -> tuple[Launch, ...]:
-        """The launches that run on elements: the cheapest, as many as the limits allow."""
+        """The launches whose product the interpreter computes: the cheapest ones."""
         chosen: list[Launch] = []
         left = self.limits.elements
         m, n, k = macro_tile(self.graph.coordinates)
         shallow = sorted(self.traces, key=lambda pair: -_interest(*pair))
         deep = sorted(shallow, key=lambda pair: -_depth(pair[1]))
-        for launch, found in (*shallow[:2], *deep[:1], *shallow[2:]):
+        seen = _ragged(self.graph, shallow[0][0]) if shallow else frozenset[str]()
+        wide = [pair for pair in shallow[1:] if _ragged(self.graph, pair[0]) - seen]
+        for launch, found in (*shallow[:1], *wide[:1], *deep[:1], *shallow[1:]):
             work = sum(segment.k_count for segment in found.segments)
             elements = work * max(m * k + k * n, OVERHEAD) + len(found.stores) * 2 * m * n
             if launch in chosen:
@@ -191,7 +204,7 @@ class Evidence:
 
     @cached_property
     def runs(self) -> tuple[tuple[str, Counterexample], ...]:
-        """Errors of runs on elements: the check that each refutes, and the counterexample."""
+        """Errors of launches that compute a product: the refuted check and the counterexample."""
         found: list[tuple[str, Counterexample]] = []
         for launch in self.run_launches:
             for name in self.limits.schedulers:
@@ -203,7 +216,7 @@ class Evidence:
 
 
 def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:
-    """What occurs in a trace: kinds of segments, numbers of partial sums, idle workgroups."""
+    """The features of a trace: kinds of segments, numbers of partial sums, idle workgroups."""
     receives = Counter(receive.tile for receive in found.receives)
     for tile, segments in groupby(sorted(found.segments, key=_tile_of), key=_tile_of):
         cut = [segment.role for segment in segments]
@@ -218,13 +231,20 @@ def _tile_of(segment: Segment) -> OutputTile:
 
 
 def _interest(launch: Launch, found: Trace) -> int:
-    """How much of a schedule a launch exercises: fix-ups and ragged edges, with few tiles."""
+    """A score of a launch: high if it has fix-ups and ragged edges with few tiles."""
     ragged = sum(length % 2 for length in launch.values.values())
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
 
 
+def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[str]:
+    """The axes with several tiles, the last of which is not full."""
+    lengths = ((axis, getattr(graph.gemm, axis) or launch.values.get(axis, 0)) for axis in AXES)
+    tiles = zip(lengths, macro_tile(graph.coordinates), strict=True)
+    return frozenset(axis for (axis, length), n in tiles if length > n and length % n)
+
+
 def _depth(found: Trace) -> int:
-    """How many k tiles the longest segment has, at most 3."""
+    """The largest number of k tiles that one workgroup sums for a tile, at most 3."""
     return min(max((segment.k_count for segment in found.segments), default=0), 3)
 
 
@@ -233,7 +253,7 @@ def _counterexample(launch: Launch, fault: Fault) -> Counterexample:
 
 
 class _Watched(Machine):
-    """Interprets one workgroup; keeps the operation that raised an error, and limits loops.
+    """Interprets one workgroup, limits its loops, and remembers the operation that raised an error.
 
     The counterexample of a check is made from that operation and the indices at which it failed.
     """
@@ -261,12 +281,12 @@ class _Watched(Machine):
 def _run(
     graph: KernelGraph, code: Program, launch: Launch, scheduler: str
 ) -> Iterator[tuple[str, Counterexample]]:
-    """Run a launch on elements, and compare D with the reference."""
+    """Compute the product of a launch in the interpreter, and compare D with the reference."""
     try:
         operands = make_operands(graph, launch)
+        memory = Memory(graph, operands.arrays, operands.values)
     except LaunchError:
         return
-    memory = Memory(graph, operands.arrays, operands.values)
     machines: dict[int, _Watched] = {}
 
     def machine(number: int) -> Machine:
@@ -277,7 +297,7 @@ def _run(
     try:
         execute(memory, machine, count, SCHEDULERS[scheduler](), count)
     except Deadlock:
-        return  # traces show it, with its cause
+        return  # a deadlock is reported from the trace, which shows its cause
     except FAILURES as error:
         yield _failure(code, launch, error, machines)
         return
@@ -296,7 +316,7 @@ def _run(
 def _failure(
     code: Program, launch: Launch, error: Exception, machines: Mapping[int, _Watched]
 ) -> tuple[str, Counterexample]:
-    """The check that an error of a run refutes, and the counterexample."""
+    """The check that an error of a run refutes, with a counterexample."""
     for number, machine in machines.items():
         if machine.failed is not None:
             work, env = machine.failed

@@ -1,9 +1,9 @@
-"""Proofs that no index leaves its tensor, workspace or table, for all sizes.
+"""Proofs for all sizes that no index leaves its tensor, the workspace or its table.
 
 An access is proved edge by edge. An edge whose size rule holds maps indices inside its downstream
-dimensions to indices inside its upstream dimensions, wherever its guard holds; tests hold every
-edge to this law. So it is enough to prove that the indices which loops, assignments and the
-hardware give are inside their dimensions.
+dimensions to indices inside its upstream dimensions, wherever its guard holds (the tests check this
+law for every class of edge). So it is enough to prove that the indices which loops, assignments and
+the hardware give are inside their dimensions.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from coordgraph.coordinates.edges import Concatenate, Diagonal, Edge, Ragged
 from coordgraph.coordinates.rules import proves
 from coordgraph.errors import CoordGraphError
 from coordgraph.integers import Load, Ranges, Search, Select, less, nodes_of, simplify
+from coordgraph.interpreter.lookups import lookups
 from coordgraph.interpreter.program import Program, Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.tables import Table
@@ -46,12 +47,13 @@ __all__ = ["IndexProofs", "accesses"]
 
 
 class IndexProofs:
-    """Proves that the indices of a scheduled graph stay inside, for all sizes.
+    """Proves for all sizes that the indices of a scheduled graph are inside their dimensions.
 
     Args:
         graph: a scheduled graph.
         program: the graph as the interpreter executes it.
-        questions: how many inequalities all proofs may ask `Ranges`; later ones are not proved.
+        questions: the largest number of inequalities that all proofs together ask `Ranges`;
+            accesses after that remain unproved.
     """
 
     def __init__(self, graph: KernelGraph, program: Program, questions: int) -> None:
@@ -60,10 +62,11 @@ class IndexProofs:
         self._rules: dict[Edge, bool] = {}
         self._bounds: dict[int, SymbolicBounds] = {}
         self._effort = Effort(questions)
-        self._kept: list[Ranges | Scoped] = []  # keeps ids of keys above valid
+        # keeps the objects alive whose ids are keys of `_bounds`
+        self._kept: list[Ranges | Scoped] = []
 
     def bounds(self, ranges: Ranges) -> SymbolicBounds:
-        """Proofs under the given ranges; equal calls share their caches."""
+        """The prover of inequalities under the given ranges, one for each `Ranges` object."""
         if id(ranges) not in self._bounds:
             self._kept.append(ranges)
             self._bounds[id(ranges)] = SymbolicBounds(
@@ -77,7 +80,7 @@ class IndexProofs:
 
     @cached_property
     def _found(self) -> dict[Symbol, tuple[Expr, ...]]:
-        """Upper bounds of the symbols that hold the result of a search in a table."""
+        """Upper bounds of the symbols that hold the result of a binary search in a table."""
         ends: dict[Symbol, set[Expr]] = {}
         for root in self.program.nodes:
             for node in root.walk():
@@ -90,9 +93,9 @@ class IndexProofs:
         return {s: tuple(e) for s, e in ends.items() if len(e) == 1 and s not in e}
 
     def accesses(self) -> Iterator[tuple[str, bool]]:
-        """Each access to a tensor or the workspace, and whether it is proved inside."""
+        """Each access to a tensor or the workspace, as text, and whether it is proved inside."""
         found = [(w, user) for w in self.program.work(Operation) for user in accesses(w)]
-        # Slots are the hardest to prove, so they come last.
+        # Accesses to workspace slots come last: they take most questions to prove.
         workspace = (Role.PARTIALS, Role.SUMS, Role.FLAGS)
         for work, user in sorted(
             found, key=lambda pair: self.graph.tensor(pair[1].tensor).role in workspace
@@ -100,7 +103,7 @@ class IndexProofs:
             yield f"{work.node.op.kind} of {user.tensor}", self._access(work, user)
 
     def reads(self) -> Iterator[tuple[str, bool]]:
-        """Each read of a table, as text, and whether its position is proved inside."""
+        """Each read of a table, as text, and whether its index is proved to be inside the table."""
         tables = {table.symbol: table for table in self.graph.parameters.tables}
         seen: set[tuple[int, Basic]] = set()
         for node, value in self._values():
@@ -119,7 +122,7 @@ class IndexProofs:
                     yield f"read of {read} for {table.name}", inside
 
     def _values(self) -> Iterator[tuple[Node, Basic]]:
-        """The expressions that operations evaluate, with the operation."""
+        """The expressions that the graph's operations evaluate, each with its operation."""
         for root in self.program.nodes:
             for node in root.walk():
                 if node.loop is not None:
@@ -128,6 +131,7 @@ class IndexProofs:
                     yield inside, node.loop.step
                 values = (node.condition, node.value, *node.values)
                 yield from ((node, value) for value in values if value is not None)
+                yield from ((node.body[0], read) for read in lookups(self.graph, node))
 
     def _read(
         self, read: Load, scope: Scoped, tables: Mapping[Symbol, Table], value: Basic
@@ -138,7 +142,7 @@ class IndexProofs:
         return self._between(scope.expand(place), found.length, scope.ranges)
 
     def _access(self, work: Work, user: User) -> bool:
-        """Whether the operation's indices in a tensor are proved to be inside it."""
+        """Whether an operation's indices in a tensor are proved to be inside the tensor."""
         scope = work.scope
         try:
             found = work.solution(user)
@@ -152,7 +156,7 @@ class IndexProofs:
         return walk.inside(user.id)
 
     def keeps_inside(self, edge: Edge) -> bool:
-        """Whether the edge's upstream indices are inside if its downstream indices are."""
+        """Whether indices inside an edge's downstream dimensions give ones inside its upstream."""
         if edge not in self._rules:
             sizes = self.graph.coordinates.sizes(edge)
             proved = all(proves(rule, self._sizes) for rule in edge.size_rule(sizes))
@@ -160,7 +164,7 @@ class IndexProofs:
         return self._rules[edge]
 
     def _tables_fit(self, edge: Edge) -> bool:
-        """Whether the tables of an edge, if it reads any, describe segments inside its whole."""
+        """Whether the segments that an edge's tables describe are inside the divided dimension."""
         coordinates = self.graph.coordinates
         tables = {table.name: table for table in self.graph.parameters.tables}
         if isinstance(edge, Ragged):
@@ -174,14 +178,14 @@ class IndexProofs:
             table, whole = tables.get(edge.table), coordinates.size(edge.upstream[0])
             if table is None or table.step is None or whole is None or not table.rises:
                 return False
-            # Each block must end before the next begins.
+            # Each block must end before the next block begins.
             wanted = edge.extent(edge.rows, table.place) * edge.pitch(table.place)
             fits = simplify((wanted - table.step).expand(), self._sizes) == 0
             return fits and self._sizes.prove_nonnegative(whole - table.maximum)
         return True
 
     def size(self, dim: str) -> Expr | None:
-        """The size of a dimension; None if it has none."""
+        """The size of a dimension as an expression; None if the dimension has no size."""
         return self.graph.coordinates.size(dim)
 
     def _between(self, index: Expr, size: Expr, ranges: Ranges) -> bool:
@@ -190,13 +194,13 @@ class IndexProofs:
 
 
 class _Path:
-    """The edges of one access, from the tensor down to the indices that the machine gives.
+    """The edges of one access, from the tensor down to the indices of loops and hardware.
 
     Args:
         proofs: the proofs of the graph.
-        scope: the scope of the operation.
+        scope: the scope of the operation that makes the access.
         values: the index along each dimension of the path.
-        above: the edge below each upstream dimension.
+        above: for each dimension, the edge that computes its index.
         guards: the conditions under which the access happens.
     """
 
@@ -213,9 +217,9 @@ class _Path:
         self._known: dict[str, bool] = {}
 
     def inside(self, dim: str) -> bool:
-        """Whether the index along a dimension is proved to be inside, where the guards hold."""
+        """Whether the index along `dim` is proved to be inside the dimension if all guards hold."""
         if dim not in self._known:
-            self._known[dim] = False  # ends the recursion of a cyclic path
+            self._known[dim] = False  # a cyclic path then ends here, unproved
             self._known[dim] = self._by_edge(dim) or self._directly(dim)
         return self._known[dim]
 
@@ -223,12 +227,14 @@ class _Path:
         edge = self.above.get(dim)
         if edge is None or not self.proofs.keeps_inside(edge):
             return False
-        if isinstance(edge, Ragged):  # its guard bounds the index in the segment from above
+        # the edge's guard proves that the index is below the segment's end
+        if isinstance(edge, Ragged):
             segment, index = edge.downstream
             return self.inside(segment) and self._natural(index)
-        if isinstance(edge, Concatenate):  # past the last entry only the segment is inside
+        # an index after the last segment still has a valid segment number
+        if isinstance(edge, Concatenate):
             return dim == edge.upstream[0]
-        if isinstance(edge, Diagonal):  # its guard bounds the row and the column on both sides
+        if isinstance(edge, Diagonal):  # the edge's guard proves that row and column are inside
             return self.inside(edge.downstream[0])
         return all(self.inside(below) for below in edge.downstream if below in self.values)
 

@@ -1,7 +1,7 @@
-"""Proofs that index values fit the bits in which kernels hold them.
+"""Proofs that index values fit the 32 or 64 bits in which kernels hold them.
 
-Kernels compute an index with 32 bits only where its bounds are proved to fit, else with 64, and
-addresses always with 64. Some values have a fixed width whatever their bounds are:
+Kernels compute an index with 32 bits only if its bounds are proved to fit, else with 64, and
+addresses always with 64. The widths of some values do not depend on their bounds:
 
 - the number of a workgroup, an entry of a table, and a flag have 32 bits;
 - a loop whose index fits 32 bits adds its step with 32 bits;
@@ -42,21 +42,22 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["Width", "too_wide", "widths"]
 
 LARGEST = {32: LARGEST_INDEX, 64: 2**63 - 1}
-"""The largest signed value, by the number of bits."""
+"""The largest signed integer, by the number of bits."""
 TRIED = (31, 28, 24, 20, 16)
-"""Launch arguments that are tried: their smallest and largest values, and these powers of two."""
+"""Each launch argument is tried with its smallest value, its largest value, and 2 to these
+powers."""
 MOST_LAUNCHES = 400
-"""How many launches are tried for a value that is not proved to fit."""
+"""Largest number of launches that are tried to find one in which a value does not fit."""
 
 
 @dataclass(frozen=True)
 class Width:
-    """A value and the bits in which kernels hold it.
+    """A value that kernels compute, and the number of bits in which they hold it.
 
     Args:
-        what: what the value is, as a phrase.
-        value: the value.
-        bits: the number of bits.
+        what: a phrase for the value in error messages.
+        value: the value, as an expression.
+        bits: the number of bits, 32 or 64.
         proved: whether the value is proved to fit.
     """
 
@@ -67,7 +68,7 @@ class Width:
 
 
 def widths(graph: KernelGraph, program: Program, proofs: IndexProofs) -> Iterator[Width]:
-    """The values of a scheduled graph whose width is fixed.
+    """The values of a scheduled graph that kernels hold in a fixed number of bits.
 
     Args:
         graph: the graph.
@@ -107,9 +108,9 @@ def widths(graph: KernelGraph, program: Program, proofs: IndexProofs) -> Iterato
 
 
 def too_wide(graph: KernelGraph, width: Width) -> Counterexample | None:
-    """A launch that the graph's parameters allow, in which a value does not fit its bits.
+    """A counterexample: a launch in which a value does not fit its bits; None if none is found.
 
-    Only values that depend on parameters alone are evaluated.
+    The launch arguments are within the graph's bounds. Values that read a table are not tried.
     """
     parameters = graph.parameters
     if tables_in(width.value):
@@ -143,7 +144,7 @@ def too_wide(graph: KernelGraph, width: Width) -> Counterexample | None:
 
 
 def _loop(node: Node, proofs: IndexProofs) -> Iterator[Width]:
-    """The index of a loop after its last step, if the index itself fits 32 bits."""
+    """The width of a loop index after its last step, if the loop counts with 32 bits."""
     if node.loop is None or node.loop.step == 1 or not node.body:
         return
     ranges, symbol = node.body[0].scope.ranges, node.loop.symbol
@@ -157,9 +158,10 @@ def _loop(node: Node, proofs: IndexProofs) -> Iterator[Width]:
 
 
 def _operands(node: Node) -> Iterator[Expr]:
-    """The values of a node's expressions that sums and products do not wrap away.
+    """The values of which an overflow would change a result.
 
-    They are the expressions themselves, and the operands of divisions, comparisons and the like.
+    Sums and products modulo 2^64 stay right if the final value fits, so these are the whole
+    expressions and the operands of divisions, comparisons and the like.
     """
     loop = node.loop
     roots = (

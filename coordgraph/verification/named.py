@@ -18,7 +18,7 @@ SHOWN = 3
 
 
 class Finding(NamedTuple):
-    """What a check found out; fields as in `Verdict`."""
+    """The result of a check's function; the fields are those of `Verdict`."""
 
     outcome: Outcome
     method: str
@@ -57,11 +57,11 @@ def named_check(name: str, states: str) -> Callable[[Callable[[Evidence], Findin
 
 
 def enumerated(examined: Sequence[Launch], what: str, found: Iterable[Counterexample]) -> Finding:
-    """The finding of a check by enumeration.
+    """The result of a check that examined launches: refuted if there are counterexamples.
 
     Args:
         examined: the launches that were examined.
-        what: what was examined in them, for the detail.
+        what: what was examined in them, as a phrase for the verdict's detail.
         found: the counterexamples.
     """
     if counterexamples := tuple(islice(found, SHOWN)):

@@ -27,11 +27,11 @@ __all__ = ["Operands", "Product", "make_operands", "products"]
 
 SEED = 20
 PACKED = "elements_"
-"""Start of the names of the launch parameters that count the elements of packed matrices."""
+"""Prefix of the names of launch parameters: the number of elements of packed matrices."""
 
 
 class Operands(NamedTuple):
-    """The operands of one launch.
+    """The random operands of one launch.
 
     Args:
         arrays: the input arrays by tensor, with the shapes that the graph declares.
@@ -45,7 +45,7 @@ class Operands(NamedTuple):
 
 
 class Product(NamedTuple):
-    """One matrix of D: the part of the output array that holds it, and the expected elements."""
+    """One matrix of D: the part of the output array that holds it, and its expected elements."""
 
     number: int
     expected: Array
@@ -169,14 +169,14 @@ def _matrix(
 
 
 def _all(gemm: GemmProblem, tensor: str) -> str:
-    """The axes of an epilogue operand with the axis that numbers the products; '' for others."""
+    """The axes of an epilogue operand and the axis that numbers products; '' for other tensors."""
     return gemm.operands[tensor].axes if tensor in gemm.operands else ""
 
 
 def _packed_starts(
     gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """Where each matrix of a list begins in the tensor's vector, and where the last one ends."""
+    """Offset of each matrix of a list in the tensor's vector, and the end of the last matrix."""
     axes = gemm.axes[tensor]
     if (tensor == "A" and gemm.transpose_a) or (tensor == "B" and gemm.transpose_b):
         axes = axes[::-1]

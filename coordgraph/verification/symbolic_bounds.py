@@ -1,17 +1,16 @@
-"""`SymbolicBounds`: proves inequalities whose bounds pass through divisions and symbolic limits.
+"""`SymbolicBounds`: proves inequalities that need symbolic bounds of divisions, minima, maxima.
 
-`Ranges` eliminates symbols down to numbers. Some limits of workspace slots need a bound that stays
-symbolic: `w // 3 < tiles` follows from `w <= 3*tiles - 1`, not from the largest number of tiles. An
-inequality `e <= limit` is proved here by replacing one part of `e` after another by something that
-is at least as large:
+`Ranges` replaces symbols by numeric bounds. Proofs about workspace slots need symbolic bounds:
+`w // 3 < tiles` follows from `w <= 3*tiles - 1`, not from the largest number of tiles. To prove
+`e <= limit`, one part of `e` after another is replaced by an expression that is at least as large:
 
-- a symbol by each of its upper bounds, as they are stated;
+- a symbol by each of its stated upper bounds;
 - `x // d` by `q - 1` if `x <= q*d - 1`, and by q if `x <= q*d + d - 1`;
 - `min(a, b)` by a, or by b; `max(a, b)` by a and by b, which both must be proved;
 - a parameter by the expression that defines it;
 - the inequality `x // d <= q` by `x <= q*d + d - 1`.
 
-Every replacement is sound by itself. After each one, `Ranges` is asked.
+Every replacement is sound by itself. After each one, `Ranges` tries to prove the inequality.
 """
 
 from __future__ import annotations
@@ -41,32 +40,32 @@ from coordgraph.integers.polynomials import (
 __all__ = ["Effort", "SymbolicBounds"]
 
 FUEL = 60
-"""The largest number of questions that the search for one proof asks `Ranges`."""
+"""Largest number of inequalities that the search for one proof asks `Ranges`."""
 DEEPEST = 6
-"""A proof has fewer replacements than this one after another."""
+"""Limit of the successive replacements of one proof: it has fewer than this."""
 DEPTH = 3
-"""How many symbols are replaced one after another below a division."""
+"""Largest number of successive replacements of symbols in the dividend of a division."""
 
 
 @dataclass
 class Effort:
-    """How many more questions proofs may ask `Ranges`.
+    """A budget of inequalities that several proofs may ask `Ranges`.
 
     Args:
-        left: the number of questions; proofs that share an effort share it.
+        left: how many inequalities are left.
     """
 
     left: int
 
 
 class SymbolicBounds:
-    """Proofs of inequalities under known ranges.
+    """Proves inequalities between expressions, given ranges of their symbols.
 
     Args:
-        ranges: what is known about symbols.
+        ranges: statements about the symbols.
         definitions: the expression that each defined parameter equals.
         uppers: further upper bounds of symbols.
-        effort: limits all proofs together; None for no limit.
+        effort: the budget of all proofs together; None for no limit.
     """
 
     def __init__(
@@ -95,13 +94,13 @@ class SymbolicBounds:
         """Whether `expr <= limit` is proved."""
         if (expr, limit) not in self._proved:
             gap = add(to_polynomial(expr), to_polynomial(limit), -1)
-            # Short proofs first: most take one or two replacements.
+            # Try short proofs first: most proofs take one or two replacements.
             self._fuel = FUEL
             self._proved[expr, limit] = any(self._at_most_zero(gap, n) for n in range(DEEPEST))
         return self._proved[expr, limit]
 
     def _at_most_zero(self, p: Polynomial, depth: int) -> bool:
-        """Whether `p <= 0` is proved by at most `depth` replacements one after another."""
+        """Whether `p <= 0` is proved by at most `depth` successive replacements."""
         if self._holds(to_expression(negate(p))):
             return True
         if not depth:
@@ -114,7 +113,7 @@ class SymbolicBounds:
         return False
 
     def _raised(self, p: Polynomial) -> Iterator[tuple[Polynomial, ...]]:
-        """Lists of polynomials; `p <= 0` follows if each polynomial of one list is at most 0."""
+        """Alternative goals, each a list of polynomials: if all of a list are <= 0, so is `p`."""
         for a in atoms_of(p):
             parts = coefficient_of(p, a)
             if parts is None or not (sign := self._sign(parts[0])):
@@ -133,7 +132,10 @@ class SymbolicBounds:
                 yield (substitute(p, a, self._definitions[a]),)
 
     def _ends(self, a: Atom, sign: int) -> Iterator[tuple[Polynomial, ...]]:
-        """Bounds of an atom in one direction: every polynomial of a tuple may have to be tried."""
+        """Tuples of upper (`sign` 1) or lower bounds of an atom.
+
+        A proof must succeed for every bound of one tuple.
+        """
         match a.expr:
             case Minimum() | Maximum():
                 both = tuple(map(to_polynomial, operands(a.expr)))
@@ -151,7 +153,7 @@ class SymbolicBounds:
                 return
 
     def _quotients(self, x: Polynomial, d: Polynomial) -> Iterator[Polynomial]:
-        """Upper bounds of `x // d`, from upper bounds of x that are multiples of d."""
+        """Upper bounds of `x // d` that follow from upper bounds of x which are multiples of d."""
         for top in self._tops(x, DEPTH):
             quotient, rest = divide(top, d)
             gap = to_expression(rest)
@@ -161,7 +163,7 @@ class SymbolicBounds:
                 yield quotient
 
     def _tops(self, p: Polynomial, depth: int) -> Iterator[Polynomial]:
-        """Upper bounds of p: some of its symbols are replaced by their stated bounds."""
+        """Upper bounds of p, made by replacing some of its symbols by their stated bounds."""
         yield p
         if not depth:
             return
@@ -172,7 +174,7 @@ class SymbolicBounds:
                     yield from self._tops(substitute(p, a, end), depth - 1)
 
     def _stated(self, a: Atom, sign: int) -> Iterator[Polynomial]:
-        """The stated upper bounds of a symbol that are not numbers, or its lower bounds."""
+        """The stated upper (`sign` 1) or lower bounds of a symbol that are not numbers."""
         if not isinstance(a.expr, Symbol):
             return
         bounds = self._ranges.bounds.get(a.expr, Bounds())
@@ -185,13 +187,13 @@ class SymbolicBounds:
         return self._holds(to_expression(d) - 1)
 
     def _sign(self, p: Polynomial) -> int:
-        """1 if `p >= 0` is proved, -1 if `p <= 0` is, else 0."""
+        """The proved sign of a polynomial: 1 if `p >= 0`, -1 if `p <= 0`, 0 if unknown."""
         if self._holds(to_expression(p)):
             return 1
         return -1 if self._holds(to_expression(negate(p))) else 0
 
     def _holds(self, expr: Expr) -> bool:
-        """Whether `Ranges` proves `expr >= 0`; False if too many questions were asked."""
+        """Whether `Ranges` proves `expr >= 0`; False if the budget of questions is spent."""
         if expr not in self._answers:
             if self._fuel <= 0 or (self._effort is not None and self._effort.left <= 0):
                 return False

@@ -14,7 +14,7 @@ __all__ = ["Counterexample", "Outcome", "Report", "Verdict"]
 
 
 class Outcome(StrEnum):
-    """What a check found out about a graph."""
+    """The result of a check: proved, holds in examined launches, refuted, or not examined."""
 
     PROVED = "proved for all sizes"
     """The property holds in every launch that the graph's parameters allow."""
@@ -28,14 +28,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Counterexample:
-    """One violation of a property, in terms of the graph.
+    """One violation of a checked property: what is wrong, in which launch, and where.
 
     Args:
         problem: what is wrong, as one sentence.
         launch: the launch arguments with which it happens; None if it happens in every launch.
         workgroups: the numbers of the workgroups that take part, in order.
         tile: the output tile: (m, n), or (product, m, n) in a kernel for several products.
-        coordinates: the indices along the dimensions that are bound where it happens, by id.
+        coordinates: the indices known where it happens, by the ids of their dimensions.
         interleaving: the events that lead to it, in order, if the order of threads matters.
     """
 
@@ -81,13 +81,14 @@ class Verdict:
 
     Args:
         name: the name of the check.
-        outcome: what the check found out.
-        method: how: `edge laws`, `interval proof`, `enumeration`, or several of them.
-        detail: what exactly was proved or examined, as a phrase.
+        outcome: whether the property is proved, holds in the examined launches, is refuted, or was
+            not examined.
+        method: the method of the check: `edge laws`, `interval proof`, `enumeration`, or several.
+        detail: what was proved or examined, as a phrase.
         counterexamples: the violations that were found, the first of each kind; empty unless the
             property is refuted.
-        launches: the launches that were examined, if the property holds in these alone.
-        seconds: how long the check took.
+        launches: the examined launches, if the property is shown for these only.
+        seconds: the time that the check took, in seconds.
     """
 
     name: str
@@ -100,12 +101,12 @@ class Verdict:
 
     @property
     def refuted(self) -> bool:
-        """Whether the check found a counterexample."""
+        """Whether the check has a counterexample."""
         return self.outcome is Outcome.REFUTED
 
     @property
     def summary(self) -> str:
-        """The outcome for tables: `holds for 11 launches` says how many were examined."""
+        """The outcome as a phrase for tables, such as `holds for 11 launches`."""
         if self.outcome is not Outcome.HOLDS or not self.launches:
             return self.outcome.value
         count = len(self.launches)
@@ -126,11 +127,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Report:
-    """The verdicts of all checks of a graph; printed, it is a table.
+    """The verdicts of all checks of a graph; `print(report)` shows a table.
 
     Args:
-        verdicts: the verdict of each check, in the order in which they ran.
-        launches: the launches that were candidates; each verdict has those that its check examined.
+        verdicts: the verdict of each check, in the order in which the checks ran.
+        launches: the launches that checks could examine; each verdict lists those that its check
+            did examine.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -154,7 +156,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """How long all checks took together."""
+        """Seconds that all checks took together."""
         return sum(verdict.seconds for verdict in self.verdicts)
 
     def raise_if_refuted(self) -> Report:

@@ -126,7 +126,7 @@ class Tiled:
 
     @cached_property
     def rest(self) -> Column:
-        """Number of output tiles in the last wave if that is not full; else 0."""
+        """Number of output tiles in the last wave if the wave is not full; else 0."""
         return self.tiles % self.slots
 
 
@@ -156,7 +156,8 @@ def unusual(table: Table) -> Flag:
     uneven = (table.fixup == FIXUPS.index("scatter")) & ~evenly
     slivers = [getattr(schedule, "least_segment", 1) for schedule in table.schedules]
     turnstile = table.fixup == FIXUPS.index("turnstile")
-    return uneven | turnstile | (table.of_schedule(slivers) > 1)
+    large = (table.cluster_m * table.cluster_n > 2) & (table.cluster_k == 1)
+    return uneven | turnstile | (table.of_schedule(slivers) > 1) | large
 
 
 def chooseable(table: Table, device: Constants) -> Flag:
@@ -174,6 +175,7 @@ def candidates(
     batches: int = 1,
     reads_c: bool = False,
     all_kinds: bool = False,
+    large_clusters: bool = False,
 ) -> Table:
     """The table of plans that may be chosen for a problem.
 
@@ -183,11 +185,12 @@ def candidates(
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
         all_kinds: whether to add schedules that the cost model never prefers, to measure them.
+        large_clusters: whether to add clusters of more than two CTAs, to measure them.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
-    cut = _cut(problem, same, device, reads.element_bytes)
+    cut = _cut(problem, same, device, reads.element_bytes, large_clusters)
     kinds = [*_usual(cut), *(_unusual(cut) if all_kinds else ())]
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
     # In a single wave, bands of tiles help only without clusters: then the workgroups of a GPC
@@ -248,7 +251,9 @@ def _takes(gemm: Gemm, schedule: Pass) -> bool:
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 
-def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: int) -> Tiled:
+def _cut(
+    problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: int, large_clusters: bool
+) -> Tiled:
     """The tilings (tile and cluster) that suit a size.
 
     Args:
@@ -256,9 +261,10 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
         size: the problem's entries in the columns of a `Table`; see `extents`.
         device: the constants of the device.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+        large_clusters: whether to add clusters of more than two CTAs.
     """
     m, n, k = (size[axis] for axis in "mnk")
-    known, held, small = _columns(c_bytes, dtype(problem.dtype).row)
+    known, held, small = _columns(c_bytes, dtype(problem.dtype).row, large_clusters)
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
@@ -376,15 +382,16 @@ def _unusual(cut: Tiled) -> Iterator[Kind]:
 
 @cache
 def _columns(
-    c_bytes: int, row: int
+    c_bytes: int, row: int, large_clusters: bool
 ) -> tuple[tuple[Column, ...], Column, Mapping[tuple[int, int], Flag]]:
     """All tilings as columns, with the columns `held` and `small` of `Tiled` for each tiling.
 
     Args:
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         row: elements of A and B in a 128-byte row of shared memory.
+        large_clusters: whether to add clusters of more than two CTAs.
     """
-    known = tilings(c_bytes, row)
+    known = tilings(c_bytes, row, large_clusters=large_clusters)
     found = np.array(known, np.float64)
     part = found[:, :2] / found[:, 3:5]
     held = [

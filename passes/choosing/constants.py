@@ -28,7 +28,8 @@ class Constants:
     Args:
         device: name of the device, as the driver reports it.
         processors: number of SMs.
-        pairs, fours: number of clusters of 2 CTAs, and of 4 CTAs, that are resident at a time.
+        pairs, fours, eights: number of clusters of 2, of 4 and of 8 CTAs that are resident at a
+            time.
         estimated: whether the constants were scaled from another device, not measured.
         source: description of where the constants come from.
         clock: clock rate while multiplying, in Hz.
@@ -96,6 +97,7 @@ class Constants:
     processors: int
     pairs: int
     fours: int
+    eights: int
     estimated: bool
     source: str
     clock: float = 1.755e9
@@ -159,7 +161,9 @@ class Constants:
         """
         larger = np.floor(self.processors / workgroups)
         found = np.where(workgroups == 1, self.processors, larger)
-        return np.where(workgroups == 2, self.pairs, np.where(workgroups == 4, self.fours, found))
+        for count, resident in ((2, self.pairs), (4, self.fours), (8, self.eights)):
+            found = np.where(workgroups == count, resident, found)
+        return found
 
     def to_json(self) -> str:
         """The constants as the text of a JSON file."""
@@ -218,6 +222,7 @@ def _scaled(base: Constants, device: str, processors: int) -> Constants:
         processors=processors,
         pairs=processors // 2,
         fours=int(base.fours * ratio),
+        eights=int(base.eights * ratio),
         estimated=True,
         source=f"those of {base.device}, scaled by the number of SMs; differences in clock rate, "
         "memory and power limit are left out",

@@ -1,4 +1,4 @@
-"""`matching`: the GPU that a short name, such as `H200`, stands for."""
+"""`matching`: find the GPU that a short name, such as `H200`, stands for."""
 
 from __future__ import annotations
 

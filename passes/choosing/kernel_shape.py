@@ -160,7 +160,8 @@ class Shape:
         A step receives no more than fits the registers; see `passes.lowering.sm_90a.partials`.
         """
         self.shares = np.maximum(sums // VECTOR, 1)
-        """shares: number of shares into which a `scatter` reduction divides a tile."""
+        """Number of shares into which a `scatter` reduction (reduce-scatter) divides an output
+        tile."""
         narrow = np.gcd(self.mma_columns.astype(int), row.astype(int))
         box_m = np.where(left_b, narrow, row)
         self.box_n = np.where(left_b, row, narrow)

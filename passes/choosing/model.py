@@ -229,8 +229,8 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
     counts = w.counts
     send = c.send_seconds + s.partial_bytes / c.send_rate
     receive = s.steps * c.receive_seconds + s.partial_bytes / c.receive_rate
-    # In a reduce-scatter each workgroup reads as many bytes of partial sums as it has written if
-    # the shares of a tile can be divided evenly among the pieces.
+    # If the shares of a tile are divided evenly among the workgroups of a reduce-scatter, each
+    # workgroup reads as many bytes of partial sums as it has written.
     pieces = np.maximum(s.depth / np.maximum(w.streamed, 1), 1)
     uneven = pieces * np.ceil(s.shares / pieces) / s.shares
     finish = c.scatter_seconds + s.partial_bytes * uneven / c.scatter_rate

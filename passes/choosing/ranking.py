@@ -78,6 +78,7 @@ def choices(
     batches: int = 1,
     reads_c: bool = False,
     all_kinds: bool = False,
+    large_clusters: bool = False,
 ) -> Iterator[Choice]:
     """Yield every candidate plan for a problem, in the order of predicted times.
 
@@ -88,12 +89,14 @@ def choices(
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
         all_kinds: whether to add schedules that the cost model never prefers; see `candidates`.
+        large_clusters: whether to add clusters of more than two CTAs; see `candidates`.
 
     Raises:
         ValueError: m, n or k has no value.
     """
     device = device or constants_of()
-    table = candidates(problem, device, batches=batches, reads_c=reads_c, all_kinds=all_kinds)
+    options = {"all_kinds": all_kinds, "large_clusters": large_clusters}
+    table = candidates(problem, device, batches=batches, reads_c=reads_c, **options)
     found = cost(table, device)
     for row in np.argsort(found.total, kind="stable"):
         terms = found.row(int(row))

@@ -41,6 +41,24 @@ WIDTHS = {
 """Extents of a CTA's part of a tile that are tried: by the rows, a tuple of column counts."""
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Rows and columns of a CTA's part of a tile that are tried with pingpong warpgroups."""
+LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
+"""CTAs along m and n of clusters of more than two CTAs. `benchmarks sweep --clusters` measures such
+plans; `choose` never returns one. They may help products with few output tiles, whose time is
+limited by the rate of the L2 cache."""
+LARGE_CLUSTER_WIDTHS = {
+    48: (64, 128),
+    64: (*range(32, 193, 16), 256),
+    80: (64, 128),
+    96: (64, 128),
+    112: (64, 128),
+    128: (*range(32, 193, 16), 256),
+    144: (64, 128),
+    160: (64, 128),
+    192: (64, 96, 128),
+    256: (64, 96, 128),
+}
+"""Extents of a CTA's part of a tile that are tried with `LARGE_CLUSTERS`: by the rows, a tuple of
+column counts."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 """Extents along k that are tried for tiles whose CTA part has few rows (the key).
 
@@ -53,14 +71,31 @@ NEVER = 1 << 30
 
 
 @cache
-def tilings(c_bytes: int = 0, row: int = UNIT_K) -> tuple[Tiling, ...]:
+def tilings(
+    c_bytes: int = 0, row: int = UNIT_K, *, large_clusters: bool = False
+) -> tuple[Tiling, ...]:
     """The tiles and clusters that can be lowered, and that are tried.
 
     Args:
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         row: number of elements of A and B in a 128-byte row of shared memory.
+        large_clusters: whether to add `LARGE_CLUSTERS`.
     """
-    return tuple(dict.fromkeys(_tilings(c_bytes, row)))
+    more = _large_clusters(c_bytes, row) if large_clusters else ()
+    return tuple(dict.fromkeys((*_tilings(c_bytes, row), *more)))
+
+
+def _large_clusters(c_bytes: int, row: int) -> Iterator[Tiling]:
+    """Yield the macro tiles that are tried with clusters of more than two CTAs."""
+    for rows, widths in LARGE_CLUSTER_WIDTHS.items():
+        for columns in widths:
+            most = accumulators_beside(c_bytes, swapped(rows, columns, 1))
+            if sums(rows, columns, c_bytes=c_bytes) > most:
+                continue
+            for m, n in LARGE_CLUSTERS:
+                yield m * rows, n * columns, row, m, n, 1, 1
+                if rows * columns <= 64 * 96:
+                    yield m * rows, n * columns, 2 * row, m, n, 1, 1
 
 
 def _tilings(c_bytes: int, row: int) -> Iterator[Tiling]:

@@ -12,14 +12,15 @@ from passes.choosing.plan_table import Column, Flag, Table
 __all__ = ["traffic_of"]
 
 MOST_TILES = 24
-"""Largest number of output tiles of a row, or of a column, whose requests for one k are compared;
-further tiles are left out."""
+"""Largest number of output tiles in a row, or in a column, whose accesses to the same k are
+compared; further tiles are left out."""
 STEEP = 2
-"""Degree of the function by which a line is lost from the L2 cache when the bytes that were read
-since its last use approach the cache's size."""
+"""Exponent in the formula for the share of cache lines that the L2 cache evicts before their next
+use: the larger it is, the more abruptly the share grows when the bytes read in between reach the
+cache's size."""
 ROUNDS = 3
-"""Rounds in which the bytes that pass through the L2 cache, and the lines lost by them, are
-computed from each other."""
+"""Number of rounds of a fixed-point iteration: evicted lines are read again, which adds to the
+bytes that pass through the L2 cache, which evict more lines."""
 
 
 def traffic_of(
@@ -79,20 +80,20 @@ def _streamed(
 ) -> Column:
     """Bytes of A and B that are read if every workgroup streams a contiguous share of iterations.
 
-    The launch lasts as long as one share. The iteration at a given k of output tile number i runs
-    at the time `i·depth/share + const`, modulo 1, in units of that length. All tiles of a row need
-    the same rows of A, so A is read again if much other data was read between two of their times;
-    likewise for B and the tiles of a column.
+    The launch lasts as long as one share. The iteration at a given k of output tile i runs at the
+    time `i·depth/share + const`, modulo 1; the unit of time is the length of the launch. All tiles
+    of a row need the same rows of A, so A is read again if much other data was read since the
+    previous tile's access; likewise for B and the tiles of a column.
 
     Args:
         t: problems and plans.
-        tiles_m, tiles_n, depth: output tiles along m and n, and iterations of each.
+        tiles_m, tiles_n: number of output tiles along m and n.
         a, b: bytes of A and of B.
         asked: bytes that all workgroups request from the L2 cache.
         share: iterations of a workgroup.
         c: the constants of the device.
     """
-    # neighbours in a row, and in a column, are this far apart in the order of tiles
+    # distance between neighbouring tiles of a row, and of a column, in the order of tiles
     band = np.minimum(t.width, tiles_m)
     along_m = np.where(t.width > 1, 1, tiles_n)
     phase = depth / share
@@ -105,10 +106,10 @@ def _streamed(
 
 
 def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
-    """The gaps between the times 0, phase, 2·phase, … (modulo 1) of `tiles` tiles: a row for each.
+    """The gaps between the times 0, phase, 2·phase, … (modulo 1) of tiles: a row for each tile.
 
-    A launch may begin at any of these times, so the gap around the end of a launch counts too, and
-    the gaps add up to 1. Entries without a tile are 0.
+    The gap from the last time to the first one, modulo 1, is included, so the gaps add up to 1.
+    Entries without a tile are 0.
     """
     count = np.clip(tiles, 1, MOST_TILES)
     number = np.arange(MOST_TILES)[:, None]
@@ -122,13 +123,13 @@ def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
 
 
 def _reads(gaps: NDArray[np.float64], turnover: Column) -> Column:
-    """How often data is read from memory that tiles request at times with the given gaps.
+    """How often data is read from memory if tiles request it at times with the given gaps.
 
     Args:
-        gaps: the gaps between the tiles' requests, which add up to 1.
+        gaps: gaps between the tiles' requests for the data, which add up to 1.
         turnover: bytes read during the whole launch, divided by the size of the L2 cache.
     """
     passed = (gaps * turnover) ** STEEP
     lost = passed / (1 + passed)
-    # One gap holds the begin and the end of the launch: the request after it is the first one.
+    # One gap contains the begin and the end of the launch; the request after it is the first one.
     return 1 + ((1 - gaps) * lost).sum(axis=0)

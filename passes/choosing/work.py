@@ -77,8 +77,8 @@ class Work:
     def apart(self) -> Flag:
         """Whether workgroups are at different k of their tiles at the same time.
 
-        All workgroups are at the same k if no tile is divided along k, or if each workgroup
-        computes one part of a tile and all parts are equal but for one iteration.
+        They are at the same k if no tile is divided along k, or if each workgroup computes one
+        segment of a tile and the lengths of all segments differ by at most one iteration.
         """
         counts = self.counts
         together = (counts.shortest == 0) | (counts.shortest >= counts.streamed - 1)

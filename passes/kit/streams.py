@@ -43,18 +43,18 @@ def add_loops(e: KernelEditor) -> None:
 
 @dataclass(frozen=True)
 class Stream:
-    """Iterations that workgroups share: call `tie` to add coordinates, then `control`.
+    """Divides the iterations of output tiles among workgroups: call `tie`, then `control`.
 
     Args:
-        space: the dimension that counts the iterations of all streamed tiles; k varies fastest.
-        numbers: the tile numbers that are tied to `space`.
+        space: the dimension that counts the iterations of all divided tiles; k varies fastest.
+        numbers: the tile numbers (dimensions) that an edge connects to `space`.
         work: the operations on an output tile; tiles may differ in their number of iterations.
         workgroups: number of workgroups, each of which gets one share of the iterations.
         owner: which segment of a shared tile belongs to the workgroup that runs the epilogue. With
             `first`, this workgroup waits for workgroups of higher number. With `last`, it waits for
             those of lower number, and each workgroup runs the segments of its share from last to
-            first, so that partial sums are sent early. No effect with the reduction `scatter`,
-            in which no workgroup owns a tile.
+            first, so that partial sums are sent early. No effect with the reduction `scatter`, in
+            which no workgroup owns a tile.
         fixed: indices of coordinates that are set around the operations, such as the selector of a
             `Sunder`.
         least: smallest number of iterations in a share. If there are few iterations, some
@@ -107,12 +107,12 @@ class Stream:
         longest = share
         shares: Edge = Tile(self.space.id, ("sk.workgroup", "sk.local"))
         if self.balanced:
-            # Every share has an iteration, so that all workgroups between a tile's first and last
-            # one have a piece of it.
+            # Every share has at least one iteration, so that every workgroup between the first and
+            # the last one of a tile has a segment of it.
             count = e.parameter(
                 "shares", minimum(self.workgroups, iterations), note="shares of iterations"
             )
-            e.assume(count**2)  # bounds a product in the formula of `Balance`
+            e.assume(count**2)  # bounds a product in the formula of the edge `Balance`
             c.add(Linear("sk.share", count, note="shares of iterations"))
             c.connect(Tile("sk.share", "sk.workgroup"))
             shares = Balance(self.space.id, ("sk.share", "sk.local"))

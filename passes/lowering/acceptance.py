@@ -1,4 +1,4 @@
-"""`accepting`: the fastest lowering of an architecture that accepts a scheduled graph."""
+"""`accepting`: find the fastest lowering of an architecture that accepts a scheduled graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["accepting"]
 def accepting(
     graph: KernelGraph, architecture: str, *, reads_c: bool = False, **options: Any
 ) -> Lowering:
-    """The fastest lowering that accepts a graph for well-aligned tensors; nothing is lowered.
+    """Find the fastest lowering that accepts a graph with aligned tensors; lower nothing.
 
     Args:
         graph: a scheduled graph.
@@ -22,7 +22,8 @@ def accepting(
         options: options that the lowering pass must have, such as `cluster_m=2`.
 
     Raises:
-        PassError: no lowering of the architecture accepts the graph; the message has all reasons.
+        PassError: no lowering of the architecture accepts the graph; the message gives the reason
+            of each.
         CodegenError: the architecture is unknown.
     """
     alignment, reasons = Alignment(Vectors.widest(graph.gemm)), list[str]()

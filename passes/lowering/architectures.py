@@ -44,13 +44,14 @@ supported, as error messages say it."""
 OLDEST_PTX = 70
 """The PTX version, times ten, that introduced sm_80 (PTX ISA, release notes)."""
 REDUCTIONS = ("scalar", "vector")
-"""The values of `Architecture.reduction`."""
+"""Allowed values of `Architecture.reduction`: forms of the PTX instruction `red`."""
 _EXAMPLES = {
     "capability": "it is the compute capability times ten: 86 for 8.6",
     "ptx": "it is the PTX version times ten: 80 for 8.0",
     "shared_bytes": "it is a number of bytes: 101376 for 99 KiB",
 }
-"""The end of an error message about a numeric field of `Architecture`, by the field's name."""
+"""Explanations that error messages about numeric fields of `Architecture` end with, by field
+name."""
 
 
 class Vectors(NamedTuple):
@@ -159,7 +160,7 @@ class Architecture:
     """An NVIDIA architecture that code can be generated for.
 
     Args:
-        name: the name for `codegen.compile(target=…)`, such as `sm_90a`.
+        name: the name of the target in `codegen.compile(target=…)`, such as `sm_90a`.
         capability: the lowest compute capability that the code needs, times ten: 90 for 9.0.
         shared_bytes: largest dynamic shared memory of one workgroup, in bytes (CUDA C++ programming
             guide, "Technical specifications per compute capability").
@@ -248,8 +249,8 @@ def register(*architectures: Architecture) -> None:
     """Add architectures to the registry, so that their names are valid compilation targets.
 
     Raises:
-        CodegenError: an argument is no `Architecture`, a name is registered already, or the last
-            lowering of an architecture needs aligned tensors.
+        CodegenError: an argument is not an `Architecture`, a name is already registered, or the
+            last lowering of an architecture needs aligned tensors.
     """
     for new in architectures:
         if not isinstance(new, Architecture):

@@ -1,4 +1,4 @@
-"""Every index that a kernel computes, derived edge by edge, with formulas and with an example."""
+"""The report's section on addresses: each index, derived edge by edge, with an example."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordgraph.integers import to_text
 __all__ = ["addresses"]
 
 EXAMPLE = 5
-"""The workgroup of an example, and the largest index along other coordinates."""
+"""In examples, the number of the workgroup and the largest index along other dimensions."""
 
 Values = Mapping[str, Any]
 
@@ -26,7 +26,8 @@ def addresses(graph: KernelGraph, launch: Values) -> list[dict[str, Any]]:
 
     Args:
         graph: the graph.
-        launch: the launch arguments and the entries of tables, by name.
+        launch: the launch arguments and the entries of tables, by name, from which the example is
+            computed.
     """
     if graph.level == "scheduled":
         wanted = [("", tensor.name, dict[str, Any]()) for tensor in graph.tensors]
@@ -54,10 +55,10 @@ def addresses(graph: KernelGraph, launch: Values) -> list[dict[str, Any]]:
 
 
 def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each index once: the operation, the coordinate, and the coordinates that are known there."""
+    """Each index that operations use, once: (operation number, dimension, known indices)."""
     seen = set[tuple[str, str, str]]()
     nodes = resolve(graph.control.root.body, graph.scope())
-    # Nodes come in preorder, as operations do; operation 0 is the kernel.
+    # The walk is in preorder, as operations are numbered; operation 0 is the kernel itself.
     for number, node in enumerate((n for root in nodes for n in root.walk()), start=1):
         for name, index, _ in node.index_expressions():
             key = (node.op.kind, name, to_text(index))
@@ -67,7 +68,7 @@ def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _known(node: Node) -> dict[str, Any]:
-    """The coordinates that are known where an operation is: numbers, or None for symbols."""
+    """The dimensions whose indices are known at an operation; the value None means a symbol."""
     known = node.scope.known.items()
     return {name: int(v) if isinstance(v, Integer) else None for name, v in known}
 
@@ -75,10 +76,10 @@ def _known(node: Node) -> dict[str, Any]:
 def _example(
     graph: KernelGraph, name: str, free: Iterable[str], at: Values, launch: Values
 ) -> Derivation:
-    """The derivation with numbers, at a simple point.
+    """Derive an index with numbers: all other indices are small, such as workgroup 5.
 
     Raises:
-        CoordGraphError: no simple point is inside all dimensions.
+        CoordGraphError: no choice of small indices is inside all dimensions.
     """
     launched = {key: value for key, value in launch.items() if _is_given(graph, key)}
     fixed = {key: value for key, value in at.items() if value is not None}
@@ -90,13 +91,13 @@ def _example(
 
 
 def _small(dimension: Dimension) -> int:
-    """A small index along a dimension, which is not 0 if the dimension surely has more indices."""
+    """A small index along a dimension for an example; not 0 if the dimension surely has two."""
     if isinstance(dimension, Workgroup):
         return EXAMPLE
     if isinstance(dimension, Selector) or (
         dimension.hardware and not isinstance(dimension, Workitem)
     ):
-        return 0  # the number of a warp follows from that of its thread: small threads are in 0
+        return 0  # must agree with the thread's number, which is small, so the warp is 0
     if dimension.size is None:
         return 1
     return min(EXAMPLE, int(dimension.size) - 1) if dimension.size.is_Integer else 0

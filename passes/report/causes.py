@@ -1,4 +1,4 @@
-"""Why a launch is slower than it could be: the main cause in one sentence, and what is faster."""
+"""The report's verdict: why a launch is slower than it could be, and which schedules are faster."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_pl
 __all__ = ["Alternative", "alternatives", "headline", "micros", "peak_flops", "share"]
 
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
-"""The schedules that are simulated in place of the given one, with the same tiles and order."""
+"""Schedules that are simulated as alternatives, with the same tiles and tile order."""
 BUSY, MOSTLY = 0.9, 0.75
-"""From which utilisation on the page answers "yes", and "mostly"."""
+"""BUSY, MOSTLY: utilisations from which the page answers "yes" or "mostly" to "is the GPU busy?".
+Utilisation is the fraction of the slots' time in which they multiply."""
 WORTH = 0.02
-"""The least share of the time that an alternative must save to be recommended."""
+"""An alternative is recommended if it saves at least this fraction of the time."""
 PLANS = 3
-"""How many plans of the cost model are simulated."""
+"""Number of the cost model's plans that are simulated as alternatives."""
 MOST_EVENTS = 60_000
-"""No alternative is simulated if the given schedule has more events; each would take seconds."""
+"""No alternative is simulated if the given schedule has more events: each would take seconds."""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another way to compute the same product, simulated on the same machine.
+    """Another schedule or plan for the same product, simulated on the same machine.
 
     Args:
-        name: the passes or the plan.
+        name: the pipeline of passes, or the plan, as text.
         option: the command-line option that selects it: `--schedule` or `--plan`.
         seconds: its makespan.
-        utilisation: the share of the slots' time in which they multiply.
+        utilisation: the fraction of the slots' time in which they multiply.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Alternative:
     utilisation: float
 
     def as_data(self, base: float) -> dict[str, Any]:
-        """The alternative as plain data; `change` is relative to `base` seconds."""
+        """The alternative as plain data; `change` is its time relative to `base` seconds."""
         return {
             "name": self.name,
             "option": self.option,
@@ -62,7 +63,7 @@ def alternatives(
     kernel: Kernel,
     tables: Mapping[str, Sequence[int]],
 ) -> list[Alternative]:
-    """Other schedules with the same tile, and plans that the cost model prefers, the best first."""
+    """Simulated alternatives, the fastest first: other schedules, and plans of the cost model."""
     if len(simulation.events) > MOST_EVENTS:
         return []
     machine = simulation.machine
@@ -88,12 +89,12 @@ def _schedules(
             other = Pipeline.parse(text)(Gemm.of(graph.gemm).graph(shape))
             run = simulate(other, free, machine, tables=tables, kernel=kernel)
         except CoordGraphError:
-            continue  # the schedule does not take this problem
+            continue  # this schedule cannot be applied to the problem
         yield Alternative(text, "--schedule", run.makespan, run.utilisation)
 
 
 def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> Iterator[Alternative]:
-    """The plans that the cost model prefers, for single products on machines that it knows."""
+    """Plans that the cost model prefers; none for several products or machines it does not know."""
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None or gemm.leading:
         return
@@ -102,7 +103,7 @@ def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> It
         sized = replace(gemm, m=m, n=n, k=k)
         ranked = list(islice(rank(sized, machine.constants, PLANS), PLANS))
     except CoordGraphError:
-        return  # the cost model does not cover this problem
+        return  # the cost model does not support this problem
     for choice in ranked:
         plan: Plan = choice.plan
         try:
@@ -113,7 +114,7 @@ def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> It
 
 
 def peak_flops(machine: Machine, element: str) -> float:
-    """Operations per second of all tensor cores at the full clock rate, for a type of A and B."""
+    """Peak of a machine's tensor cores for an element type of A and B, in operations/second."""
     rate = machine.processors * machine.flops_per_clock * machine.clock
     return rate * 2 / dtype(element).bytes
 
@@ -125,14 +126,14 @@ def headline(
     others: Sequence[Alternative],
     peak: float,
 ) -> dict[str, Any]:
-    """The first view: the answer, the main cause, and what to try.
+    """The page's first section: whether the GPU is busy, the main cause if not, and advice.
 
     Args:
         run: the data of the run that the page is about, measured if there is one.
         simulation: the simulated run of the same launch.
         tiles: number of output tiles.
         others: simulated alternatives.
-        peak: operations per second that the machine could do.
+        peak: the machine's peak, in operations per second.
     """
     seconds = run["makespan"] / 1e9
     total = run["slots"] * seconds
@@ -156,7 +157,7 @@ def headline(
 
 
 def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str, str]:
-    """The largest loss, and a sentence about it."""
+    """The bucket in which most time is lost, and a sentence that explains it."""
     losses = {
         "the last wave": shares["tail"] + shares["gap"],
         "waits": shares["wait"],
@@ -189,7 +190,7 @@ def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str,
 
 
 def _waves(s: Simulation, tiles: int, where: str) -> str:
-    """Why slots have no work at the end: the last wave, or unequal shares."""
+    """A sentence on why slots are idle at the end: a partial last wave, or unequal shares."""
     whole = not (s.steps.kind == StepKind.SEND).any()
     if whole and tiles < s.slots:
         return f"{tiles} tiles leave {s.slots - tiles} of {s.slots} {where} without work."
@@ -208,7 +209,7 @@ def _waves(s: Simulation, tiles: int, where: str) -> str:
 
 
 def _advice(others: Sequence[Alternative], s: Simulation) -> str:
-    """What to try: the fastest schedule, and the fastest plan if that is faster still."""
+    """The sentences of advice: the fastest schedule, and the fastest plan if it is faster."""
     if not others:
         return ""
     found: list[str] = []
@@ -228,12 +229,12 @@ def _signed(change: float) -> str:
 
 
 def share(part: float) -> str:
-    """A share as text, such as `14 %`."""
+    """Format a fraction as a percentage, such as `14 %`."""
     return f"{100 * part:.0f} %"
 
 
 def micros(seconds: float) -> str:
-    """A time as text in microseconds with three digits, or milliseconds from 1000 µs on."""
+    """Format a time in µs with three digits, or in ms from 1000 µs on."""
     micro = seconds * 1e6
     if micro >= 1000:
         return f"{micro / 1000:.3g} ms"

@@ -1,4 +1,4 @@
-"""`report`: collects everything about a scheduled graph that the page shows."""
+"""`make_report`: collects the data of an HTML report about one launch of a scheduled graph."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from passes.simulation import Kernel, Machine, Simulation, simulate
 
 __all__ = ["FORMAT", "Subject", "make_report"]
 
-FORMAT = 1
-"""Version of the page's data; it grows when a field changes its meaning."""
+FORMAT = 2
+"""Version of the report's data format; it is raised when a field changes its meaning."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about, and what is already known of it.
+    """The graph, launch and machine of a report, and results that are already known.
 
     Args:
         graph: the scheduled graph.
         problem: the launch arguments by name, such as `m`, `n` and `k`.
         machine: the GPU on which the launch is simulated, or its name.
         tables: the entries of the tables that the graph reads, such as `offsets`.
-        kernel: the cluster and the consumers with which the graph is compiled.
-        title: the schedule or the plan as text; '' for the passes of the graph.
+        kernel: the cluster shape and the number of consumers with which the graph is compiled.
+        title: the schedule or the plan as text; '' for the names of the graph's passes.
         measured: the timeline of a real launch, or None.
         lowered: the graph lowered for a target, or None.
         target: the target of `lowered` and `code`, such as `sm_90a`.
         code: the lines of the compiled kernel, each with the number of its operation in `lowered`.
-        check: how thoroughly the graph is verified; None leaves out the section on proofs.
+        check: the level of `KernelGraph.check`; None leaves out the section on proofs.
     """
 
     graph: KernelGraph
@@ -64,12 +64,12 @@ class Subject:
 
 
 def make_report(subject: Subject, path: str | Path | None = None) -> HtmlReport:
-    """Make the report of a launch, and write the page if `path` is given.
+    """Make the HTML report of a launch, and write it to `path` if that is given.
 
     Raises:
         VerifyError: the graph is not scheduled, or `measured` is malformed.
         LaunchError: a launch argument is missing or out of bounds, or the machine is unknown.
-        PassError: the machine has no instructions for the kernel.
+        PassError: the machine cannot run a kernel with these tiles and element types.
     """
     graph, given = subject.graph, _arguments(subject.graph, subject.problem)
     run = simulate(graph, given, subject.machine, tables=subject.tables, kernel=subject.kernel)
@@ -83,20 +83,20 @@ def make_report(subject: Subject, path: str | Path | None = None) -> HtmlReport:
 def report(
     graph: KernelGraph, path: str | Path | None = None, *, machine: Machine | str, **options: Any
 ) -> HtmlReport:
-    """The report of a graph; see `KernelGraph.report`."""
+    """Make the HTML report of a graph: implements `KernelGraph.report`."""
     own = {f.name for f in fields(Subject)} - {"graph", "problem", "machine"}
     given = {name: options.pop(name) for name in own & set(options)}
     known = {p.name for p in graph.parameters.given}
     if unknown := sorted(set(options) - known - set("mnk")):
         raise LaunchError(
-            f"report() knows no {', '.join(unknown)}; give launch arguments "
+            f"report() has no argument {', '.join(unknown)}; give launch arguments "
             f"({', '.join(sorted(known))}) or {', '.join(sorted(own))}"
         )
     return make_report(Subject(graph, options, machine, **given), path)
 
 
 def _arguments(graph: KernelGraph, problem: Mapping[str, int]) -> dict[str, int]:
-    """The launch arguments with the sizes that the graph fixes.
+    """The launch arguments, completed by the sizes that the graph fixes.
 
     Raises:
         LaunchError: a size is missing.
@@ -146,7 +146,7 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
 
 
 def _code(subject: Subject) -> dict[str, Any] | None:
-    """The compiled kernel and the operations that it comes from; None if nothing is compiled."""
+    """The section on code: the lines of the compiled kernel, each with its operation, or None."""
     if subject.lowered is None or not subject.code:
         return None
     tree, line = Tree(subject.lowered.control), RecordPrinter().operation

@@ -1,4 +1,4 @@
-"""What each pass of a graph's history changed: pictures, the merged control tree, and records."""
+"""The report's section on passes: what each changed, as pictures, a control tree and a list."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from coordgraph.text.printer import RecordPrinter
 __all__ = ["rewrites"]
 
 RECORDS = ("problem", "parameter", "table", "assumption", "tensor")
-"""The parts of a difference that are listed; dimensions, edges and operations are drawn."""
+"""Kinds of differences that are listed as text; dimensions, edges and operations are drawn."""
 
 
 def rewrites(graph: KernelGraph) -> list[dict[str, Any]]:
-    """One entry for each pass: its text, its pictures, its control tree and its other changes."""
+    """One entry for each pass: its name, pictures, control tree and other changes."""
     return [
         _rewrite(graph, step.text, step.before, step.after)
         for step in graph.history.steps
@@ -55,7 +55,7 @@ def _rewrite(graph: KernelGraph, text: str, before: Snapshot, after: Snapshot) -
 
 
 def _graph(graph: KernelGraph, parts: Snapshot) -> KernelGraph:
-    """The graph at one point of its history."""
+    """The graph as it was after one pass, from a snapshot of its history."""
     return replace(
         graph,
         parameters=parts.parameters,
@@ -67,7 +67,7 @@ def _graph(graph: KernelGraph, parts: Snapshot) -> KernelGraph:
 
 
 def _tree(difference: Difference, after: KernelGraph) -> Iterator[Row]:
-    """The rows of both control trees; those of the later one if they are equal."""
+    """The rows of the control trees before and after a pass; of the later one if they are equal."""
     if difference.control:
         yield from difference.control
         return

@@ -1,4 +1,4 @@
-"""The cost model's terms of a launch, beside the same parts of its simulated and measured runs."""
+"""The report's comparison of the cost model's terms with simulated and measured times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_BUCKETS: Mapping[str, tuple[str, ...]] = {
     "fixup": ("fix-up", "wait"),
     "idle": ("gap", "tail"),
 }
-"""For each term of the model, the buckets of a run that it predicts, per slot."""
+"""For each term of the cost model, the buckets of a run whose time it predicts, in a mean slot."""
 IDLE = "slots without work; the model counts the busiest workgroup, so it has no such term"
 
 
@@ -33,9 +33,9 @@ def terms(
     kernel: Kernel,
     runs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The parts of the time: what the model predicts, and the mean of all slots in each run.
+    """For each term of the time: the cost model's prediction and the mean of all slots in each run.
 
-    `model` is None, with the reason as `note`, if the cost model does not cover the launch.
+    `model` is None if the cost model does not support the launch; `note` is then the reason.
     """
     predicted, note = _predicted(graph, given, simulation, kernel)
     rows = [
@@ -77,7 +77,7 @@ def terms(
 def _predicted(
     graph: KernelGraph, given: Mapping[str, int], simulation: Simulation, kernel: Kernel
 ) -> tuple[dict[str, float], str]:
-    """The model's terms in seconds, and why there are none."""
+    """The cost model's terms in seconds; if there are none, the reason as text."""
     machine: Machine = simulation.machine
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None:

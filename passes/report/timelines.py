@@ -1,4 +1,4 @@
-"""Timelines for the report page: events in integer nanoseconds, and where the slots' time goes."""
+"""Timelines for the HTML report: events in integer nanoseconds, and the slots' time by bucket."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from coordgraph.errors import VerifyError
 from coordgraph.interpreter.lockstep import StepKind
+from passes.report.rows import numbered_like_slots
 from passes.simulation.events import Activity
 from passes.simulation.simulation import Simulation
 
@@ -25,10 +26,10 @@ __all__ = [
 ]
 
 Columns = Mapping[str, Any]
-"""Events as columns, as `Simulation.event_columns` returns them."""
+"""Type: events as columns, by name, as `Simulation.event_columns` returns them."""
 NANOSECONDS = 1e9
 ACTIVITIES = tuple(a.name.lower() for a in Activity)
-"""The names of activities; in the page's data an activity is an index into this tuple."""
+"""Names of the activities; the page's data has an index into this tuple for each event."""
 IN_BUCKET: Mapping[str, tuple[Activity, ...]] = {
     "multiply": (Activity.MULTIPLY,),
     "fix-up": (Activity.SEND, Activity.RECEIVE),
@@ -37,17 +38,19 @@ IN_BUCKET: Mapping[str, tuple[Activity, ...]] = {
     "wait": (Activity.WAIT,),
     "start": (Activity.START,),
 }
-"""The activities of each bucket. Where events of a slot overlap, the first bucket counts."""
+"""The activities of each bucket. If events of a slot overlap, the first bucket counts the time."""
 BUCKETS = (*IN_BUCKET, "launch", "gap", "tail")
-"""Where the slots' time goes. `launch` is before a slot's first event, `gap` between events, `tail`
-after the last one; a slot that has no event is `tail` for the whole run."""
+"""Names of the buckets into which a slot's time is divided. `launch` is the time before the slot's
+first event, `gap` the time between events, and `tail` the time after the last one. The time of a
+slot without events is `tail`."""
 OF_TILE = ("product", "m", "n", "first", "count")
 NEEDED = ("begin", "end", "workgroup", "slot", "activity")
+KNOWN = (*NEEDED, *OF_TILE, "behind", "role", "rank", "tiling")
 
 
 @runtime_checkable
 class EventColumns(Protocol):
-    """An object with events as columns, such as a `Simulation` or a measured timeline."""
+    """Type of objects that have events as columns: a `Simulation` or a measured timeline."""
 
     def event_columns(self) -> dict[str, list[Any]]:
         """The events, as `Simulation.event_columns` describes them."""
@@ -55,11 +58,11 @@ class EventColumns(Protocol):
 
 
 Measured = EventColumns | Columns
-"""A measured timeline: columns, or an object that has them."""
+"""Type of a measured timeline: columns by name, or an object that has them."""
 
 
 def simulated_run(simulation: Simulation) -> dict[str, Any]:
-    """The data of a simulated run: events, makespan in ns, and seconds of each bucket."""
+    """Report data of a simulated run: events, makespan in ns, and seconds of each bucket."""
     columns = simulation.event_columns()
     step = simulation.events.step
     tiling = simulation.steps.tiling[np.maximum(step, 0)] if len(simulation.steps) else step
@@ -69,11 +72,15 @@ def simulated_run(simulation: Simulation) -> dict[str, Any]:
 
 
 def measured_run(measured: Measured, simulated: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The data of a measured run, in the same form as that of a simulated one.
+    """Report data of a measured run, in the same form as `simulated_run` returns.
 
     Args:
         measured: events with the columns of `Simulation.event_columns`; times in seconds.
-        simulated: the simulated run of the same launch, from which missing tile shapes are taken.
+        simulated: the data of the simulated run of the same launch, from which missing tile shapes
+            are taken; None if there is none.
+
+    Returns:
+        The run; `processors` has the numbers of the SMs of each slot.
 
     Raises:
         VerifyError: a column is missing, columns differ in length, or an activity is unknown.
@@ -85,23 +92,27 @@ def measured_run(measured: Measured, simulated: Mapping[str, Any] | None) -> dic
             f"measured has no column {', '.join(map(repr, missing))}; give the columns of "
             "Simulation.event_columns()"
         )
-    lengths = {name: len(columns[name]) for name in (*NEEDED, *OF_TILE) if name in columns}
+    columns = {name: columns[name] for name in KNOWN if name in columns}
+    lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise VerifyError(f"the columns of measured differ in length: {lengths}")
+        raise VerifyError(
+            f"the columns of measured differ in length: {lengths}; give one value per event in each"
+        )
     if unknown := set(columns["activity"]) - set(ACTIVITIES):
         raise VerifyError(
-            f"measured has unknown activities {sorted(map(str, unknown))}; there are "
+            f"measured has unknown activities {sorted(map(str, unknown))}; use "
             f"{', '.join(ACTIVITIES)}"
         )
-    slots = max((int(s) + 1 for s in columns["slot"]), default=0)
-    slots = max(slots, 0 if simulated is None else int(simulated["slots"]))
+    makespan = max(columns["end"], default=0.0)
+    columns, processors = numbered_like_slots(columns)
+    slots = max(len(processors), 0 if simulated is None else int(simulated["slots"]))
     if "tiling" not in columns:
         columns["tiling"] = _tilings_like(columns, simulated)
-    return _run("measured", columns, slots, max(columns["end"], default=0.0))
+    return {**_run("measured", columns, slots, makespan), "processors": processors}
 
 
 def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list[int]:
-    """For each measured event, the tile shape that its workgroup uses there in the simulation."""
+    """For each measured event, the tile shape of the same workgroup's event in the simulation."""
     count = len(columns["begin"])
     if simulated is None or "m" not in columns:
         return [0] * count
@@ -133,7 +144,7 @@ def _run(name: str, columns: Columns, slots: int, makespan: float) -> dict[str, 
 
 
 def _consumers(events: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
-    """The events without those of threads that only load, while other threads multiply."""
+    """The events without those of the producers of Hopper kernels, which only load tiles."""
     kept = [role != "producer" for role in events.get("role", ())]
     if all(kept):
         return events
@@ -144,7 +155,7 @@ def _consumers(events: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
 
 
 def buckets_of(events: Columns, slots: int, makespan: int) -> dict[str, float]:
-    """Seconds of all slots together in each of `BUCKETS`; their sum is slots times makespan.
+    """Seconds of each of `BUCKETS`, summed over slots; the total is slots times makespan.
 
     Args:
         events: columns in nanoseconds, with activities as indices into `ACTIVITIES`.
@@ -173,7 +184,7 @@ def buckets_of(events: Columns, slots: int, makespan: int) -> dict[str, float]:
 def _union(
     begin: NDArray[np.int64], end: NDArray[np.int64], slot: NDArray[np.int64], makespan: int
 ) -> int:
-    """Nanoseconds of all slots that at least one of the events covers."""
+    """Nanoseconds in which a slot has at least one of the events, summed over all slots."""
     if not len(begin):
         return 0
     apart = slot * (2 * makespan + 1)
@@ -184,7 +195,7 @@ def _union(
 
 
 def tilings_of(simulation: Simulation, shapes: list[tuple[int, ...]]) -> dict[str, Any]:
-    """The output tiles: the extents of each tile shape, and of each product in elements.
+    """The extents of each tile shape and of each product, in elements.
 
     Args:
         simulation: the simulated run.

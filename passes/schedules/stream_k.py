@@ -26,7 +26,7 @@ __all__ = ["StreamK", "least_segment_refusal"]
 
 
 Shares = Literal["equal", "balanced"]
-"""How many iterations the workgroups' shares have; see the option `shares` of `StreamK`."""
+"""Type of the option `shares` of `StreamK`: how the iterations are divided among workgroups."""
 MOST_PIECES = 64
 """The most workgroups for each output tile with which `codegen.matmul` considers the reduction
 `scatter`."""
@@ -52,8 +52,8 @@ class StreamK(Pass):
     """Divide the iterations of all output tiles into one contiguous share for each workgroup.
 
     With T output tiles of TK iterations each and W workgroups, a share has `⌈T·TK/W⌉` iterations
-    (Osama et al., Stream-K, arXiv:2301.03598). Before: `MacroTileNumber`s m and n with no edge
-    below them, and a loop over k tiles. After::
+    (Osama et al., Stream-K, arXiv:2301.03598). Before: dimensions of kind `MacroTileNumber` for m
+    and n that no edge computes, and a loop over k tiles. After::
 
         m, n, k_tile --Flatten--> global --Tile--> workgroup, local
         local --Split{1, 1}--> ForTile, ForK
@@ -67,15 +67,15 @@ class StreamK(Pass):
         global --Share--> workgroup, begin, local
 
     Args:
-        workgroups: the grid; None makes it a launch argument.
+        workgroups: number of workgroups in the grid; None makes it a launch argument.
         owner: the workgroup that adds up the pieces of a shared tile and runs the epilogue: the one
             with the tile's `first` piece along k, which waits for workgroups of higher number, or
-            with the `last`, which waits for those of lower number. Without effect for
+            with the `last`, which waits for workgroups of lower number. Without effect for
             `reduction=scatter`.
         least: smallest number of iterations in a share. If equal shares would be smaller, some
             workgroups get no share and exit at once.
         least_segment: smallest number of iterations of one tile in a share, unless the tile has
-            fewer. A share's border that would leave fewer moves to the end of the tile.
+            fewer. If the end of a share would leave fewer, it moves to the end of the tile.
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
             `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:

@@ -1,4 +1,4 @@
-"""`simulate`: runs a scheduled graph on a described GPU."""
+"""`simulate`: runs a scheduled graph on a model of a GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT = "NVIDIA H200"
 
 
 def machine_named(name: str) -> Machine:
-    """A machine by its full name or a short one, such as `H200`.
+    """Find a machine by its full name or by a short name, such as `H200`.
 
     Raises:
         LaunchError: no machine has that name.
@@ -54,8 +54,8 @@ def simulate(
 ) -> Simulation:
     """Run a scheduled graph on a described GPU, event by event.
 
-    The graph alone says what every workgroup does, in which order, and for whom it waits. The
-    machine says how long each step takes, and what steps share that run at the same time.
+    The graph defines what every workgroup does, in which order, and for which workgroups it waits.
+    The machine defines how long each step takes, and which bandwidths concurrent steps share.
 
     Args:
         graph: a graph to which a schedule pass has been applied (level "scheduled").
@@ -63,14 +63,14 @@ def simulate(
             out: as many are launched as run at the same time.
         machine: the GPU, or the name of one of `MACHINES`, such as `H200`.
         tables: the entries of the tables that the graph reads, by name, such as `offsets`.
-        kernel: the cluster and the consumers with which the graph is compiled; by default one CTA
-            computes a tile, and its warpgroups compute it together.
+        kernel: the cluster shape and the number of consumers with which the graph is compiled; by
+            default one CTA computes a tile, and its warpgroups compute it together.
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
         LaunchError: a launch argument or a table is missing or out of bounds, or the machine is
             unknown.
-        PassError: no kernel for the machine can be compiled from the graph.
+        PassError: the graph cannot be compiled for the machine.
         Deadlock: the workgroups that run wait for each other, or for one that cannot start.
     """
     machine = machine if isinstance(machine, Machine) else machine_named(machine)
@@ -85,14 +85,14 @@ class Launch:
 
     Args:
         graph: the scheduled graph.
-        kernel: how it is compiled.
+        kernel: the cluster shape and the number of consumers of the kernel.
         steps: what every workgroup does.
-        sizes: m, n and k of each product; one row if all products are alike.
+        sizes: m, n and k of each product; one row if all products have the same sizes.
         products: number of products.
         workspace_bytes: bytes of memory for partial sums and flags.
         divisions: integer divisions before a workgroup loads its first tiles.
-        instructions: the instructions that multiply, `wgmma` or `mma.sync`; '' in tests with
-            graphs that no lowering accepts.
+        instructions: the instructions that multiply, `wgmma` or `mma.sync`; '' in tests with graphs
+            that no lowering accepts.
     """
 
     graph: KernelGraph
@@ -127,7 +127,8 @@ class Launch:
             given["workgroups"] = machine.slots(prod(kernel.cluster), kernel.resident)
         steps = record_steps(graph, given, tables)
         sizes = product_sizes(graph, given, tables)
-        free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}  # as for `trace`
+        # like `trace`, so callers need not pass `read_c` or strides
+        free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}
         values = graph.parameters.evaluate({**free, **given}, tables)
         workspace = sum(
             int(evaluate(tensor.elements, values)) * dtype(tensor.dtype).bytes
@@ -139,7 +140,7 @@ class Launch:
         return cls(graph, kernel, steps, sizes, products, workspace, divisions, instructions)
 
     def run(self, machine: Machine) -> Simulation:
-        """Run the launch on a machine; raises as `simulate`."""
+        """Simulate the launch on a machine. The errors are those of `simulate`."""
         graph, kernel, gemm = self.graph, self.kernel, self.graph.gemm
         means = zip("mnk", self.sizes.mean(axis=0).tolist(), strict=True)
         works = tile_works(graph, dict(means), machine, kernel)
@@ -180,11 +181,12 @@ class Launch:
 
 
 def instructions_of(graph: KernelGraph, machine: Machine, kernel: Kernel) -> str:
-    """The instructions that multiply in the kernel that the machine's target compiles.
+    """The matrix instructions of the kernel for a machine: `wgmma` or `mma.sync`.
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
-        PassError: every lowering refuses the graph, or lacks the kernel's cluster and consumers.
+        PassError: every lowering refuses the graph, or does not support the kernel's cluster shape
+            and consumers.
     """
     graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
     if machine.constants is None and not kernel.plain:
@@ -203,7 +205,7 @@ def instructions_of(graph: KernelGraph, machine: Machine, kernel: Kernel) -> str
 def product_sizes(
     graph: KernelGraph, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
 ) -> NDArray[np.int64]:
-    """m, n and k of each product, one row each; one row if all products are alike."""
+    """m, n and k of each product, a row for each; a single row if all products are equal."""
     gemm, columns = graph.gemm, list[list[int]]()
     for axis in "mnk":
         table = tables.get(OFFSETS_OF[axis], tables.get(OFFSETS))
@@ -217,7 +219,7 @@ def product_sizes(
 
 
 def simulate_plan(gemm: Gemm, plan: Plan, machine: Machine | str = DEFAULT) -> Simulation:
-    """Run a plan for a problem on a described GPU.
+    """Simulate the kernel that a plan describes on a described GPU.
 
     Args:
         gemm: the problem, with values for m, n and k.

@@ -1,4 +1,4 @@
-"""Passes that instrument a kernel: they record when a workgroup does what.
+"""Passes that instrument a kernel: it records when each workgroup multiplies, waits and so on.
 
 `MarkActivities` marks activities in a scheduled graph; `RecordTimeline` makes the lowered graph
 write a record for each mark.
@@ -15,11 +15,12 @@ __all__ = ["MOST_RECORDS", "TIMELINE", "MarkActivities", "RecordTimeline", "with
 
 
 def with_timeline(lowering: Pass, most: int) -> Callable[[KernelGraph], KernelGraph]:
-    """A lowering whose result also records its timeline.
+    """A pass that lowers and instruments a graph, so that the kernel records its timeline.
 
     Args:
-        lowering: the lowering.
-        most: how many records a role of a workgroup keeps; 0 gives the lowering itself.
+        lowering: the lowering pass.
+        most: the largest number of records that a role of a workgroup (its producer or a consumer)
+            keeps; 0 returns `lowering` itself.
     """
     if not most:
         return lowering

@@ -1,4 +1,4 @@
-"""How many records a role of a workgroup writes at most, from the bounds of the graph's loops."""
+"""`records_of`: an upper bound of the timeline records of a workgroup, from loop bounds."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = ["records_of"]
 
 ZERO, ONE = Integer(0), Integer(1)
 _FOLDS = {Maximum: maximum, Add: add}
-"""How the bounds of an expression's operands are joined."""
+"""The function that computes an expression's bound from its operands' bounds, by its class."""
 
 
 def records_of(graph: KernelGraph, body: Body) -> Expr | None:
-    """An upper bound of the marks that one workgroup passes, in launch parameters; None if unknown.
+    """How often one workgroup executes a mark at most, in launch parameters; None if unknown.
 
     Args:
         graph: the graph, whose launch parameters bound the loops.
-        body: operations with marks.
+        body: operations among which are marks (`Begin`).
     """
     known = {p.symbol for p in graph.parameters.items if p.name not in graph.parameters.deferred}
     machine = {d.symbol: d.size - 1 for d in graph.coordinates if d.hardware and d.size is not None}
@@ -43,7 +43,7 @@ def records_of(graph: KernelGraph, body: Body) -> Expr | None:
 
 
 class _Bound:
-    """Bounds of marks and of expressions.
+    """Upper bounds of expressions, and of how often marks are executed.
 
     Args:
         known: the symbols of launch parameters that the host knows.
@@ -53,10 +53,10 @@ class _Bound:
     def __init__(self, known: set[Symbol], machine: Mapping[Symbol, Expr]) -> None:
         self.known = known
         self.largest = dict(machine)
-        """Expressions that the values of symbols never exceed."""
+        """For each symbol, an expression that its value never exceeds."""
 
     def marks(self, body: Body) -> Expr | None:
-        """An upper bound of the marks that one thread passes in `body`; None if unknown."""
+        """How often one thread executes a mark in `body` at most; None if unknown."""
         total: Expr = ZERO
         for op in body:
             if isinstance(op, Begin):
@@ -72,11 +72,12 @@ class _Bound:
             trips = self.most(op.stop - op.start) if isinstance(op, For) and any(found) else ONE
             if inside is None or trips is None:
                 return None
-            total = total + reduce(maximum, inside, ZERO) * trips  # one branch of an If
+            # branches of an If exclude each other
+            total = total + reduce(maximum, inside, ZERO) * trips
         return total
 
     def most(self, expr: Expr) -> Expr | None:
-        """An expression in launch parameters that is never less than `expr`; None if unknown."""
+        """An upper bound of `expr` as an expression in launch parameters; None if unknown."""
         if expr.free_symbols <= self.known:
             return expr
         match expr:
@@ -90,7 +91,7 @@ class _Bound:
                 return None if bounds is None else reduce(_FOLDS[type(expr)], bounds)
             case Mul():
                 number, rest = expr.as_coeff_Mul()
-                if number < 0:  # indices are never negative
+                if number < 0:  # indices are not negative, so neither is the bound
                     return ZERO
                 parts = _all([self.most(part) for part in operands(rest)])
                 return None if parts is None else prod(parts, start=number)
@@ -104,6 +105,6 @@ class _Bound:
 
 
 def _all(found: list[Expr | None]) -> list[Expr] | None:
-    """`found`, or None if one of them is unknown."""
+    """`found` as a list of expressions; None if one of them is None."""
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None

@@ -1,4 +1,4 @@
-"""`MarkActivities`: marks where workgroups of a scheduled graph begin to multiply, send, finish."""
+"""`MarkActivities`: marks where workgroups begin to multiply, send, and finish a tile."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class MarkActivities(Pass):
     """Mark where a workgroup begins to sum k tiles, to send a partial sum, and to finish a tile.
 
     Before: `For k`, `SendPartial`, `Epilogue`. After: a `Begin` before each of them. The mark of a
-    main loop has the range of its k tiles; the others have the output tile. So numbers of tiles
-    that only the epilogue needs are still computed behind the main loop.
+    main loop names its range of k tiles, the other marks name the output tile. So tile numbers that
+    only the epilogue needs are still computed after the main loop.
     """
 
     name = "mark-activities"
@@ -47,7 +47,7 @@ class MarkActivities(Pass):
 
 
 class _Marks:
-    """Inserts marks into the bodies of a scheduled graph."""
+    """Inserts marks (`Begin`) into the bodies of a scheduled graph."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self.tilings = graph.tilings
@@ -57,7 +57,7 @@ class _Marks:
         self.outputs = {op.accumulator: op.tile for op in ends}
 
     def body(self, body: Body) -> Body:
-        """The operations of `body`, with marks."""
+        """The operations of `body`, with marks inserted."""
         return tuple(new for op in body for new in self._marked(op))
 
     def _marked(self, op: Operation) -> Body:
@@ -75,13 +75,13 @@ class _Marks:
                 return (replace(op, **bodies),) if bodies else (op,)
 
     def _loop(self, loop: For) -> Operation:
-        """The mark of a main loop: its first k tile, and their number."""
+        """The mark of a main loop, with its first k tile and number of k tiles."""
         k = next(op.tile[-1] for op in loop.body if isinstance(op, LoadTile) and op.tensor == "A")
         mark = Begin("multiply", first=k, count=(loop.stop - loop.start).expand())
         return SetCoordinate(loop.dim, loop.start, (mark,))
 
     def _tile(self, activity: str, accumulator: str) -> Operation:
-        """The mark of an activity on the output tile that an accumulator holds."""
+        """The mark of an activity on the output tile whose sums the accumulator holds."""
         span = (1, 1)
         if len(self.tilings) > 1:
             (tiling,) = (t for t in self.tilings if t.accumulator == accumulator)

@@ -1,4 +1,4 @@
-"""`RecordTimeline`: makes a lowered graph record when its workgroups begin their activities."""
+"""`RecordTimeline`: makes a lowered graph write a record when a workgroup begins an activity."""
 
 from __future__ import annotations
 
@@ -26,36 +26,41 @@ from passes.timeline.waits import with_waits
 __all__ = ["CAPACITY", "MOST_RECORDS", "TIMELINE", "RecordTimeline"]
 
 TIMELINE = "timeline"
-"""The name of the tensor of records: workgroup, CTA of the cluster, warpgroup, record, word."""
+"""Name of the tensor of records; its axes are workgroup, CTA of the cluster, warpgroup, record,
+word."""
 CAPACITY = "timeline_records"
-"""The name of the parameter that says how many records each role of a workgroup can write."""
+"""Name of the launch parameter: how many records each role of a workgroup can write."""
 MOST_RECORDS = 1024
-"""The most records of a role of a workgroup that are kept; the role counts those beyond."""
+"""Largest number of records of a role of a workgroup that are kept; the role only counts further
+ones."""
 NUMBER, SLOT, WORD = "timeline.number", "timeline.slot", "timeline.word"
-"""NUMBER: the coordinate that counts the records of a role. SLOT: the coordinate of the place of a
-record in the memory of its role; the last record has the place 0. WORD: that of a word of it."""
+"""NUMBER: the coordinate that counts the records of a role. SLOT: the coordinate of a record's
+position among the records of its role; the last record of all has position 0. WORD: the coordinate
+of a word in a record."""
 STALLED = "timeline.stalled"
-"""The coordinate that counts the clock cycles in which a role waits for stages of the ring."""
+"""Name of the coordinate that counts the clock cycles in which a role waits for pipeline stages."""
 BOTH_ENDS, DRAINS = 2, 1
-"""BOTH_ENDS: records at the begin and at the end of a kernel. DRAINS: records behind all tiles."""
+"""BOTH_ENDS: number of records at the begin and the end of a kernel. DRAINS: number of records
+after the last tile."""
 WARPGROUP = 128
-"""Threads of a warpgroup."""
+"""Number of threads of a warpgroup."""
 ROLES = {"consumers": "consumer", "producer": "producer"}
 """The role of the threads that execute a `Scope`, by the name of the scope."""
 LOADS = {"multiply": "load", "wait": "wait", "receive": "load", "drain": "drain"}
-"""The activities of a producer, by the name of the mark: it loads what consumers multiply."""
+"""For each mark of the consumers, the activity that the producer records at it: where consumers
+multiply, the producer loads."""
 
 
 @dataclass(frozen=True)
 class RecordTimeline(Pass):
-    """Write a record to memory wherever a workgroup begins an activity.
+    """Write a record to device memory wherever a workgroup begins an activity.
 
     Before: `Begin` marks. After: a `Stamp` by one thread of each role, and a `Stamp` at the begin
     and at the end of the kernel. The edge timeline --Tile--> workgroup, cluster rank, warpgroup,
-    slot, word gives the address. A role that has used its slots only counts its further records.
+    slot, word gives the address. A role whose slots are all used only counts its further records.
 
     Args:
-        most: the most records of one role of a workgroup that are kept.
+        most: the largest number of records that one role of a workgroup keeps.
     """
 
     most: int = MOST_RECORDS
@@ -80,13 +85,13 @@ class RecordTimeline(Pass):
 
 
 class _Recorder:
-    """Replaces the marks of a lowered graph by operations that write records.
+    """Replaces the marks (`Begin`) of a lowered graph by operations that write records.
 
     Args:
         e: the graph under construction.
         graph: the lowered graph.
         body: the operations of the lowered graph, with marks.
-        most: the most records of a role that are kept.
+        most: the largest number of records that a role keeps.
     """
 
     def __init__(self, e: KernelEditor, graph: KernelGraph, body: Body, most: int) -> None:
@@ -96,9 +101,9 @@ class _Recorder:
         self.warpgroups = coordinates.of_kind(Warpgroup)
         self.ranks = coordinates.of_kind(Cluster)
         self.first: Boolean = true
-        """The condition that a thread is the first of its role."""
+        """Condition: the thread is the first of its role."""
         self.leader: Boolean = true
-        """The condition that a thread is the first of a workgroup."""
+        """Condition: the thread is the first of its workgroup."""
         if threads:
             (workitem,) = threads
             self.leader = self.first = equal(workitem.symbol, 0)
@@ -109,7 +114,7 @@ class _Recorder:
         self._add(e)
 
     def kernel(self, body: Body) -> Operation:
-        """The whole kernel, with a counter of the records of each role."""
+        """The operations of the whole kernel, inside a counter of the records of each role."""
         begin = self._stamp(Begin("start", count=index_symbol(NUMBER)), "", whole=True)
         end = replace(begin, activity=END)
         whole = (
@@ -120,7 +125,7 @@ class _Recorder:
         return Counter(NUMBER, (Counter(STALLED, whole),) if self.warpgroups else whole)
 
     def _body(self, body: Body, role: str, who: Boolean) -> Body:
-        """`body` with stamps for its marks, by the threads of a role that `who` selects."""
+        """Replace the marks in `body` by stamps, executed by the threads of `role` in `who`."""
         return tuple(self._stamped(body, role, who))
 
     def _stamped(self, body: Body, role: str, who: Boolean) -> Iterator[Operation]:
@@ -142,7 +147,7 @@ class _Recorder:
                     yield op
 
     def _mark(self, op: Begin, role: str, who: Boolean) -> Body:
-        """The operations that write the record of a mark; () if the role has no such activity."""
+        """The operations that write the record of a mark; () if `role` does not record it."""
         if role == "producer":
             if op.activity not in LOADS:
                 return ()
@@ -150,24 +155,24 @@ class _Recorder:
         return self._written(self._stamp(op, role), who)
 
     def _stamp(self, op: Begin, role: str, *, whole: bool = False) -> Stamp:
-        """The operation that writes the words of the record of a mark."""
+        """The operation that writes a mark's record, for the threads of `role`."""
         stalled = index_symbol(STALLED) if self.warpgroups else Integer(0)
         mark = op.activity, op.tile, op.span, op.first, op.count
         return Stamp(TIMELINE, *mark, role, stalled, whole)
 
     def _written(self, stamp: Stamp, who: Boolean) -> Body:
-        """Write a record if there is a free slot, and count it."""
+        """Write a record if a slot is free, and count the record."""
         place = index_symbol(NUMBER) + 1
         there = And(who, Lt(place, self.capacity))
         return (If(there, (self._at(place, stamp),)), Advance(NUMBER))
 
     @staticmethod
     def _at(place: Expr, stamp: Stamp) -> Operation:
-        """`stamp`, which writes the record number `place`."""
+        """`stamp` with the index `place` along SLOT: the position of its record."""
         return SetCoordinate(SLOT, place, (SetCoordinate(WORD, Integer(0), (stamp,)),))
 
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:
-        """How many records each role has memory for: as many as it writes, and at most `most`."""
+        """Number of records for which each role has memory: as many as it writes, up to `most`."""
         marks = records_of(self.graph, body)
         most_of_all = Integer(most + BOTH_ENDS)
         if marks is None:
@@ -176,7 +181,7 @@ class _Recorder:
         return e.parameter(CAPACITY, needed, note="records of a role of a workgroup")
 
     def _add(self, e: KernelEditor) -> None:
-        """Add the tensor of records, and the coordinates of a record."""
+        """Add the tensor of records to the graph, and the coordinates of a record."""
         c, workgroup = e.coordinates, self.graph.workgroup
         assert workgroup.size is not None
         beside = (*self.ranks, *self.warpgroups)

@@ -1,4 +1,4 @@
-"""Marks in lowered graphs: where threads wait for partial sums and for their turn, and add sums."""
+"""Marks in lowered graphs where threads wait for partial sums or for their ping-pong turn."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from passes.lowering.sm_90a.turns import ORDER
 __all__ = ["with_waits"]
 
 FLAGS = (WaitFlag, TakeFlag)
-"""Operations that wait for a flag."""
+"""Classes of operations that wait for a flag."""
 
 
 def with_waits(body: Body) -> Body:
-    """The operations of `body`, with a mark before and after each wait for other workgroups.
+    """The operations of `body`, with marks before and after each wait for other workgroups.
 
     Before: `WaitFlag`, and on Hopper the consumers' `WaitBarrier` for loaded partial sums and for
-    their turn. After: `Begin("wait")` before and `Begin("receive")` after it, or `Begin("turn")`
-    before and the mark of the main loop after it.
+    their ping-pong turn. After: `Begin("wait")` before and `Begin("receive")` after a wait for
+    partial sums; `Begin("turn")` before and the main loop's mark after a wait for a turn.
     """
     return tuple(_with_waits(body))
 
@@ -34,13 +34,15 @@ def _with_waits(body: Body) -> Iterator[Operation]:
         op = ops.pop(0)
         if _only_waits(op):
             yield from (Begin("wait"), op)
-            if ops and isinstance(ops[0], Barrier):  # one thread waits for all
+            # one thread waits for the flag, the others at this barrier
+            if ops and isinstance(ops[0], Barrier):
                 yield ops.pop(0)
             yield Begin("receive")
         elif _marks(op) and ops and _awaits_turn(ops[0]):
             yield from (Begin("turn"), ops.pop(0), op)
         elif (wait := _awaits_sums(op)) is not None:
-            # Waiting for the same phase again, in the body, takes no time.
+            # `wait` is executed again in the body, where it returns at once because the phase has
+            # completed.
             inside = (Begin("wait"), wait, Begin("receive"), *op.children)
             yield op.with_body(*inside)
         else:
@@ -49,12 +51,12 @@ def _with_waits(body: Body) -> Iterator[Operation]:
 
 
 def _leaves(op: Operation) -> Iterator[Operation]:
-    """The operations without a body in `op`."""
+    """The operations in `op` that have no body."""
     return (inner for inner in op.walk() if not inner.BODIES)
 
 
 def _only_waits(op: Operation) -> bool:
-    """Whether `op` waits for flags and does nothing else but clear them."""
+    """Whether `op` only waits for flags and clears them."""
     leaves = list(_leaves(op))
     waits = [inner for inner in leaves if isinstance(inner, FLAGS)]
     return bool(waits) and all(isinstance(inner, (*FLAGS, ClearFlag)) for inner in leaves)
@@ -66,12 +68,12 @@ def _marks(op: Operation) -> bool:
 
 
 def _awaits_turn(op: Operation) -> bool:
-    """Whether `op` waits until the warpgroup before it has left its main loop."""
+    """Whether `op` waits until the previous warpgroup has left its main loop (ping-pong)."""
     return any(isinstance(x, WaitBarrier) and x.barrier == ORDER for x in _leaves(op))
 
 
 def _awaits_sums(op: Operation) -> WaitBarrier | None:
-    """The wait of consumers for the first part of each partial sum, if `op` loops over these."""
+    """The consumers' first wait for a partial sum, if `op` is the loop that adds partial sums."""
     if not isinstance(op, For) or op.dim != SLOT:
         return None
     waits = (x for x in op.walk() if isinstance(x, WaitBarrier) and not x.before)

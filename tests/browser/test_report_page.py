@@ -1,4 +1,4 @@
-"""The report in a real browser: first view, links between pictures, keyboard, themes, sizes."""
+"""The HTML report in a real browser: first section, links between pictures, keyboard, themes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report with all sections, and with a measured timeline that is 1.5 times as long."""
+    """A report file with all sections; its measured run takes 1.5 times the simulated time."""
     graph = TwoTileStreamK()(Gemm("bf16").graph((128, 128, 64)))
     columns = simulate(graph, SIZES).event_columns()
     for side in ("begin", "end"):
@@ -41,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Opened:
-    """A page, with everything that it asked of the network and complained about."""
+    """An opened page, with its network requests and its console errors."""
 
     def __init__(self, page: Page, path: Path) -> None:
         self.page = page
@@ -61,17 +61,17 @@ class Opened:
         return self.page.get_attribute(selector, f"data-{name}") or ""
 
     def settle(self) -> None:
-        """Wait until a change is drawn, which the page does in the next frame."""
+        """Wait until the page has drawn a change, which it does in the next frame."""
         twice = "() => new Promise(f => requestAnimationFrame(() => requestAnimationFrame(f)))"
         self.page.evaluate(twice)
 
     def picture(self, canvas: str) -> str:
-        """What a canvas shows, as a text that differs if a pixel differs."""
+        """The pixels of a canvas as a text, so that two pictures can be compared."""
         self.settle()
         return self.page.evaluate("s => document.querySelector(s).toDataURL()", canvas)
 
     def measure(self, canvas: str) -> dict[str, int]:
-        """Of a canvas: how many colours cover a row's worth of pixels, and where drawing ends."""
+        """Measure a canvas: how many colours cover at least a row of pixels; where drawing ends."""
         self.settle()
         return self.page.evaluate(MEASURE, canvas)
 
@@ -154,7 +154,7 @@ def test_pointing_at_a_bar_lights_its_tile(opened: Opened):
 
 
 def test_both_timelines_have_one_scale(opened: Opened):
-    """The simulated run ends at two thirds of the measured one."""
+    """Both timelines have one scale: the shorter, simulated run ends at two thirds of the width."""
     simulated, measured = (opened.measure(f"#gantt-{n}")["end"] for n in ("simulated", "measured"))
     width = opened.page.evaluate("document.getElementById('gantt-measured').width")
     left = 34

@@ -1,4 +1,4 @@
-"""The keys under which calls with PyTorch's tensors are prepared, without PyTorch."""
+"""Cache keys of calls with PyTorch tensors, tested with a stand-in for PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codegen.call import matmul
 
 @dataclass(frozen=True)
 class Tensor:
-    """The attributes of a tensor from which a key is made."""
+    """Stand-in for a PyTorch tensor: the attributes from which a call's cache key is made."""
 
     shape: tuple[int, ...]
     address: int = 0
@@ -29,7 +29,7 @@ class Tensor:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The keys of the calls, none of which is launched."""
+    """The cache keys of calls, which are collected instead of launching a kernel."""
     found: list[Any] = []
     monkeypatch.setattr(matmul, "first_launch", lambda _, key, *rest, **given: found.append(key))
     return found
@@ -37,7 +37,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_one_address_that_is_not_aligned_makes_another_key(grouped: bool, keys: list[Any]):
-    """TMA needs both addresses to be multiples of 16 bytes; aligned ones need no other key."""
+    """An address that is not a multiple of 16 bytes changes the cache key: TMA cannot read it."""
     for one, two in product((0, 16, 2, 8), repeat=2):
         a, b = Tensor((4, 8), one), Tensor((8, 8), two)
         if grouped:
@@ -46,4 +46,4 @@ def test_one_address_that_is_not_aligned_makes_another_key(grouped: bool, keys: 
             matmul.matmul(a, b)
     low = [max(one % 16, two % 16) for one, two in product((0, 16, 2, 8), repeat=2)]
     assert all((keys[i] == keys[0]) == (not low[i]) for i in range(len(keys)))
-    assert len({*keys}) == 4  # 0, 2, 8, and 2 with 8
+    assert len({*keys}) == 4  # offsets of 0, 2 and 8 bytes for A, and 2 for A with 8 for B

@@ -1,4 +1,4 @@
-"""NVTX ranges around calls of kernels."""
+"""Tests of NVTX ranges around calls of kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from passes import StreamK
 
 @pytest.fixture
 def ranges(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
-    """Begin and end of the ranges that a stand-in for the package nvtx draws."""
+    """Begin and end of each NVTX range, as a stand-in for the package nvtx records them."""
     found: list[tuple[str, str]] = []
 
     @contextmanager

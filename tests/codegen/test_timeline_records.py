@@ -1,4 +1,4 @@
-"""Records of timelines: their places in memory, and the events that follow from their clocks."""
+"""Timeline records: their positions in memory, and how `decode` converts them to events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from passes.timeline import TIMELINE, MarkActivities, RecordTimeline, with_timel
 GIGAHERTZ = 1.75
 RESOLUTION = 32
 SKEWS = {3: 10_000_000, 7: 2**33 + 123}
-"""The clock of each SM when the launch begins."""
+"""The clock of each SM, in cycles, when the launch begins; keys are SM numbers."""
 START = 1_800_000_000_000_000_000
 """The global timer when the launch begins, in nanoseconds."""
 
@@ -41,20 +41,20 @@ def halves(value: int) -> list[int]:
 def row(
     sm: int, at: float, activity: str, role: str = "", *numbers: int, stalled: int = 0, form: str
 ) -> list[int]:
-    """A record at `at` nanoseconds after the launch began."""
+    """The words of a record that was written `at` nanoseconds after the launch began."""
     clock = SKEWS[sm] + round(at * GIGAHERTZ)
     rest = [*numbers, 0, 0, 0, 0][:4]
     return [*halves(clock), code_of(activity, role, form), stalled, *rest]
 
 
 def ends(sm: int, at: float, activity: str, count: int, stalled: int = 0) -> list[int]:
-    """The first or the last record of a role."""
+    """The first or the last record of a role, which also has the global timer."""
     time = (START + int(at)) // RESOLUTION * RESOLUTION
     return row(sm, at, activity, "", *halves(time), sm, count, stalled=stalled, form="whole")
 
 
 def role_of(sm: int, begin: float, end: float, inner: list[list[int]], capacity: int) -> Any:
-    """The records of a role: the last one first, then the others in order."""
+    """The records of a role as they are in memory: the last one first, then the others in order."""
     count = len(inner) + 1
     stalled = inner[-1][3] if inner else 0
     rows = [ends(sm, end, "end", count, stalled), ends(sm, begin, "start", 0), *inner]
@@ -63,7 +63,7 @@ def role_of(sm: int, begin: float, end: float, inner: list[list[int]], capacity:
 
 
 def consumer(sm: int, begin: float, tile: tuple[int, int], *, send: bool) -> Any:
-    """A consumer that multiplies for 10 µs, waits for 1, adds for 2, and finishes or sends."""
+    """The records of a consumer: 10 µs multiply, 1 µs wait, 2 µs receive, then finish or send."""
     after = "send" if send else "finish"
     inner = [
         row(sm, begin + 1000, "multiply", "consumer", 5, 20, form="range"),
@@ -89,7 +89,7 @@ def unused(sm: int, begin: float) -> Any:
 
 @pytest.fixture
 def timeline() -> Timeline:
-    """Two workgroups on SM 3, one after the other, and one on SM 7."""
+    """A decoded timeline: two workgroups on SM 3, one after the other, and one on SM 7."""
     places = [(3, 0.0, (0, 1), False), (7, 500.0, (2, 3), True), (3, 17000.0, (4, 5), False)]
     records = [
         [consumer(sm, at, tile, send=send), unused(sm, at), producer(sm, at)]
@@ -203,7 +203,7 @@ def test_a_warpgroup_that_finishes_while_another_multiplies_is_behind():
     assert kinds == [(0, "FINISH"), (1, "TURN")]
 
 
-# Places of records in memory
+# Positions of records in memory
 
 
 def lowered(lowering: Pass, schedule: Pass, tile: tuple[int, int, int]) -> KernelGraph:

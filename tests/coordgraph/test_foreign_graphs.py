@@ -1,5 +1,6 @@
-"""Graphs that passes of the library did not make: their tensors are checked, and no fault of theirs
-causes an exception that is not the library's.
+"""Graphs that may be malformed: from text, from edits, or from passes of other packages.
+
+Their tensors are checked, and every exception that they cause is an error of this library.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def test_errors_of_the_library_and_interrupts_stay_as_they_are():
 
 
 def test_flags_without_memory_are_no_foreign_exception():
-    """The emitter of the CPU looks a dimension of flags up that has no tensor."""
+    """A graph whose dimension of flags has no tensor raises an error of the library."""
     text = TEXT.replace("dim flags: User size=3 tensor=flags", "dim flags: Linear size=3")
     assert text != TEXT
     with pytest.raises(CoordGraphError):

@@ -1,4 +1,4 @@
-"""Examine every fault of the catalogue, and print which checks refute it: `make faults`."""
+"""Check every faulty graph of the catalogue, and print which checks refute it: `make faults`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["examine"]
 
 @dataclass(frozen=True)
 class LoweredFault:
-    """A fault of a lowered graph, which one check examines.
+    """A fault of a lowered graph, which the check `memory order` must refute.
 
     Args:
         fault: the fault.
@@ -32,21 +32,21 @@ class LoweredFault:
 
     @property
     def name(self) -> str:
-        """What is wrong with the graph."""
+        """What is wrong with the graph, as a phrase."""
         return self.fault.name
 
     @property
     def schedule(self) -> str:
-        """The pipeline and the architecture."""
+        """The pipeline that makes the graph, and the architecture that it is lowered for."""
         return f"{self.fault.schedule} on {self.fault.target}"
 
     def refuted_by(self) -> tuple[str, ...]:
-        """The check that refutes the graph."""
+        """The names of the checks that refute the graph."""
         return tuple(verdict.name for verdict in self.fault.graph().check().refuted)
 
 
 def examine(faults: Sequence[Fault | LoweredFault]) -> int:
-    """Print a row for each fault and the counts; returns how many verdicts were wrong."""
+    """Check each faulty graph and print a row for it; return the number of wrong verdicts."""
     wrong: list[Fault | LoweredFault] = []
     start = perf_counter()
     for fault in faults:

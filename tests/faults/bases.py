@@ -32,7 +32,7 @@ EPILOGUE = (
 
 @ep.epilogue(bias="n", residual="mn", scale="m")
 def scaled(acc: ep.Value, bias: ep.Value, residual: ep.Value, scale: ep.Value) -> ep.Value:
-    """An epilogue with an operand along n, one along m and n, and one along m."""
+    """An epilogue function with an operand along n, one along m and n, and one along m."""
     return acc * scale + bias + residual
 
 

@@ -1,4 +1,4 @@
-"""Faults of epilogues, of their operands, and of what is stored."""
+"""Catalogue of faults: epilogues, their operands, and stores."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["COVER", "FIX_UP", "SIZES", "STRUCTURE"]
 
 
 def zeroed_once(text: str) -> str:
-    """The accumulator is zeroed before the loop over waves, not in it."""
+    """Edit: zero the accumulator once before the loop over waves, instead of in each wave."""
     text = text.replace("InitAccumulator\n", "")
     return text.replace("    For dim=wave ", "    InitAccumulator\n    For dim=wave ")
 
 
 def epilogue_first(text: str) -> str:
-    """The epilogue and the store stand before the loop that receives partial sums."""
+    """Edit: move the epilogue and the store before the loop that receives partial sums."""
     text = text.replace(EPILOGUE, "").replace(STORE, "")
     receive = "If condition=k_count + k_first < tiles_k {"
     return text.replace(receive, EPILOGUE + STORE + receive)

@@ -51,7 +51,7 @@ class Fault:
         return parse(self.text())
 
     def refuted_by(self) -> tuple[str, ...]:
-        """The names of the checks that refute the faulty graph; nothing is launched.
+        """The names of the checks that refute the faulty graph, which is not launched.
 
         A graph that the parser or `graph.verify()` refuses is refuted by `well-formed`.
         """

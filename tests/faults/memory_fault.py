@@ -1,4 +1,4 @@
-"""`MemoryFault`: one fault of a lowered graph, as an edit of the text of a correct one."""
+"""`MemoryFault`: a faulty lowered graph, made by editing the text of a correct one."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ PINGPONG = LowerToHopper(stages=STAGES, consumers="pingpong")
 
 @dataclass(frozen=True)
 class MemoryFault:
-    """One fault of a lowered graph.
+    """A fault of a lowered graph: how to make it, and what the check must say.
 
     Args:
         name: what is wrong with the graph, as a phrase.
         schedule: the pipeline that makes the scheduled graph.
         edits: how the fault is made from the text of the correct lowered graph.
         lowering: the options of the lowering to sm_90a; None lowers to sm_80.
-        shows: what the counterexample says.
+        shows: a text that the counterexample must contain.
         gemm: further arguments of `Gemm`.
         operand: whether the epilogue adds an operand as large as D, which TMA loads.
     """
@@ -60,7 +60,7 @@ class MemoryFault:
 
     @property
     def kernel(self) -> str:
-        """What the lowering adds to the schedule, for the table of faults."""
+        """Facts of the lowering for the table of faults, such as the cluster shape."""
         found = {CLUSTER: "a cluster along m", SPLIT: "a cluster along k", PINGPONG: "ping-pong"}
         more = found.get(self.lowering) if self.lowering else None
         more = "groups along m" if self.gemm else more
@@ -69,7 +69,7 @@ class MemoryFault:
         return f", {more}" if more else ""
 
     def graph(self) -> KernelGraph:
-        """The faulty graph; AssertionError if an edit changes nothing."""
+        """Make the faulty graph; AssertionError if an edit changes nothing."""
         text = correct(self.schedule, self.lowering, self.operand, self.gemm).text()
         for edit in self.edits:
             before = text
@@ -85,7 +85,7 @@ def correct(
     operand: bool = False,
     gemm: tuple[tuple[str, Any], ...] = (),
 ) -> KernelGraph:
-    """The lowered graph without the fault; a workgroup computes 64 x 64 elements, 64 in k."""
+    """The lowered graph without the fault; its macro tile is 64 x 64 x 64."""
     m, k = (lowering.cluster_m, lowering.cluster_k) if lowering else (1, 1)
     function = EPILOGUES[0].function if operand else ALPHA_BETA
     given: dict[str, Any] = {"transpose_b": True, "epilogue": function, **dict(gemm)}
@@ -95,7 +95,7 @@ def correct(
 
 
 def drop(line: str, number: int = 0) -> Edit:
-    """Leave out the line that contains `line`: the one of a number, from 0, among several."""
+    """Edit: remove a line that contains `line`; `number` selects one of several, from 0."""
 
     def edit(text: str) -> str:
         lines = text.split("\n")
@@ -107,7 +107,7 @@ def drop(line: str, number: int = 0) -> Edit:
 
 
 def swap(first: str, second: str) -> Edit:
-    """Exchange the first line that contains `first` with the next one that contains `second`."""
+    """Edit: exchange the first line that contains `first` with the next one with `second`."""
 
     def edit(text: str) -> str:
         lines = text.split("\n")
@@ -120,7 +120,7 @@ def swap(first: str, second: str) -> Edit:
 
 
 def between(line: str, after: str) -> Edit:
-    """Leave out the first line that contains `line` behind the first one that contains `after`."""
+    """Edit: remove the first line with `line` that follows the first line with `after`."""
 
     def edit(text: str) -> str:
         lines = text.split("\n")
@@ -132,5 +132,5 @@ def between(line: str, after: str) -> Edit:
 
 
 def fault(name: str, schedule: str, shows: str, *edits: Edit, **options: Any) -> MemoryFault:
-    """A fault, with its edits last."""
+    """Make a `MemoryFault`; the edits are the last positional arguments."""
     return MemoryFault(name, schedule, edits, shows, **options)

@@ -1,4 +1,4 @@
-"""Faults of lowered graphs: barriers, fences, flags and asynchronous copies that are left out."""
+"""Catalogue of faults of lowered graphs: missing barriers, fences, flags, waits for copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of graphs for several products: batches, groups along an axis, and lists."""
+"""Catalogue of faults of graphs for several products: batches, groups along an axis, lists."""
 
 from __future__ import annotations
 
@@ -109,6 +109,18 @@ COVER = (
     ),
 )
 BOUNDS = (
+    Fault(
+        "table read past its end before a tile that does not use the entry",
+        "bounds",
+        STREAM,
+        (
+            (
+                "reads=(load(offsets, group), load(offsets, group + 1)",
+                "reads=(load(offsets, group), load(offsets, group + 2)",
+            ),
+        ),
+        ALONG_K,
+    ),
     Fault(
         "table read before its beginning",
         "bounds",

@@ -1,4 +1,4 @@
-"""Faults of how iterations are divided among workgroups, and of how partial sums are combined."""
+"""Catalogue of faults in dividing iterations among workgroups and in adding partial sums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["BOUNDS", "COVER", "FIX_UP", "PROGRESS", "SIZES", "STRUCTURE"]
 
 
 def no_wait_for_the_first(text: str) -> str:
-    """The loop that waits for the pieces of a tile begins at the second one."""
+    """Edit: the loop that waits for the pieces of a tile leaves out the first piece."""
     at = text.rindex("start=low stop=", 0, text.index("AwaitPartial"))
     return text[:at] + text[at:].replace("start=low", "start=low + 1", 1)
 

@@ -1,4 +1,4 @@
-"""Every fault of a lowered graph is refuted by the check `memory order`; correct graphs hold."""
+"""The check `memory order` refutes every faulty lowered graph of the catalogue."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_memory_order_refutes_the_fault(name: str):
 
 
 def table() -> str:
-    """The faults as a Markdown table."""
+    """The catalogue of faults as a Markdown table."""
     rows = ["| target | fault | put into |", "|---|---|---|"]
     rows += [f"| {f.target} | {f.name} | `{f.schedule}`{f.kernel} |" for f in MEMORY_FAULTS]
     return "\n".join(rows) + "\n"

@@ -28,7 +28,7 @@ def table() -> str:
 
 
 def equivalent() -> str:
-    """The edits that change nothing, as a Markdown table."""
+    """The edits that leave a graph correct, as a Markdown table."""
     rows = [f"| {fault.name} | {_origin(fault)} |" for fault in EQUIVALENT]
     return "\n".join(["| edit | put into |", "|---|---|", *rows]) + "\n"
 

@@ -1,4 +1,4 @@
-"""Faults of values that do not fit the bits in which kernels hold them."""
+"""Catalogue of faults: index values that do not fit the 32 or 64 bits that kernels use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["BOUNDS", "EQUIVALENT"]
 
 
 def without_assumptions(text: str) -> str:
-    """No bound on products of launch arguments is assumed."""
+    """Edit: remove the assumptions that bound products of launch arguments."""
     return "\n".join(line for line in text.split("\n") if not line.startswith("assume "))
 
 

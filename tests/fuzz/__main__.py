@@ -27,17 +27,18 @@ from tests.fuzz.workers import Workers
 
 FOLDER = Path("build") / "fuzz"
 REFRESHED = 10
-"""After how many mutants the progress bar is drawn again."""
+"""Number of mutants after which the progress bar is drawn again."""
 LIMIT = 20.0
-"""Seconds of processor time after which a mutant counts as one that hangs."""
+"""CPU seconds after which a mutant counts as a hang."""
 
 
 def main() -> int:
-    """Run the command; returns the exit status."""
+    """Run `python -m tests.fuzz`; return the exit status."""
     given = _arguments()
-    code.QUICK_LEVEL = 0  # kernels are compiled more often than they are run
+    code.QUICK_LEVEL = 0  # optimise less: each kernel runs a few times only
     with tempfile.TemporaryDirectory(prefix="coordgraph-fuzz-") as cache:
-        # Equal LLVM IR is compiled once. No other run can have stored anything there.
+        # Mutants with equal LLVM IR share one compilation. The cache folder is new, so no other run
+        # can have stored a kernel in it.
         os.environ["COORDGRAPH_CACHE"] = cache
         return _run(given)
 
@@ -45,7 +46,7 @@ def main() -> int:
 def _run(given: argparse.Namespace) -> int:
     if given.only is not None:
         return _one(given.seed, given.only)
-    for base in BASES:  # built once, before processes are forked
+    for base in BASES:  # built before processes are forked, so that they share the graphs
         base_text(base)
         base_data(base)
     counts, start = Counter[Outcome](), time.monotonic()
@@ -95,7 +96,7 @@ def _one(seed: int, number: int) -> int:
 
 
 def _report(seed: int, number: int, result: Result) -> str:
-    """Text about a finding, which is also written to a file with the mutant."""
+    """The report on a mutant that shows a defect, which is also written to a file."""
     made = mutant(seed, number)
     text = f"--seed {seed} --only {number}: {made.kind}, {result.stage}: {result.outcome.value}"
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The correct graphs that are mutated."""
+"""The correct graphs that the fuzzer mutates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BASES", "GPU_SHARE", "Base", "base_data", "base_graph", "base_text"]
 
 
 class Base(NamedTuple):
-    """A correct graph.
+    """A correct graph, from which the fuzzer makes mutants.
 
     Args:
         schedule: the text of the pipeline.
@@ -70,23 +70,23 @@ GPU_BASES = (
 """Graphs with element types and tiles that the lowerings for GPUs accept."""
 BASES = (*CPU_BASES, *GPU_BASES)
 GPU_SHARE = 0.08
-"""The fraction of mutants that are made from `GPU_BASES`: their PTX takes long to generate."""
+"""Fraction of the mutants that are made from `GPU_BASES`; small because generating PTX is slow."""
 
 
 @cache
 def base_graph(base: Base) -> KernelGraph:
-    """The correct graph of a base."""
+    """Build the correct graph that `base` describes."""
     problem = Gemm(**dict(base.gemm)).graph(base.tile)
     return Pipeline.parse(base.schedule)(problem, verify="structure")
 
 
 @cache
 def base_text(base: Base) -> str:
-    """The text of a correct graph."""
+    """The text form of a correct graph."""
     return base_graph(base).text()
 
 
 @cache
 def base_data(base: Base) -> str:
-    """The plain data of a correct graph, as JSON."""
+    """The plain data of a correct graph, as JSON text."""
     return json.dumps(base_graph(base).json())

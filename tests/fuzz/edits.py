@@ -49,7 +49,7 @@ def _disconnect(e: KernelEditor, draw: Random) -> None:
 
 
 def _connect(e: KernelEditor, draw: Random) -> None:
-    """Connect an edge again with other operands, or with another class of the same fields."""
+    """Connect an edge again with other operands, or replace it by an edge of another class."""
     found = e.snapshot()
     if not found.edges:
         return
@@ -124,7 +124,7 @@ def _level(e: KernelEditor, draw: Random) -> None:
 
 
 def _control(e: KernelEditor, draw: Random) -> None:
-    """Drop, repeat, move or change an operation."""
+    """Drop, repeat, move or change an operation of the control graph."""
     chosen = draw.choice([*e.control.operations][1:] or [e.control.root])
     kind = draw.randrange(5)
 

@@ -1,4 +1,4 @@
-"""Arrays between guard pages, and workspaces between canaries: accesses outside are noticed."""
+"""Finds writes out of bounds: arrays end at guard pages, workspaces are between canaries."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Overwritten(Exception):
-    """A kernel wrote outside its tensors and workspaces."""
+    """A kernel wrote outside its tensors and workspaces: a canary changed."""
 
 
 class Fences:
-    """A pool of memory regions that end at a page without access rights."""
+    """A pool of memory for arrays, each of which ends at a page without access rights."""
 
     def __init__(self) -> None:
         self._regions: list[np.ndarray] = []
@@ -37,10 +37,10 @@ class Fences:
         self._used: list[tuple[np.ndarray, int]] = []
 
     def array(self, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
-        """An array whose last byte is the last one before a page without access rights.
+        """Allocate an array whose last byte is the last one before a page without access rights.
 
         Raises:
-            MemoryError: the array is larger than a region.
+            MemoryError: the array is larger than a memory region of the pool.
         """
         size = prod(shape) * kind.itemsize
         if size > INNER_PAGES * PAGE:
@@ -54,7 +54,9 @@ class Fences:
         return np.frombuffer(region.data, kind, prod(shape), start).reshape(shape)
 
     def check(self) -> None:
-        """Check the canaries before all arrays since the last call, and reuse their memory.
+        """Check the canaries before all arrays that were allocated since the last call.
+
+        The memory of these arrays is then reused.
 
         Raises:
             Overwritten: a canary was overwritten.
@@ -75,7 +77,7 @@ class Fences:
 
 @contextmanager
 def watched_workspaces() -> Iterator[None]:
-    """Put canaries around workspaces and thread buffers of CPU kernels that are called inside.
+    """Context manager: canaries surround the workspaces and thread buffers of CPU kernels.
 
     Raises:
         Overwritten: a canary was overwritten, which is checked at the end of the `with` block.

@@ -1,4 +1,4 @@
-"""The mutant of a number: a text, plain data, a pipeline, or a graph that was edited."""
+"""`mutant`: makes a wrong graph at random, as text, plain data, a pipeline or by edits."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["KINDS", "Mutant", "mutant"]
 
 KINDS = ("text", "json", "pipeline", "edit")
 SHARES = (0.55, 0.2, 0.1, 0.15)
-"""How large a fraction of the mutants is of each kind."""
+"""Fractions of the mutants that are made from text, JSON, pipelines and edits."""
 
 
 class Mutant(NamedTuple):
-    """A mutant.
+    """A random change of a correct graph, or a random pipeline.
 
     Args:
         kind: `text`, `json`, `pipeline` or `edit`.
         shown: the mutant as text, for the report.
-        make: makes the graph, or raises an error.
-        draw: the source of further choices.
+        make: a function that returns the graph, or raises an error.
+        draw: the source of random numbers for the mutant's trial: which stages and launches run.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Mutant(NamedTuple):
 
 
 def mutant(seed: int, number: int) -> Mutant:
-    """The mutant with a number; equal arguments give equal mutants."""
+    """The mutant with a number; the same seed and number give the same mutant."""
     draw = Random(f"{seed}/{number}")
     (kind,) = draw.choices(KINDS, SHARES)
     if kind == "pipeline":
@@ -59,5 +59,5 @@ def mutant(seed: int, number: int) -> Mutant:
 def _shown(data: object) -> str:
     try:
         return json.dumps(data)
-    except (RecursionError, ValueError):  # an integer of more digits than Python writes
+    except (RecursionError, ValueError):  # Python does not print an integer with so many digits
         return "too deep or too long to show"

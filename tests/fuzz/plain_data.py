@@ -1,4 +1,4 @@
-"""Mutations of the plain data of a graph: types, missing fields, nesting and large numbers."""
+"""Mutations of a graph's plain data: wrong types, missing fields, nesting, large numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHERS = (
 
 
 def mutated_data(text: str, draw: Random) -> Any:
-    """Plain data, given as JSON, with one to three values changed."""
+    """Change one to three values in plain data, which is given as JSON."""
     data = json.loads(text)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         places = list(_places(data))
@@ -41,7 +41,7 @@ def mutated_data(text: str, draw: Random) -> Any:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) below a value."""
+    """Every (container, key) inside a value of plain data."""
     pending = [value]
     while pending:
         held = pending.pop()

@@ -1,4 +1,4 @@
-"""The fuzzer finds planted defects of every kind, and none in the first mutants of a seed."""
+"""The fuzzer finds planted defects of each kind, and no defect in the first mutants of a seed."""
 
 from __future__ import annotations
 

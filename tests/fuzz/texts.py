@@ -1,4 +1,4 @@
-"""Mutations of texts: numbers, names, operators, arguments and whole lines."""
+"""Mutations of a graph's text form: numbers, names, operators, arguments and whole lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NUMBERS = (
     *("0", "1", "2", "3", "-1", "7", "64", "100", "2147483647", "2147483648", "4294967296"),
     *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "1" + 40 * "0"),
 )
-"""Numbers around the borders of integer types."""
+"""Numbers that mutations insert, such as the limits of integer types."""
 OPERATORS = ("+", "-", "*", "//", "%", "<", "<=", ">", ">=", "==", "!=", " and ", " or ", ",")
 CALLS = ("min", "max", "select", "load", "search", "xor")
 JUNK = ("", "(", ")", "{", "}", "->", "=", ":", "é", "\0", "none", "true", "1e9", '"', "not ")
@@ -20,7 +20,7 @@ IN_BRACKETS = re.compile(r"\(([^()]*,[^()]*)\)|\[([^\[\]]*,[^\[\]]*)\]")
 
 
 def mutated_text(text: str, draw: Random) -> str:
-    """A text with one to four mutations."""
+    """A graph's text with one to four mutations."""
     lines = text.split("\n")
     for _ in range(draw.choice((1, 1, 1, 1, 2, 2, 3, 4))):
         lines = draw.choice(_OF_LINES if draw.random() < 0.35 else _OF_TOKENS)(lines, draw)
@@ -58,7 +58,7 @@ def _swap(lines: list[str], draw: Random) -> list[str]:
 
 
 def _move_block(lines: list[str], draw: Random) -> list[str]:
-    """Move the lines of one operation with a body to another place."""
+    """Move the lines of one operation and its body to another position in the text."""
     opened = [i for i, line in enumerate(lines) if line.endswith("{")]
     if not opened:
         return lines
@@ -102,7 +102,7 @@ def _name(lines: list[str], draw: Random) -> list[str]:
 
 
 def _operand(lines: list[str], draw: Random) -> list[str]:
-    """Replace a name by a number or a number by a name."""
+    """Replace a random name by a number, or a number by a name."""
     known = [t for line in lines for t in re.findall(r"[A-Za-z_][\w.]*", line)]
     if draw.random() < 0.5:
         return _replace_token(lines, draw, r"\d+", known)

@@ -1,4 +1,4 @@
-"""What is done with one mutant: everything that a user can do with a graph that was accepted."""
+"""The trial of a mutant: check, print, interpret, compile and launch the mutated graph."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.fuzz.mutants import Mutant
 __all__ = ["FINDINGS", "Outcome", "Result", "attempt"]
 
 LAUNCHES = 2
-"""How many launches of a graph are run."""
+"""Number of launches that are run of each graph."""
 MOST_ELEMENTS = 1 << 14
-"""The largest tensor that is run, in elements."""
+"""Largest number of elements of a tensor; larger launches are skipped."""
 REFUTED_SHARE = 0.15
-"""The fraction of refuted graphs that are run with guards all the same."""
+"""Fraction of the graphs refuted by the checks that are run with guards nevertheless."""
 INTERPRETER_SHARE, GUARDED_SHARE, PLAIN_SHARE, GPU_SHARE = 0.3, 0.6, 0.1, 0.3
-"""The fractions of accepted graphs that are run in the interpreter, on the CPU with guards and
-without, and compiled for GPUs. Each costs more than all the steps before it."""
+"""Fractions of the accepted graphs that are run in the interpreter, on the CPU with guards, on the
+CPU without guards, and compiled for GPUs; each costs more than all other stages."""
 GPU_TARGETS = ("sm_80", "sm_90a")
 
 
 class Outcome(StrEnum):
-    """What became of a mutant."""
+    """The result of trying a mutant: accepted and right, refused, or a kind of defect."""
 
     REFUSED = "refused while it was read or made"
     REFUTED = "refuted by a check"
@@ -57,16 +57,17 @@ FINDINGS = (
     *(Outcome.WRONG, Outcome.UNLIKE, Outcome.FOREIGN),
     *(Outcome.OVERWRITE, Outcome.CRASH, Outcome.HANG),
 )
-"""The outcomes that are defects of the library."""
+"""The outcomes that show a defect of the library."""
 
 
 class Result(NamedTuple):
-    """The result of one mutant.
+    """The outcome of one mutant, with details for the report.
 
     Args:
-        outcome: what became of it.
-        stage: the step that ended with the outcome.
-        detail: the message of an error, or the traceback of a foreign exception.
+        outcome: what happened.
+        stage: the stage of the trial that ended with the outcome.
+        detail: the message of an error, or the traceback of an exception that is no error of the
+            library.
     """
 
     outcome: Outcome
@@ -82,7 +83,7 @@ _fences = Fences()
 
 
 def attempt(mutant: Mutant, note: Callable[[str], None]) -> Result:
-    """Do everything with a mutant; before each stage, `note` is called with the stage's name."""
+    """Run all stages of a mutant's trial; `note` is called with the name of each stage."""
     stage = ""
 
     def at(name: str) -> None:
@@ -136,7 +137,7 @@ def _attempt(mutant: Mutant, at: Callable[[str], None]) -> Result:
 def _use(
     mutant: Mutant, graph: KernelGraph, launches: tuple[Launch, ...], at: Callable[[str], None]
 ) -> Result:
-    """Run an accepted graph, and compile it for GPUs."""
+    """Run an accepted graph, and compile it for GPUs, in random stages."""
     ran = 0
     if mutant.draw.random() < INTERPRETER_SHARE:
         at("interpreter")
@@ -178,7 +179,7 @@ def _run(
     debug: bool = False,
     twice: bool = False,
 ) -> int:
-    """Compile the graph and run launches; returns how many ran.
+    """Compile the graph and run launches; return the number of launches that ran.
 
     Args:
         graph: the graph.

@@ -1,4 +1,4 @@
-"""Runs mutants in a forked process, so that a crash or a hang ends the process alone."""
+"""Tries mutants in a forked process, so that a crash or a hang does not end the fuzzer."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from tests.fuzz.trial import Outcome, Result, attempt
 __all__ = ["Workers"]
 
 MEMORY = 6 << 30
-"""Bytes of address space that a process may use beyond what it has when it starts."""
+"""Bytes of address space that a process may allocate after its start."""
 LIFETIME = 400
-"""After how many mutants a process is replaced, so that caches and compiled code stay small."""
+"""Number of mutants after which a process is replaced, so that its caches stay small."""
 POLLED, WAITS = 0.5, 10
-"""POLLED: seconds between two looks at the time that a process has used. WAITS: how many times the
-limit a mutant may take by the clock."""
+"""POLLED: interval in seconds at which the CPU time of a process is read. WAITS: factor of the time
+limit in wall-clock time."""
 NOTE_BYTES = 64
 
 
 class Workers:
-    """A process that tries mutants one after another; a new one replaces it when it ends.
+    """A process that tries mutants one after another; when it ends, another one is forked.
 
     Use it as a context manager, which ends the process.
 
     Args:
-        limit: seconds of processor time that one mutant may take, and a tenth of the time that it
-            may take by the clock.
-        make: the mutant of a seed and a number.
+        limit: CPU seconds that one mutant may take; the limit of wall-clock time is 10 times as
+            much.
+        make: a function that returns the mutant of a seed and a number.
     """
 
     def __init__(self, limit: float, make: Callable[[int, int], Mutant] = mutant) -> None:
@@ -52,7 +52,7 @@ class Workers:
         self._errors = tempfile.TemporaryFile()
 
     def try_mutant(self, seed: int, number: int) -> Result:
-        """The result of one mutant, with a process that died or was stopped as an outcome."""
+        """Try one mutant; a process that died or was stopped is a result too."""
         if self._process is None or self._tried >= LIFETIME:
             self._start()
         self._tried += 1
@@ -83,7 +83,7 @@ class Workers:
         self._errors.close()
 
     def _end(self) -> None:
-        """End the process."""
+        """End the forked process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -96,7 +96,7 @@ class Workers:
         return self._note[:NOTE_BYTES].rstrip(b"\0").decode()
 
     def _answers(self) -> bool:
-        """Wait for the result of a mutant; false if the time limit is exceeded."""
+        """Wait for the result of a mutant; return False if the time limit is exceeded."""
         begun, since = self._spent(), time.monotonic()
         while not self._pipe.poll(POLLED):
             if self._spent() - begun > self.limit or time.monotonic() - since > WAITS * self.limit:
@@ -104,17 +104,17 @@ class Workers:
         return True
 
     def _spent(self) -> float:
-        """Seconds of processor time that the process has used: a busy machine slows no mutant."""
+        """CPU seconds that the process has used, which other processes do not influence."""
         assert self._process is not None
         try:
             text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
         except OSError:
-            return 0.0  # it has died, which the pipe tells
+            return 0.0  # the process has died; reading its pipe shows that
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def _stacks(self) -> None:
-        """Make a process that hangs write the stacks of its threads to its standard error."""
+        """Make a process that hangs print the stacks of its threads to standard error."""
         assert self._process is not None
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGUSR1)

@@ -1,7 +1,7 @@
-"""Timelines of GPU kernels: right products, the schedule's segments, sane clocks, small overhead.
+"""Timelines of GPU kernels: D is right, segments match the schedule, clocks agree, overhead.
 
-Run alone with `pytest -q tests/gpu/test_timeline.py -s`: the tests of overhead print what they
-measure.
+Run this file alone with `pytest -q tests/gpu/test_timeline.py -s`: the overhead is measured and
+printed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ torch: Any = pytest.importorskip("torch")
 M, N, K = 1500, 2048, 1536
 WORKGROUPS = 60
 Case = tuple[Pass, tuple[int, int, int], LowerToHopper | None]
-"""A schedule, a tile, and how it is lowered: for Hopper, or (None) by mma.sync for any GPU."""
+"""Type of a test case: schedule, macro tile, and the Hopper lowering (None for mma.sync)."""
 CASES: tuple[Case, ...] = (
     (DataParallel(), (128, 256, 64), LowerToHopper()),
     (DataParallel(persistent=True, workgroups=WORKGROUPS), (128, 128, 64), LowerToHopper()),
@@ -48,7 +48,8 @@ CASES: tuple[Case, ...] = (
 )
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 OVERHEAD = 0.10
-"""The overhead that fails a test; the goal is 3 %, and single runs of small kernels vary."""
+"""The overhead of recording above which a test fails. The goal is 3 %, but single runs of small
+kernels vary."""
 
 
 def graph_of(case: Case) -> KernelGraph:
@@ -57,7 +58,7 @@ def graph_of(case: Case) -> KernelGraph:
 
 
 def kernel_of(case: Case, timeline: bool | int = True) -> Any:
-    """A kernel, which is assembled before a test may skip."""
+    """Compile the kernel of a test case; PTX is assembled even where the test is then skipped."""
     *_, lowering = case
     target = "sm_90a" if lowering else "sm_80"
     options: dict[str, Any] = {"timeline": timeline, "lowering": lowering}
@@ -80,7 +81,7 @@ def operands(m: int = M, n: int = N, k: int = K) -> tuple[Any, Any, Any]:
 
 
 def traced(case: Case, timeline: bool | int = True) -> Timeline:
-    """The timeline of the second launch, whose product is checked."""
+    """The timeline of a kernel's second launch; D is compared with the reference."""
     kernel = kernel_of(case, timeline)
     a, b, d = operands()
     kernel(a, b, out=d.clone())
@@ -92,7 +93,7 @@ def traced(case: Case, timeline: bool | int = True) -> Timeline:
 
 
 def consumers(t: Timeline) -> np.ndarray[Any, Any]:
-    """Whether consumers, or threads without a role, recorded each event."""
+    """For each event, whether a consumer, or a thread without a role, recorded it."""
     return t.role != ROLES.index("producer")
 
 
@@ -140,7 +141,7 @@ def test_clocks_are_sane(case: Case):
     ctas = found.workgroup * 8 + found.rank
     for cta in np.unique(ctas):
         assert len(np.unique(found.slot[ctas == cta])) == 1
-    # CTAs share an SM only as far as its resources allow: their clocks must not overlap beyond.
+    # At most 1 CTA (on Hopper) or 8 CTAs share an SM; more lanes would mean that clocks disagree.
     assert found.lanes <= (1 if case[2] else 8)
 
 
@@ -168,8 +169,10 @@ def test_roles_of_hopper_record_what_they_do():
     assert (found.role[loads] == ROLES.index("producer")).all()
     assert (found.role[multiplies] == ROLES.index("consumer")).all()
     assert {*found.workgroup[loads].tolist()} == {*found.workgroup[multiplies].tolist()}
-    assert (found.m[loads] == -1).all()  # the producer loads ahead, for several tiles
-    assert found.stalled[loads].sum() > 0  # the ring has few stages: the producer waits
+    # the producer loads ahead for several tiles, so its events name none
+    assert (found.m[loads] == -1).all()
+    # the ring has few stages, so the producer waits for free ones
+    assert found.stalled[loads].sum() > 0
 
 
 def test_ping_pong_main_loops_do_not_overlap():
@@ -178,7 +181,8 @@ def test_ping_pong_main_loops_do_not_overlap():
         loops = (found.workgroup == workgroup) & (found.activity == Activity.MULTIPLY)
         order = np.argsort(found.begin[loops])
         begin, end = found.begin[loops][order], found.end[loops][order]
-        # A warpgroup signals its last step of the ring before the last wgmma has ended.
+        # 2 µs of tolerance: a ping-pong warpgroup signals its last step before its last wgmma has
+        # ended.
         assert (begin[1:] >= end[:-1] - 2e-6).all()
     assert found.behind[found.activity == Activity.FINISH].any()
 
@@ -189,7 +193,7 @@ def test_records_without_room_are_counted():
 
 
 def test_timelines_of_several_sizes_do_not_mix():
-    """A kernel's workspace grows with larger sizes, and smaller ones keep their buffer."""
+    """Launches with small sizes after large ones use a part of the workspace only."""
     kernel = kernel_of(CASES[0])
     sizes = [(256, 512, 512), (4096, 4096, 128), (256, 512, 512)]
     for m, n, k in sizes:
@@ -212,7 +216,7 @@ def test_a_stream_that_captures_a_graph_is_refused():
     with torch.cuda.stream(stream):
         graph.capture_begin()
         try:
-            d.fill_(0)  # PyTorch warns of empty graphs
+            d.fill_(0)  # work for the CUDA graph, because PyTorch warns if it is empty
             with pytest.raises(LaunchError, match="captures"):
                 kernel.timeline(a, b, out=d)
         finally:
@@ -220,7 +224,7 @@ def test_a_stream_that_captures_a_graph_is_refused():
 
 
 def launch_seconds(run: Callable[[], Any], rounds: int = 20, count: int = 20) -> float:
-    """Median seconds of a launch, of several rounds of `count` launches after each other."""
+    """Median seconds of a launch over several rounds of `count` back-to-back launches."""
     found: list[float] = []
     for _ in range(rounds):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -238,7 +242,9 @@ def launch_seconds(run: Callable[[], Any], rounds: int = 20, count: int = 20) ->
 def test_records_cost_little(case: Case):
     kernels = [kernel_of(case, timeline) for timeline in (False, True)]
     a, b, d = operands(4096, 4096, 4096)
-    seconds = [min(launch_seconds(lambda k=k: k(a, b, out=d)) for _ in range(3)) for k in kernels]
+    # The kernels take turns, because the clock rate of the GPU falls while it is busy.
+    turns = [[launch_seconds(lambda k=k: k(a, b, out=d)) for k in kernels] for _ in range(3)]
+    seconds = [min(times) for times in zip(*turns, strict=True)]
     overhead = seconds[1] / seconds[0] - 1
     print(f"{kernels[0].title}: {seconds[0] * 1e6:.1f} µs, records cost {overhead:+.2%}")
     assert overhead < OVERHEAD

@@ -1,1 +1,1 @@
-"""Random mutants of the library, and which tests kill them (`python -m tests.mutants`)."""
+"""Mutation testing: random changes of the library's source, and which tests fail on each."""

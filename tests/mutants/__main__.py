@@ -1,4 +1,4 @@
-"""Draw random mutants and count which tests kill them."""
+"""`python -m tests.mutants`: draw random mutations and count which tests find them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.mutants.trials import Workplace
 
 
 def recorded(folder: Path, jobs: int) -> Record:
-    """What quick tests execute; they run once, and again only when the folder is removed."""
+    """Record which code each quick test executes; the result is kept until `folder` is removed."""
     if not any(folder.glob("*.jsonl")):
         folder.mkdir(parents=True, exist_ok=True)
         print(f"running the quick tests to record in {folder} what each executes", flush=True)

@@ -27,10 +27,10 @@ __all__ = ["Record", "block_at", "blocks", "instrumented", "read"]
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("coordgraph", "passes", "codegen")
 MOST = 60_000
-"""The most blocks that can be recorded."""
+"""Largest number of blocks that can be recorded."""
 
 Block = tuple[str, int]
-"""The path and first line of a block. Line 0 is the module with its class bodies."""
+"""Type of a block: path and first line; line 0 stands for the module level and class bodies."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -50,7 +50,7 @@ def blocks(tree: ast.AST, inside: bool = False) -> Iterator[list[ast.stmt]]:
 
 
 def block_at(source: bytes, line: int) -> int:
-    """The first line of the innermost block that contains a line; 0 outside functions."""
+    """The first line of the innermost block that contains `line`; 0 outside functions."""
     found = 0
     for block in blocks(ast.parse(source)):
         if block[0].lineno <= line <= (block[-1].end_lineno or 0):
@@ -59,7 +59,7 @@ def block_at(source: bytes, line: int) -> int:
 
 
 def instrumented(source: bytes, path: str, table: list[Block]) -> ast.Module:
-    """The module with an assignment to `_blocks_` in every block, which is added to `table`."""
+    """The source compiled with an assignment to `_blocks_` in every block; adds them to `table`."""
     tree = ast.parse(source)
     for block in [*blocks(tree)]:
         first = block[0]
@@ -73,10 +73,10 @@ def instrumented(source: bytes, path: str, table: list[Block]) -> ast.Module:
 
 
 class Record:
-    """Which blocks each test executed, and its CPU seconds.
+    """Which blocks of source each test executed, and the CPU time of each test.
 
     Attributes:
-        seconds: the CPU time of each test, by node id.
+        seconds: CPU seconds of each test, by pytest's node id.
     """
 
     def __init__(self) -> None:
@@ -89,10 +89,10 @@ class Record:
         self._hits[name] = table, hit
 
     def executing(self, path: str, line: int) -> list[str]:
-        """The tests that executed a block of a file.
+        """The tests that executed the block of a line.
 
-        If no test executed the block in its own process, the tests that executed another block of
-        the file.
+        If there are none in this process (a subprocess may have executed it), the tests that
+        executed another block of the file.
         """
         wanted = {
             id(table): ({table[path, line]} if (path, line) in table else set[int]())
@@ -116,7 +116,7 @@ class Record:
 
 
 def read(files: Iterable[Path]) -> Record:
-    """The tests that all processes have written so far."""
+    """Read the records that all test processes have written so far."""
     record = Record()
     for file in files:
         table, count = dict[Block, int](), 0
@@ -130,7 +130,7 @@ def read(files: Iterable[Path]) -> Record:
 
 
 class _Recorder:
-    """Records tests while it is installed."""
+    """pytest plugin that records which blocks each test executes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -166,5 +166,5 @@ class _Recorder:
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
-    # The first hook that is called: conftest.py, which comes next, imports the library.
+    # This hook is called before conftest.py imports the library.
     pluginmanager.register(_Recorder(Path(os.environ["COORDGRAPH_BLOCKS"])))

@@ -37,15 +37,16 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitXor: ast.BitOr,
 }
 DROPPED = (ast.AugAssign, ast.Break, ast.Continue, ast.Raise)
-"""Statements that `pass` replaces, besides calls; without an assignment most code only crashes."""
+"""Statements, besides calls, that a mutation replaces by `pass`. Assignments are left out: without
+them most code only crashes."""
 
 UNTOUCHED = ("annotation", "returns", "decorator_list", "exc", "keys", "type_params")
-"""Fields of syntax nodes in which nothing is mutated: types, decorators, errors, keys of tables."""
+"""Fields of syntax nodes that are never mutated: types, decorators, errors, keys of tables."""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A replacement of the bytes from `start` to `end` of a file."""
+    """A mutation: replaces the bytes from `start` to `end` of a file."""
 
     path: str
     line: int
@@ -67,8 +68,8 @@ class Mutation:
 def draw(root: Path, packages: Sequence[str], count: int, seed: str) -> list[Mutation]:
     """Choose `count` random mutations, an equal share of each package.
 
-    Longer files are chosen more often, and of a file every kind of mutation is equally likely. Of a
-    line at most one mutation is chosen. The same seed and sources give the same mutations.
+    Longer files are chosen more often. In one file, every kind of mutation is equally likely. At
+    most one mutation of a line is chosen. The same seed and sources give the same mutations.
     """
     random, found = Random(seed), dict[tuple[str, int], Mutation]()
     known = dict[Path, dict[str, list[Mutation]]]()
@@ -104,7 +105,7 @@ def mutations(source: bytes, path: str = "") -> Iterator[Mutation]:
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """The expressions and statements below `node` that may be mutated, in their order."""
+    """The expressions and statements below `node` that may be mutated, in source order."""
     for field, value in ast.iter_fields(node):
         if field in (
             "annotation",
@@ -125,7 +126,7 @@ def _nodes(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _idle(node: ast.AST) -> bool:
-    """Whether a statement only serves readers and type checkers."""
+    """Whether a statement has no effect at run time, such as a docstring."""
     match node:
         case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Import() | ast.ImportFrom():
             return True
@@ -137,10 +138,11 @@ def _idle(node: ast.AST) -> bool:
 
 
 def _mutants(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | ast.stmt, ast.AST]]:
-    """The kind of each mutation of a node, the node that is replaced, and its replacement."""
+    """For each mutation of a node: its kind, the node to replace, and the replacement."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-            if not isinstance(test, ast.UnaryOp | ast.Compare):  # those are mutated themselves
+            # a comparison or a `not` is mutated as an expression
+            if not isinstance(test, ast.UnaryOp | ast.Compare):
                 yield "not", test, ast.UnaryOp(ast.Not(), test)
         case ast.expr():
             yield from ((kind, node, new) for kind, new in _expressions(node))
@@ -152,7 +154,7 @@ def _mutants(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | ast.st
 
 
 def _expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
-    """The kind of each mutation of an expression, and what replaces it."""
+    """For each mutation of an expression: its kind and the replacement."""
     match node:
         case ast.Compare(ops=[op]):
             for other in COMPARISONS[type(op)]:
@@ -176,18 +178,18 @@ def _expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _unordered(called: ast.expr) -> bool:
-    """Whether swapped arguments give the same result or always an error."""
+    """Whether swapping arguments of this function changes nothing or always gives an error."""
     return isinstance(called, ast.Name) and called.id in ("min", "max", "isinstance", "cast")
 
 
 def _never_swapped(argument: ast.expr) -> bool:
-    """Whether swapping an argument would only give a syntax error or a type error."""
+    """Whether swapping this argument would only give a syntax error or a type error."""
     text = isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     return text or isinstance(argument, ast.Starred | ast.JoinedStr)
 
 
 def _with(node: ast.AST, **changes: object) -> ast.AST:
-    """A copy of a node with other fields."""
+    """A copy of a syntax node with some fields changed."""
     new = copy.copy(node)
     for name, value in changes.items():
         setattr(new, name, value)

@@ -1,4 +1,4 @@
-"""The tool that draws mutants and tries tests on them."""
+"""Tests of the mutation testing tool (`tests.mutants`)."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_which_tests_cover_a_mutant():
 
 @pytest.mark.slow
 def test_mutants_are_killed_by_quick_or_slow_tests_or_survive(tmp_path: Path):
-    """A repository of three lines, of which one is tested by quick and one by slow tests."""
+    """In a repository with three lines, one mutant is killed by quick tests, one by slow tests."""
     (tmp_path / "a.py").write_text("def f(x):\n    return x + 1, x + 2, x + 3\n")
     (tmp_path / "test_a.py").write_text(
         "import pytest, a\n"
@@ -155,7 +155,7 @@ def test_mutants_are_killed_by_quick_or_slow_tests_or_survive(tmp_path: Path):
 
 
 def test_what_processes_write_is_read(tmp_path: Path):
-    """A later line may add blocks; two blocks may begin in one line; the last line may be cut."""
+    """`read` merges the records of several processes; the last line of a file may be incomplete."""
 
     def line(name: str, blocks: list[Block], hit: bytes) -> str:
         return json.dumps([name, 0.5, blocks, b64encode(compress(hit)).decode()])

@@ -20,18 +20,18 @@ from tests.mutants.mutations import Mutation
 __all__ = ["Trial", "Workplace", "covering_tests"]
 
 NEAR_FILES = 6
-"""The number of files whose tests are tried first, and of which slow tests are tried."""
+"""Number of test files whose tests are tried first; slow tests are taken from these only."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a mutant.
+    """The result of running tests on a mutant.
 
     Attributes:
         mutation: the mutation.
-        verdict: the tests that killed it, `quick` or `slow`, or `survived`.
+        verdict: `quick` or `slow`, the tests that killed the mutant, or `survived`.
         by: the test that failed first; empty if the mutant survived or ran out of time.
-        tests: the number of quick tests that were tried on it.
+        tests: the number of quick tests that were run on the mutant.
     """
 
     mutation: Mutation
@@ -55,18 +55,19 @@ class Workplace:
                 shutil.copy(root / name, self.folder / name)
 
     def close(self) -> None:
-        """Remove the copy."""
+        """Delete the copy of the repository."""
         shutil.rmtree(self.folder)
 
     def attempt(
         self, mutation: Mutation, record: Record, *, seconds: float, slow_seconds: float, seed: str
     ) -> Trial:
-        """Run quick tests of a mutant, then slow ones if it survives.
+        """Run quick tests on a mutant, then slow tests if no quick test fails.
 
         Args:
             mutation: the mutation.
-            record: what quick tests execute.
-            seconds: time of the quick tests, as recorded; of more tests, the nearest are run.
+            record: which blocks each quick test executes.
+            seconds: limit of the total CPU time of the quick tests, as recorded; if there are more,
+                those whose files are named most like the mutated file are run.
             slow_seconds: CPU time for a sample of the slow tests; 0 runs none.
             seed: the seed of this sample.
         """
@@ -75,7 +76,8 @@ class Workplace:
         tests = covering_tests(mutation, source, record, seconds)
         path.write_bytes(mutation.apply(source))
         try:
-            # A mutant may loop for ever: one that takes far longer than recorded counts as killed.
+            # A mutant that takes far longer than recorded counts as killed, because it may loop for
+            # ever.
             limit = 60 + 6 * seconds
             files = [*dict.fromkeys(test.partition("::")[0] for test in tests)][:NEAR_FILES]
             first = [test for test in tests if test.partition("::")[0] in files]
@@ -90,22 +92,24 @@ class Workplace:
                 options = ["-m", "slow", "--sample", "80", "--sample-seed", seed]
                 code, by = self._pytest([*options, *files], slow_seconds)
                 if code and by:
+                    path.write_bytes(source)
+                    self._demand(["-m", "slow", by], slow_seconds)
                     return Trial(mutation, "slow", by, len(tests))
             return Trial(mutation, "survived", "", len(tests))
         finally:
             path.write_bytes(source)
 
     def _demand(self, tests: Sequence[str], limit: float) -> None:
-        """Check that tests which killed a mutant pass without it."""
+        """Check that the tests that killed a mutant pass on the unchanged source."""
         code, by = self._pytest(tests, limit)
         if code:
             raise RuntimeError(f"without a mutation there fails too: {by or 'time is over'}")
 
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
-        """The exit status, and the first test or file that failed.
+        """Run pytest; return the exit status and the first test or file that failed.
 
-        The limit is CPU time, since other processes may slow down this one; the wall time is
-        limited to 20 times as much. A run that reaches a limit has a negative status and no test.
+        The limit is CPU time, since other processes may slow this one down; wall time is limited to
+        20 times as much. A run that reaches a limit has a negative status and no test.
         """
         listing = self.folder / "arguments.txt"
         listing.write_text("\n".join(arguments))
@@ -137,11 +141,11 @@ class Workplace:
 
 
 def covering_tests(mutation: Mutation, source: bytes, record: Record, seconds: float) -> list[str]:
-    """Tests that execute the mutated block, as many as take `seconds`.
+    """Tests that execute the mutated block, up to a total of `seconds`.
 
-    Files come in the order of their names' likeness to the mutated file's. First are the cheapest
-    tests of the nearest files, each of them in turn, then those of the next files. If no test
-    executes the block in its own process, the tests that execute another block of its file.
+    Test files are sorted by the likeness of their name to the mutated file's name. The cheapest
+    tests of the first files come first, one of each file in turn, then those of the other files. If
+    no test executes the block, the tests that execute another block of its file are returned.
     """
     found = record.executing(mutation.path, block_at(source, mutation.line))
     near = {part.removesuffix(".py") for part in mutation.path.split("/")}

@@ -1,4 +1,4 @@
-"""`shares=balanced`: shares of a stream differ by one iteration, and tiles are divided evenly."""
+"""`stream-k{shares=balanced}`: shares differ by at most one iteration and divide tiles evenly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked between passes by default, and what each level leaves out."""
+"""Which checks run between passes by default, and which ones each `verify` level skips."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Seen = list[tuple[str, str]]
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """Records each check that passes run, and the log of the graph that it checks."""
+    """Record each check that runs between passes, with the log of the checked graph."""
     found: Seen = []
     checks, work = passes.base.run_checks, passes.base.work_problems
 
@@ -61,13 +61,13 @@ def test_plans_check_the_structure_of_library_passes(seen: Seen):
 
 
 class WithoutStores(Pass):
-    """A pass of another package: StreamK, and an edit of its result's text."""
+    """A pass of another package: applies StreamK and then deletes all stores."""
 
     name = "test-without-stores"
     establishes = ("scheduled",)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        """Apply StreamK and leave out every store."""
+        """Apply StreamK and delete every store."""
         text = StreamK()(graph, verify="structure").text()
         return parse(text.replace("StoreTile tensor=D tile=(D.tile.0, D.tile.1)\n", ""))
 

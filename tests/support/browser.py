@@ -1,4 +1,4 @@
-"""Chromium for tests of pages: Playwright drives a browser that is installed on the machine."""
+"""Chromium for tests of HTML pages, driven by Playwright."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["REQUIRED", "chromium"]
 
 REQUIRED = "COORDGRAPH_REQUIRE_BROWSER"
-"""Environment variable: 1 turns the skip of a test without a browser into a failure."""
+"""Name of an environment variable: if it is 1, a test without a browser fails instead of being
+skipped."""
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
@@ -28,9 +29,9 @@ def _missing(reason: str) -> None:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A running Chromium: the machine's own, else the one that `playwright install` has fetched.
+    """Start Chromium: the machine's own, else the one that `playwright install` downloaded.
 
-    Skips the test, with the reason, where there is none.
+    Skips the test, with the reason, if there is no Chromium.
     """
     try:
         from playwright.sync_api import Error, sync_playwright

@@ -2,7 +2,7 @@
 
     python -m tests.support.random_graphs --count 2000 --seed 1
 
-checks that many graphs, and prints the text of those that a check refutes: false alarms.
+checks 2000 graphs, and prints the text of each graph that a check refutes: a false alarm.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ FIRST_WORDS = (
 
 @ep.epilogue(bias="n", residual="mn")
 def biased(acc: ep.Value, bias: ep.Value, residual: ep.Value) -> ep.Value:
-    """A bias along n, ReLU, and a residual."""
+    """An epilogue: adds a bias along n, applies ReLU, adds a residual."""
     return ep.relu(acc + bias) + residual
 
 
 @ep.epilogue(scale="m", shift="")
 def scaled(acc: ep.Value, scale: ep.Value, shift: ep.Value) -> ep.Value:
-    """A scale along m, and a number."""
+    """An epilogue: multiplies by a scale along m and adds a number."""
     return ep.maximum(acc * scale, shift)
 
 
 @ep.epilogue()
 def clamped(acc: ep.Value) -> ep.Value:
-    """No operand."""
+    """An epilogue without operands."""
     return ep.clamp(acc, -3, 3)
 
 
@@ -67,7 +67,7 @@ EPILOGUES = (None, None, biased, scaled, clamped)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A random graph and what it was made of.
+    """A random graph, with the arguments that made it.
 
     Args:
         graph: the scheduled graph.
@@ -89,12 +89,12 @@ class Drawn:
 
 
 def choose(rng: random.Random) -> tuple[dict[str, Any], tuple[int, int, int], str]:
-    """Random arguments of `Gemm`, a tile, and the text of a pipeline, which passes may refuse."""
+    """Random arguments of `Gemm`, a random tile and pipeline; passes may refuse the combination."""
     return _gemm(rng), rng.choice(TILES), _pipeline(rng)
 
 
 def draw(rng: random.Random) -> Drawn | None:
-    """A random graph; None if a pass refuses the combination that was drawn."""
+    """A random graph; None if a pass refuses the randomly chosen combination."""
     gemm, tile, pipeline = choose(rng)
     try:
         problem = Gemm(**gemm).graph(tile)
@@ -104,7 +104,7 @@ def draw(rng: random.Random) -> Drawn | None:
 
 
 def graphs(seed: int) -> Iterator[Drawn]:
-    """Random graphs without end; the same seed gives the same graphs."""
+    """An endless sequence of random graphs; the same seed gives the same graphs."""
     rng = random.Random(seed)
     while True:
         if (found := draw(rng)) is not None:
@@ -179,7 +179,7 @@ def _text(name: str, **options: Any) -> str:
 
 
 def main() -> int:
-    """Check graphs and print the false alarms; returns how many there are."""
+    """Check random graphs and print the false alarms; return how many there are."""
     parser = argparse.ArgumentParser(description="Check random correct graphs.")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
@@ -189,7 +189,7 @@ def main() -> int:
     for number, found in zip(range(given.count), graphs(given.seed), strict=False):
         try:
             report = found.graph.check()
-        except Exception:  # a check that fails is a false alarm, too
+        except Exception:  # an exception in a check counts as a false alarm too
             alarms += 1
             print(f"{number}: {found}\n{traceback.format_exc()}", flush=True)
             continue

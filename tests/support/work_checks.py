@@ -1,4 +1,4 @@
-"""Fewer checks of work in tests of code generation, which build many graphs of each schedule."""
+"""Skips repeated work checks in tests of code generation, which build each schedule often."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from passes.work_check import work_problems
 __all__ = ["one_work_check_for_each_schedule"]
 
 _right = set[Hashable]()
-"""What tells apart the schedules whose work was right."""
+"""Keys of the schedules whose first graph has passed the work check."""
 
 
 @contextmanager
 def one_work_check_for_each_schedule() -> Iterator[None]:
-    """Trace the first graph of each schedule, but no graph with other tiles, types or layouts.
+    """Run the work check on the first graph of each schedule only, whatever its tile and types.
 
-    Every pass traces the graph that it makes, which takes longer than the pass itself. Schedules do
-    not depend on types and layouts; `tests/passes` traces them with many tiles. Graphs of passes
-    that a test defines are always traced.
+    Every schedule pass runs the work check on its graph, by tracing the graph in the interpreter,
+    which takes longer than the pass itself. Schedules do not depend on types and layouts, and
+    `tests/passes` checks them with many tiles. Graphs of passes that a test defines are always
+    checked.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "work_problems", _problems)

@@ -13,18 +13,18 @@ __all__ = ["HostClocks"]
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 MONOTONIC = {"linux": 1, "darwin": 6, "macos": 6}
-"""The number of the clock CLOCK_MONOTONIC of `clock_gettime`, by the operating system in LLVM's
-target triple."""
+"""Value of the constant CLOCK_MONOTONIC of `clock_gettime`, by the operating system's name in
+LLVM's target triple."""
 NANOSECONDS = 10**9
 WORD_BYTES = 8
 
 
 class HostClocks:
-    """Emits code that reads the clock and the number of the thread.
+    """Emits code that reads the operating system's clock and the number of the thread.
 
     Args:
         builder: the LLVM builder.
-        fragments: the stack slots of the function.
+        fragments: the stack slots of the emitted function.
         triple: LLVM's target triple of the CPU.
         control: the address of the launch's control block.
         slot: the address of the thread's slot in the control block.
@@ -48,7 +48,7 @@ class HostClocks:
         self.control, self.slot = control, slot
 
     def clock(self) -> ir.Value:
-        """The time of CLOCK_MONOTONIC in nanoseconds."""
+        """Emit a read of CLOCK_MONOTONIC, in nanoseconds."""
         b = self.builder
         words = self.fragments.slot("timespec", 0, ir.ArrayType(I64, 2))
         call_intrinsic(b, "clock_gettime", I32, [ir.Constant(I32, self.number), words])
@@ -58,11 +58,11 @@ class HostClocks:
         return b.add(b.mul(seconds, ir.Constant(I64, NANOSECONDS)), rest)
 
     def global_time(self) -> ir.Value:
-        """The same as `clock`: all threads of the process read the same clock."""
+        """The same as `clock`, because all threads of the process read the same clock."""
         return self.clock()
 
     def processor(self) -> ir.Value:
-        """The number of the thread among those of the launch."""
+        """Emit a read of the thread's number among the threads of the launch."""
         b = self.builder
         first, own = (b.ptrtoint(x, I64) for x in (self.control, self.slot))
         offset = b.sub(b.sub(own, first), ir.Constant(I64, WORD_BYTES * SLOTS))

@@ -24,7 +24,7 @@ KEPT_CODES = 64
 """How many of the most recently used compiled modules are kept in memory, for kernels with equal
 LLVM IR."""
 QUICK_LEVEL = 1
-"""LLVM's optimisation level for guarded kernels."""
+"""LLVM's optimisation level (0 to 3) for guarded kernels, which check every index."""
 OBJECT = "kernel.o"
 """The name of the object file in a cache entry."""
 
@@ -37,7 +37,7 @@ class HostCode:
         text: the LLVM IR before optimisation.
         engine: LLVM's execution engine, which owns the machine code.
         from_cache: whether the object file was read from the cache on disk.
-        quick: whether LLVM spent less time on it, see `host_code`.
+        quick: whether LLVM optimised it less to save time, see `host_code`.
     """
 
     text: str
@@ -57,7 +57,7 @@ class HostCode:
 
 
 _CODES: LRUCache[tuple[str, bool], HostCode] = LRUCache(KEPT_CODES)
-"""Compiled modules, by the text of their LLVM IR and whether LLVM was to be quick."""
+"""LRU cache of compiled modules, by their LLVM IR and the argument `quick` of `host_code`."""
 
 
 def _machine(quick: bool) -> llvm.TargetMachine:
@@ -75,7 +75,8 @@ def host_code(text: str, *, quick: bool = False) -> HostCode:
 
     Args:
         text: the LLVM IR.
-        quick: whether to optimise less, for code that checks much and runs seldom.
+        quick: whether to optimise less, which saves compile time, for code that runs only a few
+            times.
     """
     found = _CODES.get((text, quick))
     if found is None:

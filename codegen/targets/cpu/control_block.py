@@ -81,9 +81,9 @@ class Fault(IntEnum):
     DIVISION = 4
     """A divisor is not positive."""
     TABLE = 5
-    """An index is outside a table of integers."""
+    """A table is read outside its bounds."""
     NEGATIVE = 6
-    """A number is negative that the sizes of the graph prove to be at least 0."""
+    """A dividend is negative, although the sizes of the graph prove that it is at least 0."""
 
 
 class ControlBlock:
@@ -91,8 +91,8 @@ class ControlBlock:
 
     Args:
         threads: number of threads of the launch.
-        limits: for each tensor, an int64 pair (first valid index, one past the last); then
-            one for each derived table.
+        limits: int64 pairs (first valid index, one past the last): one for each tensor, then one
+            for each derived table.
     """
 
     def __init__(self, threads: int, limits: Array) -> None:
@@ -113,7 +113,7 @@ class ControlBlock:
         return self.address + 8 * (SLOTS + SLOT_WORDS * thread)
 
     def stop(self) -> None:
-        """Make every thread end at its next wait, k tile or workgroup."""
+        """Make every thread of the launch stop at its next wait, k tile or workgroup."""
         ctypes.c_int64.from_address(self.address + 8 * STOPPED).value = 1
 
     @property

@@ -50,8 +50,8 @@ class HostWalker(GuardedWalker):
         triple: LLVM's target triple of the CPU, such as `x86_64-unknown-linux-gnu`.
         guarded: whether the code stops the launch with an error if an index is outside its tensor
             or buffer.
-        foreign: whether proofs from the sizes of the graph may be wrong. Two builds of a foreign
-            graph, one of them guarded, compute the same numbers.
+        foreign: whether the graph may be wrong, so that proofs from its sizes may be wrong too. The
+            guarded and the unguarded code of such a graph compute the same numbers.
     """
 
     widest = True
@@ -142,7 +142,7 @@ class HostWalker(GuardedWalker):
     # Records of a timeline
 
     def emit_Stamp(self, node: Node, op: Stamp) -> None:
-        """Emit the stores of a record's words."""
+        """Emit the stores of a timeline record's words."""
         own = self.given["control"], self.given["slot"]
         clocks = HostClocks(self.builder, self.fragments, self.triple, *own)
         words = stamp_words(self, node, op, clocks)

@@ -12,7 +12,7 @@ __all__ = ["StoppedLaunch", "failure_text"]
 
 
 class StoppedLaunch(LaunchError):
-    """A launch on the CPU ended early, because the graph is wrong; part of D may be written."""
+    """A launch on the CPU ended early because the graph is wrong; D may be partly written."""
 
 
 SHOWN = 3

@@ -19,18 +19,21 @@ __all__ = ["GuardedWalker", "HostHazards"]
 I1, I32, I64 = (ir.IntType(n) for n in (1, 32, 64))
 POINTER = ir.PointerType()
 NESTED = 3
-"""How many loops must be nested in a loop whose iterations ask whether the launch was stopped.
+"""Iterations of a loop test whether the launch was stopped if this many loops are nested in the
+loop.
 
-The loops over k tiles, segments and partial sums have so many. Inner loops would become slower."""
+The loops over k tiles, segments and partial sums contain so many. The test would slow inner loops
+down.
+"""
 
 
 class GuardedWalker(Walker):
-    """A walker whose code can end a workgroup early, after an error.
+    """Emits CPU code that can end a workgroup early, after an error.
 
     Args:
         graph: a graph that is lowered for the CPU.
         guarded: whether the code checks every index, divisor and step of a loop.
-        foreign: whether the graph may be wrong, so that proofs from its sizes may be.
+        foreign: whether the graph may be wrong, so that proofs from its sizes may be wrong too.
     """
 
     def __init__(self, graph: KernelGraph, *, guarded: bool, foreign: bool = False) -> None:
@@ -44,7 +47,7 @@ class GuardedWalker(Walker):
         """The arguments of the LLVM function that executes a workgroup, by name."""
         self.code: LaunchCode
         self.node: Node
-        """The operation that is emitted now."""
+        """The node of the operation that is being emitted."""
 
     def emit(self, node: Node) -> None:
         """Emit one operation and the operations in its bodies."""
@@ -53,9 +56,10 @@ class GuardedWalker(Walker):
         self.node = outer
 
     def enter_iteration(self, node: Node) -> None:
-        """Emit code that ends the workgroup if the launch was stopped, in outer loops.
+        """Emit code at the begin of an iteration that ends the workgroup if the launch was stopped.
 
-        Guarded kernels have it in every loop, because a wrong graph may have endless inner loops.
+        Inner loops of unguarded kernels have no such code. Guarded kernels have it in every loop,
+        because a wrong graph may have endless inner loops.
         """
         if not self.guarded and _depth(node) <= NESTED:
             return
@@ -125,9 +129,10 @@ class GuardedWalker(Walker):
             b.ret_void()
 
     def limits_number(self, dim: str) -> int:
-        """The position of a tensor, or of a derived table, in the limits of a launch.
+        """The position of a tensor or derived table in the limits of a launch's control block.
 
-        It is -1 for a buffer and for a dimension that numbers the elements of no tensor.
+        The position is -1 for a buffer, and for a dimension whose indices are not elements of a
+        tensor.
 
         Args:
             dim: the dimension of the tensor or buffer, or the name of the table.
@@ -138,7 +143,7 @@ class GuardedWalker(Walker):
         return names.index(found) if dim not in self.buffers and found in names else -1
 
     def limits_of(self, number: int) -> tuple[ir.Value, ir.Value]:
-        """Emit loads of the limits at a position: the first valid index, and one past the last."""
+        """Emit loads of a tensor's limits: the first valid index, and one past the last."""
         b = self.builder
         at = b.gep(self.given["control"], [ir.Constant(I64, LIMITS)], source_etype=I64)
         words = b.load(at, typ=POINTER)
@@ -182,10 +187,10 @@ class GuardedWalker(Walker):
 
 
 class HostHazards(Hazards):
-    """Keeps wrong graphs from dividing by 0, which ends a process on most CPUs.
+    """Checks divisors and table indices of CPU kernels, because a division by 0 ends the process.
 
-    In guarded kernels a launch stops at a divisor that is not positive and at an index outside a
-    table.
+    A guarded kernel stops the launch at a divisor that is not positive and at an index outside a
+    table. Other kernels divide by 1 instead.
 
     Args:
         walker: the walker that emits the kernel.
@@ -196,7 +201,7 @@ class HostHazards(Hazards):
         self.unproved = walker.guarded or walker.foreign
 
     def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
-        """The value; a guarded launch stops if it is negative."""
+        """Return the dividend; a guarded launch stops if it is negative."""
         walker = self.walker
         if walker.guarded and chosen:
             positive = walker.builder.icmp_signed(">=", value, ir.Constant(value.type, 0))
@@ -204,7 +209,7 @@ class HostHazards(Hazards):
         return value
 
     def divisor(self, value: ir.Value, *, chosen: bool) -> ir.Value:
-        """The divisor, or 1 if it is not positive."""
+        """Emit the divisor to use: `value`, or 1 if it is not positive (a guarded launch stops)."""
         walker, b, one = self.walker, self.walker.builder, ir.Constant(value.type, 1)
         positive = b.icmp_signed(">=", value, one)
         if walker.guarded and chosen:
@@ -212,7 +217,7 @@ class HostHazards(Hazards):
         return b.select(positive, value, one)
 
     def entry(self, table: str, place: ir.Value, *, chosen: bool) -> ir.Value:
-        """In guarded kernels, the index of the nearest entry that the table has."""
+        """Emit the index to load: `place`, or 0 if a guarded kernel finds it outside the table."""
         walker, b, zero = self.walker, self.walker.builder, ir.Constant(I64, 0)
         number = walker.limits_number(table)
         if not walker.guarded or number < 0:
@@ -225,6 +230,6 @@ class HostHazards(Hazards):
 
 
 def _depth(node: Node) -> int:
-    """How many loops of an operation are nested in each other, itself counted; no unrolled ones."""
+    """How deeply loops are nested in an operation, itself included; unrolled loops do not count."""
     loop = isinstance(node.op, For) and not node.op.unroll
     return loop + max(map(_depth, (*node.body, *node.orelse)), default=0)

@@ -18,13 +18,13 @@ __all__ = ["Build"]
 
 @dataclass(frozen=True)
 class Build:
-    """Machine code of a kernel.
+    """Machine code of a CPU kernel, with the facts that its launches need.
 
     Attributes:
         code: the machine code.
         run: the compiled function `run`, which executes workgroups.
         operations: (kind, dimension) of each operation that can stop a launch, by its number.
-        buffer_bytes: bytes of the buffers of one thread.
+        buffer_bytes: size of one thread's buffers, in bytes.
         parameters: the names of the integer arguments of `run`, in order.
     """
 
@@ -41,7 +41,7 @@ class Build:
         Args:
             lowered: the graph.
             guarded: whether the code checks every index.
-            foreign: whether the graph may be wrong, see `HostWalker`.
+            foreign: whether the graph may be wrong, as for `HostWalker`.
         """
         walker = HostWalker(lowered, host().triple, guarded=guarded, foreign=foreign)
         code = host_code(str(walker.build()), quick=guarded)

@@ -1,4 +1,4 @@
-"""`Plan`: what launches of a CPU kernel with equal parameters and tables share."""
+"""`Plan`: values that all launches of a CPU kernel with equal parameters and tables share."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["Formulas", "Plan"]
 
 @dataclass
 class _Took:
-    """How long the last launch with a plan took, in seconds; infinite before the first one."""
+    """Duration of the last launch with a plan, in seconds; infinite before the first launch."""
 
     seconds: float = inf
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The values that launches with equal parameters and tables share.
+    """Values that all launches of a CPU kernel with equal parameters and tables share.
 
     Attributes:
         integers: the integer arguments of the compiled function, in order.
         workgroups: how many workgroups the launch has.
-        workspace: bytes of each workspace tensor, by name.
+        workspace: size of each workspace tensor in bytes, by name.
         zeroed: names of the workspace tensors that must be zero before the launch.
         order: the workgroup numbers in the order in which to start them; None for 0, 1, 2, …
         together: whether all workgroups must run at the same time, each on its own thread.
@@ -42,7 +42,7 @@ class Plan:
         known: the entries of the tables that the call passes, by name.
         shape: the shape of D in elements.
         kind: the NumPy type of D's elements.
-        took: how long the last launch took.
+        took: the duration of the last launch.
     """
 
     integers: tuple[int, ...]
@@ -74,7 +74,7 @@ class Plan:
 
 
 class Formulas:
-    """Evaluates the expressions that are known at a launch: grid, shapes, workspace sizes.
+    """Evaluates the expressions that a launch needs: grid, shapes, workspace sizes.
 
     Args:
         graph: the scheduled graph.

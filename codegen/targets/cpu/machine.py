@@ -54,7 +54,7 @@ def lower(graph: KernelGraph, timeline: int = 0) -> KernelGraph:
 
     Args:
         graph: the scheduled graph.
-        timeline: how many records of its activities a workgroup keeps; 0 records none.
+        timeline: how many timeline records a workgroup keeps; 0 for a kernel without a timeline.
 
     Raises:
         CodegenError: a tensor has the type f16, and the CPU cannot convert f16.

@@ -1,4 +1,4 @@
-"""`RecordingHostKernel`: a CPU kernel that records when its workgroups do what."""
+"""`RecordingHostKernel`: a CPU kernel that records a timeline of its workgroups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["RecordingHostKernel"]
 
 
 class _Latest(threading.local):
-    """The records of the latest launch of each thread that calls kernels."""
+    """For each thread that calls kernels: the timeline records of its latest launch."""
 
     def __init__(self) -> None:
         self.records: Array | None = None
@@ -44,17 +44,17 @@ class RecordingHostKernel(HostKernel):
         self._latest = _Latest()
 
     def ended(self, plan: Plan, workspace: Workspace) -> None:
-        """Copy the records of a launch, before another launch overwrites them."""
+        """Copy the timeline records of a launch, before another launch overwrites them."""
         values = self.lowered.parameters.launch(plan.given, plan.known)
         shape = [int(evaluate(extent, values)) for extent in self._tensor.shape]
         words = workspace.tensors[self._tensor.name].view(np.int32)
         self._latest.records = words.reshape(shape).copy()
 
     def timeline(self, *args: Any, **options: Any) -> Timeline:
-        """Run the kernel once, and return what its workgroups did; see `Kernel.timeline`."""
+        """Run the kernel once and return its timeline, as described for `Kernel.timeline`."""
         self._latest.records = None
         self(*args, **options)
         found = self._latest.records
-        if found is None:  # D is empty: nothing was launched
+        if found is None:  # no workgroup was launched because D is empty
             found = np.zeros((0, 1, RECORD_WORDS), np.int32)
         return decode(found, target=self.target, name=self.title)

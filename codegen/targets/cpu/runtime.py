@@ -46,8 +46,9 @@ __all__ = ["HostKernel", "Plan", "compile_host"]
 WORKGROUPS_PER_THREAD = 2
 """How many workgroups a launch has for each thread, if neither schedule nor call says a number."""
 BRIEF = 0.01
-"""A launch that took less time than this, in seconds, is repeated in the caller's own thread. The
-time includes the 70 microseconds that another thread costs, which is less than 1 % of it."""
+"""If the last launch with the same parameters took less than this many seconds, the next one also
+uses the caller's thread, although Ctrl-C cannot interrupt it there. A longer launch leaves the main
+thread free for Ctrl-C; the other thread costs 70 microseconds, less than 1 % of its time."""
 KEPT_PLANS = 64
 """For how many combinations of sizes and offsets a kernel keeps the evaluated parameters of a
 launch."""
@@ -65,9 +66,9 @@ class HostKernel(Kernel):
         debug: whether to check every index; an index outside its tensor ends the launch with a
             LaunchError.
         watched: whether to check every index until a launch with the same parameters, tables and
-            sizes of arrays has ended without an error. All addresses are functions of these, so
-            later launches need no checks.
-        timeline: how many records of its activities a workgroup keeps; 0 records none.
+            array sizes has ended without an error. All addresses depend only on these, so later
+            launches need no checks.
+        timeline: how many timeline records a workgroup keeps; 0 for a kernel without a timeline.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class HostKernel(Kernel):
         self.waits = wait_direction(graph)
         self._debug, self._watched = debug, watched and not debug
         self._good: LRUCache[Hashable, bool] = LRUCache(KEPT_PLANS)
-        """Launches of a watched kernel that ended without an error, by all that addresses depend
-        on."""
+        """Keys of the launches of a watched kernel that ended without an error; equal keys give
+        equal addresses, so these launches are not checked again."""
         first = self._guarded if debug or watched else self._plain
         self._workspaces = Workspaces(first.buffer_bytes)
         self._formulas = Formulas(graph, self._lowered, first.parameters)
@@ -98,7 +99,7 @@ class HostKernel(Kernel):
 
     @cached_property
     def _plain(self) -> Build:
-        """The machine code without checks."""
+        """The machine code that does not check indices."""
         return Build.of(self._lowered, guarded=False, foreign=self._watched)
 
     @cached_property
@@ -274,10 +275,10 @@ class HostKernel(Kernel):
             self._good.put(known, True)
 
     def ended(self, plan: Plan, workspace: Workspace) -> None:
-        """Hook for subclasses: called at the end of a launch, while the workspace is its own."""
+        """Hook for subclasses: called at the end of a launch, while it still owns the workspace."""
 
     def _limits(self, views: Mapping[str, TensorView], workspace: Workspace, plan: Plan) -> Array:
-        """(first valid index, one past the last) of each tensor, in elements from its address.
+        """Valid indices of each tensor: (first, one past the last) in elements from its address.
 
         Derived tables come after the tensors.
         """

@@ -25,7 +25,8 @@ MOST_THREADS = 4096
 """The most threads that a launch may use."""
 
 INTERRUPTIBLE = 0.2
-"""Seconds after which a waiting main thread looks for Ctrl-C where nothing else wakes it."""
+"""Interval, in seconds, at which a waiting main thread checks for Ctrl-C on systems where Ctrl-C
+does not end the wait."""
 
 _lock = threading.Lock()
 """The lock that is held while the pool of threads is created."""
@@ -68,7 +69,7 @@ def run_on_threads(
     *,
     brief: bool = False,
 ) -> None:
-    """Call `work(0)`, `work(1)`, … in as many threads; return after all calls.
+    """Call `work(0)`, `work(1)`, … in `threads` threads; return when all calls have returned.
 
     Ctrl-C raises KeyboardInterrupt after all calls have returned. Until then, the handler of SIGINT
     calls `stop`, which should make `work` return early.
@@ -76,9 +77,9 @@ def run_on_threads(
     Args:
         work: the function to call, with the number of the thread.
         threads: how many threads call it.
-        stop: makes `work` return early.
-        brief: whether the calls are so short that this thread may take part, although it cannot
-            handle Ctrl-C before its call returns.
+        stop: a function that makes all calls of `work` return early.
+        brief: whether the calls are so short that the caller's thread may run one of them, although
+            it cannot handle Ctrl-C before that returns.
     """
     takes_part = brief or threading.current_thread() is not threading.main_thread()
     if threads == 1 and takes_part:
@@ -95,7 +96,7 @@ def run_on_threads(
             stop()
             raise
         finally:
-            # On Windows, Ctrl-C does not end a wait without a timeout.
+            # On Windows, Ctrl-C interrupts only a wait with a timeout.
             while wait(futures, INTERRUPTIBLE).not_done:
                 pass
         for future in futures:

@@ -50,7 +50,8 @@ class Workspace:
         """Check that the launch has left the tensors in `zeroed` zero for the next launch.
 
         Raises:
-            StoppedLaunch: it has not, so the graph sends partial sums that no workgroup receives.
+            StoppedLaunch: a tensor is not zero, so the graph sends partial sums that no workgroup
+                receives.
         """
         for name in self.zeroed:
             if self.tensors[name].any():

@@ -53,7 +53,8 @@ class Builder:
         debug: whether kernels trap, instead of hanging, when a wait takes too long.
         lowering: the lowering pass with options; None means the architecture's default.
         instructions: the name of the only lowering that may be used; None for all.
-        timeline: how many records of its activities a role of a workgroup keeps; 0 records none.
+        timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
+            timeline.
 
     Raises:
         CodegenError: the architecture's lowerings, or `lowering`, refuse the graph.

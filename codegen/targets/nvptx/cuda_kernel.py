@@ -73,7 +73,8 @@ class CudaKernel(Kernel):
         debug: whether kernels trap, instead of hanging, when a wait takes too long.
         lowering: the lowering pass with options; None means the architecture's default.
         instructions: the only lowering that may be used, by its name, such as `wgmma`.
-        timeline: how many records of its activities a role of a workgroup keeps; 0 records none.
+        timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
+            timeline.
 
     Raises:
         CodegenError: the architecture's lowerings, `lowering` or `instructions` refuse the graph.
@@ -171,7 +172,7 @@ class CudaKernel(Kernel):
 
     @property
     def located_code(self) -> tuple[tuple[str, int], ...]:
-        """The lines of `ptx`, each with the number of the operation that it comes from."""
+        """The lines of the kernel's PTX, each with the number of the operation it came from."""
         return self.program().located_ptx
 
     def __call__(

@@ -46,7 +46,8 @@ class CudaProgram:
         bytes_in_flight: how many bytes of operands a thread's epilogue loads before it uses them;
             more bytes take more registers.
         lowering: the lowering pass with options; None means the default options.
-        timeline: how many records of its activities a role of a workgroup keeps; 0 records none.
+        timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
+            timeline.
     """
 
     graph: KernelGraph
@@ -121,7 +122,7 @@ class CudaProgram:
 
     @cached_property
     def located_ptx(self) -> tuple[tuple[str, int], ...]:
-        """The lines of the PTX, each with the number of the operation that it comes from.
+        """The lines of the PTX, each with the number of the operation it was generated from.
 
         An operation's number is its position in preorder; 0 stands for the kernel itself. The
         instructions are those of `ptx`.

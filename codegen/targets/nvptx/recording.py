@@ -1,9 +1,10 @@
-"""`RecordingKernel`: a CUDA kernel that records when its workgroups do what."""
+"""`RecordingKernel`: a CUDA kernel that records a timeline of its workgroups."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,22 @@ __all__ = ["RecordingKernel"]
 
 
 class _Latest(threading.local):
-    """The latest launch of each thread that calls kernels: the checked call and the stream."""
+    """For each thread that calls kernels: the checked call and the stream of its latest launch."""
 
     def __init__(self) -> None:
         self.call: CheckedCall | None = None
         self.stream = 0
         self.alone = False
-        """Whether the next launch waits for the end of all earlier ones, which it could overlap."""
+        """True while the timeline is recorded: launches then wait for earlier ones, which they
+        could overlap."""
 
 
 class _Noted:
-    """A checked call that notes each of its launches.
+    """A checked call that remembers its latest launch, so that the records can be read.
 
     Args:
         plan: the checked call.
-        latest: where launches are noted.
+        latest: the object that stores the latest launch of each thread.
     """
 
     def __init__(self, plan: CheckedCall | Depthless, latest: _Latest) -> None:
@@ -47,12 +49,15 @@ class _Noted:
         return self.plan.overlaps(pointers)
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
-        """Launch the kernel, and note which call and which stream it was."""
+        """Launch the kernel, and store the checked call and the stream of the launch."""
         plan, latest = self.plan, self.latest
         call = plan.plan if isinstance(plan, Depthless) else plan
         if latest.alone:
             with call.function.device.current():
                 _refuse_capture(stream)
+                # Roles that record nothing leave their part of the buffer as it was allocated.
+                buffer = call.workspace(stream, TIMELINE)
+                cuda("cuMemsetD32Async", buffer, 0, prod(call.records), stream)
                 cuda("cuStreamSynchronize", stream)
         plan.launch(pointers, scalars, stream)
         latest.call, latest.stream = call, stream
@@ -88,7 +93,7 @@ class RecordingKernel(CudaKernel):
         return _Noted(plan, self._latest) if isinstance(plan, CheckedCall | Depthless) else plan
 
     def timeline(self, *args: Any, **options: Any) -> Timeline:
-        """Run the kernel once, and return what its workgroups did; see `Kernel.timeline`."""
+        """Run the kernel once and return its timeline, as described for `Kernel.timeline`."""
         self._latest.call, self._latest.alone = None, True
         try:
             self(*args, **options)
@@ -96,13 +101,13 @@ class RecordingKernel(CudaKernel):
             self._latest.alone = False
         call = self._latest.call
         records = np.zeros((0, 1, RECORD_WORDS), np.int32)
-        if call is not None:  # else D is empty: nothing was launched
+        if call is not None:  # otherwise D is empty and no kernel was launched
             records = self._records(call, self._latest.stream)
         return decode(records, target=self.target, name=self.title)
 
     @staticmethod
     def _records(call: CheckedCall, stream: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """The records of a launch, once it has ended."""
+        """Wait for the end of a launch and copy its timeline records to the host."""
         records = np.empty(call.records, np.int32)
         with call.function.device.current():
             pointer = call.workspace(stream, TIMELINE)
@@ -112,9 +117,9 @@ class RecordingKernel(CudaKernel):
 
 
 def _refuse_capture(stream: int) -> None:
-    """Raise LaunchError if a stream captures a CUDA graph, because then it runs nothing."""
+    """Raise LaunchError if `stream` captures a CUDA graph: the kernel would not run."""
     if int(cuda("cuStreamIsCapturing", stream)):
         raise LaunchError(
-            "a timeline was asked for on a stream that captures a CUDA graph, which runs nothing; "
+            "timeline() was called on a stream that captures a CUDA graph, where no kernel runs; "
             "ask for it on another stream, or before the capture"
         )

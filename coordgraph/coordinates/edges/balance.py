@@ -70,19 +70,20 @@ class Balance(Edge):
         return (less(index, self._begin(share + 1, sizes)),)
 
     def _begin(self, share: Expr, sizes: Sizes) -> Expr:
-        """The first index of a share."""
+        """The first index of share number `share`."""
         whole, count = self._counts(sizes)
         length, rest = floor_div(whole, count), floor_mod(whole, count)
-        # The minimum never changes the value, by the size rule; it lets code generation see that
-        # the dividend fits 32 bits.
+        # The minimum never changes the value, because the size rule bounds the product. It shows
+        # code generation that the dividend fits 32 bits.
         spread = minimum((share * rest).expand(), Integer(LARGEST_INDEX))
         return (share * length).expand() + floor_div(spread, count)
 
     def _counts(self, sizes: Sizes) -> tuple[Expr, Expr]:
-        """The number of indices, and the number of shares."""
+        """The number of indices |I| and the number of shares |W|."""
         (whole,), (count, _) = sizes.upstream, sizes.downstream
         if whole is None or count is None:
             raise NotInvertible(
-                f"{self}: the divided dimension and the shares must have sizes; give them some"
+                f"{self}: the divided dimension and the dimension of shares need sizes; declare "
+                "both with size="
             )
         return whole, count

@@ -1,9 +1,9 @@
-"""Agents: representatives of the threads that execute the same steps with the same numbers.
+"""Agents: simulated threads, each of which represents threads that execute the same steps.
 
 Threads of a workgroup that execute the same operations on the same barriers and flags form a class.
-They differ only in the elements that they access. Two agents stand for a class of several threads,
-so that an order between different threads of a class is told from the order of one thread's
-program. By symmetry, what orders two agents of a class orders any two of its threads.
+They differ only in the elements that they access. Two agents represent a class of several threads,
+so that the order between two threads is distinguished from the order within one thread. By
+symmetry, what orders two agents of a class orders any two of its threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coordgraph.verification.memory_order.thread_values import WARP, Array
 __all__ = ["WARPGROUP", "Agent", "ThreadClass", "classify"]
 
 WARPGROUP = 128
-"""The threads of a warpgroup."""
+"""Number of threads of a warpgroup."""
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class ThreadClass:
     steps: list[Step]
 
     def agents(self) -> list[Agent]:
-        """The agents of the class: one, or two for several threads."""
+        """The simulated threads of the class: one, or two if the class has several threads."""
         first, rest = int(self.threads[0]), len(self.threads) - 1
         found = [Agent(self, first, 1)]
         if rest:
@@ -49,15 +49,15 @@ class ThreadClass:
 
 @dataclass(eq=False)
 class Agent:
-    """A thread that represents `weight` threads of its class.
+    """A simulated thread that represents `weight` threads of its class.
 
     Args:
         of: the class.
-        thread: the number of the thread in its workgroup.
-        weight: how many threads it counts for at barriers.
-        clock: what has happened before the agent's next effect.
-        open: the asynchronous operations of each kind of group that are not committed.
-        groups: the committed groups of each kind.
+        thread: the number of the simulated thread in its workgroup.
+        weight: the number of threads that it counts for at barriers.
+        clock: the events that happened before its next effect.
+        open: by kind of group, its asynchronous operations that are not yet committed.
+        groups: by kind of group, its committed groups.
     """
 
     of: ThreadClass
@@ -71,12 +71,15 @@ class Agent:
 
     @property
     def workgroup(self) -> int:
-        """The number of the agent's workgroup (CTA)."""
+        """The number of the simulated thread's workgroup (CTA)."""
         return self.of.workgroup
 
 
 def classify(workgroup: int, steps: Sequence[Step], threads: int) -> list[ThreadClass]:
-    """The classes of the threads of a workgroup that execute at least one step."""
+    """Divide the threads of a workgroup into classes that execute the same steps.
+
+    Threads without a step belong to no class.
+    """
     labels = np.zeros(threads, np.int64)
     every = np.arange(threads)
     for step in steps:

@@ -1,4 +1,4 @@
-"""The check `memory order`: the launches that it examines, and its verdict."""
+"""The check `memory order`: the launches that it simulates, and its verdict."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ METHOD = "interleavings"
 LAUNCHES = {"default": 3, "all": 7}
 """The number of launches that each level of `KernelGraph.check` examines."""
 MOST_STEPS = 1 << 10
-"""The most k tiles, over all output tiles, of an examined launch; sizes that the graph fixes may
-need more."""
+"""Largest number of k tiles, over all output tiles, of a simulated launch. A graph with fixed sizes
+may have larger launches only, which are not simulated."""
 MOST_WORKGROUPS = 24
-"""The most workgroups (CTAs) that share the tile of an examined launch."""
+"""Largest number of workgroups (CTAs) among which a simulated launch divides one output tile."""
 SHOWN = 3
-"""The largest number of counterexamples that the verdict lists."""
+"""Largest number of counterexamples that the verdict lists."""
 
 
 def memory_order(graph: KernelGraph, launches: Sequence[Launch]) -> Verdict:
-    """Examine launches of a lowered graph; the time of the verdict is not set.
+    """Run the check `memory order` of a lowered graph on some launches.
+
+    The verdict's time is not set.
 
     Raises:
         VerifyError: the graph has an operation that declares no memory effects.
@@ -62,8 +64,9 @@ def memory_order(graph: KernelGraph, launches: Sequence[Launch]) -> Verdict:
 def reduced_launches(graph: KernelGraph, level: str) -> tuple[Launch, ...]:
     """Launches of a few workgroups, tiles and k tiles, for the check of a lowered graph.
 
-    The ring of stages is filled more than once, so that phases of mbarriers and stages are reused.
-    Workgroups share tiles if the schedule lets them, and have several tiles if it does.
+    There are more k tiles than pipeline stages, so that stages and phases of mbarriers are reused.
+    If the schedule allows, several workgroups share a tile and one workgroup computes several
+    tiles.
 
     Args:
         graph: a lowered graph.
@@ -80,21 +83,22 @@ def reduced_launches(graph: KernelGraph, level: str) -> tuple[Launch, ...]:
 
 
 def _steps(graph: KernelGraph, launch: Launch) -> int:
-    """The k tiles of all output tiles of a launch, roughly: groups are taken as one product."""
+    """The approximate number of k tiles of a launch, if groups are taken as one product."""
     extents = [getattr(graph.gemm, axis) or launch.values.get(axis, 0) for axis in AXES]
     shape = macro_tile(graph.coordinates)
     return prod(-(-extent // size) for extent, size in zip(extents, shape, strict=True))
 
 
 def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
-    """Numbers of tiles in m, n and k, and of workgroups, the most telling first."""
+    """Numbers of tiles in m, n and k and of workgroups; those that find most faults first."""
     stages = max((d.fixed_size for d in graph.coordinates.of_kind(Stage)), default=1)
     ranks = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
     peers = max(3, min(stages + 2, MOST_WORKGROUPS // ranks))
     yield from (
         (2, 1, stages + 2, 3),
-        (1, 1, stages + 2, peers),  # one tile that all workgroups share
-        (3, 1, stages + 1, 2),  # several tiles of a workgroup; the next one begins in a used stage
+        (1, 1, stages + 2, peers),  # all workgroups share one tile
+        # a workgroup has several tiles, and the second one begins in a pipeline stage that was used
+        (3, 1, stages + 1, 2),
         (3, 2, 3, 2),
         (1, 1, 2 * stages + 1, 4),
         (2, 2, 1, 3),

@@ -1,11 +1,12 @@
 """Clocks: which events happened before, and which writes are visible, as sets of bits.
 
-Every event of an execution has a number; a set of events is an integer with a bit for each. Two
-relations order events. *Time*: an event that another one causes, such as a wait, happens after it.
-*Visibility*: a release and the acquire that observes it, with scopes that include both threads,
-make the writes before the release visible behind the acquire (PTX ISA, "Causality Order"). Writes
-must be visible to be read or overwritten. A read must only have happened before what it read is
-overwritten: reads before a release, of any scope, have their values.
+Every event of a simulated launch has a number; a set of events is an integer with a bit for each.
+Two relations order events. *Time*: an event happens after the events that caused it; a wait, for
+example, happens after the arrival that ended it. *Visibility*: if an acquire observes a release,
+with scopes that include both threads, the writes before the release are visible after the acquire
+(PTX ISA, "Causality Order"). A write must be visible to a thread that reads or overwrites the
+value. A read must only have happened before a thread overwrites the value, because reads are
+complete before the next release of their thread.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ __all__ = ["Clock"]
 
 @dataclass(slots=True)
 class Clock:
-    """What has happened before a place in an agent's program.
+    """The events that happened before a point in the program of one simulated thread, as bit sets.
 
     Args:
         time: the events that have happened.
-        seen: those events whose effects are visible.
-        fenced: by the space that a proxy fence covers, the events that such a fence follows.
+        seen: the events of `time` whose effects are visible to the thread.
+        fenced: for each memory space, the events before the last proxy fence of that space.
     """
 
     time: int = 0
@@ -30,11 +31,11 @@ class Clock:
     fenced: dict[str, int] = field(default_factory=dict[str, int])
 
     def copy(self) -> Clock:
-        """A copy that later joins do not change."""
+        """A copy that does not change with the original."""
         return Clock(self.time, self.seen, dict(self.fenced))
 
     def join(self, other: Clock, *, visible: bool = True) -> None:
-        """Add what happened before another place; `visible` if it is also made visible here."""
+        """Add the events of another clock; they also become visible if `visible` is True."""
         self.time |= other.time
         if visible:
             self.seen |= other.seen
@@ -42,10 +43,10 @@ class Clock:
             self.fenced[space] = self.fenced.get(space, 0) | events
 
     def add(self, event: int) -> None:
-        """Add an event of the agent itself, a set of one bit."""
+        """Add an event of the thread itself, given as a set of one bit."""
         self.time |= event
         self.seen |= event
 
     def fence(self, space: str) -> None:
-        """Record a proxy fence of a space."""
+        """Record a proxy fence of a memory space: it covers all events so far."""
         self.fenced[space] = self.fenced.get(space, 0) | self.time

@@ -1,4 +1,4 @@
-"""Events of the reduced machine, the accesses that it records, and violations."""
+"""Events of a simulated launch, its memory accesses, and faults that are found in it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from coordgraph.verification.memory_order.synchronisation import Arrival, Confli
 __all__ = ["EARLIER", "Early", "Entry", "Event", "Log", "Violation", "value_of"]
 
 Early = Mapping[tuple[int, str, int], Mapping[int, Sequence[Arrival]]]
-"""Unordered arrivals by mbarrier (its workgroup, dimension and place) and by phase."""
+"""Type: arrivals at an mbarrier whose phase is not decided, by (workgroup, dimension, index) of the
+mbarrier and by phase."""
 EARLIER = 1
-"""The bit of the event that earlier launches have ended."""
+"""The bit of event 0: all earlier launches have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An effect that an agent performed, or that TMA or wgmma performs for it.
+    """An effect that a simulated thread performs, or that TMA or wgmma performs for the thread.
 
     Args:
-        agent: the agent.
-        step: the step of the agent.
-        effect: the effect.
-        what: what happens, if the effect does not say it.
-        object: the barrier or flag, by kind and place; () if there is none.
+        agent: the simulated thread.
+        step: the step of the thread.
+        effect: the effect; None for an event that no thread performs, described by `what`.
+        what: what happens, in words, if the effect does not say it.
+        object: the kind, name and index of the barrier or flag; () if the event uses none.
     """
 
     agent: Agent
@@ -42,15 +43,16 @@ class Event:
 
 @dataclass(slots=True)
 class Entry:
-    """The accesses of one step by the threads of a class.
+    """The memory accesses of one step by the threads of a class.
 
     Args:
         step: the step.
-        places: the places that are accessed.
-        proxy: whether TMA or wgmma accesses them.
-        asynchronous: whether another agent than the thread accesses them.
-        events: for each agent of the class, the bits of the reads and of the writes.
-        clocks: for each agent of the class, what happened before.
+        places: the elements that are accessed.
+        proxy: whether TMA or wgmma makes the accesses.
+        asynchronous: whether the accesses are asynchronous to the thread's program.
+        agents: the simulated threads of the class.
+        events: for each of `agents`, the bits of the read event and of the write event.
+        clocks: for each of `agents`, the events that happened before the accesses.
     """
 
     step: Step
@@ -63,12 +65,13 @@ class Entry:
 
 
 class Violation(Exception):
-    """A fault of a lowered graph.
+    """Raised when a simulated launch shows a fault of the lowered graph, such as a data race.
 
     Args:
         problem: what is wrong, as one sentence.
-        first, second: the numbers of the two events that are not ordered, if there are two.
-        waiting: for a deadlock, the agents that wait, and the events that they cannot perform.
+        first, second: the numbers of the two events that are not ordered; None if the fault has no
+            such events.
+        waiting: for a deadlock, the waits at which the simulated threads are blocked.
     """
 
     def __init__(
@@ -84,13 +87,13 @@ class Violation(Exception):
 
 @dataclass
 class Log:
-    """The events of an execution.
+    """The events of a simulated launch.
 
     Args:
-        facts: what the graph says about memory and clusters.
-        events: the events by number; number 0 is the end of earlier launches.
-        foreign: events that touch a workgroup's shared memory from outside its threads, with the
-            workgroup.
+        facts: memory, threads and clusters of the graph.
+        events: the events by number; number 0 is the end of all earlier launches.
+        foreign: (bit of the event, workgroup) for each access to the workgroup's shared memory by
+            TMA, wgmma or another workgroup.
     """
 
     facts: Facts
@@ -98,17 +101,20 @@ class Log:
     foreign: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def add(self, agent: Agent, step: Step, effect: Effect | None, what: str = "", *of: Any) -> int:
-        """Record an event; returns its bit."""
+        """Record an event and return its bit."""
         self.events.append(Event(agent, step, effect, what, of))
         return 1 << (len(self.events) - 1)
 
     def launched(self, agent: Agent) -> None:
-        """Check that earlier launches have ended before an access to device memory."""
+        """Raise `Conflict` if device memory may be accessed before earlier launches have ended."""
         if not agent.clock.seen & EARLIER:
-            raise Conflict("device memory is used while an earlier launch may still use it")
+            raise Conflict(
+                "device memory is accessed while an earlier launch may still access it; wait for "
+                "the launch first"
+            )
 
 
 def value_of(step: Step, number: int, name: str, agent: Agent) -> int:
-    """A number that an effect of a step needs, for the agent's thread."""
+    """The value of an effect's number, such as a flag's index, for one simulated thread."""
     found = step.values[number, name]
     return int(found if isinstance(found, int) else found[agent.thread])

@@ -1,4 +1,4 @@
-"""Examine one launch of a lowered graph on the reduced machine."""
+"""Simulate one launch of a lowered graph and search it for data races and deadlocks."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["Examiner"]
 
 MOST_ROUNDS = 8
-"""The most executions of a launch until the order of its arrivals is decided."""
+"""Largest number of times that a launch is simulated until it is decided for which phase of its
+mbarrier each arrival counts."""
 
 
 class Examiner:
-    """Examines launches of a lowered graph; what they share is computed once."""
+    """Simulates launches of a lowered graph, which share compiled expressions and memory facts."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self.graph, self.facts, self.formulas = graph, Facts.of(graph), Formulas()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The resolved operations of the graph."""
+        """The operations of the graph, with resolved indices."""
         return resolve(self.graph.control.root.body, self.graph.scope())
 
     def examine(self, launch: Launch) -> Counterexample | None:
-        """Execute a launch, and compare all its accesses; returns the first fault that it has.
+        """Simulate a launch and compare all its accesses; return its first fault, or None.
 
         Raises:
             LaunchError: the graph does not allow the launch.
@@ -57,10 +58,13 @@ class Examiner:
             before, early = early, machine.unordered
             if _times(before) == _times(early):
                 return None
-        raise VerifyError(f"the order of arrivals is not decided after {MOST_ROUNDS} executions")
+        raise VerifyError(
+            f"after {MOST_ROUNDS} simulations of a launch it is undecided for which phase of its "
+            "mbarrier each arrival counts; order arrivals after the completion of earlier phases"
+        )
 
     def _classes(self, launch: Launch) -> list[ThreadClass]:
-        """The classes of threads of all workgroups of a launch."""
+        """The classes of threads that execute equal steps, in all workgroups of a launch."""
         classes: list[ThreadClass] = []
         known = self._parameters(launch)
         size = self.graph.workgroup.size
@@ -81,7 +85,7 @@ class Examiner:
         return classify(number, walk.steps, facts.threads)
 
     def _parameters(self, launch: Launch) -> dict[Symbol, Any]:
-        """The values of all parameters and tables."""
+        """The values of the graph's parameters and tables in a launch, by symbol."""
         parameters = self.graph.parameters
         given = {p.name: 0 for p in parameters.given if p.minimum == 0} | dict(launch.values)
         values: Mapping[str, Any] = parameters.launch(given, dict(launch.tables))
@@ -90,13 +94,15 @@ class Examiner:
 
 
 def _run(machine: Machine) -> Violation | None:
-    """Execute the agents; the first fault that is found, or None."""
+    """Run the simulation and return the first fault; None if there is none."""
     found: Violation | None = None
     try:
         machine.run()
     except Violation as violation:
         found = violation
-    try:  # a race tells more than the conflict at a barrier to which the same fault leads
+    # If one fault leads to both a data race and a conflict at a barrier, the data race is reported:
+    # it names the accesses.
+    try:
         find_races(machine.entries.values(), machine.facts)
     except Violation as race:
         found = race
@@ -104,7 +110,7 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """What is known of unordered arrivals, to tell whether an execution found anything new."""
+    """The events of undecided arrivals in comparable form: equal results end the repetitions."""
     return {
         (key, phase): [(a.event, a.clock.time, a.clock.seen) for a in arrivals]
         for key, phases in early.items()

@@ -1,4 +1,4 @@
-"""Counterexamples of the check `memory order`: a fault as a short interleaving of the graph."""
+"""Counterexamples of the check `memory order`: the events that lead to a fault, in order."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["counterexample"]
 
 BEFORE, AFTER = 3, 2
-"""BEFORE: the most events of an agent that are shown before its event at fault. AFTER: the most
-events of the first agent that are shown behind it."""
+"""BEFORE: largest number of events of a simulated thread that are shown before its event at fault.
+AFTER: largest number of events of the first thread that are shown after it."""
 WAITING = 6
-"""The most waiting agents of a deadlock that are shown."""
+"""Largest number of waiting threads that the counterexample of a deadlock shows."""
 
 
 def counterexample(violation: Violation, log: Log, launch: Launch) -> Counterexample:
-    """A violation as a counterexample, with the interleaving that leads to it.
+    """Convert a violation to a counterexample, with the interleaving that leads to it.
 
     Args:
         violation: the violation.
-        log: the events before it.
+        log: the events of the simulated launch.
         launch: the launch arguments.
     """
     facts = log.facts
@@ -48,7 +48,7 @@ def counterexample(violation: Violation, log: Log, launch: Launch) -> Counterexa
 
 
 def _once(events: Iterable[Event]) -> Iterator[Event]:
-    """One event of several agents that wait in the same place for the same object."""
+    """One event for all simulated threads that wait at the same operation for the same object."""
     seen: set[tuple[object, ...]] = set()
     for event in events:
         key = event.agent.workgroup, event.step.role, id(event.step.op), event.object
@@ -58,7 +58,7 @@ def _once(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _leading(log: Log, number: int) -> list[int]:
-    """The event and the last ones of its agent before it, the less telling ones left out."""
+    """The numbers of an event and of the last synchronising events of its thread before it."""
     last = log.events[number]
     if last is None:
         return []
@@ -74,7 +74,7 @@ def _leading(log: Log, number: int) -> list[int]:
 
 
 def _following(log: Log, number: int, end: int) -> list[int]:
-    """The next events behind an event, before `end`, by which its agent signals or waits."""
+    """The numbers of the events before `end` by which the thread next signals or waits."""
     last = log.events[number]
     if last is None:
         return []
@@ -99,7 +99,7 @@ def _who(event: Event, facts: Facts) -> str:
 
 
 def _what(event: Event) -> str:
-    """The operation, the object or the memory that it uses, and where in the loops it is."""
+    """Text of an event: operation, barrier, flag or memory that it uses, and loop indices."""
     text = event.step.op.kind if event.effect is not None else event.what
     if event.object:
         text += f" of {_name(event)}" if event.effect is None else f" {_name(event)}"
@@ -124,7 +124,7 @@ def _name(event: Event) -> str:
 
 
 def _memory(event: Event) -> str:
-    """The memory that the event's effect accesses."""
+    """Text of the memory that an event accesses, such as ` reads a.shared`."""
     effect = event.effect
     accesses = effect.accesses if isinstance(effect, Asynchronous) else (effect,)
     found = [f"{x.kind.value} {x.dim}" for x in accesses if isinstance(x, Access)]

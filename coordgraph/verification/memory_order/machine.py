@@ -1,7 +1,8 @@
-"""The reduced machine: executes the agents of a few workgroups and records what orders events.
+"""The reduced machine: simulates the threads of a few workgroups and records what orders events.
 
-Agents advance one effect at a time, and wait where an operation waits. TMA and wgmma access memory
-in events of their own, which become visible when an mbarrier completes or a group has ended.
+Simulated threads (agents) advance one effect at a time, and wait where an operation waits. TMA and
+wgmma access memory in events of their own, which become visible when an mbarrier completes a phase
+or a group has ended.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ __all__ = ["Machine"]
 
 
 class Machine:
-    """Executes agents.
+    """Simulates threads, mbarriers, flags, barriers and asynchronous operations of a launch.
 
     Args:
-        facts: what the graph says about memory and clusters.
-        agents: the agents of all workgroups.
-        early: the arrivals that an earlier execution found to be unordered, see `Mbarrier`.
+        facts: memory, threads and clusters of the graph.
+        agents: the simulated threads of all workgroups.
+        early: arrivals that an earlier simulation of the launch could not assign to one phase, see
+            `Mbarrier`.
     """
 
     def __init__(self, facts: Facts, agents: list[Agent], early: Early | None = None) -> None:
@@ -59,14 +61,14 @@ class Machine:
 
     @property
     def unordered(self) -> Early:
-        """The arrivals that this execution found to be unordered."""
+        """Arrivals that this simulation could not assign to one phase of their mbarrier."""
         return {key: m.found for key, m in self.signals.mbarriers.items() if m.found}
 
     def run(self) -> None:
-        """Execute all agents to their ends.
+        """Simulate all threads to the ends of their programs.
 
         Raises:
-            Violation: the protocol has a fault.
+            Violation: the graph has a fault, such as a deadlock.
         """
         running = [(agent, self._program(agent)) for agent in self.agents]
         while running:
@@ -78,13 +80,13 @@ class Machine:
                     waiting.append(stopped)
             if len(left) == len(running) and len(self.log.events) == before:
                 raise Violation(
-                    "deadlock: every agent that has not ended waits", waiting=tuple(waiting)
+                    "deadlock: every thread that has not ended waits", waiting=tuple(waiting)
                 )
             running = left
         self._finish()
 
     def _program(self, agent: Agent) -> Iterator[Event]:
-        """Perform the agent's effects; yield the event for which the agent waits."""
+        """Perform the effects of one simulated thread; yield an event while the thread waits."""
         for step in agent.of.steps:
             elected = bool(step.elected[agent.thread])
             for number, effect in enumerate(step.effects):
@@ -151,29 +153,35 @@ class Machine:
     def _use_registers(
         self, agent: Agent, access: Registers, read: int, write: int, *, asynchronous: bool
     ) -> None:
-        """Check an access to registers: of a thread while wgmma uses them, and of wgmma."""
+        """Check that no thread accesses registers that wgmma uses, and that wgmma's are fenced."""
         used = self.registers.setdefault((id(agent), access.fragment), [EARLIER, 0])
         own, pending = used
         if asynchronous:
             if late := own & ~agent.clock.fenced.get("registers", 0):
                 raise Conflict(
-                    f"wgmma uses registers of {access.fragment} without a FenceMultiplies behind "
-                    "the thread's own accesses",
+                    f"wgmma uses registers of {access.fragment} without a FenceMultiplies after "
+                    "the thread's own accesses to them",
                     late,
                 )
             used[1] |= read | write
             return
         if late := pending & ~agent.clock.seen:
-            raise Conflict(f"{access.fragment} is used while wgmma may still change it", late)
+            raise Conflict(
+                f"a thread accesses registers of {access.fragment} while wgmma may still change "
+                "them; wait for wgmma with WaitMultiplies",
+                late,
+            )
         used[0], used[1] = own | read, 0
 
     def _finish(self) -> None:
-        """Check what must hold when all agents have ended."""
+        """Check at the end of a launch that flags are 0 and no shared memory is still accessed."""
         for (name, place), flag in self.signals.flags.items():
             if flag.value:
                 last = (flag.ordered | flag.commuting).bit_length() - 1
                 raise Violation(
-                    f"{name}[{place}] is {flag.value} at the end, and the next launch needs 0", last
+                    f"the flag {name}[{place}] is {flag.value} at the end of the launch, and the "
+                    "next launch needs 0",
+                    last,
                 )
         known: dict[int, int] = {}
         for agent in self.agents:
@@ -181,6 +189,7 @@ class Machine:
         for event, workgroup in self.log.foreign:
             if not event & known[workgroup]:
                 raise Violation(
-                    "a workgroup may end while its shared memory is still used",
+                    "a workgroup may end while TMA or another workgroup still accesses its shared "
+                    "memory",
                     event.bit_length() - 1,
                 )

@@ -1,4 +1,4 @@
-"""What a lowered graph says about the machine: memory, threads and clusters."""
+"""`Facts`: memory, threads and clusters of a lowered graph, for the check `memory order`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from coordgraph.verification.memory_order.steps import Place
 __all__ = ["Facts"]
 
 TRACKED = (Role.PARTIALS, Role.SUMS, Role.MAPS)
-"""The tensors whose elements several workgroups write and read in one launch."""
+"""Roles of the tensors whose elements several workgroups write and read in one launch."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about memory, threads and clusters of a lowered graph.
+    """Memory, threads and clusters of a lowered graph.
 
     Args:
-        threads: the threads of a workgroup (CTA).
+        threads: number of threads of a workgroup (CTA).
         workitem, warp: the dimensions that number threads and warps; '' if there is none.
-        rank: the dimension of the rank in a cluster; '' without clusters.
-        cluster: the dimensions of the position in a cluster, with their sizes.
-        sizes: the bytes of an element, by the id of a dimension of memory.
-        lengths: the elements of an allocation of shared memory, by the id of the dimension.
-        homes: for shared memory, the allocation that a dimension is in.
-        tracked: the dimensions of memory whose places are examined.
-        device: the dimensions of device memory.
+        rank: the dimension of the CTA's rank in its cluster; '' without clusters.
+        cluster: the dimensions of the CTA's coordinates in its cluster, with their sizes.
+        sizes: bytes of an element, by the id of a dimension of memory.
+        lengths: number of elements of an allocation of shared memory, by the id of its dimension.
+        homes: the allocation that contains a dimension of shared memory, by the dimension's id.
+        tracked: ids of the dimensions of memory whose single elements are examined.
+        device: ids of the dimensions of device memory.
         overlaps: whether the next launch may begin before this one ends.
     """
 
@@ -53,7 +53,7 @@ class Facts:
 
     @classmethod
     def of(cls, graph: KernelGraph) -> Facts:
-        """The facts of a lowered graph.
+        """Read the facts from a lowered graph.
 
         Raises:
             VerifyError: the graph has no dimension of threads.
@@ -61,7 +61,10 @@ class Facts:
         c = graph.coordinates
         workitems = c.of_kind(Workitem)
         if len(workitems) != 1:
-            raise VerifyError("a lowered graph has one dimension of the kind Workitem")
+            raise VerifyError(
+                f"the graph has {len(workitems)} dimensions of the kind Workitem; a graph that is "
+                "lowered for a GPU has one"
+            )
         shared = [memory for memory in c.of_kind(Shared) if not memory.barriers]
         users, tensors = c.of_kind(User), {t.name: t for t in graph.tensors}
         kinds = {m.id: m.element or tensors[m.tensor].dtype for m in shared}
@@ -89,27 +92,27 @@ class Facts:
 
     @property
     def ranks(self) -> int:
-        """The workgroups of a cluster."""
+        """Number of workgroups (CTAs) in a cluster."""
         return prod(self.cluster.values())
 
     def is_global(self, dim: str) -> bool:
-        """Whether a dimension, or the tensor of that name, is device memory."""
+        """Whether a dimension of memory, or a tensor, is in device memory."""
         return dim in self.device
 
     def bytes_of(self, dim: str) -> int:
-        """The bytes of an element of a dimension of memory."""
+        """Bytes of one element of a dimension of memory."""
         return self.sizes[dim]
 
     def cluster_of(self, workgroup: int) -> int:
-        """The number of the cluster of a workgroup (CTA)."""
+        """The number of the cluster to which a workgroup (CTA) belongs."""
         return workgroup // self.ranks
 
     def peer(self, agent: Agent, rank: int) -> int:
-        """The workgroup of a rank in the agent's cluster."""
+        """The number of the workgroup with the given rank in the agent's cluster."""
         return self.cluster_of(agent.workgroup) * self.ranks + rank
 
     def receivers(self, agent: Agent, along: tuple[str, ...]) -> list[int]:
-        """The workgroups whose positions in the cluster differ from the agent's along `along`."""
+        """The workgroups whose cluster coordinates differ from the agent's only along `along`."""
         if not along:
             return [agent.workgroup]
         places = list(product(*(range(size) for size in self.cluster.values())))
@@ -121,7 +124,7 @@ class Facts:
         ]
 
     def targets(self, agent: Agent, place: Place) -> list[int | None]:
-        """The workgroups whose shared memory is accessed at a place; None is device memory."""
+        """The workgroups whose shared memory is accessed; [None] for device memory."""
         if place.access.dim not in self.homes:
             return [None]
         if place.rank is not None:

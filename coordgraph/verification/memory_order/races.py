@@ -1,8 +1,8 @@
-"""Data races: two accesses to the same element, one of them a write, that nothing orders.
+"""Data races: unordered accesses to the same element, at least one of which is a write.
 
-The accesses are taken in the order of one execution. For every element, the shadow memory has the
-last write and the reads behind it. An access is compared with those only: what they are ordered
-with is ordered with this access too.
+The accesses are compared in the order of the simulation. For every element, the shadow memory has
+the last write and the reads after it. A new access is compared with those only, because earlier
+accesses were ordered before them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from coordgraph.verification.memory_order.thread_values import Array
 __all__ = ["find_races"]
 
 MANY = -1
-"""The thread of an access that several threads make to the same element."""
+"""Thread number of an access that several threads make to the same element."""
 Home = tuple[str, int]
-"""A memory: the name of the allocation, and the workgroup that has it (-1: device memory)."""
+"""Type of a memory: the name of the allocation and the workgroup that has it (-1: device
+memory)."""
 
 
 @dataclass(slots=True)
 class _Use:
-    """The bytes that the threads of a class access at one place of a step."""
+    """The bytes of one memory that the threads of a class access in one step."""
 
     entry: Entry
     kind: Kind
@@ -42,11 +43,11 @@ class _Use:
 
 @dataclass
 class _Shadow:
-    """The last uses of the elements of one memory.
+    """For every element of one memory: the last write, and the reads after it.
 
     Args:
-        unit: the bytes of an element.
-        size: how many elements there are.
+        unit: bytes of an element.
+        size: number of elements.
     """
 
     unit: int
@@ -66,11 +67,11 @@ class _Shadow:
 
 
 def find_races(entries: Iterable[Entry], facts: Facts) -> None:
-    """Compare all accesses to the same elements.
+    """Find two accesses to the same element that race.
 
     Args:
-        entries: the accesses of the agents, in the order of an execution.
-        facts: what the graph says about memory.
+        entries: the accesses of a simulated launch, in order.
+        facts: memory, threads and clusters of the graph.
 
     Raises:
         Violation: two accesses race.
@@ -84,7 +85,7 @@ def find_races(entries: Iterable[Entry], facts: Facts) -> None:
 
 
 def _uses(entry: Entry, place: Place, facts: Facts) -> Iterable[_Use]:
-    """The uses of a place by the threads of the entry's class."""
+    """The bytes that a step accesses at `place`, one use for each memory."""
     access, agent = place.access, entry.agents[0]
     every = agent.of.threads
     inside = place.inside[:, every]
@@ -119,12 +120,14 @@ def _shadows(uses: list[_Use]) -> dict[Home, _Shadow]:
 
 
 def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
-    """Compare a use with the last ones of its elements, and make it the last one."""
+    """Check a use against earlier uses of its elements, then record it in the shadow memory."""
     count = use.size // shadow.unit
     elements = (use.first // shadow.unit)[:, None] + np.arange(count)
     threads = np.broadcast_to(use.threads[:, None], elements.shape).ravel()
     elements, threads = _merged(uses, number, elements.ravel(), threads)
-    if use.kind is Kind.REWRITE:  # what was written first stays, and all who read must see that
+    # The first of several writes of one value is kept in the shadow memory; readers must be ordered
+    # after it.
+    if use.kind is Kind.REWRITE:
         writers = shadow.writers[elements]
         first = [w < 0 or uses[w].kind is not Kind.REWRITE for w in writers.tolist()]
         elements, threads = elements[first], threads[first]
@@ -152,7 +155,7 @@ def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
 
 
 def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> tuple[Array, Array]:
-    """Each element once; the thread is `MANY` if several threads access it."""
+    """Each element once; its thread is `MANY` if several threads access the element."""
     order = np.argsort(elements, kind="stable")
     elements, threads = elements[order], threads[order]
     unique, starts = np.unique(elements, return_index=True)
@@ -170,7 +173,7 @@ def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> t
 
 
 def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int, bool]]:
-    """The earlier writes, and whether the same thread made each of them."""
+    """Pairs of an earlier write and whether the same thread made it and the new access."""
     same = (writing == threads) & (threads != MANY)
     for pair in np.unique(writers * 2 + same):
         other, equal = divmod(int(pair), 2)
@@ -179,12 +182,12 @@ def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int
 
 
 def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
-    """Check that one use is ordered before another.
+    """Check that one use of memory is ordered before another.
 
     Args:
         uses: all uses.
-        earlier, later: the numbers of the two uses.
-        same: whether the same thread makes them.
+        earlier, later: the positions of the two uses in `uses`.
+        same: whether one thread makes both.
 
     Raises:
         Violation: the two uses race.
@@ -207,7 +210,7 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
     if event & clock.time:
         problem = "no proxy fence orders the two"
         if first.kind.changes and not event & clock.seen:
-            problem = "the first is not released and acquired, with scopes that include both"
+            problem = "the first is not released and acquired in scopes that include both threads"
     raise Violation(
         f"data race: one access {first.kind.value} {second.home[0]}, another one "
         f"{second.kind.value} the same element, and {problem}",
@@ -217,9 +220,10 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
 
 
 def _before(event: int, first: _Use, second: _Use, clock: Clock) -> bool:
-    """Whether an event is ordered before an access, given what happened before the access."""
-    # A write to shared memory that TMA made, or that a proxy fence follows, is in memory: TMA may
-    # overwrite it later, even if the write is not released to whoever asks TMA for that.
+    """Whether an event is ordered before an access whose preceding events are in `clock`."""
+    # A write to shared memory by TMA, or one that a proxy fence follows, has reached memory. TMA
+    # may overwrite it later although the write was not released to the thread that issues the TMA
+    # load.
     again = second.entry.proxy and second.kind.changes and second.home[1] >= 0
     known = clock.seen if first.kind.changes and not again else clock.time
     if second.entry.proxy and not first.entry.proxy:

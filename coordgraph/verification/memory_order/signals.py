@@ -1,4 +1,4 @@
-"""mbarriers and flags of the reduced machine: how agents arrive, wait, set and clear."""
+"""Simulation of mbarriers and flags: how threads arrive, wait, set and clear."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ from coordgraph.verification.memory_order.synchronisation import (
 __all__ = ["Signal", "Signals"]
 
 Signal = Initialise | Arrive | AwaitPhase | ChangeFlag | AwaitFlag | TakeFlag
-"""Effects on mbarriers and flags."""
+"""Type: effects on mbarriers and flags."""
 
 
 class Signals:
-    """The mbarriers of all workgroups, and the flags in device memory.
+    """The mbarriers of all workgroups and the flags in device memory of a simulated launch.
 
     Args:
         log: records the events.
-        early: the arrivals that an earlier execution found to be unordered, see `Mbarrier`.
+        early: arrivals that an earlier simulation of the launch could not assign to one phase, see
+            `Mbarrier`.
     """
 
     def __init__(self, log: Log, early: Early) -> None:
@@ -47,7 +48,7 @@ class Signals:
         self.flags: dict[tuple[str, int], Flag] = {}
 
     def perform(self, agent: Agent, step: Step, number: int, effect: Signal) -> Iterator[Event]:
-        """Perform an effect; yield an event while it waits."""
+        """Perform an effect for a simulated thread; yield an event while the thread waits."""
         place = value_of(step, number, "place", agent)
         match effect:
             case Initialise():
@@ -63,13 +64,13 @@ class Signals:
             case TakeFlag():
                 yield from self._take(agent, step, effect, place)
 
-    # mbarriers
+    # Effects on mbarriers
 
     def _initialise(self, agent: Agent, step: Step, effect: Initialise, place: int) -> None:
         key = agent.workgroup, effect.barrier, place
         event = self.log.add(agent, step, effect, "", "mbarrier", *key)
         if key in self.mbarriers:
-            raise Conflict("an mbarrier is initialised twice")
+            raise Conflict("an mbarrier is initialised twice; leave out one InitBarrier")
         self.mbarriers[key] = Mbarrier(effect.arrivals, event, self.early.get(key, {}))
         agent.clock.add(event)
 
@@ -91,7 +92,10 @@ class Signals:
     def deliver(
         self, agent: Agent, step: Step, number: int, effect: Asynchronous, events: int
     ) -> None:
-        """Count the bytes of a TMA load, whose bits are `events`, at its receivers' mbarriers."""
+        """Complete a TMA load: count its bytes at the mbarriers of all workgroups that receive it.
+
+        `events` is the set of the load's events, as bits.
+        """
         (box,) = (x for x in effect.accesses if isinstance(x, Access) and x.kind is Kind.WRITE)
         times = value_of(step, number, "times", agent)
         size = box.count * self.log.facts.bytes_of(box.dim) * times
@@ -118,7 +122,7 @@ class Signals:
     def _found(
         self, agent: Agent, workgroup: int, barrier: str, place: int, *, proxy: bool = False
     ) -> Mbarrier:
-        """An mbarrier that the agent, or TMA for it, uses; it must be initialised visibly."""
+        """An mbarrier that a thread, or TMA (`proxy`), uses; its initialisation must be visible."""
         mbarrier = self.mbarriers.get((workgroup, barrier, place))
         if mbarrier is None or not mbarrier.initialised & agent.clock.seen:
             other = 0 if mbarrier is None else mbarrier.initialised
@@ -138,7 +142,7 @@ class Signals:
         of = "mbarrier", at, barrier, place
         return lambda: self.log.add(agent, step, None, "completes a phase", *of)
 
-    # Flags
+    # Effects on flags
 
     def _change(
         self, agent: Agent, step: Step, number: int, effect: ChangeFlag, place: int
@@ -178,7 +182,7 @@ class Signals:
 
 
 def _lacks(mbarrier: Mbarrier) -> str:
-    """What the current phase of an mbarrier waits for."""
+    """Text about an mbarrier's current phase: arrivals and bytes so far, for deadlock messages."""
     came = f"{mbarrier.arrivals - mbarrier.pending} of {mbarrier.arrivals} arrivals"
     missing = f", {mbarrier.bytes} bytes missing" if mbarrier.bytes else ""
     return f"phase {len(mbarrier.phases)} has {came}{missing}"

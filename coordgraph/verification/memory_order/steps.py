@@ -1,10 +1,10 @@
-"""The steps of a workgroup's threads: which operations each thread executes, and on which places.
+"""The steps of a workgroup's threads: the operations and elements of memory of each thread.
 
-Control flow of a lowered graph does not depend on what threads communicate: it depends on launch
-parameters, tables and the numbers of workgroup and thread. So the steps of every thread are known
-before any interleaving is. They are computed for all threads of a workgroup together: the value of
-a symbol is an integer, or an array with an element for each thread. An unrolled loop whose body
-only accesses memory is one step: its index becomes a further axis of the array, before the others.
+Control flow of a lowered graph depends on launch parameters, tables and the numbers of workgroup
+and thread, not on values that threads exchange. So the steps of every thread are computed before an
+interleaving is chosen. They are computed for all threads of a workgroup together: the value of a
+symbol is an integer, or an array with an element for each thread. An unrolled loop whose body only
+accesses memory is one step: its index becomes a further axis of the array, before the others.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ from coordgraph.verification.memory_order.thread_values import (
 __all__ = ["Formulas", "Place", "Step", "Walk"]
 
 MOST_STEPS = 1 << 14
-"""The most steps of a workgroup; more count as a loop without an end."""
+"""Largest number of steps of a workgroup; a workgroup with more steps counts as an endless loop."""
 
 
 class Formulas:
-    """Expressions, compiled to functions of arrays; each is compiled once for all workgroups."""
+    """Compiles expressions to functions of arrays, once for all workgroups."""
 
     def __init__(self) -> None:
         self._compiled: dict[Basic, tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]] = {}
@@ -87,7 +87,7 @@ class Formulas:
         return self._tables[expr]
 
     def known(self, node: Node, name: str, make: Callable[[], Any]) -> Any:
-        """What `make` returns, computed once for a node and a name."""
+        """The result of `make()`, which is called once for each node and name."""
         if (node, name) not in self._known:
             self._known[node, name] = make()
         return self._known[node, name]
@@ -112,13 +112,13 @@ class Formulas:
 
 @dataclass(slots=True)
 class Place:
-    """The elements that threads access in a step: `first` and `inside` have an axis of threads.
+    """The elements that the threads of a workgroup access in one step.
 
     Args:
-        access: the access.
-        first: the index of the first element; the last axis is that of threads.
-        inside: whether there is an access, of the same shape.
-        rank: the rank of the workgroup whose shared memory is accessed; None for the own one.
+        access: the access that the operation declares.
+        first: index of the first element; the last axis of the array numbers threads.
+        inside: True where a thread makes the access; an array of the same shape as `first`.
+        rank: rank of the workgroup whose shared memory is accessed; None for the executing one.
     """
 
     access: Access
@@ -133,13 +133,13 @@ class Step:
 
     Args:
         op: the operation.
-        effects: what it does to memory and synchronisation.
+        effects: the operation's memory effects.
         mask: for each thread of the workgroup, whether it executes the operation.
         elected: for each thread, whether it executes the effects after a `Converge`.
-        values: the numbers that an effect needs, by the effect's position and by name.
-        places: the places that its accesses touch.
-        role: the name of the innermost named scope around it.
-        indices: the indices of the loops and counters around it, by dimension.
+        values: the numbers that an effect needs, by the effect's position in `effects` and by name.
+        places: the elements of memory that its accesses touch.
+        role: the name of the innermost named scope that contains the operation.
+        indices: the indices of the enclosing loops and counters, by dimension.
     """
 
     op: Operation
@@ -160,7 +160,7 @@ class Walk:
         formulas: the compiled expressions.
         env: the values of parameters, tables, and the numbers of workgroup, rank and threads.
         threads: how many threads a workgroup has.
-        tracked: the ids of the dimensions of memory whose places are examined.
+        tracked: the ids of the dimensions of memory whose single elements are examined.
     """
 
     def __init__(
@@ -181,12 +181,12 @@ class Walk:
         self._here: Operation = graph.control.root
 
     def run(self, nodes: tuple[Node, ...], mask: Array) -> None:
-        """Execute operations in order, by the threads of a mask."""
+        """Execute operations in order by the threads of `mask`."""
         for node in nodes:
             self._execute(node, mask)
 
     def value(self, expr: Any, mask: Array) -> Value:
-        """The value of an expression: an integer if all threads of the mask share it."""
+        """The value of an expression: an integer if all threads of `mask` have the same value."""
         expr = sympify(expr)
         for table in self.formulas.tables(expr):
             self._read(table, threads_of(mask))
@@ -235,7 +235,7 @@ class Walk:
                 self.run(node.body, mask)
 
     def _read_for(self, op: Operation, mask: Array) -> None:
-        """Record the tables that an operation on tables and parameters reads."""
+        """Record that the threads of `mask` read the tables which `op`'s expressions read."""
         parameters = self.graph.parameters
         every = {table.name: table for table in parameters.tables}
         if isinstance(op, Tabulate) and (step := every[op.table].step) is not None:
@@ -248,7 +248,10 @@ class Walk:
                         self._read(table, threads_of(mask))
 
     def _read(self, table: str, mask: Array) -> None:
-        """Record the first read of a table by the threads of a mask; nothing writes it later."""
+        """Record the first read of a table by the threads of `mask`.
+
+        A table is written once, so later reads of the same thread see the same values.
+        """
         before = self._have_read.get(table, np.zeros(self.threads, np.bool_))
         new = mask & ~before
         if not new.any():
@@ -323,7 +326,9 @@ class Walk:
 
     def _record(self, node: Node, found: tuple[Effect, ...], mask: Array) -> None:
         if len(self.steps) >= MOST_STEPS:
-            raise VerifyError(f"a workgroup executes more than {MOST_STEPS} operations")
+            raise VerifyError(
+                f"a workgroup executes more than {MOST_STEPS} operations: a loop may not end"
+            )
         threads = threads_of(mask)
         indices = {dim: self.env[symbol] for dim, symbol in self._loops}
         elected = threads
@@ -346,7 +351,7 @@ class Walk:
         self.steps.append(step)
 
     def _numbers(self, node: Node, effect: Effect) -> Iterator[tuple[str, Any]]:
-        """The numbers that an effect needs: the places of barriers and flags, and their values."""
+        """The numbers that an effect needs: indices of barriers and flags, and flags' values."""
         match effect:
             case Asynchronous(barrier=barrier) if barrier:
                 yield "place", node.place(barrier).values[0]
@@ -392,5 +397,5 @@ class Walk:
 
 
 def _warp(first: int, threads: int) -> Array:
-    """The threads of the warp whose first thread has the number `first`."""
+    """Mask of the threads of the warp whose first thread has the number `first`."""
     return np.arange(threads) // WARP == first // WARP

@@ -1,8 +1,8 @@
-"""The objects by which agents synchronise: mbarriers, barriers, flags and shared groups.
+"""Simulated synchronisation objects: mbarriers, barriers, flags and shared async-groups.
 
-Each object keeps the rule that makes one execution speak for all of them (see
-`coordgraph.verification.memory_order`): two operations on an object that do not commute must be
-ordered. `Conflict` is raised where they are not.
+Two operations on one object that do not commute must be ordered; then all interleavings have the
+result of the simulated one (see `coordgraph.verification.memory_order`). `Conflict` is raised if
+they are not ordered.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from coordgraph.verification.memory_order.clocks import Clock
 __all__ = ["TMA", "Arrival", "BarrierState", "Conflict", "Flag", "Mbarrier", "Team"]
 
 NewEvent = Callable[[], int]
-"""A function that returns the bit of a new event."""
+"""Type: a function that records a new event and returns its bit."""
 
 
 class Conflict(Exception):
-    """Two operations on a synchronisation object whose order matters are not ordered.
+    """Raised if two operations on a barrier or flag are not ordered, although they do not commute.
 
     Args:
-        problem: what may happen.
+        problem: what may happen, as a sentence.
         other: the bit of the event that is not ordered with the current one; 0 if there is none.
     """
 
@@ -34,12 +34,13 @@ class Conflict(Exception):
 
 @dataclass
 class _Phase:
-    """What is known behind the completion of a phase.
+    """A completed phase of an mbarrier.
 
     Args:
-        event: the bit of the completion.
-        clock: what happened before, with nothing visible yet.
-        seen: what a wait makes visible, by (workgroup of the arrival, scope of the arrival).
+        event: the bit of the event that completed the phase.
+        clock: the events that happened before, none of them visible.
+        seen: the events that a wait for the phase makes visible, by (workgroup, scope) of the
+            arrivals that released them.
     """
 
     event: int
@@ -49,13 +50,13 @@ class _Phase:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """An arrival at an mbarrier: its event, what happened before, and how it releases.
+    """An arrival of threads, or of bytes, at an mbarrier.
 
     Args:
         event: the bit of the arrival.
-        clock: what happened before it, and itself.
-        source: the workgroup and the scope of the release.
-        weight: how many threads arrive.
+        clock: the events that happened before the arrival, and the arrival itself.
+        source: the workgroup and the scope of the arrival's release.
+        weight: the number of threads that arrive.
     """
 
     event: int
@@ -66,16 +67,17 @@ class Arrival:
 
 @dataclass(eq=False)
 class Mbarrier:
-    """An mbarrier: a phase completes with its last arrival and its last byte.
+    """A simulated mbarrier: a phase completes when all arrivals and all bytes have come.
 
     Args:
-        arrivals: how many arrivals complete a phase.
+        arrivals: number of arrivals that complete a phase.
         initialised: the bit of the event that initialised the mbarrier.
-        early: for each phase, the arrivals for later phases that an earlier execution found to be
-            unordered with its completion: they may count for it in place of late ones.
-        pending: the arrivals that the current phase lacks.
-        bytes: the bytes that the current phase expects and that have not been written.
-        found: the unordered arrivals of this execution, by phase.
+        early: for each phase, arrivals meant for later phases that nothing orders after this
+            phase's completion, as an earlier simulation found. Such an arrival may complete the
+            phase in place of another one.
+        pending: number of arrivals that the current phase still needs.
+        bytes: number of bytes that the current phase expects and that are not yet written.
+        found: like `early`, as found by this simulation.
     """
 
     arrivals: int
@@ -87,26 +89,29 @@ class Mbarrier:
     phases: list[_Phase] = field(default_factory=list[_Phase])
     current: list[Arrival] = field(default_factory=list[Arrival])
     waits: dict[int, int] = field(default_factory=dict[int, int])
-    """For each phase, the events of the waits for it."""
+    """For each phase, the bits of the waits for it."""
     found: dict[int, list[Arrival]] = field(default_factory=dict[int, list[Arrival]])
 
     def __post_init__(self) -> None:
         self.pending = self.arrivals
 
     def arrive(self, arrival: Arrival, event: NewEvent, bytes: int | None = None) -> None:
-        """Count an arrival, and the bytes that the current phase then expects (None for none)."""
+        """Count an arrival; `bytes` are further bytes that the phase expects, or None."""
         if bytes is not None:
             self.counts_bytes = True
             self.bytes += bytes
         self._order(arrival, "an arrival")
         if arrival.weight > self.pending:
-            raise Conflict(f"phase {len(self.phases)} of {self.arrivals} arrivals gets more")
+            raise Conflict(
+                f"more than {self.arrivals} threads arrive in phase {len(self.phases)} of an "
+                f"mbarrier that is initialised with {self.arrivals} arrivals"
+            )
         self.pending -= arrival.weight
         self.current.append(arrival)
         self._complete(event)
 
     def deliver(self, arrival: Arrival, event: NewEvent, bytes: int) -> None:
-        """Count bytes that TMA has written."""
+        """Count bytes that TMA has written, which complete a phase like arrivals."""
         self.counts_bytes = True
         self._order(arrival, "the count of bytes that TMA writes")
         self.bytes -= bytes
@@ -114,15 +119,18 @@ class Mbarrier:
         self._complete(event)
 
     def _order(self, arrival: Arrival, what: str) -> None:
-        """Note the phases before the current one whose completions are not ordered before."""
+        """Record the earlier phases whose completions are not ordered before an arrival.
+
+        For an mbarrier that counts bytes, raise `Conflict` instead.
+        """
         for phase in reversed(range(len(self.phases))):
             done = self.phases[phase].event
             if done & arrival.clock.time:
                 return
             if self.counts_bytes:
                 raise Conflict(
-                    f"{what} may go to phase {phase} instead of phase {len(self.phases)}: nothing "
-                    f"orders it behind the completion of phase {phase}",
+                    f"{what} may count for phase {phase} instead of phase {len(self.phases)}: "
+                    f"nothing orders it after the completion of phase {phase}",
                     done,
                 )
             self.found.setdefault(phase, []).append(arrival)
@@ -141,8 +149,8 @@ class Mbarrier:
             clock.time |= self.phases[-1].clock.time
         if late := self.waits.get(number - 1, 0) & ~clock.time:
             raise Conflict(
-                f"a wait for phase {number - 1} may miss its completion: phase {number} may "
-                "complete before the wait tests the parity, which is the same again",
+                f"a wait for phase {number - 1} may miss the phase's completion: phase {number} "
+                "may complete before the wait tests the parity, which then has its old value again",
                 late,
             )
         clock.time |= done
@@ -154,12 +162,12 @@ class Mbarrier:
         return len(self.phases) % 2 != parity
 
     def wait(self, clock: Clock, workgroup: int, scope: str, event: int) -> int:
-        """Pass a wait: acquire what the completed phase released. Returns the phase's number."""
+        """End a wait: the thread acquires what the completed phase released. Return its number."""
         phase = len(self.phases) - 1
         if phase > 0 and not self.phases[phase - 1].event & clock.time:
             raise Conflict(
                 f"a wait for phase {phase} may pass before the phase completes: nothing orders the "
-                f"wait behind the completion of phase {phase - 1}, and before it the parity is the "
+                f"wait after the completion of phase {phase - 1}, before which the parity is the "
                 "same",
                 self.phases[phase - 1].event,
             )
@@ -175,7 +183,7 @@ class Mbarrier:
 
 
 def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
-    """What happened before a completion because of an arrival, or of one that counts instead."""
+    """The events before a phase's completion, whichever of several arrivals completed the phase."""
     clock = arrival.clock.copy()
     for other in instead:
         clock.time &= other.clock.time
@@ -188,16 +196,16 @@ def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
 
 
 EVERYWHERE = -1
-"""The source of bytes that TMA writes: a wait for them makes them visible whatever its scope."""
+"""Workgroup number of bytes that TMA writes: a wait makes them visible whatever its scope is."""
 TMA = EVERYWHERE, CLUSTER
 
 
 @dataclass(eq=False)
 class BarrierState:
-    """A barrier of a workgroup (`bar.sync`), of a cluster, or of the threads of a warp.
+    """A simulated barrier of a workgroup (`bar.sync`), of a cluster, or of a warp's threads.
 
     Args:
-        expected: how many threads meet.
+        expected: number of threads that the barrier waits for.
     """
 
     expected: int
@@ -206,15 +214,15 @@ class BarrierState:
     done: list[tuple[int, Clock]] = field(default_factory=list[tuple[int, Clock]])
 
     def arrive(self, clock: Clock, weight: int, event: NewEvent) -> int:
-        """Arrive as `weight` threads; returns the number of the generation to wait for."""
+        """Arrive at the barrier as `weight` threads; return the number of the phase to wait for."""
         if self.done and not self.done[-1][0] & clock.time:
             raise Conflict(
-                "threads may meet at the barrier that are not meant to: nothing orders this one "
-                "behind the meeting before",
+                "a thread may arrive at a barrier before the barrier's previous phase has "
+                "completed: nothing orders the two",
                 self.done[-1][0],
             )
         if self.here + weight > self.expected:
-            raise Conflict(f"more than {self.expected} threads come to the barrier")
+            raise Conflict(f"more than {self.expected} threads arrive at a barrier for that many")
         generation = len(self.done)
         self.clock.join(clock)
         self.here += weight
@@ -228,15 +236,16 @@ class BarrierState:
 
 @dataclass(eq=False)
 class Flag:
-    """A flag in device memory.
+    """A simulated flag in device memory.
 
     Args:
-        value: its value.
-        released: what a thread that acquires the flag gets to see.
-        scope: the scope of the release.
-        clock: what happened before its value.
-        ordered: the events that must be ordered with every other one: sets and waits.
-        commuting: the events that commute with each other: additions.
+        value: the flag's value.
+        released: the events that a thread which acquires the flag sees, as bits.
+        scope: the scope of the last release.
+        clock: the events that happened before the flag got its value.
+        ordered: the bits of sets of the flag and waits for it, which must be ordered with every
+            other event of the flag.
+        commuting: the bits of atomic additions, which need not be ordered with each other.
     """
 
     value: int = 0
@@ -248,19 +257,25 @@ class Flag:
     commuting: int = 0
 
     def set(self, value: int, clock: Clock, event: int, release: tuple[int, str] | None) -> None:
-        """Store a value; `release` has the workgroup and the scope of a release."""
+        """Store a value; `release` is (workgroup, scope) of a release, None for a relaxed store."""
         if unordered := (self.ordered | self.commuting) & ~clock.time:
-            raise Conflict("the flag may be set while another thread uses it", unordered)
+            raise Conflict(
+                "the flag may be set while another thread sets it or waits for it", unordered
+            )
         if value and self.value >= value:
-            raise Conflict(f"the flag is set to {value} while it is {self.value}")
+            raise Conflict(
+                f"the flag is set to {value} while its value is {self.value}; it must be less"
+            )
         self.value, self.released = value, 0
         self._change(clock, event, release)
         self.ordered |= event
 
     def add(self, value: int, clock: Clock, event: int, release: tuple[int, str] | None) -> None:
-        """Add to the value atomically, which continues earlier releases."""
+        """Add to the value atomically; what earlier additions released stays released."""
         if unordered := self.ordered & ~clock.time:
-            raise Conflict("the flag may be changed while another thread uses it", unordered)
+            raise Conflict(
+                "the flag may be changed while another thread sets it or waits for it", unordered
+            )
         self.value += value
         self._change(clock, event, release)
         self.commuting |= event
@@ -273,7 +288,7 @@ class Flag:
             self.source, self.scope = release
 
     def observe(self, clock: Clock, acquire: tuple[int, str] | None) -> None:
-        """Read the value; `acquire` has the workgroup and the scope of an acquire."""
+        """Read the value; `acquire` is (workgroup, scope) of an acquire, None if relaxed."""
         clock.join(self.clock, visible=False)
         if acquire is not None and (acquire[0] == self.source or "gpu" == acquire[1] == self.scope):
             clock.seen |= self.released
@@ -281,7 +296,7 @@ class Flag:
 
 @dataclass(eq=False)
 class Team:
-    """A group of asynchronous operations that the threads of a warpgroup commit together."""
+    """A group of asynchronous operations that all threads of a warpgroup commit together."""
 
     expected: int
     here: int = 0

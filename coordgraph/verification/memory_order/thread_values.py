@@ -1,4 +1,4 @@
-"""Values for all threads of a workgroup: masks, axes of unrolled loops, and numbers of threads."""
+"""Values for all threads of a workgroup as NumPy arrays, with axes for unrolled loops."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 Value = Any
-"""The value of an expression: an integer that all threads share, or an array."""
+"""Type: an integer that all threads share, or an array with a value for each thread."""
 WARP = 32
-"""The threads of a warp."""
+"""Number of threads of a warp."""
 
 
 def accesses_of(effect: Effect) -> tuple[Access, ...]:
-    """The accesses to memory of an effect."""
+    """The memory accesses that are part of an effect."""
     if isinstance(effect, Access):
         return (effect,)
     if isinstance(effect, Asynchronous):
@@ -48,7 +48,7 @@ def accesses_of(effect: Effect) -> tuple[Access, ...]:
 
 
 def accesses_only(node: Node) -> bool:
-    """Whether the operations in a loop only access memory, so that all iterations are one step."""
+    """Whether the operations in a loop only access memory, so all iterations can be one step."""
     for inner in node.walk():
         op = inner.op
         if isinstance(op, Advance | Counter | Assign):
@@ -68,18 +68,18 @@ def is_grid(value: Value) -> bool:
 
 
 def shape_of(env: Mapping[Symbol, Value], mask: Array) -> tuple[int, ...]:
-    """The axes of the unrolled loops around an operation, and that of the threads."""
+    """Array shape of an operation's values: an axis for each unrolled loop, then the threads."""
     grids = [np.shape(value) for value in env.values() if is_grid(value)]
     return np.broadcast_shapes(mask.shape, *grids)
 
 
 def resolved(node: Node, value: Any) -> Any:
-    """An expression or a number with the indices that are known at a node."""
+    """Resolve the indices in an expression that the scope of `node` knows."""
     return node.scope.resolve(sympify(value))
 
 
 def uniform(values: Array, mask: Array) -> Value:
-    """An array as one number, if all its elements under the mask are equal."""
+    """An array of values as one number, if it is the same for all threads of `mask`."""
     if values.ndim > 1:
         return values
     chosen = values[threads_of(mask)]
@@ -92,12 +92,12 @@ def uniform(values: Array, mask: Array) -> Value:
 
 
 def threads_of(mask: Array) -> Array:
-    """The threads of a mask whose first axes are those of unrolled loops."""
+    """For each thread, whether the mask has it in any iteration of the unrolled loops."""
     return np.asarray(mask.reshape(-1, mask.shape[-1]).any(axis=0))
 
 
 def elected_of(mask: Array) -> Array:
-    """The first thread of a mask in every warp."""
+    """Mask of the first thread of `mask` in every warp."""
     warps = mask.reshape(-1, WARP)
     first = np.zeros_like(warps)
     first[np.arange(len(warps)), warps.argmax(axis=1)] = True
@@ -105,6 +105,6 @@ def elected_of(mask: Array) -> Array:
 
 
 def thread_symbols(workitem: str, warp: str, threads: int) -> dict[Symbol, Array]:
-    """The numbers of threads, and of their warps."""
+    """Values of the symbols that number threads and warps, for all threads of a workgroup."""
     every = np.arange(threads)
     return {index_symbol(workitem): every, index_symbol(warp): every // WARP}

@@ -4,7 +4,8 @@ A row of a box has 128, 64 or 32 bytes along the contiguous axis (64, 32 or 16 e
 a box has up to 256 rows. TMA and wgmma both xor the number of a 16-byte chunk with the number of
 its row (PTX ISA, "Swizzling modes"); the edge `Swizzle` of the coordinate graph describes that. If
 several workgroups of a cluster need the same tile, each loads a part of it and multicasts that part
-to all of them.
+to all of them. A part may begin at any row: TMA takes the row's number from bits of the address in
+shared memory, not from the position in the box (CUDA Programming Guide, "The Swizzle Modes").
 
 Where a tile extends past the end of the tensor along m or n, TMA fills the box with zeros, which
 takes longer than loading rows. So boxes have few rows, and a box that is entirely outside the
@@ -177,6 +178,10 @@ class BoxedOperand(Operand):
         copy = self.maps.place(t, copy)
         bytes = self.elements(c) * self.kind.bytes // number.fixed_size
         place, start = (step.id, layer.id), {first.id: 0, begin.id: 0}
+        if high % GROUP_ROWS:
+            # The box may begin at any of the 8 rows after which the swizzle repeats. TMA needs the
+            # address of that row, not of its first chunk, which the swizzle moves.
+            start[own("shared.chunk")] = 0
         axis = M if t == "A" else N
         if number.fixed_size == 1 and not self.division.ranks(axis) and not described:
             # The tile is a single box, which begins inside the tensor because the tile does.
@@ -248,8 +253,10 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
 def _rows(extent: int, few: int) -> int:
     """Rows of a TMA box, if `extent` rows are divided into equal boxes.
 
-    The result is a multiple of 8 (whole core matrices), as close to `few` as `extent` allows.
+    The result is a multiple of 8 (whole core matrices) near `few` that divides `extent`. If
+    `extent` is no multiple of 8, as in a cluster of four that divides 80 rows, it is `extent`.
     """
-    fits = [n for n in range(GROUP_ROWS, extent + 1, GROUP_ROWS) if extent % n == 0]
-    low = max(n for n in fits if n <= few)
+    groups = [n for n in range(GROUP_ROWS, extent + 1, GROUP_ROWS) if extent % n == 0]
+    fits = groups or [extent]
+    low = max((n for n in fits if n <= few), default=0)
     return low if 2 * low > few or low == extent else min(n for n in fits if n > few)

@@ -180,7 +180,13 @@ class Consumer:
         return (replace(loop, body=body), *end, *(part.sum.add_up() if part.sum else ()))
 
     def _free(self) -> Operation:
-        """Signal that the stage of the previous step is free, to all workgroups that fill it."""
+        """Signal that the stage of the previous step is free, to all workgroups of the cluster.
+
+        If a cluster divides both m and n, that includes workgroups in other rows and columns of the
+        cluster, which load nothing into the stage. A workgroup whose boxes are all outside A and B
+        waits for no data; without signals from all other workgroups, it could signal the next
+        round of the ring before others signal this one.
+        """
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread
         # `step - 1`, plus one round of the ring so that the index is never negative.

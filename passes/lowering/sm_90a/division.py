@@ -3,9 +3,10 @@
 One wgmma instruction multiplies 64 rows of a *left* operand by up to 256 columns of a *right*
 operand. Usually A is the left operand, and the result is a piece of D. If m is small, B is the left
 operand, and the result is a piece of D's transpose (`D^T = B^T·A^T`). If a cluster divides the tile
-in m or n, its workgroups share an operand by multicast; if it divides k, they add up their
-products. Consumer warpgroups divide a workgroup's part of the tile (cooperative), or take turns
-with whole parts (ping-pong).
+in m, its workgroups share B by multicast; if in n, they share A; if in both, the workgroups of a
+row of the cluster share A, and those of a column share B. If a cluster divides k, its workgroups
+add up their products. Consumer warpgroups divide a workgroup's part of the tile (cooperative), or
+take turns with whole parts (ping-pong).
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class Division:
 
     Args:
         tiling: the macro tiles of a cluster.
-        cluster: workgroups of a cluster along m, n and k; at most one of the three exceeds 1.
+        cluster: workgroups of a cluster along m, n and k; if k is divided, m and n are not.
         swapped: whether B is the left operand of wgmma, and the result a piece of D's transpose.
         alone: the most accumulator registers of a thread with which a single warpgroup multiplies
             a workgroup's part of a tile, and so waits for no other warpgroup.

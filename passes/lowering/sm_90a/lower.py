@@ -121,7 +121,8 @@ class LowerToHopper(Pass):
         stages: stages of the ring, each of which holds a k tile of A and of B; 0 means as many as
             shared memory has room for.
         cluster_m, cluster_n, cluster_k: workgroups of a cluster that divide a macro tile in m, n
-            or k. At most one of the three may be more than 1.
+            or k. A cluster divides m, n, or both, or it divides k alone; it has at most 8
+            workgroups.
         vector: elements of C and D that one access may move. With 0, or elements of 16 bytes in
             total, TMA stores D from shared memory; else threads store D from registers, in pairs or
             one by one.
@@ -157,11 +158,13 @@ class LowerToHopper(Pass):
             )
         if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph):
             return why
-        if sorted(cluster)[1] > 1 or prod(cluster) not in CLUSTERS:
+        if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
+            return f"cluster {extents(cluster)} (m x n x k): the product must be one of {sizes}"
+        if self.cluster_k > 1 and prod(cluster) > self.cluster_k:
             return (
-                f"cluster {extents(cluster)} (m x n x k): two of the three must be 1, and the "
-                f"third one of {sizes}"
+                f"cluster {extents(cluster)} (m x n x k): a cluster that divides k divides neither "
+                "m nor n; choose cluster_k=1, or cluster_m=1 and cluster_n=1"
             )
         if along := cut_along(graph, self._located(graph)):
             return (

@@ -44,14 +44,15 @@ BOX_ALIGNMENT = 128
 
 
 def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
-    """The epilogue's operands that TMA loads through the ring; () if there are none.
+    """The epilogue operands that TMA loads through the ring of pipeline stages.
 
     They are the first operand along m and n and the first vector along n, because a stage has room
-    for one of each. All others, and those that a launch may leave out, are read from global memory.
+    for one of each. All others, and operands that a launch may leave out, are read from global
+    memory.
 
-    Ping-pong consumers read all operands from global memory: the next main loop may begin only when
-    the previous work unit has passed its last step of the ring, so steps of the epilogue would
-    prevent the overlap that ping-pong consumers exist for.
+    Ping-pong consumers read all operands from global memory. With operands in the ring, the next
+    main loop could begin only after the previous epilogue, but the purpose of ping-pong consumers
+    is that the two overlap.
     """
     gemm = graph.gemm
     if gemm.batched or gemm.grouped or division.turns > 1 or division.split > 1:
@@ -151,7 +152,7 @@ class OperandBoxes:
         c.connect(Flatten((own("acc.p"), own("acc.n")), columns.id))
         c.connect(Tile(columns.id, (step, box, eight)))
         self.step, self.registers = step, (own("acc.m"), step, box, eight, own("acc.half"))
-        # What the producer sets: a box, by the first element.
+        # The coordinate that the producer sets: a box, given by its first element.
         beside = self._warpgroup("operand.load.warpgroup")
         number, load = own("operand.load.number"), own("operand.load.box")
         c.add(Linear(number, Integer(self.columns // self.width), note="boxes across"))
@@ -163,7 +164,8 @@ class OperandBoxes:
         c.connect(Tile(division.own("D", 0), (self.first[0],)))
         c.connect(Tile(division.own("D", 1), (number, self.first[1])))
         self.loads = (*beside, load)
-        # The box, and the column in it, of a column that the consumers or the producer ask for.
+        # For a column of D, the box and the column in the box; consumers and producer both use
+        # them.
         self.part, self.column = own("operand.part"), own("operand.column")
         self.beside = self._warpgroup("operand.warpgroup")
         found, of_step = own("operand.number"), own("operand.of_step")

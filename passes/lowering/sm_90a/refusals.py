@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from coordgraph import KernelGraph
 from coordgraph.gemm import GemmProblem
-from passes.lowering.sm_90a.boxes import GROUP_ROWS
 from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, Division, K, M, N
 
@@ -35,14 +34,6 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
         )
     if division.extent(K) % division.kind.row:
         return f"{parts} must be a multiple of {division.kind.row} in k"
-    # Each workgroup of a cluster loads a multiple of 8 rows, because the swizzle has a period of 8.
-    for sharers, across in ((N, K if gemm.transpose_a else M), (M, N if gemm.transpose_b else K)):
-        count = division.cluster[sharers]
-        if division.extent(across) % (GROUP_ROWS * count):
-            return (
-                f"{parts} must be a multiple of {GROUP_ROWS * count} in {'mnk'[across]}, so that "
-                f"each of {count} workgroups can load an equal part of it"
-            )
     return None
 
 

@@ -77,11 +77,12 @@ PHASES = 2
 
 
 class Turns:
-    """Assigns the work units of a workgroup to its warpgroups, and orders their main loops.
+    """Ping-pong: assigns the work units of a workgroup to warpgroups, and orders their main loops.
 
     Args:
         c: the coordinate graph under construction.
-        division: how a macro tile is divided; its `turns` is how many warpgroups take turns.
+        division: how a macro tile is divided among warpgroups; `division.turns` is the number of
+            warpgroups that take turns with whole work units.
     """
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
@@ -98,7 +99,7 @@ class Turns:
         known = {name: index_symbol(name) for name in (ITEM, WARP)}
         who, here = c.finish().reverse(known, [WARPGROUP, "warpgroup"])
         self.mine = equal(who, here)
-        """The condition that the current warpgroup executes the current work unit."""
+        """Condition: the current warpgroup executes the current work unit."""
 
     def initial(self) -> Body:
         """Initialise the mbarriers that order main loops; one thread does so at the start."""

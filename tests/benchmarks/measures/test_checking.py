@@ -1,4 +1,4 @@
-"""`benchmarks.measures.checking`: what checks add to a first build."""
+"""Tests of `python -m benchmarks checking`, which times the checks of graphs."""
 
 from __future__ import annotations
 

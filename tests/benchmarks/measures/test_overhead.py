@@ -1,4 +1,4 @@
-"""`benchmarks timeline`: the overhead of kernels that record a timeline."""
+"""Tests of `python -m benchmarks timeline`, which times kernels that record a timeline."""
 
 from __future__ import annotations
 

@@ -50,6 +50,17 @@ def test_the_best_of_every_family_is_measured_too():
     assert len(plans_for(found, "nt", "bf16", 6, families=1.02)) < len(plans)
 
 
+def test_large_clusters_are_measured_too():
+    shape = Shape("", 736, 672, 24896)
+    likely = plans_for(shape, "nt", "bf16", 6)
+    plans = plans_for(shape, "nt", "bf16", 6, clusters=10)
+    added = plans[len(likely) :]
+    assert plans[: len(likely)] == likely
+    assert len(added) == len({*added}) == 10
+    assert all(plan.cluster[0] * plan.cluster[1] > 2 for plan in added)
+    assert len({(plan.tile, plan.cluster) for plan in added}) >= 5
+
+
 @pytest.mark.parametrize(
     ("size", "layout", "tma"),
     [

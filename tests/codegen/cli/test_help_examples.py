@@ -69,7 +69,7 @@ def run(line: str) -> Outcome:
 @pytest.mark.parametrize("most", [2, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids="-".join)
 def test_examples_run(command: tuple[str, ...], most: int | None, monkeypatch: pytest.MonkeyPatch):
-    """The first two examples of a command are quick; they are its most frequent uses."""
+    """The examples in a command's help run; the quick test runs the first two of each command."""
     found = examples(monkeypatch, *command)
     assert found
     for line in found[:most]:

@@ -1,4 +1,4 @@
-"""`coordgraph report`: the page, its pictures, a measured timeline, JSON, and its errors."""
+"""Tests of `coordgraph report`: the page, its pictures, a measured timeline, JSON, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coordgraph trace`: the Chrome trace, the events, the summary, JSON, and its errors."""
+"""Tests of `coordgraph trace`: the Chrome trace, the events, the summary, JSON, errors."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from codegen.targets.cpu import HostKernel
 from codegen.targets.cpu.threads import run_on_threads
 from coordgraph import Gemm, KernelGraph, LaunchError, parse
 from coordgraph.control.operations import Body, Operation, SendPartial
-from passes import DataParallel, Pass, StreamK
+from passes import DataParallel, Pass, Pipeline, StreamK
 from tests.codegen.cpu.kernels import Problem
 from tests.passes.schedules import SCHEDULES, symbolic
 from tests.passes.test_scatter import changed
@@ -185,7 +185,7 @@ def test_divisions_by_zero_and_indices_that_wrap_end_a_guarded_launch(old: str, 
 
 
 def test_a_division_by_zero_without_guards_does_not_end_the_process():
-    """On x86 such a division raises SIGFPE."""
+    """A divisor of 0 is replaced by 1: on x86, SIGFPE would end the process."""
     text = TEXT.replace("for_tile) % tiles_k\n", "for_tile) % (tiles_k - 13)\n")
     assert text != TEXT
     code = textwrap.dedent(f"""
@@ -241,14 +241,17 @@ def test_a_graph_from_text_is_guarded_until_a_launch_with_its_sizes_was_good():
 
 
 def test_code_for_foreign_graphs_has_no_undefined_overflow():
-    """LLVM may assume anything of an overflow of `add nuw`, so checked numbers could change."""
+    """CPU code for a graph that may be wrong has no `nuw` addition, whose overflow is undefined."""
     for watched, some in ((False, True), (True, False)):
         kernel = HostKernel(parse(TEXT), watched=watched)
         assert (" nuw " in kernel.llvm_ir) is some
 
 
 def test_a_launch_that_failed_stays_guarded():
-    """A graph that passed the checks, in which a workspace is too small for some sizes only."""
+    """A launch that ended with an error is checked again when it is repeated.
+
+    The graph passes the checks, but its workspace is too small for some sizes.
+    """
     wrong = parse(TEXT.replace("tensor partials f32 [6, 8, 8]", "tensor partials f32 [1, 8, 8]"))
     kernel = HostKernel(wrong, watched=True)
     for _ in range(2):
@@ -297,7 +300,32 @@ LONG = """
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_one_long_workgroup(threads: int):
-    """One output tile with a long k: only the loop over k tiles can notice the interrupt."""
+    """Ctrl-C ends a launch of one workgroup with a long k: the loop over k tiles tests for it."""
     code = [sys.executable, "-c", textwrap.dedent(LONG).replace("{threads}", str(threads))]
     done = subprocess.run(code, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("schedule", "gemm", "more"),
+    [
+        ("stream-k", {}, ("(m + 3) // 4", "m - 1")),
+        ("stream-k{workgroups=3}", {}, ("(m + 3) // 4", "(m + 64) // 4")),
+        ("split-k{splits=2}", {}, ("(k + 3) // 4", "(k + 64) // 4")),
+        ("data-parallel{persistent=true}", {"grouped": True}, ("(n + 3) // 4", "n + 7")),
+    ],
+)
+def test_tiles_past_the_end_of_a_tensor_are_empty(
+    schedule: str, gemm: dict[str, bool], more: tuple[str, str]
+):
+    """A graph may have more tiles than its tensors need; kernels skip those without elements."""
+    text = Pipeline.parse(schedule)(Gemm("f32", **gemm).graph((4, 4, 4))).text()
+    assert more[0] in text
+    kernel = HostKernel(parse(text.replace(*more)), debug=True)
+    a, b = (np.arange(size, dtype=np.float32).reshape(shape) % 5 for size, shape in SHAPES)
+    tables = {"offsets": np.array([0, 6], np.int32)} if gemm else {}
+    d = kernel(a, b[None] if gemm else b, threads=2, **tables)
+    assert np.array_equal(d, a @ b)
+
+
+SHAPES = ((6 * 5, (6, 5)), (5 * 7, (5, 7)))

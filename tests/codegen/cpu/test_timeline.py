@@ -1,4 +1,4 @@
-"""Timelines of CPU kernels: right products, every segment once, in order."""
+"""Timelines of CPU kernels: D is right, and every segment is recorded once and in order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def graph_of(schedule: Pass) -> KernelGraph:
 
 
 def traced(graph: KernelGraph, threads: int = 2, **options: int) -> Timeline:
-    """The timeline of a product, which is compared with NumPy's."""
+    """The timeline of a launch whose D is compared with NumPy's product."""
     random = np.random.default_rng(1)
     a, b = (random.standard_normal(shape, np.float32) for shape in ((M, K), (K, N)))
     d = np.zeros((M, N), np.float32)
@@ -43,7 +43,7 @@ def traced(graph: KernelGraph, threads: int = 2, **options: int) -> Timeline:
 
 
 Segments = list[tuple[int, ...]]
-"""Workgroup, product, m, n, first and number of k tiles of each main loop, sorted."""
+"""For each main loop: workgroup, product, m, n, first k tile and number of k tiles; sorted."""
 
 
 def segments_of(t: Timeline) -> Segments:
@@ -126,7 +126,8 @@ def test_the_epilogue_of_each_tile_is_there_once():
 def test_a_workgroup_that_receives_waits_before_it_adds():
     found = traced(graph_of(StreamK(workgroups=5)))
     kinds = [Activity(a).name for a in found.activity[found.workgroup == 0]]
-    assert "SEND" not in kinds  # the first workgroup begins a tile and owns it
+    # the first workgroup has the first segment of its tile, so it sends no partial sum
+    assert "SEND" not in kinds
     waits = [i for i, kind in enumerate(kinds) if kind == "WAIT"]
     assert waits
     assert all(kinds[i + 1] == "RECEIVE" for i in waits)

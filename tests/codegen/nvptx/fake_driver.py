@@ -96,10 +96,14 @@ class FakeDriver:
     allocated: list[int] = field(default_factory=list[int])
     cleared: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Address and size in bytes of every memory range that was set to zero."""
+    copied: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Of every copy to the host: address, size in bytes, and the launch before which the whole
+    range was last set to zero; -1 if it never was."""
     loaded: list[str] = field(default_factory=list[str])
     attributes: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     status: int = 0
     """The status code that every launch returns."""
+    _cleared_at: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
 
     def cuCtxGetCurrent(self) -> Any:
         return _done(self.current)
@@ -191,6 +195,12 @@ class FakeDriver:
     def cuMemsetD32Async(self, pointer: int, value: int, count: int, stream: int) -> Any:
         assert value == 0
         self.cleared.append((pointer, 4 * count))
+        self._cleared_at[pointer, 4 * count] = len(self.launches)
+        return _done()
+
+    def cuMemcpyDtoH(self, to: int, pointer: int, size: int) -> Any:
+        ctypes.memset(to, 0, size)
+        self.copied.append((pointer, size, self._cleared_at.get((pointer, size), -1)))
         return _done()
 
     def cuStreamGetCaptureInfo(self, stream: int) -> Any:

@@ -403,3 +403,19 @@ def test_plans_are_bounded(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPa
     assert len(planned) == 20
     assert len(fake_driver.launches) == 20
     assert len(made._plans) <= 6
+
+
+def test_records_of_a_timeline_are_cleared_before_its_launch(fake_driver: FakeDriver):
+    """Threads without records leave their part of the buffer as an earlier owner wrote it."""
+    graph = DataParallel()(Gemm().graph((128, 256, 64)))
+    made = codegen.compile(graph, "sm_90a", timeline=True)
+    assert isinstance(made, CudaKernel)
+    count_arguments(made, fake_driver)
+    a, b, _, d = operands()
+    made(a, b, out=d)
+    assert not fake_driver.copied
+    for launches in (1, 2):
+        assert len(made.timeline(a, b, out=d)) == 0
+        *_, (_, size, cleared_at) = fake_driver.copied
+        assert size > 0
+        assert cleared_at == launches

@@ -144,22 +144,27 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {"out_dtype": "f64"},
         (128, 128, 64),
     ),
-    "cluster 2x2x1 (m x n x k): two of the three must be 1, and the third one of 1, 2, 4, 8": (
-        LowerToHopper(cluster_m=2, cluster_n=2),
+    "cluster 2x8x1 (m x n x k): the product must be one of 1, 2, 4, 8": (
+        LowerToHopper(cluster_m=2, cluster_n=8),
         {},
-        (256, 256, 64),
+        (256, 1024, 64),
     ),
-    "cluster 1x1x3 (m x n x k): two of the three must be 1": (
+    "cluster 2x1x2 (m x n x k): a cluster that divides k divides neither m nor n": (
+        LowerToHopper(cluster_m=2, cluster_k=2),
+        {},
+        (256, 128, 128),
+    ),
+    "cluster 1x1x3 (m x n x k): the product must be one of": (
         LowerToHopper(cluster_k=3),
         {},
         (64, 64, 192),
     ),
-    "cluster 0x1x1 (m x n x k): two of the three must be 1": (
+    "cluster 0x1x1 (m x n x k): the product must be one of": (
         LowerToHopper(cluster_m=0),
         {},
         (128, 128, 64),
     ),
-    "cluster 16x1x1 (m x n x k): two of the three must be 1": (
+    "cluster 16x1x1 (m x n x k): the product must be one of": (
         LowerToHopper(cluster_m=16),
         {},
         (2048, 128, 64),
@@ -198,16 +203,6 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         LowerToHopper(),
         {},
         (128, 128, 32),
-    ),
-    "part 128x144 must be a multiple of 64 in n, so that each of 8 workgroups can load": (
-        LowerToHopper(cluster_m=8),
-        {"transpose_b": True},
-        (1024, 144, 64),
-    ),
-    "part 16x128 must be a multiple of 32 in m, so that each of 4 workgroups can load": (
-        LowerToHopper(cluster_n=4),
-        {},
-        (16, 512, 64),
     ),
     "a workgroup's part 64x64 must be a multiple of 64 in k": (
         LowerToHopper(cluster_k=4),

@@ -32,6 +32,13 @@ CONFIGURATIONS = (
     boxed((256, 256, 64), (1, 2, 1), "nn"),
     boxed((256, 512, 128), (1, 4, 1), "tn"),
     boxed((1024, 128, 64), (8, 1, 1), "tt"),
+    boxed((128, 128, 64), (2, 2, 1), "nn"),
+    boxed((256, 256, 64), (2, 4, 1), "nt"),
+    boxed((512, 160, 64), (4, 2, 1), "tn"),
+    boxed((512, 160, 64), (4, 2, 1), "nt"),
+    boxed((1024, 144, 64), (8, 1, 1), "tt"),
+    boxed((16, 512, 64), (1, 4, 1), "nn"),
+    boxed((160, 256, 64), (2, 4, 1), "tn"),
     boxed((128, 144, 64), layout="nn"),
     boxed((128, 160, 64), layout="tn"),
     boxed((128, 384, 64), layout="nt"),
@@ -93,6 +100,13 @@ def boxes(this: Lowered, tensor: str) -> int:
     return this.size(f"{tensor}.boxes")
 
 
+def receivers(this: Lowered, tensor: str, rank: int) -> list[int]:
+    """Ranks of the workgroups of a cluster's row that share A, or of its column that share B."""
+    ranks = np.arange(this.ranks)
+    part = this.first(ranks, "AB".index(tensor))
+    return [int(r) for r in ranks[part == part[rank]]]
+
+
 def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     """Simulate all TMA copies of one step.
 
@@ -129,8 +143,7 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
         assert first % 128 == 0, "what TMA writes is aligned to 128 bytes"
         bytes_ = isa.swizzled(first + size_of_one * (row * wide + column), size_of_one * wide)
         places = bytes_ // size_of_one - stage(this) * size
-        # A cluster extends along one axis, so a multicast box goes to all its workgroups.
-        for receiver in range(this.ranks) if op.receivers else (rank,):
+        for receiver in receivers(this, tensor, rank) if op.receivers else [rank]:
             assert (memory[receiver, places] == NOTHING).all()
             memory[receiver, places] = names
     return memory, read

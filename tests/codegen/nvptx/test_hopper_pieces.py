@@ -43,6 +43,7 @@ STREAM, LAST = StreamK(), StreamK(owner="last")
 PIECES = (
     boxed((256, 256, 64), (2, 1, 1), schedule=STREAM),
     boxed((256, 256, 64), (1, 2, 1), schedule=LAST),
+    boxed((256, 256, 64), (2, 4, 1), schedule=LAST),
     boxed((512, 160, 64), (4, 1, 1), schedule=TwoTileStreamK(owner="last", first="dp")),
     boxed((128, 144, 64), schedule=TwoTileStreamK()),
     boxed((128, 208, 64), (2, 1, 1), schedule=LAST),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -18,10 +19,11 @@ PERSISTENT = DataParallel(persistent=True)
 ALONE = boxed((128, 256, 64), schedule=TwoTileStreamK())
 SHARED_B = boxed((256, 256, 64), (2, 1, 1), schedule=StreamK(owner="last"))
 SHARED_A = boxed((128, 512, 64), (1, 4, 1), schedule=PERSISTENT)
+SHARED_BOTH = boxed((512, 128, 64), (4, 2, 1), schedule=StreamK(owner="last"))
 SPLIT = boxed((64, 64, 512), (1, 1, 8), schedule=PERSISTENT)
 SWAPPED = boxed((16, 256, 64), layout="nn", schedule=PERSISTENT)
 DIRECT = boxed((128, 128, 64), types=("bf16", "f32"))
-KERNELS = (ALONE, SHARED_B, SHARED_A, SPLIT, SWAPPED, DIRECT)
+KERNELS = (ALONE, SHARED_B, SHARED_A, SHARED_BOTH, SPLIT, SWAPPED, DIRECT)
 every_kernel = pytest.mark.parametrize("configuration", KERNELS, ids=str)
 LOAD = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.tile\S*"
 STORE = r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\.tile\.bulk_group"
@@ -73,6 +75,54 @@ def test_multicast_reaches_all_of_the_cluster(configuration: Configuration, tens
         assert int(value) == 2**this.ranks - 1
 
 
+def integers(text: str, rank: int) -> dict[str, int]:
+    """Values of the 32-bit registers that a kernel computes from its rank in the cluster alone."""
+    known: dict[str, int] = {}
+
+    def value(name: str) -> int | None:
+        return known.get(name) if name.startswith("%") else int(name)
+
+    for name, target, operands in re.findall(r"\t([a-z0-9.]+)\s+(%rs?\d+), ([^;]+);", text):
+        if operands == "%cluster_ctarank":
+            known[target] = rank
+            continue
+        compute = MASK_ARITHMETIC.get(name)
+        names = operands.split(", ")
+        if compute and all(re.fullmatch(r"%rs?\d+|-?\d+", n) for n in names):
+            values = [value(n) for n in names]
+            if None not in values:
+                known[target] = compute(*values) & 0xFFFFFFFF
+    return known
+
+
+MASK_ARITHMETIC: dict[str, Callable[..., int]] = {
+    "mov.b32": lambda a: a,
+    "shr.u32": lambda a, b: a >> b,
+    "shl.b32": lambda a, b: a << b,
+    "and.b32": lambda a, b: a & b,
+    "or.b32": lambda a, b: a | b,
+    "add.s32": lambda a, b: a + b,
+    "cvt.u16.u32": lambda a: a & 0xFFFF,
+}
+"""The PTX instructions by which a kernel computes multicast masks."""
+
+
+def test_multicast_reaches_a_row_and_a_column_of_the_cluster():
+    """Workgroups with the same rows of D receive A together, those with the same columns B."""
+    this, text = lowered(SHARED_BOTH), ptx(SHARED_BOTH)
+    masks = re.findall(rf"{LOAD}multicast::cluster [^;]*, (%rs\d+);", text)
+    order = [op.tensor for op in this.operations(CopyBox)]
+    assert len({*masks}) == 2
+    for rank in range(this.ranks):
+        known = integers(text, rank)
+        m, n = divmod(rank, 2)
+        row = sum(1 << (2 * m + other) for other in range(2))
+        column = sum(1 << (2 * other + n) for other in range(4))
+        wanted = {"A": row, "B": column}
+        assert {known[mask] for mask in masks} == {row, column}
+        assert [known[mask] for mask in dict.fromkeys(masks)] == [wanted[t] for t in order]
+
+
 @every_kernel
 def test_every_multiplication_is_written_once(configuration: Configuration):
     this, text = lowered(configuration), ptx(configuration)
@@ -106,7 +156,9 @@ def test_d_leaves_by_one_way(configuration: Configuration):
     form = r"stmatrix\.sync\.aligned\.m8n8\.x4" + (r"\.trans" if this.swapped else "")
     assert count(form + r"\.shared\.b16", text) == boxes * this.size("store.n")
     # Only partial sums and flags are stored from registers to global memory.
-    assert (count(r"st\.global\.v4", text) > 0) == bool(configuration in (ALONE, SHARED_B))
+    assert (count(r"st\.global\.v4", text) > 0) == bool(
+        configuration in (ALONE, SHARED_B, SHARED_BOTH)
+    )
     assert not re.search(r"st\.global\.(?:b16|b32|b64|v2)", text)
     order = [
         m[0]
@@ -137,7 +189,7 @@ def test_what_a_cluster_shares(configuration: Configuration):
     text, this = ptx(configuration), lowered(configuration)
     meetings = 2 if this.ranks > 1 else 0
     assert count(r"barrier\.cluster\.arrive\.release; barrier\.cluster\.wait", text) == meetings
-    shares = configuration in (SHARED_A, SHARED_B)
+    shares = configuration in (SHARED_A, SHARED_B, SHARED_BOTH)
     summed = configuration is SPLIT
     assert (count("mapa", text) > 0) == (shares or summed)
     accesses = this.registers // 4 if summed else 0

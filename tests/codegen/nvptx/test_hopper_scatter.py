@@ -206,7 +206,7 @@ STREAMS = (
     "split-k{splits=3,reduction=scatter}",
 )
 SHAPES = {"one warpgroup": (64, 128), "two": (256, 128)}
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
 
 
 @cache

@@ -202,9 +202,9 @@ def test_boxes_begin_inside_a_matrix():
 
 
 def test_room_for_maps():
-    """Every CTA, also each one of a cluster, has its own tensor maps in the workspace.
+    """Every CTA, also in a cluster, has its own tensor maps in the workspace.
 
-    There is one of 32 words for each group and each of A, B and D.
+    There is a tensor map of 32 words for each group and each of A, B and D.
     """
     for options, workgroups in (({}, 7), ({"cluster_n": 2}, 14)):
         lowered = hopper(PERSISTENT, **options).lowered

@@ -1,4 +1,4 @@
-"""The PTX beside its operations: the same instructions, each with the operation it comes from."""
+"""`located_ptx` has the instructions of `ptx`, each with the operation it came from."""
 
 from __future__ import annotations
 

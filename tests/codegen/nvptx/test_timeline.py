@@ -1,4 +1,4 @@
-"""Kernels with a timeline: records in PTX, assembled without register spills; none when off."""
+"""Kernels with a timeline have records in PTX and no register spills; without it no records."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_records_of_batches_and_groups_fit_in_the_registers(schedule, kind):
     program = CudaProgram(graph, "sm_90a", instructions="wgmma", timeline=MOST_RECORDS)
     assert_clean(program.assembled()[1])
     (finish,) = (s for s in program.lowered.control.of_kind(Stamp) if s.activity == "finish")
-    assert len(finish.tile) == (3 if "batched" in kind else 2)  # the product, m, n
+    # the number of the tile: m and n, and the product if there are several
+    assert len(finish.tile) == (3 if "batched" in kind else 2)
 
 
 def test_consumers_and_producer_record_their_activities():
@@ -86,7 +87,7 @@ def test_consumers_and_producer_record_their_activities():
 def test_ping_pong_warpgroups_record_their_turns():
     program = hopper(HOPPER[5])
     assert stamps(program, "consumer") == ["turn", "multiply", "finish", "drain"]
-    # Each warpgroup of 128 threads records its own work; else the first thread of all does.
+    # On Hopper, one thread of each warpgroup records; elsewhere the first thread of the workgroup.
     elected = [str(op.condition) for op in program.lowered.control.of_kind(If)]
     assert any("FloorMod(workitem, 128)" in text and "timeline" in text for text in elected)
 
@@ -108,7 +109,7 @@ def test_a_kernel_without_records_has_no_trace_of_them(case):
 def test_the_room_for_records_follows_from_the_loops():
     once = hopper(HOPPER[0]).lowered.tensor(TIMELINE)
     *_, records, words = once.shape
-    assert (records, words) == (5, 8)  # start, multiply, finish, drain, end
+    assert (records, words) == (5, 8)  # 5 records: start, multiply, finish, drain, end
     many = hopper(HOPPER[1], 50).lowered
     name = str(many.tensor(TIMELINE).shape[-2])
     assert "Minimum(52," in str(many.parameters[name].value)

@@ -35,7 +35,7 @@ def test_every_operation_declares_its_effects(kind: type[Operation]):
 def test_an_operation_without_effects_is_refused():
     @dataclass(frozen=True)
     class Undeclared(Operation):
-        """An operation of another package."""
+        """An operation of another package, which declares no effects."""
 
     try:
         with pytest.raises(VerifyError, match=r"Undeclared declares no memory effects"):
@@ -74,5 +74,6 @@ def test_wgmma_reads_the_rows_of_its_descriptors():
     a, b, _ = load.accesses
     assert isinstance(a, Access)
     assert isinstance(b, Access)
-    assert a.matrix == Matrix((1, 0), (8, 1024), 128)  # 64 rows, in groups of eight
-    assert b.matrix == Matrix((2, 8192), (2, 1024), 128)  # 128 columns in two boxes, 16 rows each
+    assert a.matrix == Matrix((1, 0), (8, 1024), 128)  # A: 64 rows, in 8 groups of eight rows
+    # B: 128 columns in two boxes, with two groups of eight rows in each
+    assert b.matrix == Matrix((2, 8192), (2, 1024), 128)

@@ -1,4 +1,4 @@
-"""`graph.explain` gives the indices of the graph: for every edge, schedule and lowering."""
+"""`graph.explain` derives the same index values as the graph, for every edge and schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of changes: what is new, gone or changed, and large graphs collapsed by scope."""
+"""Pictures of what a pass changed: added, removed, changed, and large graphs drawn by scope."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from passes import StreamK
 
 
 def chain(count: int, scopes: int = 4) -> CoordinateGraph:
-    """A chain of dimensions `s0.0`, `s1.1`, … whose ids begin with one of a few scopes."""
+    """A graph that is a chain of dimensions `s0.0`, `s1.1`, … in `scopes` scopes."""
     number = parse_expression("8", {}.__getitem__)
     with CoordinateGraph().edit() as e:
         names = [e.add(Linear(f"s{i * scopes // count}.{i}", size=number)).id for i in range(count)]

@@ -1,4 +1,4 @@
-"""Layered drawings: positions of boxes and arrows, and texts that cannot become markup."""
+"""Layered drawings: positions of boxes and arrows, and escaping of text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def rectangles(drawing: Drawing) -> dict[str, tuple[float, float, float, float]]:
-    """Left, top, right and bottom of each box, by its first line."""
+    """(left, top, right, bottom) of each box in pixels, by the first line of its text."""
     found = {}
     for group in ElementTree.fromstring(drawing.svg("test")).iter(f"{SVG}g"):
         if "box" in group.get("class", "").split():

@@ -277,7 +277,10 @@ def test_expressions_have_operators_of_c(expr, text):
 
 
 def test_nested_selects_are_proved_once(monkeypatch: pytest.MonkeyPatch):
-    """Each branch has its own ranges, but most proofs hold in both branches."""
+    """A proof in one branch of a select is not repeated in the other branch.
+
+    Each branch has its own ranges, but most proofs hold in both.
+    """
     proofs: list[Expr] = []
     prove = Ranges.prove_nonnegative
 

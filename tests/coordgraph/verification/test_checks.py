@@ -75,7 +75,7 @@ def test_operands_of_an_epilogue_are_compared():
 
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
 def test_operands_are_positive_zero_and_negative(dtype: str):
-    """Operands without negative numbers would hide a wrong sign, those without zeros an offset."""
+    """Operands have positive, zero and negative elements: else a wrong sign or offset is missed."""
     graph = DataParallel()(Gemm(dtype).graph(TILE))
     (launch, *_) = ranked_launches(graph, 1, 600)
     arrays = make_operands(graph, launch).arrays.values()

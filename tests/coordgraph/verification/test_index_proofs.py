@@ -1,4 +1,4 @@
-"""Proofs that indices stay inside and fit their bits: what is proved, and that nothing false is."""
+"""Proofs that indices are inside their tensors and fit their bits; nothing false is proved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def proofs_of(graph: KernelGraph, questions: int = 2000) -> IndexProofs:
     "name", chosen(("data-parallel", "stream-k{owner=first}", "split-k{splits=3}"), SCHEDULES)
 )
 def test_tensors_are_accessed_inside_for_all_sizes(name: str):
-    """Slots of some schedules are only enumerated; accesses to the operands are all proved."""
+    """Accesses to the operands are proved for all sizes; workspace slots may be left unproved."""
     found = [*proofs_of(symbolic(name if name in SCHEDULES else "stream-k")).accesses()]
     assert found
     slots = ("partials", "flags")
@@ -82,7 +82,7 @@ def test_a_number_of_workgroups_past_32_bits_is_refuted_with_sizes():
 
 @pytest.mark.parametrize("slack", [0, 1])
 def test_bounds_pass_through_divisions(slack: int):
-    """`w // 3 < t` for `w <= 3*t - 1`, and not for `w <= 3*t`; brute force agrees."""
+    """`w // 3 < t` is proved for `w <= 3*t - 1` and not for `w <= 3*t`, as brute force confirms."""
     w, t = index_symbol("w"), size_symbol("t")
     bounds = SymbolicBounds(Ranges().with_bounds(w, 0, (3 * t - 1 + slack,)), {})
     holds = all(x // 3 < y for y in range(1, 9) for x in range(3 * y + slack))

@@ -1,4 +1,4 @@
-"""No check refutes a random correct graph of any schedule, order, kind of products or epilogue."""
+"""No check refutes a random correct graph of any schedule, order, kind of products, epilogue."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_equal_seeds_draw_equal_graphs():
 def test_false_alarms_are_counted_and_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """A graph that is not correct stands for a check that refutes too much."""
+    """A refuted graph is counted and printed as a false alarm; here the graph really is wrong."""
     fault = next(fault for fault in FAULTS if fault.name == "no store")
     wrong = Drawn(fault.graph(), {"dtype": "f32"}, (4, 4, 4), fault.schedule)
     monkeypatch.setattr(random_graphs, "graphs", lambda seed: iter([wrong]))

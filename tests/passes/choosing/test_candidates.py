@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from coordgraph import Gemm, KernelGraph
 from passes import HeterogeneousTiles, StreamK
 from passes.choosing import Plan, constants_of
-from passes.choosing.candidates import candidates, crowded, slow
+from passes.choosing.candidates import candidates, chooseable, crowded, slow
 from passes.choosing.counting import FIXUPS
 from passes.choosing.kernel_shape import Shape
 from passes.choosing.model import Counts, cost
@@ -38,7 +38,7 @@ def plans_of(table: Table) -> list[Plan]:
 @pytest.mark.parametrize(("out", "reads_c"), cover(0, product(["bf16", "f32"], [False, True])))
 def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
     c_bytes = (4 if out == "f32" else 2) if reads_c else 0
-    known = tilings(c_bytes)
+    known = (*tilings(c_bytes), *tilings(c_bytes, large_clusters=True)[len(tilings(c_bytes)) :: 3])
     assert len(known) > 50
     problem, graphs = Gemm("bf16", out, 1000, 1000, 1000, transpose_b=True), {}
     for *tile, m, n, k, turns in known:
@@ -69,6 +69,21 @@ def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: boo
         if plan.tile not in graphs:
             graphs[plan.tile] = problem.graph(plan.tile)
         assert plan.lowering.why_not(graphs[plan.tile]) is None, plan
+
+
+def test_large_clusters_are_measured_but_not_chosen():
+    problem = Gemm("bf16", m=736, n=672, k=24896, transpose_b=True)
+    usual, more = (candidates(problem, H200, large_clusters=large) for large in (False, True))
+    clusters = {plan.cluster for plan in plans_of(usual)}
+    added = {plan.cluster for plan in plans_of(more)} - clusters
+    assert max(m * n for m, n, _ in clusters) == 2
+    assert added == {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
+    large = more.cluster_m * more.cluster_n > 2
+    assert not chooseable(more, H200)[large].any()
+    assert chooseable(more, H200)[~large].any()
+    # A grid is no larger than the number of clusters that the device holds.
+    assert (more.workgroups[large] <= H200.slots(more.cluster_m * more.cluster_n)[large]).all()
+    assert {int(H200.slots(np.array([float(n)]))[0]) for n in (1, 2, 4, 8)} == {132, 66, 30, 15}
 
 
 @pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.slow)])

@@ -126,7 +126,8 @@ class CheckedCall:
         self.shape: tuple[int, ...] = ()
         """The shape of D in elements."""
         self.records: tuple[int, ...] = ()
-        """The shape of the records of a kernel with a timeline; () for other kernels."""
+        """The shape of the timeline records that a launch writes; () for kernels without a
+        timeline."""
         for place, tensor in enumerate(facts.tensors):
             size = dtype(tensor.dtype).bytes * int(evaluate(tensor.elements, values))
             if tensor.role is Role.TIMELINE:
@@ -215,7 +216,8 @@ class CheckedCall:
     ) -> None:
         """Fill an argument table and launch; the kernel's device must be current."""
         places = table.pointers
-        if pointers != table.filled:  # repeated launches often have the same addresses
+        # skipped if all addresses are those of the last launch, as often in repeated launches
+        if pointers != table.filled:
             for place, source, shift in self._places:
                 places[place] = pointers[source] + shift
             for number, source, maps in self._maps:
@@ -239,7 +241,7 @@ class CheckedCall:
         return self._buffers.put(owner, found)
 
     def workspace(self, stream: int, name: str) -> int:
-        """The address of the workspace buffer `name` that launches on a stream use."""
+        """The device address of the workspace buffer `name` that launches on `stream` use."""
         owner = self.workspaces.owner(stream)
         addresses = dict(self._buffers.get(owner) or self._workspace(owner))
         (place,) = (place for place, own, *_ in self._work if own == name)
@@ -290,7 +292,7 @@ class Depthless:
 
 
 class Launches(Protocol):
-    """A checked call that a kernel keeps, for later calls with the same key."""
+    """Type of a checked call, which a kernel keeps to launch later calls with the same key."""
 
     shape: tuple[int, ...]
 

@@ -37,7 +37,8 @@ class ArgumentTable:
     ) -> None:
         self.config, self._stream = config, -1
         self.filled: tuple[int, ...] = ()
-        """The addresses of the call for which pointers and tensor maps are set; () at first."""
+        """The tensor addresses for which pointers and tensor maps were last set; () before the
+        first call."""
         self.pointers = (ctypes.c_uint64 * tensors)()
         self.scalars = tuple(scalar_type(dtype(kind))() for kind in scalars)
         # Each integer, of 32 or 64 bits, has 8 bytes. For a 32-bit argument the driver reads the

@@ -100,19 +100,19 @@ class Instructions:
         return self.call("llvm.nvvm.read.ptx.sreg.cluster.ctarank", I32, [])
 
     def clock(self) -> ir.Value:
-        """The SM's clock, in cycles (PTX: %clock64)."""
+        """Emit a read of the SM's clock, in cycles, 64 bits (PTX: %clock64)."""
         return self.asm("mov.u64 $0, %clock64;", "=l", [], I64, pure=False)
 
     def cycles(self) -> ir.Value:
-        """The low 32 bits of the SM's clock, for short intervals (PTX: %clock)."""
+        """Emit a read of the low 32 bits of the SM's clock, for short intervals (PTX: %clock)."""
         return self.asm("mov.u32 $0, %clock;", "=r", [], I32, pure=False)
 
     def global_time(self) -> ir.Value:
-        """The time in nanoseconds, the same on all SMs (PTX: %globaltimer)."""
+        """Emit a read of the time in nanoseconds, equal on all SMs (PTX: %globaltimer)."""
         return self.asm("mov.u64 $0, %globaltimer;", "=l", [], I64, pure=False)
 
     def processor(self) -> ir.Value:
-        """The number of the SM that executes the thread (PTX: %smid)."""
+        """Emit a read of the number of the SM that executes the thread (PTX: %smid)."""
         return self.asm("mov.u32 $0, %smid;", "=r", [], I32, pure=False)
 
     def same(self, value: ir.Value) -> ir.Value:
@@ -252,7 +252,7 @@ class Instructions:
         return self.asm(text, "=r,f,f", [high, low], I32, pure=True)
 
     def signal(self, flag: ir.Value, value: ir.Value, order: str) -> None:
-        """Store a flag with a memory order and scope, such as `release.gpu`.
+        """Emit a store to a flag with a memory order and scope, such as `release.gpu`.
 
         A release also covers writes of other threads that a barrier orders before it.
         """
@@ -260,7 +260,7 @@ class Instructions:
         self.asm(text, "l,r", [flag, value], VOID, pure=False)
 
     def count(self, flag: ir.Value, order: str) -> None:
-        """Add 1 to a flag atomically, with a memory order and scope, such as `release.gpu`.
+        """Emit an atomic addition of 1 to a flag, with an order and scope such as `release.gpu`.
 
         A thread that acquires the last of several additions also sees the writes that the earlier
         additions released, because `red` is atomic (PTX ISA, "Observation Order").
@@ -296,7 +296,7 @@ class Instructions:
         self.asm("st.relaxed.gpu.global.u32 [$0], 0;", "l", [flag], VOID, pure=False)
 
     def wait(self, flag: ir.Value, value: ir.Value, order: str, *, watchdog: bool) -> None:
-        """Poll a flag until it equals `value`, with an order and scope, such as `acquire.gpu`.
+        """Emit a loop that polls a flag until it equals `value`; `order` is such as `acquire.gpu`.
 
         With a watchdog, the kernel traps after 2^26 polls instead of hanging.
         """
@@ -304,7 +304,7 @@ class Instructions:
         self.asm(text, "l,r", [flag, value], VOID, pure=False)
 
     def take(self, flag: ir.Value, order: str, *, watchdog: bool) -> None:
-        """Poll a flag until it is not 0, with an order and scope, then subtract 1.
+        """Emit a loop that polls a flag until it is not 0, then subtracts 1.
 
         A reader that acquires the value that another reader's subtraction wrote is synchronised
         with the sender too, because `red` is atomic (PTX ISA, "Observation Order").
@@ -315,7 +315,7 @@ class Instructions:
 
 
 def _spin(again: str, order: str, then: str = "", *, watchdog: bool) -> str:
-    """PTX that polls a flag.
+    """The PTX of a loop that polls a flag in global memory.
 
     Args:
         again: the instruction that sets the predicate `p` if polling must continue; the flag's
