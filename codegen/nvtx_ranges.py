@@ -37,7 +37,7 @@ def wanted(nvtx: bool | None) -> bool:
             raise CodegenError(f"{VARIABLE} = {text!r} is neither 0 nor 1; set it to 1 for ranges")
         return ANSWERS[text]
     if not isinstance(nvtx, bool):
-        raise CodegenError(f"nvtx = {nvtx!r} is not True, False or None")
+        raise CodegenError(f"nvtx = {nvtx!r} must be True, False or None")
     return nvtx
 
 

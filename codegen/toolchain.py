@@ -159,7 +159,9 @@ def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> PtxasReport:
             failure = f"{ptxas} -arch={arch} failed with exit status {done.returncode}"
             raise AssemblyError(failure, log)
         if not cubin.exists():
-            raise WrongTool(f"{ptxas} wrote no cubin, so it is no ptxas{_set_by('ptxas')}")
+            raise WrongTool(
+                f"{ptxas} wrote no cubin, so it is not the program ptxas{_set_by('ptxas')}"
+            )
         return _report(log, cubin.read_bytes())
 
 
@@ -181,7 +183,7 @@ def disassemble(cubin: bytes) -> str:
         raise CodegenError(f"{cuobjdump} failed:\n{done.stdout}{done.stderr}")
     if not done.stdout.strip():
         where = _set_by("cuobjdump")
-        raise WrongTool(f"{cuobjdump} printed no SASS, so it is no cuobjdump{where}")
+        raise WrongTool(f"{cuobjdump} printed no SASS, so it is not the program cuobjdump{where}")
     return done.stdout
 
 
@@ -240,7 +242,7 @@ def _variable(tool: str) -> str:
 
 def _set_by(tool: str) -> str:
     """Suffix of an error message about a wrong tool: the variable that set its path, or ''."""
-    return f"; {_variable(tool)} names it" if os.environ.get(_variable(tool)) else ""
+    return f"; {_variable(tool)} gave its path" if os.environ.get(_variable(tool)) else ""
 
 
 def _places(tool: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ def ensure_verified(graph: KernelGraph, *, always: bool = False) -> None:
 
 @lru_cache(KEPT)
 def check_once(graph: KernelGraph) -> None:
-    """Check a graph that was not checked before, and note in the cache that nothing is refuted.
+    """Check a graph unless the cache says that it was checked; record a success in the cache.
 
     Raises:
         VerifyError: a check is refuted.

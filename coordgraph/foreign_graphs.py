@@ -35,8 +35,8 @@ def faults_named(doing: str, graph: KernelGraph | None = None) -> Generator[None
             raise
         told = f"{type(error).__name__}: {error}"[:MOST_TOLD]
         raise UnnamedFault(
-            f"{doing} failed: {told}. The graph has a fault that no check names; compare it with "
-            "one that a schedule of this library makes"
+            f"{doing} failed: {told}. The graph is malformed in a way that no check reports; "
+            "compare it with a graph that a schedule of this library makes"
         ) from error
 
 

@@ -249,7 +249,9 @@ class KernelGraph:
             VerifyError: `other` is not a `KernelGraph`.
         """
         if not isinstance(other, KernelGraph):
-            raise VerifyError(f"other = {other!r} is no KernelGraph to compare with")
+            raise VerifyError(
+                f"other = {other!r} is not a KernelGraph; give the graph after the change"
+            )
         return DIFF(self, other)
 
     def check(

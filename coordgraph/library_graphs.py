@@ -1,7 +1,7 @@
-"""Which graphs come straight from this library's own passes, and so need no proof.
+"""Records which graph objects only this library made, so that they need no check before a build.
 
-A graph of `Gemm.graph` is such a graph, and so is what a pass of this library makes of one. A graph
-that was read from text, edited, or made by a pass of another package is none.
+These are the graphs of `Gemm.graph`, and the results of this library's passes on such graphs. A
+graph that was read from text, edited, or made by a pass of another package is not one of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["is_made_by_library", "made_by_library"]
 
 _MADE: WeakValueDictionary[int, KernelGraph] = WeakValueDictionary()
-"""The graphs by `id`. An edited copy is another object, so it is not among them."""
+"""The graphs that this library made, by `id`. An edited copy is another object, so it is not in the
+mapping."""
 
 
 def made_by_library(graph: KernelGraph) -> KernelGraph:
-    """Note that this library made a graph from the description of a product; returns the graph."""
+    """Record that this library made `graph`, and return the graph."""
     _MADE[id(graph)] = graph
     return graph
 

@@ -14,6 +14,8 @@ from functools import cached_property
 from math import gcd
 from typing import TypeVar
 
+from sympy import Expr
+
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import (
     Epilogue,
@@ -23,8 +25,10 @@ from coordgraph.control.operations import (
     StoreTile,
 )
 from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex
+from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.graph import CoordinateGraph
-from coordgraph.errors import VerifyError
+from coordgraph.errors import CoordGraphError, VerifyError
+from coordgraph.integers import Ranges, index_symbol
 
 __all__ = ["ACCUMULATOR", "Tiling", "Tilings", "macro_tile"]
 
@@ -40,6 +44,7 @@ FITTING: tuple[tuple[Axis, Axis], ...] = (
     (("B", 1), ("D", 1)),
 )
 """Pairs of tensor axes along which tiles must have equal extents, because both are m, n or k."""
+TILE, ELEMENT = index_symbol("t"), index_symbol("i")
 T = TypeVar("T")
 
 
@@ -90,6 +95,23 @@ class Tiling:
                 yield (
                     f"tiles of the accumulator '{self.accumulator}' differ in extent: '{a.id}' has "
                     f"the size {a.size}, '{b.id}' the size {b.size}; make them equal"
+                )
+
+    def cuts(self, coordinates: CoordinateGraph) -> Iterator[str]:
+        """A sentence for each pair of axes that belong together and are cut into tiles unequally.
+
+        Element i of tile t must be at the same position along both axes.
+        """
+        for one, other in FITTING:
+            a, b = self.indices.get(one), self.indices.get(other)
+            if a is None or b is None:
+                continue
+            first, second = _cut(coordinates, a), _cut(coordinates, b)
+            if first and second and first[1] != second[1]:
+                yield (
+                    f"tiles of the accumulator '{self.accumulator}' are cut unequally: {first[0]} "
+                    f"puts element i of tile t at {first[1]}, and {second[0]} at {second[1]}; cut "
+                    "both axes by the same kind of edge"
                 )
 
     def own(self, name: str) -> str:
@@ -217,6 +239,22 @@ def _axes(
             if pairs:
                 found[tensor, axis] = next((p for p in pairs if p[0] in tile), pairs[0])
     return found
+
+
+def _cut(coordinates: CoordinateGraph, index: Dimension) -> tuple[Edge, Expr] | None:
+    """The edge that cuts an axis into tiles, and where it puts element i of tile t.
+
+    None if the edge does not have exactly a tile number and an index below one axis.
+    """
+    edges = coordinates.edges_above(index)
+    if len(edges) != 1 or (len(edges[0].upstream), len(edges[0].downstream)) != (1, 2):
+        return None
+    (edge,) = edges
+    try:
+        (place,) = edge.reverse((TILE, ELEMENT), coordinates.sizes(edge), Ranges())
+    except CoordGraphError:
+        return None
+    return edge, place.expand()
 
 
 def macro_tile(coordinates: CoordinateGraph) -> tuple[int, int, int]:

@@ -1,10 +1,11 @@
-"""Draw traced launches as Gantt charts, simulated above measured. It needs matplotlib, no GPU.
+"""Draw traced launches as Gantt charts, simulated above measured; needs matplotlib, but no GPU.
 
     python -m benchmarks gantt benchmarks/results/one-bad-shape-h200-2026-11-23.json.gz
 
-A chart (SVG) has a line for each SM, with a colour for each activity; the charts of a record have
-the same scale of time. A table says how long each launch takes, and which share of the SMs' time is
-spent on what. A record is made on a machine with a GPU from files of `coordgraph trace --events`:
+A chart (SVG) has a line for each SM, with a colour for each activity; all charts of a record have
+the same scale of time. A map of each launch shows which workgroups sum which k tiles of each output
+tile. A table lists the time of each launch, and the percentage of the SMs' time for each activity.
+A record is made on a machine with a GPU, from files that `coordgraph trace --events` writes:
 
     coordgraph trace --m 2304 --n 2304 --k 4096 --tile 128x256x64 -s data-parallel --events dp.json
     python -m benchmarks gantt new.json.gz --events dp.json --size 2304x2304x4096 \\
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from benchmarks.problems.problem import DTYPES
 from benchmarks.problems.shapes import parse_shape
 from benchmarks.reports.gantt import compact, draw, table
 from benchmarks.reports.record import header, load, write
+from benchmarks.reports.tile_maps import draw_tiles
 
 KIND = "gantt"
 FIGURES = Path(__file__).parents[2] / "docs" / "assets" / "figures"
@@ -51,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def packed(options: argparse.Namespace) -> dict[str, Any]:
-    """The record of the launches in `--events`."""
+    """The record of the launches whose traces are the files of `--events`."""
     size, about = options.size, header(KIND)
     about["date"] = options.date or about["date"]
     about["command"] = (
@@ -87,7 +90,9 @@ def main() -> None:
         sys.exit(f"{options.record} has no traced launches; make it with --events")
     print(table(record))
     stem = options.record.name.partition(".")[0]
-    for path in draw(record, options.figures, stem):
+    for path in chain(
+        *(draw_all(record, options.figures, stem) for draw_all in (draw, draw_tiles))
+    ):
         print(path)
 
 

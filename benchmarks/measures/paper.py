@@ -3,12 +3,14 @@
     python -m benchmarks paper --simulate --jobs 16      # all 32,824 sizes, no GPU
     python -m benchmarks paper --count 1100 --time-limit 3
     python -m benchmarks paper --show FILE …             # tables of records, no GPU
+    python -m benchmarks paper --show FILE … --figure paper.svg
 
 m, n and k are drawn log-uniform from 128 to 8192 (arXiv:2301.03598), here as multiples of 8, as TMA
 needs. The measure takes the first sizes of the same list that is simulated. For each size,
 data-parallel, Stream-K and two-tile Stream-K take turns in every round; the result of each is
-checked first. Stream-K has as many workgroups as SMs (`on W`), or as many as the paper's model of
-its time takes to be the fastest (`on g`), which are fewer if there are fewer tiles than SMs.
+checked first. Stream-K has one workgroup for each SM (`on W`), or the number of workgroups for
+which the paper's cost model predicts the least time (`on g`); if there are fewer output tiles than
+SMs, that number may be less than the number of SMs.
 
 A row of the record has `us`, the microseconds of each entry of `ways` in order. Row i is of size i
 of `log_uniform_shapes(count, seed)`; rows of measured times also have m, n, k, and the chosen grid
@@ -61,9 +63,9 @@ __all__ = ["costs_of", "main", "simulated"]
 
 Tile = tuple[int, int, int]
 SAVED_EVERY = 50
-"""The record is written after so many sizes, and at the end."""
+"""Number of sizes after which the record is written again; it is also written at the end."""
 CHUNK = 64
-"""Sizes that a process simulates before it hands back their times."""
+"""Number of sizes that a process simulates as one task of the process pool."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,6 +90,12 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--show", type=Path, nargs="+", metavar="FILE", help="print tables of records"
+    )
+    made.add_argument(
+        "--figure",
+        type=Path,
+        metavar="FILE",
+        help="with --show: draw the records, one above another",
     )
     made.add_argument(
         "--json", type=Path, metavar="FILE", help="file of the record, instead of --results"
@@ -121,7 +129,7 @@ def scheduled(schedule: str, tile: Tile, dtype: str, layout: str) -> KernelGraph
 
 @cache
 def costs_of(tile: Tile, dtype: str, layout: str, machine: str) -> Costs:
-    """What the steps of a workgroup cost on a machine, each alone."""
+    """Seconds of an iteration, of a send and of a receive of a workgroup on a simulated GPU."""
     graph = scheduled("stream-k", tile, dtype, layout)
     sizes = dict.fromkeys("mnk", 4096)
     work = tile_works(graph, sizes, machine_named(machine), Kernel())[0]
@@ -135,14 +143,14 @@ def grid_of(shape: Shape, options: argparse.Namespace, processors: int) -> int:
 
 
 def plans_of(shape: Shape, options: argparse.Namespace, processors: int) -> tuple[int, list[Plan]]:
-    """The chosen grid for a problem, and a plan for each of `WAYS`; some may be equal."""
+    """The result of `best_grid` for a problem, and the plan of each of `WAYS`, in order."""
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)
     chosen = best_grid(shape, options.tile, processors, costs)
     return chosen, [parse_plan(way.plan(options.tile, processors, chosen)) for way in WAYS]
 
 
 def microseconds(plans: Iterable[Plan], seconds: Mapping[str, float]) -> list[float | None]:
-    """Microseconds of plans, from seconds by their texts; None for plans without time."""
+    """The time of each plan in microseconds; None for a plan that is not a key of `seconds`."""
     found = (seconds.get(str(plan)) for plan in plans)
     return [None if time is None else float(f"{1e6 * time:.4g}") for time in found]
 
@@ -165,7 +173,7 @@ def simulated(shapes: Sequence[Shape], options: argparse.Namespace) -> list[dict
 def simulate_all(
     shapes: Sequence[Shape], options: argparse.Namespace, console: Console
 ) -> Iterator[dict[str, Any]]:
-    """Simulate all shapes in `--jobs` processes; yields their rows in order."""
+    """Simulate all shapes in `--jobs` processes; yield their rows of the record in order."""
     chunks = [shapes[at : at + CHUNK] for at in range(0, len(shapes), CHUNK)]
     work = partial(simulated, options=options)
     with ExitStack() as stack:
@@ -188,7 +196,7 @@ def measure(
     path: Path,
     console: Console,
 ) -> None:
-    """Time all shapes until the time limit."""
+    """Measure shapes on the GPU, in order, until the time limit; add rows to the record."""
     processors, faults = record["processors"], record["faults"]
     kinds = {plan.kernel: plan for plan in plans_of(shapes[0], options, processors)[1]}
     with Monitor() as monitor, progress_bars(console) as progress:
@@ -223,7 +231,7 @@ def measure(
 
 
 def new_record(options: argparse.Namespace) -> dict[str, Any]:
-    """A record without rows: where and how its times are found, and what they are of."""
+    """A record without rows: device, options, costs of a workgroup's steps, and names of `WAYS`."""
     machine = machine_named(options.machine)
     about = {"device": machine.name, "processors": machine.processors, "simulated": True}
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)
@@ -239,7 +247,7 @@ def main() -> None:
     """Run `python -m benchmarks paper`."""
     options, console = read_options(), make_console()
     if options.show:
-        show(options.show)
+        show(options.show, options.figure)
         return
     if not options.simulate and (reason := unavailable()):
         sys.exit(f"no GPU: {reason}; add --simulate, or run it on a machine with an NVIDIA GPU")
@@ -264,8 +272,9 @@ def main() -> None:
         sys.exit("\n".join(record["faults"]))
 
 
-def show(paths: Iterable[Path]) -> None:
-    """Print the table of each record."""
+def show(paths: Iterable[Path], figure: Path | None) -> None:
+    """Print the table of each record, and draw them if `figure` is given."""
+    records: list[dict[str, Any]] = []
     for path in paths:
         try:
             record = load(path)
@@ -276,6 +285,12 @@ def show(paths: Iterable[Path]) -> None:
         how = "simulated" if record.get("simulated") else f"measured, driver {record['driver']}"
         print(f"{record['device']}, {how}, {record['date'][:10]}: {record['command']}")
         print(table(record))
+        records.append(record)
+    if figure:
+        from benchmarks.reports.plots import save
+        from benchmarks.reports.speedup_plot import figure_of
+
+        print(save(figure_of(records), figure))
 
 
 if __name__ == "__main__":

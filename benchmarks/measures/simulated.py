@@ -51,7 +51,8 @@ __all__ = ["Accuracy", "accuracy", "halves", "main"]
 Row = dict[str, Any]
 Column = NDArray[np.float64]
 APART = 0.01
-"""Pairs of plans whose times differ by less than this share are not ranked: it is noise."""
+"""Pairs of plans whose measured times differ by less than this fraction are not ranked, because the
+difference may be noise."""
 LEAST = 12
 """Groups with fewer rows are left out of the tables."""
 SIMULATION, MODEL, PUBLISHED = "simulation", "cost model", "cost model, all sizes"
@@ -65,10 +66,10 @@ class Accuracy:
         rows, problems: number of launches, and of problems.
         median, most: median and 90th percentile of |log(predicted / measured)|.
         bias: median of log(predicted / measured).
-        loss: how much longer the plan takes that is predicted to be the fastest of its problem than
-            the fastest one, as the geometric mean over problems with several plans, less 1.
+        loss: the time of the plan that is predicted to be the fastest, divided by the time of the
+            fastest plan, less 1; the geometric mean over problems with several plans.
         worst: the largest such loss.
-        ranked: share of pairs of plans of one problem that are ranked as measured.
+        ranked: fraction of pairs of plans of one problem that are predicted in the measured order.
         pairs: number of these pairs.
     """
 
@@ -143,7 +144,7 @@ def accuracy(rows: Sequence[Row], predicted: Column) -> Accuracy:
 
 
 def modelled(rows: Sequence[Row], plans: dict[str, Plan], machine: Machine) -> dict[str, Column]:
-    """The times that the cost model predicts, with constants of one half and of all sizes."""
+    """Times predicted by the cost model with constants fitted on half of the sizes and on all."""
     table = Table.of((problem_of(row), plans[row["plan"]]) for row in rows)
     half = fitted_constants(machine.name)
     return {
@@ -177,7 +178,7 @@ GROUPS: dict[str, Callable[[Row, Plan], str]] = {
 def by_group(
     rows: Sequence[Row], plans: dict[str, Plan], predicted: dict[str, Column]
 ) -> dict[str, dict[str, dict[str, Accuracy]]]:
-    """By property and its value, the accuracy of each way of predicting."""
+    """The accuracy of each way of predicting times, by property of a launch and its value."""
     found: dict[str, dict[str, dict[str, Accuracy]]] = {}
     for name, value in GROUPS.items():
         places: dict[str, list[int]] = {}
@@ -199,7 +200,7 @@ def _natural(text: str) -> tuple[int, str]:
 
 
 def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[str]) -> RichTable:
-    """A table with a line for each key and way of predicting."""
+    """A table of accuracies with a line for each key and way of predicting."""
     made = RichTable(title=title, box=None, pad_edge=False)
     heads = ("", "by", "launches", "median", "90 %", "bias", "loss", "worst", "pairs ranked")
     for head in heads:
@@ -222,7 +223,7 @@ def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[s
 
 
 def better(groups: dict[str, dict[str, dict[str, Accuracy]]]) -> list[str]:
-    """Sentences that say where the median error of one way is clearly smaller."""
+    """Sentences that name the rows where one predictor has a clearly smaller median error."""
     found: list[str] = []
     for ways in ((SIMULATION, MODEL), (MODEL, SIMULATION)):
         where = [

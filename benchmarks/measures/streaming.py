@@ -5,8 +5,8 @@ every problem of a sweep, the speedup is the time of the fastest plan of whole t
 of the fastest plan that streams tiles, as measured, and as the cost model predicts it for the same
 two plans. Plans with tiles of two shapes are left out. Geometric means and the model's errors are
 listed for each group of problems, for all problems, and for `candidates`: problems on which both
-plans are candidates of the model. The model's predictions for other plans (more workgroups than the
-GPU holds, narrow TMA boxes of B, schedules that are never chosen) do not matter.
+plans are candidates of the model. Predictions for other plans (more workgroups than the GPU holds,
+narrow TMA boxes of B, schedules that are never chosen) do not influence the model's choice.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
 
 
 def _large_clusters(gemm: Gemm, count: int) -> list[Plan]:
-    """The most promising plans with clusters of more than two CTAs.
+    """The plans with the best predicted times among those with clusters of more than two CTAs.
 
     At most `SAME_TILE` plans have the same tile and cluster.
     """

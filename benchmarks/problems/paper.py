@@ -21,12 +21,12 @@ Tile = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Way:
-    """A schedule, and how many workgroups it has.
+    """A schedule to compare, and the number of workgroups with which it is launched.
 
     Args:
         schedule: the pass, such as `stream-k`.
-        grid: `T`: one workgroup for each output tile. `W`: one for each SM. `g`: the number that
-            `best_grid` finds.
+        grid: the number of workgroups. `T`: one for each output tile. `W`: one for each SM. `g`:
+            the number that `best_grid` finds.
     """
 
     schedule: str
@@ -54,12 +54,12 @@ WAYS = (
     Way("stream-k", "g"),
     Way("two-tile-stream-k", "g"),
 )
-"""What is compared, with the same macro tile; the first is what the others are compared with."""
+"""Schedules that are compared, all with the same macro tile. Speedups are over the first one."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of the steps of a workgroup, by which `best_grid` chooses.
+    """Seconds of each kind of step of a workgroup, from which `best_grid` chooses a grid.
 
     Args:
         iteration: one iteration (k tile) of the main loop.
@@ -82,12 +82,12 @@ def output_tiles(shape: Shape, tile: Tile) -> int:
 
 
 def best_grid(shape: Shape, tile: Tile, workgroups: int, costs: Costs) -> int:
-    """The number of workgroups that the paper's model of Stream-K's time takes to be the fastest.
+    """The number of workgroups for which the Stream-K paper's cost model predicts the least time.
 
-    With g workgroups, a share has `i = ceil(tiles * depth / g)` iterations, and a tile is summed by
-    `p = ceil(depth / i)` workgroups. The busiest one takes `i` iterations, one `send` if p > 1, and
-    `p - 1` times `receive` (section 5.1 of the paper). From one wave of tiles on, g is the number
-    of SMs.
+    With g workgroups, each has `i = ceil(tiles * depth / g)` iterations, and a tile is summed by
+    `p = ceil(depth / i)` workgroups, where depth is the number of k tiles. The busiest workgroup
+    takes `i` iterations, one `send` if p > 1, and `p - 1` times `receive`. If there are at least as
+    many tiles as SMs, the result is the number of SMs.
 
     Args:
         shape: the problem.

@@ -1,4 +1,4 @@
-"""Gantt charts of traced launches: what every SM does when, simulated above measured."""
+"""Gantt charts of traced launches: a line of activities for each SM, simulated above measured."""
 
 from __future__ import annotations
 
@@ -10,21 +10,35 @@ import coordgraph as cg
 from passes import Pipeline
 from passes.simulation import Simulation, simulate
 
-__all__ = ["PARTS", "compact", "draw", "shares", "simulated", "table"]
+__all__ = [
+    "COLOURS",
+    "COLUMNS",
+    "PART",
+    "PARTS",
+    "WHOLE",
+    "Row",
+    "compact",
+    "depth",
+    "draw",
+    "shares",
+    "simulated",
+    "size_text",
+    "table",
+]
 
 Row = dict[str, Any]
-"""One launch: `schedule`, and a list for each of `COLUMNS`, with an entry for each event; measured
-ones also have `stalled`."""
+"""One launch: the text `schedule`, and a list for each name of `COLUMNS`, with an entry for each
+event; a measured launch also has the list `stalled`."""
 COLUMNS = ("begin", "end", "workgroup", "slot", "activity", "m", "n", "first", "count")
 TIMES = ("begin", "end", "stalled")
-"""Columns with seconds, which a record has in integer nanoseconds."""
+"""Columns with times: in seconds in events, in integer nanoseconds in a record."""
 PARTS = {
     "multiplying": ("multiply",),
     "epilogue": ("finish",),
     "fix-up": ("send", "wait", "receive"),
     "start": ("start", "drain", "turn"),
 }
-"""The activities of each part of the SMs' time; the rest is idle."""
+"""By column of the table, the activities whose time it adds up; the rest of the time is idle."""
 WHOLE, PART = "multiplies a whole tile", "multiplies a part of a tile"
 # The colours of Okabe and Ito, which people with any colour vision can tell apart.
 COLOURS = {
@@ -44,11 +58,11 @@ LABELS = {
 }
 """Legend labels of activities; `multiply` has two, all others are `starts, ends`."""
 WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
-"""Inches of a figure, and the left edge and the height of a panel as shares of it."""
+"""Width and height of a figure in inches; left edge and height of a panel as shares of these."""
 
 
 def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
-    """A row of a record: the events of the threads that multiply, with times in nanoseconds.
+    """A row of a record: a launch's events of the warpgroups that multiply, times in nanoseconds.
 
     Args:
         schedule: the schedule, as `Pipeline.parse` reads it.
@@ -63,15 +77,25 @@ def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
 
 
 def simulated(record: Mapping[str, Any], schedule: str) -> tuple[Row, Simulation]:
-    """The same launch as a row of a record, simulated on the record's GPU."""
+    """Simulate a schedule for the problem and GPU of a record; also as a row of a record."""
     graph = cg.Gemm(record["dtype"]).graph(tile=tuple(record["tile"]))
     sizes = {axis: record[axis] for axis in "mnk"}
     found = simulate(Pipeline.parse(schedule)(graph), sizes, record["device"])
     return compact(schedule, found.event_columns()), found
 
 
+def depth(record: Mapping[str, Any]) -> int:
+    """The number of k tiles of an output tile."""
+    return -(-record["k"] // record["tile"][2])
+
+
+def size_text(record: Mapping[str, Any]) -> str:
+    """m, n, k and the element type as text, such as `2304 × 2304 × 4096, bf16`."""
+    return f"{' × '.join(str(record[axis]) for axis in 'mnk')}, {record['dtype']}"
+
+
 def shares(row: Row) -> dict[str, float]:
-    """Microseconds of a launch, and the percentage of the SMs' time in each part of it."""
+    """Microseconds of a launch, and the percentage of the SMs' time for each of `PARTS`."""
     makespan, slots = max(row["end"]), len(set(row["slot"]))
     spent: dict[str, int] = {}
     for begin, end, activity in zip(row["begin"], row["end"], row["activity"], strict=True):
@@ -82,7 +106,7 @@ def shares(row: Row) -> dict[str, float]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Lines with the measured and the simulated time of each schedule, and its parts in percent."""
+    """Lines with the measured and the simulated time of each schedule, and `PARTS` in percent."""
     heads = ("µs", *PARTS, "idle")
     lines = [f"{'':38}{''.join(f'{head:>13}' for head in heads)}"]
     for row in record["rows"]:
@@ -95,7 +119,7 @@ def table(record: Mapping[str, Any]) -> str:
 
 
 def draw(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
-    """Draw a chart for each launch of a record; yields the path of each SVG file.
+    """Draw a chart for each launch of a record; yield the path of each SVG file.
 
     All charts of a record have the same scale of time.
     """
@@ -105,15 +129,14 @@ def draw(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
 
     pairs = [(simulated(record, row["schedule"])[0], row) for row in record["rows"]]
     longest = max(max(row["end"]) for pair in pairs for row in pair) / 1000
-    size = " × ".join(str(record[axis]) for axis in "mnk")
     for pair in pairs:
         schedule = pair[1]["schedule"]
         figure = Figure(figsize=(WIDTH, HEIGHT))
-        figure.suptitle(f"{size}, {record['dtype']}: {schedule}", y=0.995, fontsize="medium")
+        figure.suptitle(f"{size_text(record)}: {schedule}", y=0.995, fontsize="medium")
         titles = ("simulated", f"measured, {record['device']}, {record['date'][:10]}")
         for place, (row, title) in enumerate(zip(pair, titles, strict=True)):
             axis = figure.add_axes((LEFT, 0.55 - 0.455 * place, 0.99 - LEFT, PANEL))
-            _panel(axis, row, -(-record["k"] // record["tile"][2]))
+            _panel(axis, row, depth(record))
             axis.set_title(f"{title}: {max(row['end']) / 1000:.1f} µs", fontsize="small", pad=3)
             axis.set_xlim(0, 1.01 * longest)
             axis.set_ylabel("SMs", fontsize="small")
@@ -130,7 +153,7 @@ def draw(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
 def _panel(axis: Any, row: Row, k_tiles: int) -> None:
     """Draw the events of a launch: a line for each SM, in the order of its first workgroup.
 
-    All events of a colour are one path, which keeps the file small.
+    All events of one colour are drawn as one SVG path, which keeps the file small.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Lines

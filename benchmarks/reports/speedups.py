@@ -22,13 +22,13 @@ CLASSES = {
     "2W <= T < 8W": (2.0, 8.0),
     "8W <= T": (8.0, np.inf),
 }
-"""By name, the least number of waves, T output tiles by W SMs, and the number that is too large."""
+"""Ranges of the number of waves T/W, for T output tiles and W SMs: included and excluded end."""
 Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Speedups:
-    """Statistics of speedups over data-parallel; 2 means half of its time.
+    """Statistics of speedups over data-parallel; 2 means half of the time of data-parallel.
 
     Args:
         sizes: the number of problems.
@@ -62,11 +62,12 @@ class Speedups:
 
 
 def speedups(record: Mapping[str, Any]) -> tuple[Column, Column]:
-    """Waves, and speedups over data-parallel, of a record of `python -m benchmarks paper`.
+    """Numbers of waves and speedups over data-parallel, from a record of `benchmarks paper`.
 
     Returns:
-        The waves (output tiles by SMs) of each problem on which everything was timed; and a line
-        of speedups for each of these problems, with a column for each of `WAYS` but the first.
+        The number of waves (output tiles divided by SMs) of each problem for which all plans have
+        times; and a row of speedups for each of these problems, with a column for each of `WAYS`
+        but the first.
     """
     tile, processors = tuple(record["tile"]), record["processors"]
     shapes = log_uniform_shapes(len(record["rows"]), record["seed"])
@@ -77,9 +78,9 @@ def speedups(record: Mapping[str, Any]) -> tuple[Column, Column]:
 
 
 def summaries(record: Mapping[str, Any]) -> dict[str, dict[str, Speedups]]:
-    """By class of problems, and by each of `WAYS` but the first, the speedups over data-parallel.
+    """Speedups over data-parallel by range of waves (`CLASSES`), then by each other of `WAYS`.
 
-    Classes without problems are left out.
+    Ranges without problems are left out.
     """
     waves, values = speedups(record)
     found: dict[str, dict[str, Speedups]] = {}
@@ -93,7 +94,7 @@ def summaries(record: Mapping[str, Any]) -> dict[str, dict[str, Speedups]]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Lines with the speedups over data-parallel of each class of problems."""
+    """A table of the speedups over data-parallel for each range of waves (`CLASSES`)."""
     heads = ("sizes", "average", "std dev", "least", "peak", "geometric", "faster")
     lines = [["T output tiles, W SMs", "schedule", *heads]]
     for name, ways in summaries(record).items():

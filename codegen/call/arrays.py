@@ -82,9 +82,7 @@ class Library:
         Raises:
             LaunchError: arrays of this library cannot be expanded.
         """
-        raise LaunchError(
-            f"no way is known to expand {a_type(array)}: pass a matrix for each product"
-        )
+        raise LaunchError(f"cannot expand {a_type(array)}: pass a matrix for each product")
 
     def first_matrix(self, array: Any) -> Any:
         """The first matrix of a batch."""

@@ -1,4 +1,4 @@
-"""`coordgraph simulate`: runs a schedule on a described GPU, event by event."""
+"""`coordgraph simulate`: simulates a schedule on a described GPU, event by event."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def simulate_command(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Run a schedule on a described GPU, event by event. No GPU is needed.
+    """Simulate a schedule on a described GPU, event by event. No GPU is needed.
 
     Prints when the last workgroup ends, how much of the time SMs multiply, what workgroups wait
-    for, and the bytes that memory delivers in this order of tiles.
+    for, and how many bytes of A and B are read from memory in this order of tiles.
 
     [bold]Examples[/]
 
@@ -134,7 +134,7 @@ def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
 
 
 def _code(s: Simulation) -> str:
-    """Text about the matrix instructions, and whether the machine's constants are of others."""
+    """The matrix instructions as text, with a warning if the predicted times assume others."""
     if s.machine.constants is None or s.instructions == WARPGROUP_MMA:
         return s.instructions
     return (

@@ -1,4 +1,4 @@
-"""The linear address that an index along a whole tensor means: offset, bytes and strides."""
+"""The linear address that an index along a whole tensor stands for: offset, bytes and strides."""
 
 from __future__ import annotations
 
@@ -27,16 +27,7 @@ def address_of(
     ranges: Ranges,
     values: Mapping[str, Any],
 ) -> Address | None:
-    """The address that an index means; None for a dimension that is no memory.
-
-    Args:
-        graph: the graph.
-        wanted: the id of the dimension.
-        expression: its index in the given coordinates.
-        known: the given coordinates.
-        ranges: the known ranges of symbols.
-        values: numbers by name, the index among them; empty if there are none.
-    """
+    """The address that an index stands for; None if the dimension is not an axis of memory."""
     dimension = graph.coordinates[wanted]
     found = _element(graph, dimension)
     if found is None:
@@ -52,7 +43,7 @@ def address_of(
 
 
 def _element(graph: KernelGraph, dimension: Dimension) -> tuple[str, str, int] | None:
-    """The name of the memory that a dimension numbers, its element type, and the bytes of one."""
+    """The memory whose elements a dimension numbers: name, element type, bytes of an element."""
     match dimension:
         case User():
             kind = graph.tensor(dimension.tensor).dtype
@@ -73,7 +64,7 @@ def _strides(
     ranges: Ranges,
     values: Mapping[str, Any],
 ) -> Iterator[Stride]:
-    """How far each given coordinate that is a symbol moves the address."""
+    """For each given coordinate that is a symbol: how far the address moves if it grows by 1."""
     symbols = {graph.coordinates.symbol(name) for name in known}
     for name, given in known.items():
         symbol = graph.coordinates.symbol(name)

@@ -63,7 +63,7 @@ class _Deriver:
     Args:
         graph: the graph.
         direction: the direction of the path.
-        point: what the caller gives.
+        point: the indices, launch parameters and tables that the caller gives.
         used: the given coordinates that the path reads.
         missing: the coordinates that the path reads and that the caller did not give.
     """
@@ -123,7 +123,7 @@ class _Deriver:
         )
 
     def _choices(self) -> set[str]:
-        """The given dimensions whose number decides which others are read, such as selectors."""
+        """The given dimensions, such as selectors, whose number decides which indices are read."""
         if self.direction is Direction.FORWARD:
             return set()
         return {
@@ -136,7 +136,7 @@ class _Deriver:
         }
 
     def _formulas(self, path: Iterable[Edge], wanted: str) -> list[_Formulas]:
-        """The formulas of each edge, in the indices that it reads, for the outputs in use."""
+        """The formulas of each edge on the path, in the indices that the edge reads."""
         path = tuple(path)
         forward = self.direction is Direction.FORWARD
         computed = set(self.known)
@@ -172,7 +172,7 @@ class _Deriver:
         return value if isinstance(value, Integer) else self.coordinates.symbol(name)
 
     def _open(self, read: Iterable[str]) -> bool:
-        """Whether the derivation stays symbolic because the caller asks for it."""
+        """Whether the derivation stays without numbers because the caller asks for symbols."""
         return bool(self.point.symbolic & {*read, *self.known}) or any(
             not isinstance(value, Integer)
             for name, value in self.point.known.items()
@@ -184,10 +184,10 @@ class _Deriver:
         return frozenset() if size is None else frozenset(symbols_of(size))
 
     def _values(self, read: Iterable[str], wanted: str) -> dict[str, Any]:
-        """The numbers of all that the path starts from; empty if the derivation has none.
+        """The numbers of the coordinates and parameters that the path starts from.
 
         Raises:
-            EvaluationError: coordinates or launch parameters are missing.
+            EvaluationError: coordinates or launch parameters that the path reads are missing.
         """
         if not self.point.numeric:
             return {}
@@ -280,7 +280,7 @@ and for each downstream operand the condition under which the edge reads it."""
 
 
 def _in_use(found: list[_Formulas], wanted: str) -> list[_Formulas]:
-    """The formulas without those of indices that neither later edges read nor the caller wants."""
+    """Drop the formulas of indices that no later edge reads and that the caller does not want."""
     used = {wanted}
     kept: list[_Formulas] = []
     for edge, reads, outputs, guards, conditions in reversed(found):

@@ -72,7 +72,7 @@ class _Search:
         return tuple(filter(self.invertible, edges))
 
     def invertible(self, edge: Edge) -> bool:
-        """Whether an edge has a formula in this direction; one whose strides do not nest has none.
+        """Whether an edge has a formula in this direction; without it, its strides do not nest.
 
         The index that such an edge does not give is then a value that an operation of the control
         graph sets.
@@ -97,20 +97,20 @@ class _Search:
         return self._invertible[id(edge)]
 
     def derivable(self, name: str) -> bool:
-        """Whether the index along a dimension follows from what is known."""
+        """Whether the index along a dimension can be computed from the known indices."""
         if name not in self._derivable:
             self._derivable[name] = name in self.known or any(map(self.ready, self.edges_to(name)))
         return self._derivable[name]
 
     def ready(self, edge: Edge) -> bool:
-        """Whether all that an edge reads follows from what is known."""
+        """Whether all indices that an edge reads can be computed from the known indices."""
         return all(map(self.derivable, needs_of(edge, self.direction, self.known)))
 
     def starts(self, *wanted: str) -> tuple[list[str], list[str]]:
-        """The coordinates at which the paths to dimensions start, and those at which paths part.
+        """The coordinates at which the paths to dimensions start, and ambiguous dimensions.
 
-        A path parts at a dimension that several edges compute, if what is known is enough for none
-        of them.
+        A dimension is ambiguous if several edges compute its index, and the known indices are
+        enough for none of them.
         """
         starts, parted = dict[str, None](), dict[str, None]()
         seen, stack = set[str](), [*reversed(wanted)]
@@ -133,7 +133,7 @@ class _Search:
         return [*starts], [*parted]
 
     def choice(self, wanted: str, parted: list[str]) -> str:
-        """The message about paths that part: what each edge needs."""
+        """The error message about an ambiguous dimension: the indices that each edge needs."""
         name = parted[0]
         ways: list[str] = []
         for edge in self.edges_to(name):

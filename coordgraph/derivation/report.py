@@ -28,7 +28,8 @@ __all__ = ["lines"]
 OPTIONS = re.compile(r"\{[^}]*\}")
 """The options in the text of a pass."""
 LONG = 120
-"""Characters of a formula from which its numbers are not shown on a line of their own."""
+"""A formula with at least this many characters is not printed again with numbers in place of
+names."""
 
 
 @LINES.implement
@@ -73,7 +74,7 @@ def _parameter(parameter: ParameterStep) -> Line:
 
 
 def _step(number: int, step: EdgeStep) -> Iterator[Line]:
-    # The options of passes are in the record; here they would hide the edge.
+    # Leave out the options of passes: they would fill the line, and the record has them.
     made = f"   made by {OPTIONS.sub('', step.origin)}" if step.origin else ""
     yield [(f"{number:3}  ", "dim"), (str(step.edge), "cyan"), (made, "dim")]
     for index in step.computes:
@@ -96,7 +97,8 @@ def _index(index: IndexStep) -> Iterator[Line]:
     if formula == value:
         yield [(head, ""), (value, "green")]
         return
-    if index.numbers.strip("()") == value:  # a copy of another index
+    # the index equals another index, so the number says nothing new
+    if index.numbers.strip("()") == value:
         yield [(head, ""), (f"{formula} = ", ""), (value, "green")]
         return
     yield [(head, ""), (formula, "")]

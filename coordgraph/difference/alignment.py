@@ -1,4 +1,4 @@
-"""Align the operations of two control graphs: which operation of one is which of the other."""
+"""Align the operations of two control graphs: find the same operation in both."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def align(before: Tree, after: Tree) -> dict[int, int]:
     """For each operation of the second graph that the first has too, its id in the first.
 
     Operations are aligned in preorder, so an operation that was put into another loop or branch is
-    still the same one. Operations without an equal one are paired by class, in order, between
-    those that have one.
+    still the same one. Operations that changed are paired by class and in order, between
+    neighbouring operations that are equal.
     """
     old, new = before.heads(), after.heads()
     found: dict[int, int] = {}
@@ -65,7 +65,7 @@ def align(before: Tree, after: Tree) -> dict[int, int]:
 def _blocks(
     old: Sequence[Any], new: Sequence[Any]
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
-    """Ranges of two sequences in order, and whether they are equal."""
+    """Ranges of two sequences that correspond, in order, and whether each pair is equal."""
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         yield (i1, i2), (j1, j2), tag == "equal"

@@ -96,7 +96,7 @@ class _Comparison:
         return Change(part, Kind.CHANGED, line(old), line(new), dict(self._fields(old, new)))
 
     def _edges(self) -> Iterator[Change]:
-        """The changes of edges; an edge of the same class from the same dimensions is the same."""
+        """The changes of edges; edges with equal class and upstream operands count as the same."""
         old, new = Counter(self.before.coordinates.edges), Counter(self.after.coordinates.edges)
         gone = list((old - new).elements())
         come = list((new - old).elements())
@@ -112,7 +112,7 @@ class _Comparison:
             yield Change("edge", Kind.ADDED, after=line(edge))
 
     def control(self) -> Iterator[Row]:
-        """The operations of both graphs as one tree; nothing if the trees are equal."""
+        """The operations of both graphs merged into one tree; empty if the trees are equal."""
         if self.before.control == self.after.control:
             return
         old, new = Tree(self.before.control), Tree(self.after.control)
@@ -151,7 +151,7 @@ class _Comparison:
         return Row(line, depth, j, Change(OP, kind, before, line, differing, place), branch)
 
     def _around(self, tree: Tree, number: int) -> str:
-        """The operation in whose body an operation is, and which body if not the first."""
+        """The enclosing operation as text, and which of its bodies if it is not the first."""
         parent, _ = tree.parents[number]
         if parent < 0:
             return ""
@@ -180,7 +180,7 @@ class _Comparison:
 
 
 def _branch(tree: Tree, number: int) -> str:
-    """The body that an operation is in: '' if it is the first body of the operation around it."""
+    """The name of the body that contains an operation; '' for the first body of its parent."""
     parent, body = tree.parents[number]
     if parent < 0 or body == tree.operations[parent].BODIES[0]:
         return ""
@@ -200,7 +200,7 @@ def _expr(record: Any) -> Any:
 
 
 def _same_edge(old: Edge, new: Edge) -> bool:
-    """Whether two edges that differ are one edge with other fields or other operands."""
+    """Whether an edge was changed into another: same class, but other fields or operands."""
     if old.kind != new.kind:
         return False
     return old.upstream == new.upstream or old.downstream == new.downstream

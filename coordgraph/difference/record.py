@@ -29,7 +29,7 @@ PARTS = {
 
 
 class Kind(Enum):
-    """What happened to a record; the value is the mark in reports."""
+    """The kind of a change of a record; the value is its mark in reports."""
 
     ADDED = "+"
     REMOVED = "-"
@@ -40,11 +40,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operation is in two control graphs.
+    """The position of an operation in two control graphs.
 
     Args:
-        before, after: its id in each graph; None where there is none.
-        around_before, around_after: the operation in whose body it is in each graph; '' if none.
+        before, after: the operation's id in each graph; None in a graph that lacks it.
+        around_before, around_after: the enclosing operation in each graph; '' if there is none.
     """
 
     before: int | None
@@ -69,10 +69,11 @@ class Change:
 
     Args:
         part: the part of the graph, one of `PARTS`.
-        kind: what happened.
-        before, after: the record in each graph as a line of the text form; '' where there is none.
+        kind: the kind of the change, such as added.
+        before, after: the record in each graph as a line of the text form; '' in a graph that lacks
+            it.
         fields: for a record that changed, the text of each changed field before and after.
-        operation: for an operation, where it is in the control graphs.
+        operation: for an operation, its positions in the control graphs.
     """
 
     part: str
@@ -101,10 +102,10 @@ class Row:
 
     Args:
         line: the operation as a line of the text form.
-        depth: how many operations are around it.
+        depth: the number of operations that enclose it.
         id: the operation's id in the second graph, or in the first if it was removed.
-        change: what happened to it; None if nothing did.
-        branch: the body that it is in, such as `else`; '' for the first body of its operation.
+        change: the kind of its change; None if the operation did not change.
+        branch: the body of the enclosing operation, such as `else`; '' for the first body.
     """
 
     line: str
@@ -124,7 +125,8 @@ class Difference:
         renamed: the dimensions of the first graph that the second has under another name.
         reordered: whether equal dimensions or edges are declared in another order, which changes
             the text of the graph but no index.
-        logs: the log of each graph, if the logs differ; a difference of logs alone is none.
+        logs: the log of each graph, if the logs differ; graphs that differ in their logs only count
+            as equal.
     """
 
     changes: tuple[Change, ...] = ()

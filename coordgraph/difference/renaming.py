@@ -26,9 +26,10 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["find_renamed", "renamed"]
 
 ROUNDS = 6
-"""Rounds of refinement: how many edges away a difference still tells dimensions apart."""
+"""Number of rounds of colour refinement: the distance, in edges, at which a difference between the
+graphs still distinguishes dimensions."""
 Colour = Any
-"""A value that is equal for dimensions that cannot be told apart."""
+"""Type of a dimension's colour: dimensions with equal colours cannot be distinguished."""
 
 
 def find_renamed(before: KernelGraph, after: KernelGraph) -> dict[str, str]:
@@ -37,7 +38,8 @@ def find_renamed(before: KernelGraph, after: KernelGraph) -> dict[str, str]:
     left = [d.id for d in before.coordinates if d.id not in both]
     right = [d.id for d in after.coordinates if d.id not in both]
     found: dict[str, str] = {}
-    # Colours of many rounds tell more dimensions apart; those of few survive differences nearby.
+    # Start with many rounds, whose colours distinguish most dimensions; fewer rounds also match
+    # dimensions near a change.
     for rounds in range(ROUNDS, 0, -1):
         if not left or not right:
             break
@@ -57,7 +59,7 @@ def _pairs(
     first: Mapping[str, Colour],
     second: Mapping[str, Colour],
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of dimensions of equal colour; alike ones are paired in their order."""
+    """Pairs of dimensions with the same colour; several of one colour are paired in order."""
     there: defaultdict[Colour, list[str]] = defaultdict(list)
     for name in right:
         there[second[name]].append(name)

@@ -71,12 +71,12 @@ def _fields(change: Change, indent: str) -> Iterator[tuple[str, str]]:
 
 
 def _control(rows: tuple[Row, ...]) -> Iterator[tuple[str, str]]:
-    """The tree of operations; of those that did not change, only the ones around a change."""
+    """The lines of the operation tree: changed operations and the operations that enclose them."""
     shown = [row.change is not None for row in rows]
     depths: list[int] = []
     for position in reversed(range(len(rows))):
         depth = rows[position].depth
-        # `depths` has the depths of shown rows below that still lack the row around them.
+        # `depths` has the depths of shown rows below whose enclosing row is not shown yet.
         shown[position] = shown[position] or bool(depths and depths[-1] > depth)
         while depths and depths[-1] > depth:
             depths.pop()

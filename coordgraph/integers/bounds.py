@@ -32,6 +32,8 @@ Bound: TypeAlias = int | None
 """A numeric bound; None if there is no bound or none is known."""
 Fact: TypeAlias = tuple[Polynomial, int]
 """A known upper limit: a polynomial, and a number that its value never exceeds."""
+SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
+"""The lower bounds and the upper bounds of an atom; every one of these bounds holds."""
 
 _Result = TypeVar("_Result")
 
@@ -284,7 +286,7 @@ class NumericBounds:
         """Rewrite ``p`` in new variables: the excess of each atom over the atom's lower bound.
 
         For an atom without a lower bound, the new variable is the upper bound minus the atom. None
-        if an atom has neither bound.
+        if an atom has neither bound, or if there are more than `MAX_TERMS` terms.
         """
         result: Polynomial = {}
         for monomial, coefficient in p.items():
@@ -297,6 +299,9 @@ class NumericBounds:
                     return None
                 shifted = [((*m, a), c * way) for m, c in terms]
                 terms = shifted + [(m, c * origin) for m, c in terms] if origin else shifted
+                # A monomial of degree d has up to 2**d terms in the new variables.
+                if len(terms) > MAX_TERMS:
+                    return None
             for m, c in terms:
                 result[m] = result.get(m, 0) + c
             if len(result) > MAX_TERMS:

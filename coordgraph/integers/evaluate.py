@@ -59,25 +59,29 @@ def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
         NoEntry: a table is read outside its bounds.
         DivisionByZero: a divisor is 0.
     """
-    return expr if isinstance(expr, int) else _Evaluation(values).value(expr)
+    return expr if isinstance(expr, int) else Evaluation(values).value(expr)
 
 
-class _Evaluation:
+class Evaluation:
+    """Evaluates expressions for values of symbols; see `evaluate`."""
+
     def __init__(self, values: Mapping[Any, Any]) -> None:
         self.values = values
         self.known: dict[Basic, int] = {}
 
     def value(self, expr: Basic) -> int:
+        """The value of an expression; each is computed once."""
         if expr not in self.known:
             self.known[expr] = self.compute(expr)
         return self.known[expr]
 
     def compute(self, expr: Basic) -> int:
+        """The value of an expression, from the values of its arguments."""
         match expr:
             case Integer():
                 return int(expr)
             case Symbol():
-                return self.symbol(expr)
+                return int(self.given(expr))
             case Add():
                 return sum(self.value(arg) for arg in expr.args)
             case Mul():
@@ -102,10 +106,8 @@ class _Evaluation:
             case _:
                 return self.condition(expr)
 
-    def symbol(self, symbol: Symbol) -> int:
-        return int(self.given(symbol))
-
     def given(self, symbol: Basic) -> Any:
+        """The value of a symbol, or the entries of a table's symbol; KeyError if it has none."""
         assert isinstance(symbol, Symbol)
         for key in (symbol, symbol.name):
             if key in self.values:
@@ -113,6 +115,7 @@ class _Evaluation:
         raise KeyError(symbol.name)
 
     def condition(self, expr: Basic) -> bool:
+        """Whether a condition holds."""
         match expr:
             case BooleanAtom():
                 return bool(expr)

@@ -12,11 +12,19 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias, cast
 
 from sympy import Expr, Symbol
-from sympy.logic.boolalg import Not
 
-from coordgraph.integers.bounds import Bound, Fact, NumericBounds, TableBounds, largest, smallest
+from coordgraph.integers.bounds import (
+    Bound,
+    Fact,
+    NumericBounds,
+    SymbolBounds,
+    TableBounds,
+    largest,
+    smallest,
+)
 from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, Select, floor_mod
-from coordgraph.integers.guards import guard_polynomials
+from coordgraph.integers.guards import Guards, alternatives
+from coordgraph.integers.points import Points
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
     Atom,
@@ -44,10 +52,6 @@ MAX_MAXIMA = 6
 MOST_STEPS = 8
 """Proofs derive a bound of a table entry t[i + c] from t[i] for constants c up to MOST_STEPS."""
 
-SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
-"""The lower bounds and the upper bounds of an atom; every one of these bounds holds."""
-Guards: TypeAlias = tuple[Polynomial, ...]
-"""Polynomials that are known to be at least 0."""
 _Step: TypeAlias = list[tuple[Polynomial, Guards]]
 """The result of replacing an atom of a polynomial: polynomials, each with guards that hold for it.
 
@@ -81,6 +85,8 @@ class Prover(NumericBounds):
         self.bounds = {atom_of(symbol): known for symbol, known in bounds.items()}
         self.definitions = {atom_of(symbol): e for symbol, e in definitions.items()}
         self.guards = guards
+        around = (outer[0].points, outer[1]) if outer else None
+        self.points = Points(self.bounds, facts, self.definitions, guards, self.tables, around)
         self._levels: dict[Atom, int] = {}
         self._found: dict[tuple[frozenset[tuple[object, int]], int | None], Bound] = {}
         self._ends: dict[Atom, SymbolBounds] = {}
@@ -121,7 +127,12 @@ class Prover(NumericBounds):
         """A lower bound of ``p``, or None; the search ends at a bound of at least ``goal``."""
         key = (frozenset(p.items()), goal)
         if key not in self._found:
-            self._found[key] = _Search(self, goal).run(p, self.guards)
+            low = self.numeric_minimum(p)
+            if goal is None:  # the search can end at a value that p has inside the ranges
+                low = _Search(self, self.points.least(p)).run(p, self.guards)
+            elif (low is None or low < goal) and not self.points.below(p, goal):
+                low = _Search(self, goal).run(p, self.guards)
+            self._found[key] = low
         return self._found[key]
 
     def at_least(self, p: Polynomial, goal: int) -> bool:
@@ -136,18 +147,21 @@ class Prover(NumericBounds):
     def symbol_lower(self, symbol: Atom) -> Bound:
         """The largest known numeric lower bound of a symbol, or None."""
         best = super().symbol_lower(symbol)
-        for low in self.bounds.get(symbol, ((), ()))[0]:
+        lows = self.bounds.get(symbol, ((), ()))[0]
+        for low in lows:
             best = largest(best, self.minimum(low))
-        if symbol in self.definitions:
+        # The search for the best bound of a definition is long; stated bounds are nearly as good.
+        if symbol in self.definitions and not lows:
             best = largest(best, self.minimum(to_polynomial(self.definitions[symbol])))
         return best
 
     def symbol_upper(self, symbol: Atom) -> Bound:
         """The smallest known numeric upper bound of a symbol, or None."""
         best = super().symbol_upper(symbol)
-        for high in self.bounds.get(symbol, ((), ()))[1]:
+        highs = self.bounds.get(symbol, ((), ()))[1]
+        for high in highs:
             best = smallest(best, self.maximum(high))
-        if symbol in self.definitions:
+        if symbol in self.definitions and not highs:
             best = smallest(best, self.maximum(to_polynomial(self.definitions[symbol])))
         return best
 
@@ -431,14 +445,6 @@ class _Search:
         return result
 
     def cases(self, p: Polynomial, a: Atom, guards: Guards) -> _Step:
-        first, second = cast(tuple[Expr, Expr], a.expr.args[-2:])
-        yes, no = substitute(p, a, to_polynomial(first)), substitute(p, a, to_polynomial(second))
-        if isinstance(a.expr, Select):
-            condition = a.expr.args[0]
-            other = Not(condition)
-            known = guard_polynomials(condition), guard_polynomials(other)
-        else:
-            order = add(to_polynomial(second), to_polynomial(first), -1)
-            known = (order,), (negate(order),)
-            known = known if isinstance(a.expr, Minimum) else known[::-1]
-        return [(yes, (*guards, *known[0])), (no, (*guards, *known[1]))]
+        return [
+            (substitute(p, a, value), (*guards, *where)) for value, where in alternatives(a.expr)
+        ]

@@ -51,7 +51,8 @@ class Accumulators:
         """For each output tile, the workspace slots of its partial sums that the workgroup waited
         for."""
         self._taken: dict[str, list[int]] = {}
-        """By accumulator name, the workspace slots added to the accumulator since it was zeroed."""
+        """By accumulator name, the workspace slots that were added to the accumulator since it was
+        last set to zero."""
 
     def zero(self, name: str) -> None:
         """Check that the workgroup may zero the accumulator `name` now, and record that it does."""

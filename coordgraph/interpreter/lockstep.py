@@ -1,4 +1,4 @@
-"""`record_steps`: what every workgroup does, traced for all workgroups at once with numpy.
+"""`record_steps`: traces what every workgroup does, for all workgroups at once with numpy.
 
 `trace` walks one workgroup after another and makes an object of every event. `record_steps` walks
 the steps of the program once, and evaluates each expression for all workgroups that execute it. It
@@ -51,18 +51,18 @@ class StepKind(IntEnum):
     RECEIVE = 2
     """Wait for partial sums in a slot, and add them."""
     AWAIT = 3
-    """Wait for a partial sum in a slot, and add nothing yet."""
+    """Wait for a partial sum in a workspace slot, without adding it."""
     ADD = 4
-    """Add a partial sum that was waited for."""
+    """Add a partial sum from the workspace to the accumulators."""
     FINISH = 5
-    """Run the epilogue."""
+    """Apply the epilogue to an output tile, before it is stored."""
     STORE = 6
     """Store an output tile, or a share of it."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of all workgroups as columns: by workgroup, and within one in program order.
+    """The steps of all workgroups as columns, sorted by workgroup and then in program order.
 
     Attributes:
         workgroups: the number of workgroups of the launch.
@@ -74,9 +74,9 @@ class Steps:
         tiling: the index of the step's tile shape in the graph's `tilings`.
         product, m, n: the output tile: its product (0 if there is one), and its number along m and
             n in tiles of its own shape.
-        first, count: of MULTIPLY, the first k tile and how many. Of SEND, RECEIVE and AWAIT, the
-            first turn in the slot and how many turns. Of ADD, FINISH and STORE, which share of the
-            tile and into how many shares it is cut.
+        first, count: of MULTIPLY, the first k tile and the number of k tiles. Of SEND, RECEIVE and
+            AWAIT, the first turn in the slot and the number of turns. Of ADD, FINISH and STORE, the
+            number of the share of the tile and the number of shares.
         slot: the workspace slot; -1 for steps without one.
         readers: of SEND, how many workgroups receive the partial sum; 0 for other steps.
         padding: of MULTIPLY, 1 if the k tiles lie outside the tensors, else 0.
@@ -117,8 +117,8 @@ def record_steps(
 
     Args:
         graph: a kernel graph to which a schedule pass has been applied (level "scheduled").
-        parameters: a value for every launch argument, by name. Those whose least value is 0, such
-            as `read_c` and the strides of a batch, may be left out and are 0 then.
+        parameters: a value for every launch argument, by name. Arguments whose smallest value is 0,
+            such as `read_c` and the strides of a batch, may be left out and are then 0.
         tables: the entries of the tables that the graph reads, by name, as for `trace`.
 
     Raises:
@@ -147,7 +147,7 @@ def record_steps(
 
 
 def _set_shares(columns: dict[str, Column]) -> None:
-    """Set the share of each ADD: that of the epilogue that follows it in the same workgroup."""
+    """Set the share of each ADD step to that of the workgroup's next FINISH step."""
     adds = np.flatnonzero(columns["kind"] == StepKind.ADD)
     ends = np.flatnonzero(columns["kind"] == StepKind.FINISH)
     if not len(adds) or not len(ends):
@@ -194,7 +194,8 @@ class _Walk:
         self.columns: list[list[Column]] = [[] for _ in COLUMNS]
         self.tilings = {t.accumulator: i for i, t in enumerate(code.graph.tilings)}
         self.last: list[Any] = [0, 0, 0, 0]
-        """Product, m, n and tiling of the tile that each workgroup last summed."""
+        """For each workgroup, product, m, n and tiling of the tile whose products it last
+        summed."""
 
     def evaluate(self, formula: Formula, lanes: Lanes) -> tuple[Any, ...]:
         """The values of a formula's expressions for the workgroups `lanes`."""
@@ -213,7 +214,7 @@ class _Walk:
         self.env[place] = self.merged(self.env[place], value, lanes)
 
     def merged(self, old: Any, value: Any, lanes: Lanes) -> Any:
-        """The column `old` with `value` for the workgroups `lanes`."""
+        """A copy of the column `old` in which the workgroups `lanes` have `value`."""
         if len(lanes) == self.count:
             return value
         new = np.empty(self.count, np.int64)
@@ -265,7 +266,7 @@ class _Walk:
     def accumulated(
         self, loop: Loop, work: Work, lanes: Lanes, start: Column, stop: Column
     ) -> npt.NDArray[np.bool_]:
-        """Record an accumulation loop as one step; False for workgroups that must walk it."""
+        """Record an accumulation loop as one step; False if it must be executed step by step."""
         self.assign(loop.index, stop - 1, lanes)
         *_, last = self.evaluate(work.iteration, lanes)
         self.assign(loop.index, start, lanes)
@@ -314,7 +315,7 @@ class _Walk:
                 pass
 
     def of_lanes(self, lanes: Lanes) -> list[Any]:
-        """Product, m, n and tiling of the tile that the workgroups `lanes` last summed."""
+        """Product, m, n and tiling of the tile that the workgroups `lanes` summed last."""
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 
     def send(self, work: Work, op: SendPartial | AccumulatePartial, lanes: Lanes) -> None:

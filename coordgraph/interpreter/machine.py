@@ -28,10 +28,12 @@ from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.errors import EvaluationError, OutOfBounds
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import evaluate
-from coordgraph.interpreter.arguments import Array, flat, numpy_dtype, unwritten
+from coordgraph.interpreter.allocation import allocate
+from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.interpreter.events import ANY, Event, Point
 from coordgraph.interpreter.faults import Fault
 from coordgraph.interpreter.formulas import Elements, Environment
+from coordgraph.interpreter.multiplication import matrix_product
 from coordgraph.interpreter.program import Loop, Program, Work
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
@@ -42,8 +44,8 @@ __all__ = ["Machine", "Memory"]
 class Memory:
     """The global memory of one launch: for each tensor of the graph, a flat array by tensor name.
 
-    Unwritten elements of outputs and partial sums are NaN (the least integer for integer types);
-    flags and atomic sums start as zero.
+    Unwritten elements have the values that `allocate` gives them. LaunchError if the machine lacks
+    the memory.
     """
 
     def __init__(
@@ -54,18 +56,8 @@ class Memory:
             t.name: tuple(int(evaluate(extent, values)) for extent in t.shape)
             for t in graph.tensors
         }
-        self.flat: dict[str, Array] = {}
-        self.written: dict[str, Array] = {}
+        self.flat, self.written = allocate(graph, arrays, values)
         self.raised_by: dict[tuple[str, int], int] = {}
-        for t in graph.tensors:
-            count, kind = int(evaluate(t.elements, values)), numpy_dtype(t.dtype)
-            if t.role.zeroed:
-                self.flat[t.name] = np.zeros(count, kind)
-            elif t.role in (Role.OUTPUT, Role.PARTIALS):
-                self.flat[t.name] = np.full(count, unwritten(t.dtype), kind)
-                self.written[t.name] = np.zeros(count, np.int32)
-            elif t.name in arrays:
-                self.flat[t.name] = flat(arrays[t.name])
 
     def user(self, tensor: str) -> User:
         """The `User` dimension of the tensor named `tensor`: element offsets in that tensor."""
@@ -93,7 +85,12 @@ class Memory:
         places = offsets[mask]
         flat = self.flat[tensor]
         flat[places] = np.broadcast_to(value, elements.extents)[mask].astype(flat.dtype)
-        np.add.at(self.written[tensor], places, 1)
+        written = self.written[tensor]
+        # Almost always each element occurs once, and `add.at` takes ten times as long.
+        if (places[1:] > places[:-1]).all():
+            written[places] += 1
+        else:
+            np.add.at(written, places, 1)
 
     def add(self, tensor: str, elements: Elements, env: Environment, value: Array) -> None:
         """Add `value` to a tile of a tensor in global memory, without padding."""
@@ -178,9 +175,10 @@ class Memory:
             if isinstance(edge, Diagonal):
                 return self._blocks(edge, shape)
         wanted = np.ones(shape, np.bool_)
-        for axis, dim in enumerate(coordinates.of_kind(SubDimension, tensor=tensor)):
+        for dim in coordinates.of_kind(SubDimension, tensor=tensor):
+            axis = dim.axis
             for edge in coordinates.edges_below(dim):
-                if isinstance(edge, Ragged):
+                if isinstance(edge, Ragged) and axis is not None and axis < len(shape):
                     borders = self.values[edge.table]
                     places = np.arange(shape[axis])
                     inside = (borders[0] <= places) & (places < borders[-1])
@@ -251,7 +249,7 @@ class Machine:
             case LoadTile():
                 self.tiles[op.tensor] = self._read(work, op.tensor, env)
             case MultiplyAccumulate():
-                product = self.tiles[op.a] @ self.tiles[op.b]
+                product = matrix_product(self.tiles[op.a], self.tiles[op.b])
                 self.accumulators[op.accumulator] = self._accumulator(op.accumulator) + product
             case AddPartial():
                 self._add_partial(work, op.accumulator, env)

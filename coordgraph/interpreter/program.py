@@ -46,6 +46,7 @@ from coordgraph.errors import EvaluationError
 from coordgraph.integers import ceil_div
 from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slots, linear
 from coordgraph.interpreter.indices import bound_below, free_indices, indices_below
+from coordgraph.interpreter.lookups import READ, lookups
 from coordgraph.kernel import KernelGraph
 from coordgraph.products import product_order, ragged_axes
 from coordgraph.tensors import Role
@@ -221,7 +222,9 @@ class Program:
             (self.slots.add(self.graph.coordinates.symbol(dim)), Formula([value], self.slots))
             for dim, value in zip(dims, values, strict=True)
         ]
-        body = self._compile(node.body)
+        reads = (Formula([read], self.slots) for read in lookups(self.graph, node))
+        lets = (Let(self.slots.add(READ), read, ()) for read in reads)
+        body = (*lets, *self._compile(node.body))
         for place, value in reversed(named):
             body = (Let(place, value, body),)
         return body
@@ -312,7 +315,7 @@ class Work:
 
     @cached_property
     def tile(self) -> Formula:
-        """Formula for the tile numbers that this operation binds, then 1, or 0 for padding."""
+        """Formula for the tile numbers that the operation names, then 1, or 0 for padding."""
         found = self._place("tile")
         return Formula([*found.values, found.guard], self.program.slots)
 

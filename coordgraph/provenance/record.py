@@ -1,4 +1,4 @@
-"""The records of provenance: origins of a graph's records, and the graphs that it was made from."""
+"""Records of provenance: the origin of each record of a graph, and the graph's history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordgraph.tensors import Tensor
 __all__ = ["PROBLEM", "History", "Key", "Origin", "Part", "Provenance", "Snapshot", "Step"]
 
 PROBLEM = "problem"
-"""The maker of a record that was there before the first pass."""
+"""Value of `Origin.made` for a record that existed before the first pass."""
 
 
 class Part(Enum):
@@ -31,7 +31,8 @@ class Part(Enum):
 
 
 Key = str | Edge | int
-"""What names a record of a part: its name or id, the edge itself, or the id of an operation."""
+"""Type of a key that identifies a record of one kind: its name or id, the edge itself, or the id of
+an operation."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class Origin:
     """Where a record of a graph comes from.
 
     Args:
-        made: the text of the pass that added it; `problem` if it was there before the first pass,
-            `edit` if it was added outside of passes, '' if that is not known.
-        sources: what the pass made it from. For a dimension these are the nearest dimensions that
-            the graph had before; for a parameter the names in its value; for an edge the
-            edges that it replaced; for an operation the operations in whose place it is.
+        made: the text of the pass that added the record; `problem` if it existed before the first
+            pass, `edit` if it was added outside of passes, '' if unknown.
+        sources: the records from which the pass made the record. For a dimension, the nearest
+            dimensions that existed before; for a parameter, the names in its value; for an edge,
+            the edges that it replaced; for an operation, the operations that it replaced.
         changed: the texts of passes that changed it afterwards, in order.
     """
 
@@ -63,7 +64,7 @@ class Origin:
 
 
 UNKNOWN = Origin()
-"""The origin of a record that is not recorded."""
+"""The origin of a record about which nothing is recorded."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Provenance:
 
     @property
     def makers(self) -> tuple[str, ...]:
-        """All that made or changed records, in the order of their first occurrence."""
+        """The passes that made or changed records, in the order of their first occurrence."""
         found = dict[str, None]()
         for origin in self.origins.values():
             found |= dict.fromkeys((origin.made, *origin.changed))
@@ -107,7 +108,7 @@ class Provenance:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The parts of a graph whose records have origins, as they are at one point of a pipeline."""
+    """The records of a graph that have origins, as they are at one point of a pipeline."""
 
     parameters: Parameters
     tensors: tuple[Tensor, ...]
@@ -125,7 +126,7 @@ class Snapshot:
         yield from (((Part.OPERATION, i), op) for i, op in enumerate(self.control.operations))
 
     def same(self, other: Snapshot) -> bool:
-        """Whether two snapshots have the same records; cheap if they share them."""
+        """Whether two snapshots have the same records; fast if they share the record objects."""
         mine = (self.parameters, self.tensors, self.coordinates, self.control)
         others = (other.parameters, other.tensors, other.coordinates, other.control)
         return all(a is b or a == b for a, b in zip(mine, others, strict=True))

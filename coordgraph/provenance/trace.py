@@ -26,7 +26,7 @@ from coordgraph.text.printer import RecordPrinter
 __all__ = ["trace"]
 
 EDIT = "edit"
-"""The maker of a record that was added between passes."""
+"""Value of `Origin.made` for a record that was added by an edit, not by a pass."""
 
 
 @PROVENANCE.implement
@@ -50,7 +50,7 @@ def trace(graph: KernelGraph) -> Provenance:
 
 
 def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -> Provenance:
-    """The provenance after a pass, from that before it."""
+    """Compute the provenance after a pass from the provenance before it."""
     old = dict(before.records())
     origins: dict[tuple[Part, Key], Origin] = {}
     for key, record in after.records():
@@ -67,7 +67,7 @@ def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -
 def _sources(
     key: tuple[Part, Key], record: Any, before: Snapshot, after: Snapshot
 ) -> Iterator[str]:
-    """What a new record was made from."""
+    """The sources of a record that a pass added, as in `Origin.sources`."""
     part, name = key
     if part is Part.DIMENSION and isinstance(name, str):
         yield from _older(name, before.coordinates, after.coordinates)
@@ -84,10 +84,10 @@ def _sources(
 
 
 def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[str]:
-    """The nearest dimensions that the graph had before a pass, from one that the pass added.
+    """The nearest dimensions that existed before a pass, from one that the pass added.
 
-    They lie toward the tensors; if there are none, as for a new workspace, toward the machine; and
-    if there are none either, on any edge.
+    Dimensions toward the tensors come first; if there are none, as for a new workspace, those
+    toward the machine; if there are none either, those connected by any edge.
     """
     return (
         _reached(name, before, after, (True,))
@@ -101,8 +101,8 @@ def _reached(
 ) -> list[str]:
     """The nearest dimensions of `before`, through edges of `after` in the given directions.
 
-    In one direction, these are all at which the paths end. In both, only those that the fewest
-    edges lead to.
+    With one direction, the result is every dimension of `before` at which a path ends. With both
+    directions, it is the dimensions at the smallest distance in edges.
     """
     found = dict[str, None]()
     seen, layer = {name}, [name]
@@ -131,7 +131,7 @@ def _operations(
     last, pending = -1, list[int]()
 
     def replaced(end: int) -> tuple[str, ...]:
-        """The operations between the last pair and the next one that the pass took away."""
+        """The operations that the pass removed between two consecutive pairs of equal ones."""
         gone = (_short(old.operations[i]) for i in range(last + 1, end) if i not in kept)
         return tuple(dict.fromkeys(gone))
 
@@ -151,7 +151,7 @@ def _operations(
 
 
 def _short(op: Operation) -> str:
-    """An operation in few words: its class, and what it works on."""
+    """A short text of an operation: its class, and the tensor, slot or dimension it uses."""
     about = (getattr(op, name, "") for name in ("tensor", "output", "slot", "dim", "name"))
     return " ".join([op.kind, *[word for word in about if isinstance(word, str) and word][:1]])
 

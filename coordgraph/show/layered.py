@@ -135,8 +135,7 @@ class _Layers:
     def _place(self, row: list[Hashable], wanted: list[float]) -> None:
         """The x coordinates of a layer's nodes, as near to the wanted ones as boxes allow."""
         # Isotonic regression: nodes that touch form a block, which is placed at the mean of the
-        # positions that its nodes want.
-        # (sum of wanted left borders, number of nodes) of each block
+        # positions that its nodes want. An entry is the sum of these positions and their number.
         blocks: list[list[float]] = []
         offset, offsets = 0.0, list[float]()
         for position, key in enumerate(row):

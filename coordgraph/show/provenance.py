@@ -1,4 +1,4 @@
-"""List the records of a graph by the pass that made them, with what each came from."""
+"""List the records of a graph by the pass that made them, with the records they came from."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STYLES = {"+": "green", "~": "yellow", " ": ""}
 def provenance(graph: KernelGraph, only: Collection[str] = ()) -> list[Line]:
     """The records of a graph in groups, one for each pass, as lines with the names of styles.
 
-    A record that a pass added is marked with +, one that it changed with ~. Consecutive operations
-    that replace the same ones share the line that names those.
+    A record that a pass added is marked with +, one that it changed with ~. If consecutive
+    operations replace the same operations, one line names these for all.
 
     Args:
         graph: the graph.
-        only: the ids of dimensions; then only they and the edges that touch them are listed.
+        only: ids of dimensions; if given, only these dimensions and edges with them are listed.
     """
     for name in only:
         graph.coordinates[name]  # raises an error that suggests similar names
@@ -67,7 +67,7 @@ def _touches(key: Key, only: Collection[str]) -> bool:
 
 
 def _summary(keys: list[tuple[Part, Key]]) -> Iterator[Line]:
-    """How many records of each part were there before the first pass."""
+    """Lines with the number of records of each kind that the graph had before the first pass."""
     for part in Part:
         count = sum(kind is part for kind, _ in keys)
         if count:

@@ -1,4 +1,4 @@
-"""Resolve the origins of records that were read: which record of the graph each belongs to."""
+"""Resolve the origins that a text declares: find the record of the graph for each of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dimensions and other records are named by their ids."""
 
 
 def with_origins(graph: KernelGraph, raw: Iterable[RawOrigin]) -> KernelGraph:
-    """The graph with the origins that were read; other records were there before the first pass.
+    """The graph with the origins that were read; other records count as `problem` records.
 
     Raises:
         ParseError, VerifyError: an origin names a part or a record that the graph lacks.

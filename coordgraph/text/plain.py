@@ -184,7 +184,10 @@ def from_json(data: Mapping[str, Any]) -> KernelGraph:
 def _read_graph(data: Any, at: Path) -> RawGraph:
     top = _mapping(data, at)
     if (version := top.get("coordgraph")) != VERSION:
-        raise at.error(f"the version 'coordgraph' is {shown(version)}, and must be {VERSION}")
+        raise at.error(
+            f"the field 'coordgraph' gives the format version {shown(version)}; only {VERSION} can "
+            "be read: write the graph again with this version of the library"
+        )
     raw = RawGraph(at)
     for name in top:
         if name not in _PARTS:
@@ -386,5 +389,5 @@ def _number(value: Any, at: Path) -> int:
         missing = "the value is missing"
         raise at.error(missing if value is None else f"needs a whole number, not {shown(value)}")
     if abs(value) >= 10**MAX_DIGITS:
-        raise at.error(f"the number has more than {MAX_DIGITS} digits, which texts do not allow")
+        raise at.error(f"the number has more than {MAX_DIGITS} digits, the limit of the text form")
     return value

@@ -50,7 +50,7 @@ def origins(graph: KernelGraph) -> Iterator[tuple[Part, str | int, Origin]]:
     """The origins to write, with the part and the key of each record.
 
     The key of an edge is its position among the edges, that of an operation its id. A record that
-    was there before the first pass and did not change is left out.
+    existed before the first pass and did not change is left out.
     """
     positions = {edge: i for i, edge in enumerate(graph.coordinates.edges)}
     for part, key in graph.provenance:

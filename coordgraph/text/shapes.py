@@ -37,13 +37,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Shape:
-    """The type of a field's value, as the text form and plain data see it.
+    """The type of a field's value, in the form that the text form and plain data need.
 
     Args:
         kind: the kind of value.
         optional: True if the value may be None.
-        items: the shapes of a tuple's items; for an open tuple, the only shape, which all items
-            have.
+        items: the shapes of a tuple's items; an open tuple has one shape for all items.
         open: True if a tuple may have any number of items.
     """
 

@@ -72,7 +72,7 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
 
 
 def _launch(graph: KernelGraph, sizes: Sizes) -> Launch:
-    """The launch with the given arguments, checked against the graph's bounds."""
+    """A `Launch` with the given arguments, which are checked against the graph's bounds."""
     values = {name: whole(v, name) for name, v in sizes.items() if not isinstance(v, Sequence)}
     tables = {name: tuple(v) for name, v in sizes.items() if isinstance(v, Sequence)}
     given = {p.name: 0 for p in graph.parameters.given if p.minimum == 0} | values

@@ -14,7 +14,7 @@ __all__ = ["cover"]
     "with the right value, and nothing else is stored.",
 )
 def cover(evidence: Evidence) -> Finding:
-    """Trace the tiles of every launch, and compute the elements of some with numbers."""
+    """The check `cover`: trace the tiles of all examined launches, and compute D of some."""
     found = evidence.counterexamples("cover")
     runs = len(evidence.run_launches)
     what = f"tiles, and elements of {runs}," if runs else "tiles"

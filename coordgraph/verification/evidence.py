@@ -1,4 +1,4 @@
-"""What a graph does in the examined launches: traces of tiles, and runs on elements."""
+"""`Evidence`: traces of examined launches of a graph, and results of runs with random operands."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from coordgraph.control.operations import (
     SendPartial,
 )
 from coordgraph.errors import CoordGraphError, Deadlock, LaunchError, NoEntry, OutOfBounds
+from coordgraph.gemm import AXES
 from coordgraph.interpreter.arguments import Array
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.faults import Fault
@@ -80,7 +81,8 @@ LARGE = 20_000
 OVERHEAD = 200
 """The cost of an operation on an empty tile, in loaded elements."""
 MOST_STEPS = 1 << 16
-"""The largest number of loop iterations of one workgroup; more count as a loop without an end."""
+"""The largest number of loop iterations of one workgroup; a workgroup with more counts as an
+endless loop."""
 EXCHANGES = (
     SendPartial,
     ReceivePartial,
@@ -89,11 +91,13 @@ EXCHANGES = (
     AccumulatePartial,
     CollectPartial,
 )
-"""The operations on the workspace: if one of them fails, the check `fix-up` is refuted."""
+"""Operations on the workspace; an error in one of them refutes the check `fix-up`."""
 FAILURES = (CoordGraphError, ArithmeticError, LookupError, TypeError, ValueError)
-"""What an operation of a faulty graph may raise: NumPy refuses tiles whose shapes differ."""
+"""Exceptions that an operation of a wrong graph may raise in the interpreter, for example because
+NumPy refuses tiles of different shapes."""
 TOLERANCE = 2.0**-6
-"""How far a right element may be from the reference, relative to it: epilogues may round."""
+"""Largest relative difference between a right element of D and the reference; an epilogue's result
+is rounded."""
 
 
 class Evidence:
@@ -110,6 +114,11 @@ class Evidence:
     ) -> None:
         self.graph, self.limits = graph, limits
         self._launches = launches
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the launches to examine are chosen from the graph, not given by the caller."""
+        return self._launches is None
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
@@ -163,7 +172,7 @@ class Evidence:
         return tuple(found)
 
     def counterexamples(self, check: str) -> Iterator[Counterexample]:
-        """The first error of each kind that refutes a check, from traces and then from runs."""
+        """One error of each kind that refutes a check: from traces first, then from runs."""
         for launch, fault in self.failures:
             if fault.check == check:
                 yield _counterexample(launch, fault)
@@ -175,13 +184,15 @@ class Evidence:
 
     @cached_property
     def run_launches(self) -> tuple[Launch, ...]:
-        """The launches that run on elements: the cheapest, as many as the limits allow."""
+        """The launches whose product the interpreter computes: the cheapest ones."""
         chosen: list[Launch] = []
         left = self.limits.elements
         m, n, k = macro_tile(self.graph.coordinates)
         shallow = sorted(self.traces, key=lambda pair: -_interest(*pair))
         deep = sorted(shallow, key=lambda pair: -_depth(pair[1]))
-        for launch, found in (*shallow[:2], *deep[:1], *shallow[2:]):
+        seen = _ragged(self.graph, shallow[0][0]) if shallow else frozenset[str]()
+        wide = [pair for pair in shallow[1:] if _ragged(self.graph, pair[0]) - seen]
+        for launch, found in (*shallow[:1], *wide[:1], *deep[:1], *shallow[1:]):
             work = sum(segment.k_count for segment in found.segments)
             elements = work * max(m * k + k * n, OVERHEAD) + len(found.stores) * 2 * m * n
             if launch in chosen:
@@ -193,7 +204,7 @@ class Evidence:
 
     @cached_property
     def runs(self) -> tuple[tuple[str, Counterexample], ...]:
-        """Errors of runs on elements: the check that each refutes, and the counterexample."""
+        """Errors of launches that compute a product: the refuted check and the counterexample."""
         found: list[tuple[str, Counterexample]] = []
         for launch in self.run_launches:
             for name in self.limits.schedulers:
@@ -205,7 +216,7 @@ class Evidence:
 
 
 def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:
-    """What occurs in a trace: kinds of segments, numbers of partial sums, idle workgroups."""
+    """The features of a trace: kinds of segments, numbers of partial sums, idle workgroups."""
     receives = Counter(receive.tile for receive in found.receives)
     for tile, segments in groupby(sorted(found.segments, key=_tile_of), key=_tile_of):
         cut = [segment.role for segment in segments]
@@ -220,9 +231,16 @@ def _tile_of(segment: Segment) -> OutputTile:
 
 
 def _interest(launch: Launch, found: Trace) -> int:
-    """How much of a schedule a launch exercises: fix-ups and ragged edges, with few tiles."""
+    """A score of a launch: high if it has fix-ups and ragged edges with few tiles."""
     ragged = sum(length % 2 for length in launch.values.values())
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
+
+
+def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[str]:
+    """The axes with several tiles, the last of which is not full."""
+    lengths = ((axis, getattr(graph.gemm, axis) or launch.values.get(axis, 0)) for axis in AXES)
+    tiles = zip(lengths, macro_tile(graph.coordinates), strict=True)
+    return frozenset(axis for (axis, length), n in tiles if length > n and length % n)
 
 
 def _depth(found: Trace) -> int:
@@ -263,12 +281,12 @@ class _Watched(Machine):
 def _run(
     graph: KernelGraph, code: Program, launch: Launch, scheduler: str
 ) -> Iterator[tuple[str, Counterexample]]:
-    """Run a launch on elements, and compare D with the reference."""
+    """Compute the product of a launch in the interpreter, and compare D with the reference."""
     try:
         operands = make_operands(graph, launch)
+        memory = Memory(graph, operands.arrays, operands.values)
     except LaunchError:
         return
-    memory = Memory(graph, operands.arrays, operands.values)
     machines: dict[int, _Watched] = {}
 
     def machine(number: int) -> Machine:
@@ -279,7 +297,7 @@ def _run(
     try:
         execute(memory, machine, count, SCHEDULERS[scheduler](), count)
     except Deadlock:
-        return  # traces show it, with its cause
+        return  # a deadlock is reported from the trace, which shows its cause
     except FAILURES as error:
         yield _failure(code, launch, error, machines)
         return
@@ -298,7 +316,7 @@ def _run(
 def _failure(
     code: Program, launch: Launch, error: Exception, machines: Mapping[int, _Watched]
 ) -> tuple[str, Counterexample]:
-    """The check that an error of a run refutes, and the counterexample."""
+    """The check that an error of a run refutes, with a counterexample."""
     for number, machine in machines.items():
         if machine.failed is not None:
             work, env = machine.failed

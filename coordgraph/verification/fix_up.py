@@ -1,8 +1,8 @@
-"""The check `fix-up`: each partial sum reaches its tile once, and flags end as they began.
+"""The check `fix-up`: each partial sum is added to its tile once, and flags end at 0.
 
-A send must not overwrite a slot that another workgroup still reads. That is decided for every
-interleaving: the receives of a slot must *happen before* the next send to it, by the order of the
-messages in each workgroup and by the order of each send before its receives.
+A send must not overwrite a slot that another workgroup still reads. This must hold in every
+interleaving: program order in each workgroup, and the order of each send before its receives, must
+together order the receives of a slot before the next send to the slot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["fix_up"]
 
 Part = tuple[int, OutputTile]
-"""A partial sum in a slot: its turn, and the output tile that it belongs to."""
+"""Type of a partial sum in a slot: its turn, and the output tile that it belongs to."""
 
 
 @named_check(
@@ -34,7 +34,7 @@ Part = tuple[int, OutputTile]
     "epilogue with all its parts.",
 )
 def fix_up(evidence: Evidence) -> Finding:
-    """Match the signals and waits of every launch, and order the uses of every slot."""
+    """The check `fix-up`: match signals and waits of every launch, and order the uses of slots."""
     return enumerated(evidence.traced_launches, "messages", _counterexamples(evidence))
 
 
@@ -46,7 +46,7 @@ def _counterexamples(evidence: Evidence) -> Iterator[Counterexample]:
 
 
 def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Counterexample]:
-    """Sends to one slot between which a receive of the first is not ordered.
+    """Pairs of sends to one slot: the second may overwrite the first before it is received.
 
     Args:
         launch: the launch.
@@ -60,7 +60,7 @@ def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Coun
         return
     order = happens_before(found)
     if not networkx.is_directed_acyclic_graph(order.graph):
-        return  # the check `progress` names the cycle
+        return  # a cycle of waits is reported by the check `progress`
     for slot, parts in uses.items():
         for one, other in combinations(sorted(parts), 2):
             sends = [e for part in (one, other) for e in parts[part] if isinstance(e, Send)]

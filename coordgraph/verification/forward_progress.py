@@ -20,7 +20,8 @@ NEEDS: dict[WaitDirection, str] = {
     "higher": "waits for higher workgroups: needs all workgroups resident",
     "mixed": "waits both ways: needs all workgroups resident",
 }
-"""The launch guarantee that a kernel needs, by the direction of its waits."""
+"""The guarantee about resident workgroups that the launcher must give, by the direction of the
+kernel's waits."""
 
 
 @named_check(
@@ -29,7 +30,7 @@ NEEDS: dict[WaitDirection, str] = {
     "in order, or all workgroups resident.",
 )
 def progress(evidence: Evidence) -> Finding:
-    """Prove the direction of all waits; where that fails, look for cycles of messages.
+    """The check `progress`: prove the direction of all waits, else look for cycles of waits.
 
     If every workgroup waits only for lower-numbered ones (or only for higher-numbered ones), the
     wait relation has no cycle, whatever the sizes are.
@@ -53,7 +54,7 @@ def _counterexamples(evidence: Evidence, direction: WaitDirection) -> Iterator[C
 
 
 def _circle(launch: Launch, cycle: tuple[Send | Receive, ...]) -> Counterexample:
-    """The counterexample of a cycle: each workgroup of it waits for the one before."""
+    """The counterexample for a cycle of waits: each workgroup waits for the previous one."""
     steps = [
         f"workgroup {event.workgroup} "
         + ("waits for" if isinstance(event, Receive) else "then sends")
@@ -68,7 +69,7 @@ def _circle(launch: Launch, cycle: tuple[Send | Receive, ...]) -> Counterexample
 def _wrong_direction(
     launch: Launch, found: Trace, direction: WaitDirection
 ) -> Iterator[Counterexample]:
-    """A wait against the direction that the launcher relies on."""
+    """A counterexample: a wait in another direction than the one the launcher relies on."""
     for receiver, sender in sorted(found.wait_edges()):
         wrong = {
             "none": sender != receiver,

@@ -15,7 +15,8 @@ class Launch:
     Args:
         values: the values of the parameters that the caller gives, by name.
         tables: the entries of the tables that the caller gives, by name.
-        cost: output tiles, k tiles and workgroups: an estimate of the length of its trace.
+        cost: an estimate of the length of the launch's trace, from output tiles, k tiles and
+            workgroups.
     """
 
     values: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Candidates of launches: small problems around borders of tiles, k tiles and workgroups."""
+"""Candidates for examined launches: small problems with full and partial tiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate, product
 from sympy import Integer
 
 from coordgraph.gemm import AXES
-from coordgraph.integers import FloorDiv, FloorMod
+from coordgraph.integers import FloorDiv, FloorMod, nodes_of
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import LARGEST_INDEX
 from coordgraph.tilings import macro_tile
@@ -19,17 +19,19 @@ __all__ = ["launch_candidates", "launch_of"]
 GROUPS = 3
 """The number of products in examined launches of batches and of groups."""
 TILES = (1, 2, 3, 4, 5, 7)
-"""Numbers of tiles along one axis that candidates combine."""
+"""Numbers of tiles along one axis that candidate launches combine."""
 MOST_GRID = 24
-"""The largest number of workgroups of candidates in which several workgroups share a tile."""
+"""The largest number of workgroups of a candidate launch in which several workgroups share a
+tile."""
 LARGEST_FACTOR = 16
-"""The largest constant divisor in the graph around which candidates vary the numbers of tiles."""
+"""Candidate launches vary the numbers of tiles around constant divisors in the graph up to this
+one."""
 Tiles = tuple[int, int, int, int]
 """Numbers of tiles in m, n and k, and the number of workgroups."""
 
 
 def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
-    """Launches of small problems, each once.
+    """Candidate launches of small problems, without duplicates.
 
     Args:
         graph: a scheduled graph.
@@ -44,7 +46,7 @@ def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
 
 
 def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
-    """Numbers of tiles and workgroups, T mod W = 0, 1 and W - 1 and T < W among them."""
+    """Combinations of T tiles and W workgroups, with T mod W = 0, 1 and W - 1, and T < W."""
     size = graph.workgroup.size
     near = {c + by for c in _divisors(graph) for by in (-1, 0, 1)} - {0}
     depths = sorted({1, 2, 3, 7} | near)
@@ -67,7 +69,7 @@ def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
             deep = {2 * total + 1, 3 * total - 1, total * depth, total * depth + 1}
             grids = {3, 4, 8} | near_total | {g for g in deep if g <= MOST_GRID}
             for grid in sorted(grids - {0}):
-                # Every seventh combination keeps candidates few; all grids and depths occur.
+                # Take every seventh combination, to have few candidates with all grids and depths.
                 if (number + depth + grid) % 7 == 0 or total == 1:
                     yield m, n, depth, grid
 
@@ -77,7 +79,7 @@ def _divisors(graph: KernelGraph) -> set[int]:
     found: set[int] = set()
     tile = set(macro_tile(graph.coordinates))
     for value in graph.expressions:
-        for node in value.atoms(FloorDiv, FloorMod):
+        for node in nodes_of(value, FloorDiv, FloorMod):
             divisor = node.args[1]
             if isinstance(divisor, Integer) and 1 < int(divisor) <= LARGEST_FACTOR:
                 found.add(int(divisor))
@@ -127,12 +129,12 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
 
 
 def _missing(extent: int, number: int) -> int:
-    """How many elements the last tile of an axis lacks, among 0, 1, half and all but one."""
+    """Numbers of elements that the last tile of an axis lacks: 0, 1, half, and all but one."""
     return (0, 1, extent // 2, extent - 1)[number % 4]
 
 
 def _group_sizes(extent: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
-    """The extents of three groups; one is empty, except along every axis of a list of products."""
+    """The extents of three groups: one is empty, except in a list of products."""
     small = extent // 2 + 1
     if diagonal:
         return (extent, small, extent // 3 + 1)

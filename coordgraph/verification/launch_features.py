@@ -1,4 +1,4 @@
-"""Features of launches: facts about sizes at which the formulas of a graph change."""
+"""Features of launches: which cases of the graph's formulas (minima, conditions) occur in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from sympy.core.relational import Relational
 
 from coordgraph.errors import CoordGraphError
 from coordgraph.gemm import AXES
-from coordgraph.integers import FloorMod, Maximum, Minimum, compile_function, tables_in
+from coordgraph.integers import (
+    FloorMod,
+    Maximum,
+    Minimum,
+    compile_function,
+    nodes_of,
+    symbols_of,
+    tables_in,
+)
 from coordgraph.kernel import KernelGraph
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
@@ -22,7 +30,7 @@ Feature = tuple[object, ...]
 
 
 class LaunchFeatures:
-    """Evaluates the features of launches: facts about sizes that a schedule's borders lie at."""
+    """Evaluates the features of launches, such as whether a remainder is 0."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self._gemm = graph.gemm
@@ -47,7 +55,7 @@ class LaunchFeatures:
         self._sides = compile_function(cast(Sequence[Basic], roots), symbols)
 
     def of(self, launch: Launch) -> int | None:
-        """The features of a launch as a set of bits; None if the graph's bounds exclude it."""
+        """The features of a launch as a bit set; None if the graph does not allow the launch."""
         values: list[int] = []
         try:
             for parameter, step in zip(self._host, self._steps, strict=True):
@@ -72,13 +80,13 @@ class LaunchFeatures:
         found.update(self._of_tiles(launch))
         counts = [(i, v) for i, v in enumerate(values) if self._host[i].name not in AXES]
         for (i, one), (j, other) in permutations(counts, 2):
-            # How one count of tiles, workgroups or iterations fits into another.
+            # Remainders of one count (tiles, workgroups or iterations) divided by another.
             found.add((i, j, "rest", _rest(one, other) if other > 1 else None))
             found.add((i, j, "times", (one // other).bit_length() if other else None))
         return sum(1 << self._bits.setdefault(feature, len(self._bits)) for feature in found)
 
     def _of_tiles(self, launch: Launch) -> Iterator[Feature]:
-        """Features of every schedule: ragged last tiles, one k tile, tiles against workgroups."""
+        """Features of launches under every schedule: ragged last tiles, one k tile, T mod W."""
         counts: list[int] = []
         for axis, extent in self._shape.items():
             length = getattr(self._gemm, axis) or launch.values.get(axis, 0)
@@ -96,24 +104,27 @@ class LaunchFeatures:
 
 
 def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
-    """The nodes of the graph's expressions at which a formula changes, in parameters only."""
+    """The nodes in the graph's expressions, such as minima, that select between formulas.
+
+    They depend on parameters only.
+    """
     found = {
         node
         for value in graph.expressions
-        for node in value.atoms(FloorMod, Minimum, Maximum, Relational)
-        if len(node.args) == 2 and node.free_symbols <= known and not tables_in(cast(Expr, node))
+        for node in nodes_of(value, FloorMod, Minimum, Maximum, Relational)
+        if len(node.args) == 2 and symbols_of(node) <= known and not tables_in(cast(Expr, node))
     }
     return sorted(found, key=str)
 
 
 def _relation(node: Basic, left: int, right: int) -> object:
-    """How the two arguments of a node relate; for a remainder, whether it is at an end."""
+    """How the two arguments of a node compare; for a remainder, whether it is 0 or largest."""
     if isinstance(node, FloorMod):
         return _rest(left, right)
     return (left > right) - (left < right)
 
 
 def _rest(value: int, divisor: int) -> str:
-    """Where the remainder of a division is: at 0, 1, the largest value, or between."""
+    """The class of a division's remainder: 0, 1, the largest value, or between."""
     rest = value % divisor if divisor else 0
     return "0" if not rest else "1" if rest == 1 else "last" if rest == divisor - 1 else "other"

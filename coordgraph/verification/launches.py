@@ -1,10 +1,10 @@
-"""Launches that are examined by enumeration: small ones, around the borders of a graph's sizes.
+"""Choose the launches that checks examine: small ones with as many different cases as possible.
 
 Candidates vary the numbers of tiles, the number of workgroups, and the extents of the last tile.
-Each candidate has *features*: which argument of a minimum or maximum decides, whether a condition
-holds, whether a remainder is 0, 1 or the largest one, how one size fits into another. The features
-come from the expressions and parameters of the graph, so the borders are the graph's. Launches are
-ranked so that the first ones have as many different features as possible.
+Each candidate has *features*: which argument of a minimum or maximum is its value, whether a
+condition holds, whether a remainder is 0, 1 or the largest one. The features come from the
+expressions and parameters of the graph. Launches are ranked so that the first ones have as many
+different features as possible.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["ranked_launches"]
 
 
 def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, ...]:
-    """The launches to examine: small, and the first ones with as many features as possible.
+    """The launches to examine; the first ones have as many different features as possible.
 
     Args:
         graph: a scheduled graph.
-        count: the largest number of launches.
+        count: the largest number of launches to return.
         cost: the largest cost of one launch, see `Launch`.
 
     Returns:
@@ -36,10 +36,10 @@ def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, 
     chosen: list[Launch] = []
     seen = 0
     while left and len(chosen) < count:
-        # A launch is worth its new features; of several equal ones the cheapest is taken.
+        # Take the launch with the most new features; of several such launches, the cheapest.
         best = max(left, key=lambda pair: ((pair[1] & ~seen).bit_count(), -pair[0].cost))
         left.remove(best)
-        # When all features have occurred, a second round begins.
+        # When no launch has a new feature, count features from the start again.
         seen = seen | best[1] if best[1] & ~seen else best[1]
         chosen.append(best[0])
     return tuple(chosen)

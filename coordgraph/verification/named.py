@@ -18,7 +18,7 @@ SHOWN = 3
 
 
 class Finding(NamedTuple):
-    """What a check found out; fields as in `Verdict`."""
+    """The result of a check's function; the fields are those of `Verdict`."""
 
     outcome: Outcome
     method: str

@@ -1,4 +1,4 @@
-"""The order of the messages of one launch that holds under every interleaving."""
+"""The order of sends and receives of one launch that holds under every interleaving."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Order", "happens_before"]
 
 Message = Send | Receive
 Partial = tuple[int, int, OutputTile]
-"""A partial sum: its slot, its turn, and its output tile."""
+"""Type of a partial sum: its slot, its turn, and its output tile."""
 Node = tuple[int, int]
-"""A message of a launch: the workgroup, and the position among the workgroup's messages."""
+"""Type of a send or receive: the workgroup, and the position among the workgroup's messages."""
 
 
 class Order:
-    """The messages of a launch, with an arc from each to those that must come after it.
+    """The sends and receives of a launch; arcs lead from each to those that must come later.
 
     Args:
         graph: the arcs between messages; a node's attribute `event` is the message.
@@ -35,7 +35,7 @@ class Order:
         return all(self._nodes[id(event)] in earlier for event in events)
 
     def cycle(self) -> tuple[Message, ...]:
-        """The messages of a cycle, each before the next; () if there is none."""
+        """The messages on a cycle of the order, each before the next; () if there is none."""
         try:
             arcs = networkx.find_cycle(self.graph)
         except networkx.NetworkXNoCycle:
@@ -44,7 +44,7 @@ class Order:
 
 
 def happens_before(found: Trace) -> Order:
-    """The order of all messages: that of each workgroup's program, and sends before receives.
+    """Order all messages: by program order in each workgroup, and sends before receives.
 
     A receive of a partial sum comes after all sends of its slot, turn and output tile.
     """

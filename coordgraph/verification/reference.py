@@ -18,6 +18,7 @@ from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.gemm import AXES, GemmProblem, read_of, row_step, tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, numpy_dtype
+from coordgraph.interpreter.multiplication import matrix_product
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor
 from coordgraph.verification.launch import Launch
@@ -26,11 +27,11 @@ __all__ = ["Operands", "Product", "make_operands", "products"]
 
 SEED = 20
 PACKED = "elements_"
-"""Start of the names of the launch parameters that count the elements of packed matrices."""
+"""Prefix of the names of launch parameters: the number of elements of packed matrices."""
 
 
 class Operands(NamedTuple):
-    """The operands of one launch.
+    """The random operands of one launch.
 
     Args:
         arrays: the input arrays by tensor, with the shapes that the graph declares.
@@ -44,7 +45,7 @@ class Operands(NamedTuple):
 
 
 class Product(NamedTuple):
-    """One matrix of D: the part of the output array that holds it, and the expected elements."""
+    """One matrix of D: the part of the output array that holds it, and its expected elements."""
 
     number: int
     expected: Array
@@ -114,7 +115,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             return _matrix(gemm, tensor, array, number, values)
 
         a, b = (matrix(t, operands.arrays[t]).astype(numpy_dtype(gemm.accumulator)) for t in "AB")
-        numbers: dict[str, Any] = {ACCUMULATOR: a @ b, **operands.scalars}
+        numbers: dict[str, Any] = {ACCUMULATOR: matrix_product(a, b), **operands.scalars}
         numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
         for stage in gemm.epilogue.stages(gemm.accumulator, kind):
             if stage.optional and not values.get(read_of(tensor_of(stage.optional)), 1):
@@ -168,14 +169,14 @@ def _matrix(
 
 
 def _all(gemm: GemmProblem, tensor: str) -> str:
-    """The axes of an epilogue operand with the axis that numbers the products; '' for others."""
+    """The axes of an epilogue operand and the axis that numbers products; '' for other tensors."""
     return gemm.operands[tensor].axes if tensor in gemm.operands else ""
 
 
 def _packed_starts(
     gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """Where each matrix of a list begins in the tensor's vector, and where the last one ends."""
+    """Offset of each matrix of a list in the tensor's vector, and the end of the last matrix."""
     axes = gemm.axes[tensor]
     if (tensor == "A" and gemm.transpose_a) or (tensor == "B" and gemm.transpose_b):
         axes = axes[::-1]

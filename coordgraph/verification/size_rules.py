@@ -17,6 +17,7 @@ from coordgraph.kernel import KernelGraph
 from coordgraph.verification.evidence import Evidence
 from coordgraph.verification.launch import Launch
 from coordgraph.verification.named import SHOWN, Finding, named_check
+from coordgraph.verification.size_borders import broken_rules
 from coordgraph.verification.verdicts import Counterexample, Outcome
 
 __all__ = ["sizes"]
@@ -28,7 +29,11 @@ __all__ = ["sizes"]
     "every tensor is as large as the tensor.",
 )
 def sizes(evidence: Evidence) -> Finding:
-    """Prove each size rule from the ranges of parameters, or evaluate it in the launches."""
+    """The check `sizes`: prove each size rule from the ranges of parameters, or evaluate it.
+
+    Rules without a proof are evaluated in the launches, and for arguments around the constants of
+    the graph.
+    """
     graph = evidence.graph
     ranges = graph.parameters.ranges(definitions=True)
     rules = [*_rules(graph)]
@@ -36,6 +41,9 @@ def sizes(evidence: Evidence) -> Finding:
     counterexamples: list[Counterexample] = []
     for launch in evidence.launches:
         counterexamples += _broken(graph, undecided, launch)
+    if evidence.chosen and not counterexamples:
+        for number, values in broken_rules(graph, [rule for _, rule in undecided]):
+            counterexamples += _broken(graph, [undecided[number]], Launch(values))
     if counterexamples:
         first = {found.problem: found for found in reversed(counterexamples)}
         kept = tuple(reversed(first.values()))[:SHOWN]
@@ -54,12 +62,13 @@ def sizes(evidence: Evidence) -> Finding:
 
 
 def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
-    """Every condition on sizes, and what states it."""
+    """Every condition on sizes, with the text of the record that declares it."""
     coordinates = graph.coordinates
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # A schedule may stream only the first part of a space whose end is in a table, which
-            # the rule of that space's edge excludes; the check `cover` examines such edges.
+            # Skip rules that read tables: a schedule may divide only the first part of a space
+            # whose end is in a table, and the edge of that space then breaks its rule. The check
+            # `cover` examines it.
             if not tables_in(cast(Expr, rule)):
                 yield str(edge), rule
     known = {t.name: t for t in graph.tensors}
@@ -71,10 +80,12 @@ def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
 def _broken(
     graph: KernelGraph, rules: list[tuple[str, Boolean]], launch: Launch
 ) -> Iterator[Counterexample]:
-    """The rules that are false in a launch."""
+    """The size rules that are false in a launch, whose tables may be left out."""
     given = {p.name: launch.values.get(p.name, 0) for p in graph.parameters.given}
     with suppress(CoordGraphError, ArithmeticError, LookupError):
-        values = graph.parameters.launch(given, launch.tables)
+        known = graph.parameters
+        missing = known.tables and not launch.tables  # the rules read no table
+        values = known.evaluate(given) if missing else known.launch(given, launch.tables)
         for what, rule in rules:
             if not evaluate(rule, values):
                 yield Counterexample(

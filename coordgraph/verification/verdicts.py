@@ -14,7 +14,7 @@ __all__ = ["Counterexample", "Outcome", "Report", "Verdict"]
 
 
 class Outcome(StrEnum):
-    """What a check found out about a graph."""
+    """The result of a check: proved, holds in examined launches, refuted, or not examined."""
 
     PROVED = "proved for all sizes"
     """The property holds in every launch that the graph's parameters allow."""
@@ -101,7 +101,7 @@ class Verdict:
 
     @property
     def refuted(self) -> bool:
-        """Whether the check found a counterexample."""
+        """Whether the check has a counterexample."""
         return self.outcome is Outcome.REFUTED
 
     @property
@@ -156,7 +156,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """How long all checks took together."""
+        """Seconds that all checks took together."""
         return sum(verdict.seconds for verdict in self.verdicts)
 
     def raise_if_refuted(self) -> Report:

@@ -206,7 +206,7 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     guess = np.log([getattr(first, name) for name in FITTED])
 
     def figures(logarithms: Column) -> Constants:
-        """The cost model's constants whose fitted fields have these natural logarithms."""
+        """The constants of the cost model, given natural logarithms of the fitted ones."""
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
     def errors(logarithms: Column) -> Column:
@@ -259,7 +259,7 @@ def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
 
 
 def is_plan(row: dict[str, Any]) -> bool:
-    """Whether the plan in a row of measured times is one of this library."""
+    """Whether a row of measured times has a plan of this library, not another library's name."""
     return " " in row["plan"]
 
 

@@ -173,7 +173,7 @@ def explain(
 
 
 def _main(choice: Choice) -> float:
-    """Seconds of `main`: the main loop and what it waits for, as they enter the total."""
+    """Seconds of the term `main`: the largest of main loop, DRAM, L2 and power times."""
     return choice.seconds - sum(choice.terms[name] for name in SUMMANDS if name != "main")
 
 

@@ -117,7 +117,7 @@ class Tiled:
 
     @cached_property
     def rest(self) -> Column:
-        """Number of output tiles in the last wave if that is not full; else 0."""
+        """Number of output tiles in the last wave if the wave is not full; else 0."""
         return self.tiles % self.slots
 
 

@@ -38,7 +38,7 @@ def _xor(a: Column, b: Column) -> Column:
 
 
 def _doublings(a: Column, b: Column) -> Column:
-    """How often `a` must be doubled until it is at least `b`."""
+    """How often the integer `a` must be doubled until it is at least `b`."""
     return np.ceil(np.log2(np.maximum(b, a) / a))
 
 

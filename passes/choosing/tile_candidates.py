@@ -42,8 +42,9 @@ WIDTHS = {
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Rows and columns of a CTA's part of a tile that are tried with pingpong warpgroups."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
-"""CTAs along m and n of the clusters of more than two CTAs, which are candidates for measurements
-alone: for products of few tiles, which ask the L2 cache for more than it delivers."""
+"""CTAs along m and n of clusters of more than two CTAs. `benchmarks sweep --clusters` measures such
+plans; `choose` never returns one. They may help products with few output tiles, whose time is
+limited by the rate of the L2 cache."""
 LARGE_CLUSTER_WIDTHS = {
     48: (64, 128),
     64: (*range(32, 193, 16), 256),
@@ -56,7 +57,8 @@ LARGE_CLUSTER_WIDTHS = {
     192: (64, 96, 128),
     256: (64, 96, 128),
 }
-"""Extents of a CTA's part of a tile that are tried with `LARGE_CLUSTERS`, as in `WIDTHS`."""
+"""Extents of a CTA's part of a tile that are tried with `LARGE_CLUSTERS`: by the rows, a tuple of
+column counts."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 """Extents along k that are tried for tiles whose CTA part has few rows (the key).
 
@@ -84,7 +86,7 @@ def tilings(
 
 
 def _large_clusters(c_bytes: int, row: int) -> Iterator[Tiling]:
-    """Yield the macro tiles of clusters of more than two CTAs."""
+    """Yield the macro tiles that are tried with clusters of more than two CTAs."""
     for rows, widths in LARGE_CLUSTER_WIDTHS.items():
         for columns in widths:
             most = accumulators_beside(c_bytes, swapped(rows, columns, 1))

@@ -122,7 +122,7 @@ def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str
 
 @dataclass(frozen=True)
 class Pieces:
-    """The pieces of one output tile: its partial sums, in the order of k, one for each workgroup.
+    """The pieces (partial sums) of one output tile in the order of k, one for each workgroup.
 
     Args:
         low, high: the workgroups with the first and with the last piece of the tile; the workgroups

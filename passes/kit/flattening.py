@@ -27,11 +27,11 @@ __all__ = [
 
 
 def number_of(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> Expr:
-    """The number of tiles that several tile numbers count together, over all groups if there are.
+    """The total number of tiles that several tile-number dimensions count, over all groups.
 
     Args:
         graph: a graph without a schedule.
-        dimensions: tile numbers, such as `graph.dangling`.
+        dimensions: tile-number dimensions, such as `graph.dangling`.
 
     Raises:
         PassError: a tile number has no size, and no table gives the total.
@@ -65,33 +65,33 @@ def why_no_plane(graph: KernelGraph) -> str | None:
 def flatten_iterations(
     e: KernelEditor, graph: KernelGraph, numbers: tuple[Dimension, ...], below: str
 ) -> None:
-    """Tie tile numbers and the k tiles of each output tile to one dimension; k varies fastest.
+    """Connect tile numbers and the k tiles of output tiles to one dimension; k varies fastest.
 
     Args:
         e: the editor of `graph`.
         graph: a graph without a schedule, whose tile numbers have no edge below them.
-        numbers: the tile numbers to tie.
+        numbers: the tile numbers to connect.
         below: the id of an existing dimension whose size is `number_of_iterations(…)`.
     """
     flatten_into(e, (*numbers, graph.coordinates[accumulation_loop(graph).dim]), below)
 
 
 def flatten_into(e: KernelEditor, above: tuple[Dimension, ...], below: str) -> None:
-    """Tie several dimensions to one, in row-major order; a single dimension keeps its indices.
+    """Connect several dimensions to one in row-major order; a single dimension keeps its indices.
 
     If each group has its own number of tiles, the indices of one group follow those of the group
     before it: `group, m, n, k --Concatenate--> below`.
 
     Args:
         e: the editor of a graph without a schedule, whose tile numbers have no edge below them.
-        above: the dimensions to tie, which are tile numbers and perhaps the loop over k tiles.
+        above: the dimensions to connect, which are tile numbers and perhaps the loop over k tiles.
         below: the id of an existing dimension whose size is `number_of(graph, above)`.
     """
     e.coordinates.connect(_together(e.graph, above).edge(below))
 
 
 class _Together(NamedTuple):
-    """The result of tying several dimensions to one.
+    """An edge that connects several dimensions to one dimension, and that dimension's size.
 
     Args:
         size: the size of the one dimension.
@@ -103,7 +103,7 @@ class _Together(NamedTuple):
 
 
 def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Together:
-    """The total size of several dimensions, and the edge that ties them to one dimension.
+    """The edge that connects several dimensions to one dimension, and that dimension's size.
 
     Raises:
         PassError: a dimension has no size, and no table gives the total.

@@ -28,7 +28,7 @@ from passes.simulation import Kernel, Machine, Simulation, simulate
 
 __all__ = ["FORMAT", "Subject", "make_report"]
 
-FORMAT = 1
+FORMAT = 2
 """Version of the report's data format; it is raised when a field changes its meaning."""
 
 
@@ -89,7 +89,7 @@ def report(
     known = {p.name for p in graph.parameters.given}
     if unknown := sorted(set(options) - known - set("mnk")):
         raise LaunchError(
-            f"report() knows no {', '.join(unknown)}; give launch arguments "
+            f"report() has no argument {', '.join(unknown)}; give launch arguments "
             f"({', '.join(sorted(known))}) or {', '.join(sorted(own))}"
         )
     return make_report(Subject(graph, options, machine, **given), path)

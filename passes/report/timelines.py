@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from coordgraph.errors import VerifyError
 from coordgraph.interpreter.lockstep import StepKind
+from passes.report.rows import numbered_like_slots
 from passes.simulation.events import Activity
 from passes.simulation.simulation import Simulation
 
@@ -44,6 +45,7 @@ first event, `gap` the time between events, and `tail` the time after the last o
 slot without events is `tail`."""
 OF_TILE = ("product", "m", "n", "first", "count")
 NEEDED = ("begin", "end", "workgroup", "slot", "activity")
+KNOWN = (*NEEDED, *OF_TILE, "behind", "role", "rank", "tiling")
 
 
 @runtime_checkable
@@ -77,6 +79,9 @@ def measured_run(measured: Measured, simulated: Mapping[str, Any] | None) -> dic
         simulated: the data of the simulated run of the same launch, from which missing tile shapes
             are taken; None if there is none.
 
+    Returns:
+        The run; `processors` has the numbers of the SMs of each slot.
+
     Raises:
         VerifyError: a column is missing, columns differ in length, or an activity is unknown.
     """
@@ -87,19 +92,23 @@ def measured_run(measured: Measured, simulated: Mapping[str, Any] | None) -> dic
             f"measured has no column {', '.join(map(repr, missing))}; give the columns of "
             "Simulation.event_columns()"
         )
-    lengths = {name: len(columns[name]) for name in (*NEEDED, *OF_TILE) if name in columns}
+    columns = {name: columns[name] for name in KNOWN if name in columns}
+    lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise VerifyError(f"the columns of measured differ in length: {lengths}")
+        raise VerifyError(
+            f"the columns of measured differ in length: {lengths}; give one value per event in each"
+        )
     if unknown := set(columns["activity"]) - set(ACTIVITIES):
         raise VerifyError(
-            f"measured has unknown activities {sorted(map(str, unknown))}; there are "
+            f"measured has unknown activities {sorted(map(str, unknown))}; use "
             f"{', '.join(ACTIVITIES)}"
         )
-    slots = max((int(s) + 1 for s in columns["slot"]), default=0)
-    slots = max(slots, 0 if simulated is None else int(simulated["slots"]))
+    makespan = max(columns["end"], default=0.0)
+    columns, processors = numbered_like_slots(columns)
+    slots = max(len(processors), 0 if simulated is None else int(simulated["slots"]))
     if "tiling" not in columns:
         columns["tiling"] = _tilings_like(columns, simulated)
-    return _run("measured", columns, slots, max(columns["end"], default=0.0))
+    return {**_run("measured", columns, slots, makespan), "processors": processors}
 
 
 def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list[int]:

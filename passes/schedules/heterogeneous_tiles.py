@@ -234,7 +234,8 @@ def _renamed(work: TileWork, names: dict[str, str]) -> TileWork:
 
     Args:
         work: the operations on a macro tile.
-        names: the coordinate of each small tile's number, by that of the macro tile's number.
+        names: maps the coordinate of a macro tile's number to the coordinate of a small tile's
+            number.
     """
 
     def change(op: Operation) -> Operation:

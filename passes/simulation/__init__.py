@@ -1,4 +1,4 @@
-"""Simulation: runs a scheduled graph on a described GPU, event by event, without a GPU."""
+"""Simulation: runs a scheduled graph on a model of a GPU, event by event, without a GPU."""
 
 from typing import TYPE_CHECKING
 

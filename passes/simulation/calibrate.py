@@ -1,11 +1,11 @@
 """Fit a machine to measured times: `python -m passes.simulation.calibrate FILE… --write PATH`.
 
 A file is a record of `python -m benchmarks sweep`. The constants of the cost model, fitted to the
-same measurements by `passes.choosing.calibrate`, are the first guesses. Then those figures that a
-simulation uses in another way than the cost model are fitted again, together with the figures that
-only a simulation has. The logarithms of times are fitted by least squares, with a linear loss for
-large errors. As in the cost model's fit, differences between the errors of a problem's plans count
-too, and a weak penalty keeps figures near their first guesses. The fit needs scipy.
+same measurements by `passes.choosing.calibrate`, are the first guesses. Then the constants that a
+simulation uses in another way than the cost model are fitted again, together with the constants
+that only a simulation has. The logarithms of times are fitted by least squares, with a linear loss
+for large errors. As in the cost model's fit, differences between the errors of a problem's plans
+count too, and a weak penalty keeps constants near their first guesses. The fit needs scipy.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ OF_CONSTANTS = (
 """Constants of the cost model that are fitted again."""
 FIGURES = (*OF_CONSTANTS, *OF_MACHINE)
 STEP, MOST_ROUNDS = 0.01, 6
-"""STEP: relative step of the fit's numerical derivatives; the events of a run change in leaps, so
+"""STEP: relative step of the fit's numerical derivatives; simulated times change in jumps, so
 smaller steps are less reliable. MOST_ROUNDS: largest number of steps of the fit."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured launches.
+    """Measured launches, to which a machine is fitted.
 
     Args:
         launches: the launches.
-        seconds: the measured seconds of each.
-        problem: for each an id of its problem, from 0; plans of one problem are compared.
+        seconds: the measured seconds of each launch.
+        problem: for each launch the number of its problem, from 0; plans of one problem are
+            compared.
     """
 
     launches: tuple[Launch, ...]
@@ -61,7 +62,7 @@ class Measured:
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]], machine: Machine) -> Measured:
-        """The launches of rows of a record; rows of plans that are not known are left out."""
+        """The launches in the rows of a results file; rows with unknown plans are left out."""
         plans = known_plans(rows)
         rows = [row for row in rows if row["plan"] in plans]
         # Launches of one kernel follow each other, so that its graph is compiled once.
@@ -83,7 +84,7 @@ class Measured:
 
 
 def figures_of(machine: Machine) -> dict[str, float]:
-    """The values of `FIGURES` that a machine has.
+    """A machine's values of the fitted constants, in the order of `FIGURES`.
 
     Raises:
         ValueError: the machine has no constants of the cost model.
@@ -95,12 +96,12 @@ def figures_of(machine: Machine) -> dict[str, float]:
 
 
 def fit(measured: Measured, first: Machine, rounds: int = MOST_ROUNDS) -> Machine:
-    """Fit the figures of a Hopper GPU to measured launches.
+    """Fit the constants of a simulated Hopper GPU to measured launches.
 
     Args:
         measured: the launches.
-        first: the machine with first guesses of the figures.
-        rounds: largest number of steps; each simulates every launch once for each figure.
+        first: the machine with first guesses of the constants.
+        rounds: largest number of steps; each simulates every launch once for each constant.
 
     Raises:
         ImportError: scipy is not installed.
@@ -133,7 +134,7 @@ def fit(measured: Measured, first: Machine, rounds: int = MOST_ROUNDS) -> Machin
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command: fit the figures, and write or print them as JSON.
+    """Run the command: fit the constants, and write or print them as JSON.
 
     Args:
         arguments: the command line without the program's name; None reads `sys.argv`.

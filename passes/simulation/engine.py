@@ -1,8 +1,8 @@
 """`Engine`: the discrete-event run of a schedule's steps on a machine.
 
-A workgroup starts when a slot is free, and does its steps in order. Main loops share resources
-(`Sharing`); other steps take a fixed time. A workgroup that receives a partial sum waits until it
-has been sent.
+A workgroup starts when a slot (an SM, or a part of one) is free, and executes its steps in order.
+Main loops share resources (`Sharing`); other steps take a fixed time. A workgroup that receives a
+partial sum waits until the sum has been sent.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ SHOWN = 4
 
 
 class Engine:
-    """One run of a schedule.
+    """Simulates one launch of a schedule.
 
     Args:
         steps: what every workgroup does.
-        works: the work on each tile shape.
+        works: the cost of a tile of each tile shape.
         machine: the GPU.
-        kernel: how the graph is compiled.
-        setup: seconds before a workgroup multiplies.
-        traffic: what main loops request from the L2 cache and read from memory.
+        kernel: the cluster shape and the consumers with which the graph is compiled.
+        setup: seconds from the start of a workgroup until it multiplies.
+        traffic: computes the bytes that main loops request from the L2 cache and read from DRAM.
 
     Attributes:
         slots: number of workgroups that run at the same time.
-        rows: the events so far.
+        rows: the events that have been simulated so far.
     """
 
     def __init__(
@@ -80,22 +80,24 @@ class Engine:
         self.sharing = Sharing(machine, works, prod(kernel.cluster))
         self.now = setup.launch
         self.timers: list[tuple[float, int, int, int, int]] = []
-        """Time, a running number, workgroup, the step that comes next (NONE: it ends), and the
-        step whose partial sum is sent then (NONE if it is another step that ends)."""
+        """Pending timers: time, a running number, workgroup, the workgroup's next step (NONE: the
+        workgroup ends), and the step whose partial sum is sent at that time (NONE if there is
+        none)."""
         self.loops: list[list[tuple[float, int, int, int, float, float, float]]] = [
             [] for _ in works
         ]
-        """For each tile shape the main loops that run: the clock at the end, a running number,
-        workgroup, step, when it began, and bytes of the L2 cache and of memory per k tile."""
+        """For each tile shape, the running main loops: the clock at the loop's end, a running
+        number, workgroup, step, begin, and bytes of the L2 cache and of DRAM per k tile."""
         self.number = 0
         self.dispatched, self.left = 0, count
         self.slot_of = [NONE] * count
         self.finished = [0.0] * count
-        """When the last tile is finished that a workgroup finishes while it multiplies another."""
+        """For each workgroup, the time at which a tile is finished that one warpgroup finishes
+        while another multiplies."""
         self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.blocked: dict[int, tuple[int, float]] = {}
-        """By workgroup that waits: its step, and since when it waits."""
+        """For each waiting workgroup: the step that waits, and the time since when it waits."""
 
     def run(self) -> Events:
         """Run until all workgroups have ended.
@@ -137,7 +139,7 @@ class Engine:
         heapq.heappush(self.timers, (time, self.number, workgroup, step, sent))
 
     def _dispatch(self, slot: int, seconds: float) -> None:
-        """Start the next workgroup that has steps on a slot, `seconds` before it multiplies."""
+        """Start the next workgroup that has steps on a slot; it multiplies `seconds` later."""
         while self.dispatched < self.count:
             workgroup = self.dispatched
             self.dispatched += 1
@@ -165,7 +167,7 @@ class Engine:
             self.rows.append((begin, end, workgroup, slot, activity, step, behind))
 
     def _continue(self, workgroup: int, step: int) -> bool:
-        """Do a workgroup's steps from `step` on; True if a main loop begins now."""
+        """Execute a workgroup's steps from `step` on; True if a main loop begins now."""
         if step == NONE:
             self.left -= 1
             self._dispatch(self.slot_of[workgroup], self.setup.later)
@@ -191,7 +193,7 @@ class Engine:
         return False
 
     def _leave(self, workgroup: int, time: float) -> None:
-        """A workgroup has done its steps; it ends when its stores are done."""
+        """End a workgroup that has executed its steps, once its stores are done."""
         last = self.borders[workgroup + 1] - 1
         until = time
         if self.kinds[last] == StepKind.STORE:
@@ -212,7 +214,7 @@ class Engine:
         heapq.heappush(self.loops[tiling], loop)
 
     def _multiplied(self, tiling: int) -> None:
-        """End the main loop of a tile shape that is done first."""
+        """End the main loop of a tile shape that ends first."""
         _, _, workgroup, step, begin, asked, read = heapq.heappop(self.loops[tiling])
         self.sharing.end(tiling, asked, read)
         self._record(begin, self.now, workgroup, Activity.MULTIPLY, step)
@@ -221,9 +223,9 @@ class Engine:
         self._continue(workgroup, step + 1)
 
     def _finishes(self, workgroup: int, step: int) -> bool:
-        """Finish a tile while another warpgroup multiplies; False if steps need the workgroup.
+        """Ping-pong: finish a tile while another warpgroup multiplies; False if not possible.
 
-        Another warpgroup begins the next tile when it has finished its own last one.
+        The other warpgroup begins the next tile when it has finished its own previous tile.
         """
         following, stop = step, self.borders[workgroup + 1]
         while following < stop and self.kinds[following] != MULTIPLY:
@@ -252,7 +254,7 @@ class Engine:
         return [(place, turn) for turn in range(first, first + self.counts[step])]
 
     def _signal(self, step: int) -> None:
-        """A partial sum has been sent: workgroups that wait for it go on."""
+        """Let workgroups continue that wait for a partial sum which has now been sent."""
         for key in self._keys(step):
             self.sent[key] += self.readers[step]
             for workgroup in self.waiting.pop(key, ()):
@@ -273,7 +275,7 @@ class Engine:
         return True
 
     def _deadlock(self) -> Deadlock:
-        """The error that names the workgroups that wait, and the tiles whose parts they need."""
+        """The `Deadlock` error, which names the waiting workgroups and their output tiles."""
         s, found = self.steps, sorted((w, step) for w, (step, _) in self.blocked.items())
         named = [
             f"workgroup {w} waits for a partial sum of output tile "
@@ -295,7 +297,7 @@ class Engine:
 
 
 def fixed_seconds(steps: Steps, works: Sequence[TileWork]) -> NDArray[np.float64]:
-    """Seconds of each step that shares no resources; 0 for main loops and for waiting."""
+    """Seconds of each step that does not share resources; 0 for main loops and for waits."""
     kind, tiling = steps.kind, steps.tiling
     seconds = np.zeros(len(steps))
 

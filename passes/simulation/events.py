@@ -1,4 +1,4 @@
-"""`Events`: what each workgroup did when and where in a simulated run, as columns."""
+"""`Events`: the activities of each workgroup of a simulated launch, as columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Activity(IntEnum):
     DRAIN = 6
     """Wait until the last stores are done, and end."""
     TURN = 7
-    """Pass the tensor cores to the other warpgroup, or wait until it has finished its tile."""
+    """Ping-pong: let the other warpgroup use the tensor cores, or wait until it has finished its
+    tile."""
     LOAD = 8
     """Load tiles of A and B to shared memory: the producer warp, in measured runs only."""
 
@@ -45,14 +46,14 @@ class Activity(IntEnum):
 class Events:
     """The events of a simulated run, in the order in which they were decided.
 
-    Events of one workgroup follow each other without a gap. With warpgroups that take turns, one's
-    FINISH overlaps the other's MULTIPLY; such events have the attribute `behind`.
+    Events of one workgroup follow each other without a gap. With ping-pong warpgroups, the FINISH
+    of one overlaps the MULTIPLY of the other; the column `behind` marks such events.
 
     Attributes:
         begin, end: seconds since the launch began.
         workgroup: the number of the workgroup.
-        slot: where it ran: the number of an SM, or of a cluster of SMs. If SMs run several
-            workgroups at the same time, slots of one SM are consecutive.
+        slot: the number of the SM, or of the cluster of SMs, on which the workgroup ran. If SMs run
+            several workgroups at the same time, slots of one SM are consecutive.
         activity: the `Activity`.
         step: the index of the step in the `Steps` of the schedule; -1 for START, DRAIN and TURN.
         behind: 1 if the workgroup multiplies another tile at the same time.
@@ -68,7 +69,7 @@ class Events:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Events:
-        """Columns of rows."""
+        """Convert rows (one for each event) to columns."""
         values = chain.from_iterable(rows)
         table = np.fromiter(values, np.float64, len(rows) * WIDTH).reshape(-1, WIDTH).T
         return cls(table[0].copy(), table[1].copy(), *table[2:].astype(np.int64))
@@ -77,6 +78,6 @@ class Events:
         return len(self.begin)
 
     def seconds(self, activity: Activity) -> float:
-        """Seconds that all workgroups together spend on an activity and on nothing else."""
+        """Seconds that all workgroups together spend on an activity while they do nothing else."""
         chosen = (self.activity == activity) & (self.behind == 0)
         return float((self.end[chosen] - self.begin[chosen]).sum())

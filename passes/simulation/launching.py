@@ -1,4 +1,4 @@
-"""`simulate`: runs a scheduled graph on a described GPU."""
+"""`simulate`: runs a scheduled graph on a model of a GPU."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ class Launch:
             given["workgroups"] = machine.slots(prod(kernel.cluster), kernel.resident)
         steps = record_steps(graph, given, tables)
         sizes = product_sizes(graph, given, tables)
-        free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}  # as for `trace`
+        # like `trace`, so callers need not pass `read_c` or strides
+        free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}
         values = graph.parameters.evaluate({**free, **given}, tables)
         workspace = sum(
             int(evaluate(tensor.elements, values)) * dtype(tensor.dtype).bytes
@@ -139,7 +140,7 @@ class Launch:
         return cls(graph, kernel, steps, sizes, products, workspace, divisions, instructions)
 
     def run(self, machine: Machine) -> Simulation:
-        """Run the launch on a machine; raises as `simulate`."""
+        """Simulate the launch on a machine. The errors are those of `simulate`."""
         graph, kernel, gemm = self.graph, self.kernel, self.graph.gemm
         means = zip("mnk", self.sizes.mean(axis=0).tolist(), strict=True)
         works = tile_works(graph, dict(means), machine, kernel)
@@ -204,7 +205,7 @@ def instructions_of(graph: KernelGraph, machine: Machine, kernel: Kernel) -> str
 def product_sizes(
     graph: KernelGraph, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
 ) -> NDArray[np.int64]:
-    """m, n and k of each product, one row each; one row if all products are alike."""
+    """m, n and k of each product, a row for each; a single row if all products are equal."""
     gemm, columns = graph.gemm, list[list[int]]()
     for axis in "mnk":
         table = tables.get(OFFSETS_OF[axis], tables.get(OFFSETS))

@@ -1,4 +1,4 @@
-"""`Machine`: figures of a GPU for simulation, from public documents or fitted to measurements."""
+"""`Machine`: rates and latencies of a simulated GPU, from public documents or fitted to times."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU: what runs at the same time, how fast it is alone, and what all share.
+    """The model of a GPU: number of SMs, rates of its resources, and latencies.
 
     Args:
         name: name of the GPU, as the driver reports it.
         architecture: `sm_80`, `sm_90a`, …
         processors: number of SMs.
-        source: where the figures come from.
+        source: the documents or measurements that the numbers come from.
         clock: clock rate while multiplying, in Hz.
         flops_per_clock: operations per cycle of an SM's tensor cores on dense 16-bit operands with
-            sums in f32; 8-bit operands take half as long.
+            sums in f32; for 8-bit operands the number is twice as large.
         shared_bytes: bytes of shared memory that one workgroup may use.
         l2_bytes: bytes of A and B that the L2 cache keeps.
         l2_rate, dram_rate: bytes per second of the L2 cache and of memory, over all SMs.
@@ -45,8 +45,8 @@ class Machine:
         merged: share of requests by neighbouring SMs, for the same data at the same time, that the
             L2 cache merges into one.
         launch_seconds: seconds of a launch before the first workgroup begins.
-        start_seconds: seconds until a workgroup that follows another one on its SM has loaded its
-            first tiles.
+        start_seconds: seconds from the start of a workgroup until it has loaded its first tiles, if
+            another workgroup ran on its SM before.
         fill_seconds: the same for the first workgroup of an SM.
         division_seconds: seconds of an integer division, which precedes a workgroup's first load.
         iteration_seconds: seconds of an iteration besides its multiplications.
@@ -54,7 +54,8 @@ class Machine:
         tile_seconds: seconds of the end of a tile besides the bytes that it stores.
         partial_seconds: seconds until another workgroup sees a partial sum that has been written.
         sharpness: degree of the norm that approximates the maximum of times that overlap.
-        power_sharpness: the same for multiplying at full clock rate, and at the power limit.
+        power_sharpness: the degree of the norm that combines the times at full clock rate and at
+            the power limit.
         power_flops, power_shared, power_l2, power_dram: operations, and bytes of shared memory, of
             the L2 cache and of memory, per second at the power limit, if nothing else used power.
         constants: constants of the cost model, which describe kernels with wgmma and TMA; None for
@@ -103,7 +104,7 @@ class Machine:
 
     @classmethod
     def fitted(cls, c: Constants, **figures: float) -> Machine:
-        """A Hopper GPU with the fitted constants of the cost model.
+        """The model of a Hopper GPU, made from the fitted constants of the cost model.
 
         Args:
             c: the constants.
@@ -136,17 +137,17 @@ class Machine:
 
 
 FOLDER = Path(__file__).with_name("machines")
-"""Folder with one JSON file of fitted figures for each measured device."""
+"""Folder with one JSON file of fitted constants for each measured device."""
 OF_MACHINE = ("start_seconds", "division_seconds", "power_sharpness")
-"""Fitted figures of a machine that the cost model does not have."""
+"""Names of the fitted constants of a machine that the cost model does not have."""
 
 
 def with_figures(base: Constants, figures: Mapping[str, float]) -> Machine:
-    """A Hopper GPU with the constants `base`, except for those that `figures` gives.
+    """The model of a Hopper GPU with the constants `base`, some of them replaced by `figures`.
 
     Args:
         base: constants of the cost model.
-        figures: values of some of the constants, and of `OF_MACHINE`, by name.
+        figures: values of some of these constants, and of those in `OF_MACHINE`, by name.
     """
     more = {name: value for name, value in figures.items() if name in OF_MACHINE}
     known = {name: value for name, value in figures.items() if name not in OF_MACHINE}
@@ -172,7 +173,7 @@ def fitted_constants(device: str) -> Constants:
 
 @cache
 def fitted_machine(device: str) -> Machine:
-    """A device with the figures that `passes.simulation.calibrate` has fitted.
+    """The model of a device, with the constants that `passes.simulation.calibrate` has fitted.
 
     Raises:
         FileNotFoundError: the device has no file.
@@ -183,8 +184,8 @@ def fitted_machine(device: str) -> Machine:
 def _h100() -> Machine:
     """H100 SXM5: the chip of the H200 with slower memory.
 
-    NVIDIA H100 data sheet: 80 GB of HBM3 at 3.35 TB/s; the H200's, 4.8 TB/s. SMs, clock rate, L2
-    cache and power limit (700 W) are alike.
+    NVIDIA H100 data sheet: 80 GB of HBM3 at 3.35 TB/s (H200: 4.8 TB/s). Number of SMs, clock rate,
+    L2 cache and power limit (700 W) are those of the H200.
     """
     base = fitted_machine("NVIDIA H200")
     assert base.constants is not None

@@ -1,11 +1,11 @@
 """`Cache`: which k tiles of A and B the L2 cache still holds, by the volume read since.
 
-A *panel* is the rows of A of one row of output tiles, or the columns of B of one column. Memory
-reads a panel's k tiles one after another. A k tile stays in the L2 cache until as many bytes as the
-cache holds have been read from memory after its last use, as with replacement of the least recently
-used line. So for each panel the cache needs only the last ranges of k, and how many bytes memory
-had delivered when each was read. Workgroups at the same k of neighbouring tiles share what one of
-them reads; a workgroup that is far behind another one reads again.
+A *panel* is the rows of A of one row of output tiles, or the columns of B of one column. The k
+tiles of a panel are read from DRAM one after another. A k tile stays in the L2 cache until as many
+bytes as the cache holds have been read from DRAM after its last use (an LRU cache). So for each
+panel the model stores only the last ranges of k, and how many bytes had been read from DRAM when
+each range was read. Workgroups at the same k of neighbouring tiles share the data that one of them
+reads; a workgroup that is far behind another one reads the data again.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from passes.simulation.work import TileWork
 __all__ = ["Cache", "Found", "Traffic"]
 
 MOST_READS = 64
-"""Number of reads of a panel that are remembered; older ones are forgotten."""
+"""Number of reads of a panel that the model of the L2 cache remembers; it forgets older reads."""
 
 
 Read = tuple[int, int, float, int]
-"""A range of k tiles of a panel that a workgroup reads: the first, the end of the range, the bytes
-that memory had delivered when the first was read, and the slot where the workgroup runs."""
+"""Type of a read: the first k tile of a panel, the end of the range, the bytes that had been read
+from DRAM when the first was read, and the slot of the workgroup."""
 Found = tuple[float, bool]
-"""How many k tiles of a request memory must deliver (not whole, if a tile's panels differ), and
-whether a workgroup on a neighbouring SM requests the same k tiles at the same time."""
+"""Type of the result of a request: how many k tiles must be read from DRAM (not whole, if a tile's
+panels differ), and whether a workgroup on a neighbouring SM requests the same k tiles at the same
+time."""
 
 
 @dataclass
 class Cache:
-    """The L2 cache, which begins empty.
+    """Model of the L2 cache, which is empty at the beginning of a launch.
 
     Args:
         capacity: bytes of A and B that it holds.
         near: number of consecutive slots whose requests may be merged.
-        reads: by panel, what was read of it, the latest last.
+        reads: for each panel its last reads, in order.
     """
 
     capacity: float
@@ -56,16 +57,17 @@ class Cache:
         Args:
             panel: the number of the panel.
             first, stop: the range of k tiles.
-            volume: bytes that memory has delivered until now.
-            pace: bytes that memory delivers during one iteration of all running workgroups.
-            slot: the place on the GPU where the workgroup runs.
+            volume: bytes that have been read from DRAM until now.
+            pace: bytes that are read from DRAM during one iteration of all running workgroups.
+            slot: the slot (SM) on which the workgroup runs.
         """
         before = self.reads.get(panel)
         if before is None:
             self.reads[panel] = [(first, stop, volume, slot)]
             return stop - first, False
         start, end, since, place = before[-1]
-        # The lag in bytes is the same for all k tiles of a range: both workgroups advance alike.
+        # The lag in bytes is the same for all k tiles of a range, because both workgroups advance
+        # at the same pace.
         lag = volume - since + pace * (start - first)
         if start <= first and stop <= end and lag < self.capacity:
             near = -2 * pace <= lag <= 2 * pace and -self.near < slot - place < self.near
@@ -81,7 +83,7 @@ class Cache:
     def _missing(
         self, before: list[Read], first: int, stop: int, volume: float, pace: float
     ) -> float:
-        """How many k tiles of a range no remembered read has left in the cache."""
+        """How many k tiles of a range are not in the cache any more."""
         left = [(first, stop)]
         for old in reversed(before):
             start, end, since, _ = old
@@ -150,7 +152,8 @@ class Traffic:
         span = np.array(spans)[s.tiling]
         own = sizes[np.minimum(s.product, len(sizes) - 1)]
         tiles_m, tiles_n = (int(n) for n in s.tiles[-3:-1])
-        # A panel's number: its product, and its place among the smallest panels of a product.
+        # A panel's number consists of its product and its position among the smallest panels of a
+        # product.
         place_m, place_n = s.m * span[:, 0], s.n * span[:, 1]
         width_m, width_n = (int(x.max(initial=0)) + 1 for x in (place_m, place_n))
         depth = np.maximum(-(-own[:, 2] // shape[:, 2]), 1)
@@ -178,19 +181,20 @@ class Traffic:
         )
         chosen = np.flatnonzero(s.kind == StepKind.MULTIPLY)
         rows = zip(*(column[chosen].tolist() for column in columns), strict=True)
-        # One tuple for each main loop, not a list for each column, is kinder to the CPU's caches.
+        # One tuple for each main loop needs fewer CPU cache lines than a list for each column.
         self.loops = dict(zip(chosen.tolist(), rows, strict=True))
-        """By step: the panels of A and B, the numbers of smallest panels in them, the range of k
-        tiles; and for each k tile the bytes that are requested of A and of B, those of A and of B
-        that memory delivers if the cache has none, and those of D."""
+        """For each main loop (by step): the panels of A and B, the numbers of smallest panels in
+        them, the range of k tiles; and for each k tile the bytes of A and of B that are requested,
+        the bytes of A and of B that are read from DRAM if the cache has none, and the bytes of
+        D."""
 
     def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[float, float]:
-        """Bytes for each k tile of a main loop: of the L2 cache, and of memory.
+        """Bytes for each k tile of a main loop: requested from the L2 cache, and read from DRAM.
 
         Args:
             step: the index of the step.
-            slot: where the workgroup runs.
-            volume, pace: see `Cache.request`.
+            slot: the slot (SM) on which the workgroup runs.
+            volume, pace: as for `Cache.request`.
         """
         panel_a, panel_b, span_a, span_b, first, stop, *sizes = self.loops[step]
         asked_a, asked_b, bytes_a, bytes_b, stored = sizes

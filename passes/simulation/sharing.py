@@ -1,7 +1,8 @@
-"""`Sharing`: how fast main loops advance that share the L2 cache, memory and the power limit.
+"""`Sharing`: the pace of concurrent main loops, which share the L2 cache, DRAM and power limit.
 
 Processor sharing: if the main loops that run demand more than a resource delivers, all of them
-advance more slowly, by the same factor. They read what others have read, so none can run ahead.
+advance more slowly, by the same factor. A main loop uses data that others have read, so none can
+run ahead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["Sharing"]
 
 
 class Sharing:
-    """The main loops that run, and the pace at which they advance.
+    """The running main loops of a simulated launch, and the pace at which they advance.
 
     Each tile shape has a clock: the iterations of a workgroup that multiplies without a pause. A
     main loop ends when its clock has advanced by its iterations. So when another main loop begins
@@ -23,14 +24,14 @@ class Sharing:
 
     Args:
         machine: the GPU.
-        works: the work on each tile shape.
+        works: the cost of a tile of each tile shape.
         ctas: CTAs of a workgroup.
 
     Attributes:
         clocks: for each tile shape, the iterations that have passed.
         paces: for each tile shape, the present seconds of an iteration.
-        volume: bytes that memory has delivered.
-        pace: bytes that memory delivers in one iteration of all main loops that run.
+        volume: bytes that have been read from DRAM.
+        pace: bytes that are read from DRAM in one iteration of all running main loops.
     """
 
     def __init__(self, machine: Machine, works: Sequence[TileWork], ctas: int) -> None:
@@ -44,14 +45,14 @@ class Sharing:
         self._rate = 0.0
 
     def begin(self, tiling: int, asked: float, read: float) -> None:
-        """A main loop begins that needs so many bytes of the L2 cache, and of memory, a k tile."""
+        """Add a main loop that needs the given bytes of the L2 cache and of DRAM per k tile."""
         self._active[tiling] += 1
         self._asked[tiling] += asked
         self._read[tiling] += read
         self.pace += read
 
     def end(self, tiling: int, asked: float, read: float) -> None:
-        """A main loop ends; the arguments are those of its `begin`."""
+        """Remove a main loop; the arguments are those of its `begin`."""
         self._active[tiling] -= 1
         self._asked[tiling] -= asked
         self._read[tiling] -= read
@@ -67,7 +68,7 @@ class Sharing:
         crowded = 2 * readers > m.processors
         asked = read = power = 0.0
         for i, (work, active) in enumerate(zip(self.works, self._active, strict=True)):
-            if not active:  # remove what rounding has left of the sums
+            if not active:  # with no main loop the sums are 0; this removes rounding errors
                 self._asked[i] = self._read[i] = 0.0
             self.paces[i] = step = work.crowded if crowded else work.free
             asked += self._asked[i] / step
@@ -85,7 +86,7 @@ class Sharing:
         self._rate = read / stretch
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clocks and the bytes read by an interval of time."""
         self.volume += seconds * self._rate
         for i, pace in enumerate(self.paces):
             self.clocks[i] += seconds / pace

@@ -1,4 +1,4 @@
-"""`Simulation`: the results of a simulated run, and what follows from its events."""
+"""`Simulation`: the events of a simulated launch, and the quantities computed from them."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Simulation:
 
     @property
     def read_bytes(self) -> float:
-        """Bytes of A and B that memory delivers."""
+        """Bytes of A and B that are read from DRAM."""
         return self.read_a_bytes + self.read_b_bytes
 
     @property
     def fix_ups(self) -> int:
-        """Partial sums that a workgroup receives from another one."""
+        """Number of partial sums that a workgroup receives from another one."""
         s = self.steps
         sends = s.kind == StepKind.SEND
         sender = dict(
@@ -80,27 +80,27 @@ class Simulation:
         )
 
     def seconds(self, activity: Activity) -> float:
-        """Seconds of all slots together that an activity takes and nothing else overlaps."""
+        """Seconds that an activity takes while its slot does nothing else, summed over slots."""
         return self.events.seconds(activity)
 
     @property
     def waiting(self) -> float:
-        """Seconds of all slots together in which workgroups wait for partial sums."""
+        """Seconds in which workgroups wait for partial sums, summed over slots."""
         return self.seconds(Activity.WAIT)
 
     @property
     def busy(self) -> float:
-        """Seconds of all slots together in which a workgroup does something and does not wait."""
+        """Seconds in which a workgroup runs and does not wait, summed over slots."""
         return sum(self.seconds(a) for a in Activity if a is not Activity.WAIT)
 
     @property
     def idle(self) -> float:
-        """Seconds of all slots together without a workgroup, with those of the launch."""
+        """Seconds in which a slot has no workgroup, with the launch latency, summed over slots."""
         return self.slots * self.makespan - self.busy - self.waiting
 
     @property
     def utilisation(self) -> float:
-        """The share of the slots' time in which they multiply."""
+        """The fraction of the slots' time in which they multiply."""
         total = self.slots * self.makespan
         return self.seconds(Activity.MULTIPLY) / total if total else 0.0
 

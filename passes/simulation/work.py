@@ -1,8 +1,8 @@
 """`Work`: seconds and bytes of the steps of a scheduled graph on a machine, each step alone.
 
-Of kernels with wgmma and TMA (sm_90a), the cost model knows an iteration and the end of a tile from
-how the lowering divides tiles. Of other kernels they follow from public figures: the slowest of
-multiplying, loading and the latency of loads determines an iteration.
+For kernels with wgmma and TMA (sm_90a), the cost model gives the times of an iteration and of the
+end of a tile. For other kernels they follow from public data of the GPU: the slowest of
+multiplications, loads and the latency of loads determines the time of an iteration.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from passes.simulation.machine import Machine
 __all__ = ["Kernel", "Setup", "TileWork", "divisions_of", "tile_works"]
 
 MOST_STAGES = 4
-"""Tiles of A and B in shared memory at the same time, where mma.sync multiplies."""
+"""Number of pipeline stages in shared memory of kernels with mma.sync."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """How a graph is compiled, as far as its speed depends on it.
+    """The properties of a compiled kernel on which its simulated speed depends.
 
     Args:
         cluster: CTAs of a cluster along m, n and k; a cluster computes one macro tile.
@@ -63,12 +63,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Setup:
-    """Seconds before a workgroup multiplies, besides the transfer of its first tiles.
+    """Seconds from the start of a workgroup until it multiplies, without its first transfer.
 
     Attributes:
         launch: seconds of a launch before any workgroup begins.
-        first: seconds of the first workgroup on a slot.
-        later: seconds of a workgroup that follows another one on its slot.
+        first: seconds for the first workgroup on a slot.
+        later: seconds for a workgroup that follows another one on its slot.
     """
 
     launch: float
@@ -77,11 +77,11 @@ class Setup:
 
     @classmethod
     def of(cls, machine: Machine, kernel: Kernel, divisions: int) -> Setup:
-        """The setup of a kernel's workgroups on a machine.
+        """Compute the `Setup` of a kernel's workgroups on a machine.
 
         Args:
             machine: the GPU.
-            kernel: how the graph is compiled.
+            kernel: the cluster shape and the consumers of the kernel.
             divisions: integer divisions before a workgroup loads its first tiles.
         """
         c, clustered = machine.constants, prod(kernel.cluster) > 1
@@ -164,7 +164,7 @@ def tile_works(
 
 @dataclass(frozen=True)
 class _OneKernel(Table):
-    """A table with one kernel, whose schedule is not named: the graph says whether it streams."""
+    """A plan table with one kernel and no named schedule; the graph tells if tiles are divided."""
 
     sends: bool = False
 
@@ -180,7 +180,7 @@ def _hopper(
     c: Constants,
     kernel: Kernel,
 ) -> list[TileWork]:
-    """The work of a kernel with wgmma and TMA, by the cost model."""
+    """The cost of a tile for a kernel with wgmma and TMA, by the cost model."""
     gemm = graph.gemm
     out = dtype(gemm.out_dtype or gemm.dtype).bytes
     sends = any(isinstance(op, SendPartial | AccumulatePartial) for op in graph.control.operations)
@@ -208,7 +208,7 @@ def _hopper(
 def _of_shape(
     t: Table, s: Shape, machine: Machine, c: Constants, extents: tuple[int, int, int]
 ) -> TileWork:
-    """The work on tiles of one shape, from the columns of a table with one row."""
+    """The cost of tiles of one shape, from the columns of a plan table with one row."""
 
     def one(column: NDArray[np.float64]) -> float:
         return float(np.broadcast_to(column, 1)[0])
@@ -242,7 +242,7 @@ def _of_shape(
 def _plain(
     graph: KernelGraph, extents: tuple[int, int, int], machine: Machine, kernel: Kernel
 ) -> TileWork:
-    """The work of a kernel with mma.sync, from public figures."""
+    """The cost of a tile for a kernel with mma.sync, from public data of the GPU."""
     gemm = graph.gemm
     kind, out = dtype(gemm.dtype), dtype(gemm.out_dtype or gemm.dtype).bytes
     (m, n, k), each = extents, kernel.resident / machine.processors

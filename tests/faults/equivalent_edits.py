@@ -1,4 +1,4 @@
-"""Edits that look like faults, and change nothing in what a kernel computes."""
+"""Edits of a kernel graph after which it computes the same D; checks must not refute them."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ EQUIVALENT: tuple[Fault, ...] = (
             ),
         ),
     ),
+    Fault("more tiles in m than rows need", "", STREAM, (("(m + 3) // 4", "m - 1"),)),
     Fault("bands of another width", "", BANDS, (("tile.raster width=2", "tile.raster width=3"),)),
     Fault(
         "peers finish the shares of a tile in reverse order",

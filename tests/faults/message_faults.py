@@ -24,7 +24,7 @@ __all__ = ["BOUNDS", "FIX_UP", "PROGRESS"]
 
 
 def waits_first(text: str) -> str:
-    """The loop that waits for the other pieces of a tile stands before the loop that sends."""
+    """Edit a graph: move the loop that waits for other workgroups before the loop that sends."""
     lines = text.split("\n")
     at = [i for i, line in enumerate(lines) if line.startswith("      For dim=for_tile")]
     end = next(i for i, line in enumerate(lines) if line == "    }")

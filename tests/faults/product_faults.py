@@ -110,6 +110,18 @@ COVER = (
 )
 BOUNDS = (
     Fault(
+        "table read past its end before a tile that does not use the entry",
+        "bounds",
+        STREAM,
+        (
+            (
+                "reads=(load(offsets, group), load(offsets, group + 1)",
+                "reads=(load(offsets, group), load(offsets, group + 2)",
+            ),
+        ),
+        ALONG_K,
+    ),
+    Fault(
         "table read before its beginning",
         "bounds",
         STREAM,

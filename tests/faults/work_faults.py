@@ -1,4 +1,4 @@
-"""Faults of sizes, and of what is multiplied and stored."""
+"""Faulty edits of a kernel graph: wrong extents, wrong operands, and wrong stores."""
 
 from __future__ import annotations
 
@@ -26,8 +26,22 @@ STRUCTURE = (
         TWO_TILE,
         (("sk.tiles: Linear size=sk_tiles*tiles_k", "sk.tiles: Linear size=sk_tiles*tiles_k + 1"),),
     ),
+    Fault(
+        "columns of B spread evenly over the tiles",
+        "well-formed",
+        TWO_TILE,
+        (("edge Tile B.1 -> B.tile.1", "edge Balance B.1 -> B.tile.1"),),
+    ),
 )
 SIZES = (
+    Fault("as many tiles in m as 64 rows need", "sizes", SPLIT, (("(m + 3) // 4", "16"),)),
+    Fault(
+        "at most 100 tiles in n of a group",
+        "sizes",
+        PERSISTENT,
+        (("(n + 3) // 4", "min(100, (n + 3) // 4)"),),
+        ALONG_M,
+    ),
     Fault(
         "Flatten of the size rows instead of rows·columns",
         "sizes",

@@ -17,6 +17,13 @@ function stack(run) {
   return [bar, legend];
 }
 
+/** A slot of a run; of a measured one, the SMs that it is. */
+function place(run, slot) {
+  const processors = (run.processors || [])[slot] || [];
+  if (!processors.length) return `${DATA.machine.slot} ${slot}`;
+  return `${processors.length > 1 ? "SMs" : "SM"} ${processors.join(", ")} (row ${slot})`;
+}
+
 function linkedSection() {
   const runs = DATA.runs, tiles = runs.map(tilesOf), slotName = DATA.machine.slot;
   const kindOf = runs.map((run, r) => {
@@ -38,11 +45,11 @@ function linkedSection() {
     const run = runs[c.run], t = tiles[c.run].byKey.get(c.tile), parts = [];
     if (c.event !== undefined) {
       const e = run.events, i = c.event;
-      parts.push(`${run.name}: workgroup ${e.workgroup[i]} on ${slotName} ${e.slot[i]}: ${DATA.activities[e.activity[i]]}, ${micros(e.begin[i])} to ${micros(e.end[i])} (${micros(e.end[i] - e.begin[i])})`);
+      parts.push(`${run.name}: workgroup ${e.workgroup[i]} on ${place(run, e.slot[i])}: ${DATA.activities[e.activity[i]]}, ${micros(e.begin[i])} to ${micros(e.end[i])} (${micros(e.end[i] - e.begin[i])})`);
     }
     if (t) {
       const product = DATA.tiles.products.length > 1 ? `product ${t.product}, ` : "";
-      const each = t.segments.map((s) => `workgroup ${s.workgroup} on ${slotName} ${s.slot} sums k tiles ${s.first}–${s.first + s.count - 1} (${KINDS[s.kind]}) from ${micros(s.begin)} to ${micros(s.end)}`);
+      const each = t.segments.map((s) => `workgroup ${s.workgroup} on ${place(run, s.slot)} sums k tiles ${s.first}–${s.first + s.count - 1} (${KINDS[s.kind]}) from ${micros(s.begin)} to ${micros(s.end)}`);
       parts.push(`Tile ${product}m ${t.m}, n ${t.n}, rows ${t.row}–${t.row + t.rows - 1}, columns ${t.column}–${t.column + t.columns - 1}: ${each.join("; ")}`);
     }
     return `${parts.join(". ")}.${state.pinned ? " Pinned: Escape releases." : ""}`;

@@ -108,7 +108,10 @@ class Log:
     def launched(self, agent: Agent) -> None:
         """Raise `Conflict` if device memory may be accessed before earlier launches have ended."""
         if not agent.clock.seen & EARLIER:
-            raise Conflict("device memory is used while an earlier launch may still use it")
+            raise Conflict(
+                "device memory is accessed while an earlier launch may still access it; wait for "
+                "the launch first"
+            )
 
 
 def value_of(step: Step, number: int, name: str, agent: Agent) -> int:

@@ -58,7 +58,10 @@ class Examiner:
             before, early = early, machine.unordered
             if _times(before) == _times(early):
                 return None
-        raise VerifyError(f"the order of arrivals is not decided after {MOST_ROUNDS} executions")
+        raise VerifyError(
+            f"after {MOST_ROUNDS} simulations of a launch it is undecided for which phase of its "
+            "mbarrier each arrival counts; order arrivals after the completion of earlier phases"
+        )
 
     def _classes(self, launch: Launch) -> list[ThreadClass]:
         """The classes of threads that execute equal steps, in all workgroups of a launch."""

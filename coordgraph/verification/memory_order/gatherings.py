@@ -58,7 +58,9 @@ class Gatherings:
             key = agent.workgroup, agent.thread // WARPGROUP, effect.group, number
             if (team := self.teams.get(key)) is not None:
                 while team.here < team.expected:
-                    yield Event(agent, step, effect, f"{team.here} of {team.expected} threads came")
+                    yield Event(
+                        agent, step, effect, f"{team.here} of {team.expected} threads have arrived"
+                    )
                 agent.clock.time |= team.time
                 agent.clock.add(team.events)
             agent.clock.add(reads if effect.read else every)
@@ -72,7 +74,7 @@ class Gatherings:
             agent.clock, agent.weight, lambda: event(agent, step, effect, "converged")
         )
         while len(state.done) <= generation:
-            yield Event(agent, step, effect, f"{state.here} of {WARP} lanes came")
+            yield Event(agent, step, effect, f"{state.here} of {WARP} lanes have arrived")
         agent.clock.join(state.done[generation][1], visible=False)
 
     def _meet(self, agent: Agent, step: Step, number: int, effect: Meet) -> Iterator[Event]:
@@ -86,11 +88,16 @@ class Gatherings:
         state = self.barriers.setdefault(of, BarrierState(expected))
         self.log.add(agent, step, effect, "", *of)
         if state.expected != expected:
-            raise Conflict(f"a barrier of {state.expected} threads is used for {expected}")
+            raise Conflict(
+                f"one barrier is used for {state.expected} threads and for {expected} threads; use "
+                "two barriers"
+            )
         event = self.log.add
         generation = state.arrive(
-            agent.clock, agent.weight, lambda: event(agent, step, None, "all have come", *of)
+            agent.clock,
+            agent.weight,
+            lambda: event(agent, step, None, "completes a phase", *of),
         )
         while len(state.done) <= generation:
-            yield Event(agent, step, effect, f"{state.here} of {expected} threads came", of)
+            yield Event(agent, step, effect, f"{state.here} of {expected} threads have arrived", of)
         agent.clock.join(state.done[generation][1])

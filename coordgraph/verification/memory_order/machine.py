@@ -80,7 +80,7 @@ class Machine:
                     waiting.append(stopped)
             if len(left) == len(running) and len(self.log.events) == before:
                 raise Violation(
-                    "deadlock: every agent that has not ended waits", waiting=tuple(waiting)
+                    "deadlock: every thread that has not ended waits", waiting=tuple(waiting)
                 )
             running = left
         self._finish()
@@ -159,14 +159,18 @@ class Machine:
         if asynchronous:
             if late := own & ~agent.clock.fenced.get("registers", 0):
                 raise Conflict(
-                    f"wgmma uses registers of {access.fragment} without a FenceMultiplies behind "
-                    "the thread's own accesses",
+                    f"wgmma uses registers of {access.fragment} without a FenceMultiplies after "
+                    "the thread's own accesses to them",
                     late,
                 )
             used[1] |= read | write
             return
         if late := pending & ~agent.clock.seen:
-            raise Conflict(f"{access.fragment} is used while wgmma may still change it", late)
+            raise Conflict(
+                f"a thread accesses registers of {access.fragment} while wgmma may still change "
+                "them; wait for wgmma with WaitMultiplies",
+                late,
+            )
         used[0], used[1] = own | read, 0
 
     def _finish(self) -> None:
@@ -175,7 +179,9 @@ class Machine:
             if flag.value:
                 last = (flag.ordered | flag.commuting).bit_length() - 1
                 raise Violation(
-                    f"{name}[{place}] is {flag.value} at the end, and the next launch needs 0", last
+                    f"the flag {name}[{place}] is {flag.value} at the end of the launch, and the "
+                    "next launch needs 0",
+                    last,
                 )
         known: dict[int, int] = {}
         for agent in self.agents:
@@ -183,6 +189,7 @@ class Machine:
         for event, workgroup in self.log.foreign:
             if not event & known[workgroup]:
                 raise Violation(
-                    "a workgroup may end while its shared memory is still used",
+                    "a workgroup may end while TMA or another workgroup still accesses its shared "
+                    "memory",
                     event.bit_length() - 1,
                 )

@@ -61,7 +61,10 @@ class Facts:
         c = graph.coordinates
         workitems = c.of_kind(Workitem)
         if len(workitems) != 1:
-            raise VerifyError("a lowered graph has one dimension of the kind Workitem")
+            raise VerifyError(
+                f"the graph has {len(workitems)} dimensions of the kind Workitem; a graph that is "
+                "lowered for a GPU has one"
+            )
         shared = [memory for memory in c.of_kind(Shared) if not memory.barriers]
         users, tensors = c.of_kind(User), {t.name: t for t in graph.tensors}
         kinds = {m.id: m.element or tensors[m.tensor].dtype for m in shared}

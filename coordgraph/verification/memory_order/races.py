@@ -210,7 +210,7 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
     if event & clock.time:
         problem = "no proxy fence orders the two"
         if first.kind.changes and not event & clock.seen:
-            problem = "the first is not released and acquired, with scopes that include both"
+            problem = "the first is not released and acquired in scopes that include both threads"
     raise Violation(
         f"data race: one access {first.kind.value} {second.home[0]}, another one "
         f"{second.kind.value} the same element, and {problem}",

@@ -70,7 +70,7 @@ class Signals:
         key = agent.workgroup, effect.barrier, place
         event = self.log.add(agent, step, effect, "", "mbarrier", *key)
         if key in self.mbarriers:
-            raise Conflict("an mbarrier is initialised twice")
+            raise Conflict("an mbarrier is initialised twice; leave out one InitBarrier")
         self.mbarriers[key] = Mbarrier(effect.arrivals, event, self.early.get(key, {}))
         agent.clock.add(event)
 

@@ -326,7 +326,9 @@ class Walk:
 
     def _record(self, node: Node, found: tuple[Effect, ...], mask: Array) -> None:
         if len(self.steps) >= MOST_STEPS:
-            raise VerifyError(f"a workgroup executes more than {MOST_STEPS} operations")
+            raise VerifyError(
+                f"a workgroup executes more than {MOST_STEPS} operations: a loop may not end"
+            )
         threads = threads_of(mask)
         indices = {dim: self.env[symbol] for dim, symbol in self._loops}
         elected = threads

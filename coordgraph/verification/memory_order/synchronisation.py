@@ -102,7 +102,10 @@ class Mbarrier:
             self.bytes += bytes
         self._order(arrival, "an arrival")
         if arrival.weight > self.pending:
-            raise Conflict(f"phase {len(self.phases)} of {self.arrivals} arrivals gets more")
+            raise Conflict(
+                f"more than {self.arrivals} threads arrive in phase {len(self.phases)} of an "
+                f"mbarrier that is initialised with {self.arrivals} arrivals"
+            )
         self.pending -= arrival.weight
         self.current.append(arrival)
         self._complete(event)
@@ -126,8 +129,8 @@ class Mbarrier:
                 return
             if self.counts_bytes:
                 raise Conflict(
-                    f"{what} may go to phase {phase} instead of phase {len(self.phases)}: nothing "
-                    f"orders it behind the completion of phase {phase}",
+                    f"{what} may count for phase {phase} instead of phase {len(self.phases)}: "
+                    f"nothing orders it after the completion of phase {phase}",
                     done,
                 )
             self.found.setdefault(phase, []).append(arrival)
@@ -146,8 +149,8 @@ class Mbarrier:
             clock.time |= self.phases[-1].clock.time
         if late := self.waits.get(number - 1, 0) & ~clock.time:
             raise Conflict(
-                f"a wait for phase {number - 1} may miss its completion: phase {number} may "
-                "complete before the wait tests the parity, which is the same again",
+                f"a wait for phase {number - 1} may miss the phase's completion: phase {number} "
+                "may complete before the wait tests the parity, which then has its old value again",
                 late,
             )
         clock.time |= done
@@ -164,7 +167,7 @@ class Mbarrier:
         if phase > 0 and not self.phases[phase - 1].event & clock.time:
             raise Conflict(
                 f"a wait for phase {phase} may pass before the phase completes: nothing orders the "
-                f"wait behind the completion of phase {phase - 1}, and before it the parity is the "
+                f"wait after the completion of phase {phase - 1}, before which the parity is the "
                 "same",
                 self.phases[phase - 1].event,
             )
@@ -214,12 +217,12 @@ class BarrierState:
         """Arrive at the barrier as `weight` threads; return the number of the phase to wait for."""
         if self.done and not self.done[-1][0] & clock.time:
             raise Conflict(
-                "threads may meet at the barrier that are not meant to: nothing orders this one "
-                "behind the meeting before",
+                "a thread may arrive at a barrier before the barrier's previous phase has "
+                "completed: nothing orders the two",
                 self.done[-1][0],
             )
         if self.here + weight > self.expected:
-            raise Conflict(f"more than {self.expected} threads come to the barrier")
+            raise Conflict(f"a barrier expects {self.expected} threads, but more arrive at it")
         generation = len(self.done)
         self.clock.join(clock)
         self.here += weight
@@ -256,9 +259,13 @@ class Flag:
     def set(self, value: int, clock: Clock, event: int, release: tuple[int, str] | None) -> None:
         """Store a value; `release` is (workgroup, scope) of a release, None for a relaxed store."""
         if unordered := (self.ordered | self.commuting) & ~clock.time:
-            raise Conflict("the flag may be set while another thread uses it", unordered)
+            raise Conflict(
+                "the flag may be set while another thread sets it or waits for it", unordered
+            )
         if value and self.value >= value:
-            raise Conflict(f"the flag is set to {value} while it is {self.value}")
+            raise Conflict(
+                f"the flag is set to {value} while its value is {self.value}; it must be less"
+            )
         self.value, self.released = value, 0
         self._change(clock, event, release)
         self.ordered |= event
@@ -266,7 +273,9 @@ class Flag:
     def add(self, value: int, clock: Clock, event: int, release: tuple[int, str] | None) -> None:
         """Add to the value atomically; what earlier additions released stays released."""
         if unordered := self.ordered & ~clock.time:
-            raise Conflict("the flag may be changed while another thread uses it", unordered)
+            raise Conflict(
+                "the flag may be changed while another thread sets it or waits for it", unordered
+            )
         self.value += value
         self._change(clock, event, release)
         self.commuting |= event

@@ -237,7 +237,7 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        """The rows of the output tile, in blocks; one block only for a share of the tile."""
+        """The row axis of the output tile in blocks; for a share of a tile, a single block."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
@@ -291,7 +291,7 @@ def _within(
     axes = [(t, i) for t in tensors for i in range(len(gemm.axes[t]))]
     named = {(t, i): EXTENTS[gemm.axes[t][i]] for t, i in axes}
     sizes = {named[at]: coordinates.size(tiling.index(*at)) for at in axes}
-    body = tuple(piece.op for piece in pieces)
+    body = tuple(_unless_empty(pieces, gemm))
     known = {
         dim: value if value.is_Integer else coordinates.symbol(dim)
         for dim, value in scope.known.items()
@@ -302,7 +302,7 @@ def _within(
     except NoPath:
         # No tile numbers are known at this point, so the loops cover the whole tile.
         whole = (Assign(name, size) for name, size in sizes.items() if size is not None)
-        return Scope("tile", (*whole, *body))
+        return Scope("tile", (*whole, *(piece.op for piece in pieces)))
     assigns: list[Operation] = []
     for (t, axis), tile in zip(axes, tiles, strict=True):
         name = named[t, axis]
@@ -320,8 +320,19 @@ def _within(
     return Scope("tile", body if found.guard == true else (If(found.guard, body),))
 
 
+def _unless_empty(pieces: tuple[_Piece, ...], gemm: GemmProblem) -> Iterator[Operation]:
+    """The lowered operations, each skipped if its tile begins past the end of a tensor."""
+    for tensors, group in groupby(pieces, lambda piece: piece.tensors):
+        axes = dict.fromkeys(EXTENTS[axis] for t in tensors for axis in gemm.axes[t])
+        some = And(*(Lt(Integer(0), index_symbol(name)) for name in axes))
+        yield If(some, tuple(piece.op for piece in group))
+
+
 def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
     """How many elements of a tile along an axis, from its first element on, are inside the tensor.
+
+    It is negative for a tile that begins past the end of the tensor: a graph may have more tiles
+    than the tensor needs.
 
     Args:
         scope: the coordinates that are known where the operations on the tile run.

@@ -282,7 +282,7 @@ def _no_warps(tilings: Tilings) -> str | None:
 def _halves(extent: int, least: int) -> list[int]:
     """`extent` rounded down to a multiple of 64 or a power of two below 64, and its halves.
 
-    Halving ends before a half is less than `least` or no multiple of it.
+    Every result is at least `least` and a multiple of `least`.
     """
     rounded = extent // ROUND * ROUND or 1 << (extent.bit_length() - 1)
     found = [rounded]

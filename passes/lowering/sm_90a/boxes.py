@@ -179,8 +179,8 @@ class BoxedOperand(Operand):
         bytes = self.elements(c) * self.kind.bytes // number.fixed_size
         place, start = (step.id, layer.id), {first.id: 0, begin.id: 0}
         if high % GROUP_ROWS:
-            # The swizzle moves the first chunk of a row that is not the first of eight, and TMA
-            # needs the address at which the row begins.
+            # The box may begin at any of the 8 rows after which the swizzle repeats. TMA needs the
+            # address of that row, not of its first chunk, which the swizzle moves.
             start[own("shared.chunk")] = 0
         axis = M if t == "A" else N
         if number.fixed_size == 1 and not self.division.ranks(axis) and not described:
@@ -253,8 +253,8 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
 def _rows(extent: int, few: int) -> int:
     """Rows of a TMA box, if `extent` rows are divided into equal boxes.
 
-    The result is a multiple of 8 (whole core matrices), as close to `few` as `extent` allows. If
-    `extent` is no multiple of 8, as in a cluster of four that divides 80 rows, it is one box.
+    The result is a multiple of 8 (whole core matrices) near `few` that divides `extent`. If
+    `extent` is no multiple of 8, as in a cluster of four that divides 80 rows, it is `extent`.
     """
     groups = [n for n in range(GROUP_ROWS, extent + 1, GROUP_ROWS) if extent % n == 0]
     fits = groups or [extent]

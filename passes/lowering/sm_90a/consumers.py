@@ -182,9 +182,10 @@ class Consumer:
     def _free(self) -> Operation:
         """Signal that the stage of the previous step is free, to all workgroups of the cluster.
 
-        If a cluster divides both m and n, that includes workgroups of another row and column, which
-        do not fill the stage. Without their signals, a workgroup whose boxes are all outside A and
-        B waits for no data, so it could signal the next round before others signal this one.
+        If a cluster divides both m and n, that includes workgroups in other rows and columns of the
+        cluster, which load nothing into the stage. A workgroup whose boxes are all outside A and B
+        waits for no data; without signals from all other workgroups, it could signal the next
+        round of the ring before others signal this one.
         """
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread

@@ -152,7 +152,7 @@ class OperandBoxes:
         c.connect(Flatten((own("acc.p"), own("acc.n")), columns.id))
         c.connect(Tile(columns.id, (step, box, eight)))
         self.step, self.registers = step, (own("acc.m"), step, box, eight, own("acc.half"))
-        # What the producer sets: a box, by the first element.
+        # The coordinate that the producer sets: a box, given by its first element.
         beside = self._warpgroup("operand.load.warpgroup")
         number, load = own("operand.load.number"), own("operand.load.box")
         c.add(Linear(number, Integer(self.columns // self.width), note="boxes across"))
@@ -164,7 +164,8 @@ class OperandBoxes:
         c.connect(Tile(division.own("D", 0), (self.first[0],)))
         c.connect(Tile(division.own("D", 1), (number, self.first[1])))
         self.loads = (*beside, load)
-        # The box, and the column in it, of a column that the consumers or the producer ask for.
+        # For a column of D, the box and the column in the box; consumers and producer both use
+        # them.
         self.part, self.column = own("operand.part"), own("operand.column")
         self.beside = self._warpgroup("operand.warpgroup")
         found, of_step = own("operand.number"), own("operand.of_step")

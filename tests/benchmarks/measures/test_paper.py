@@ -15,7 +15,7 @@ from benchmarks.measures.paper import costs_of, read_options, simulated
 from benchmarks.problems.log_uniform import log_uniform_shapes
 from benchmarks.problems.paper import COUNT, WAYS, Costs, best_grid
 from benchmarks.problems.shapes import Shape
-from benchmarks.reports.record import load
+from benchmarks.reports.record import load, write
 from benchmarks.reports.speedups import speedups, summaries, table
 from coordgraph import LaunchError
 
@@ -115,7 +115,7 @@ def test_a_run_takes_the_first_sizes_and_reports_faults(
     found = load(path)
     shapes = log_uniform_shapes(3)
     assert [(r["m"], r["n"], r["k"]) for r in found["rows"]] == [(s.m, s.n, s.k) for s in shapes]
-    # from one wave of tiles on, the grids W and g are equal, and so are the plans
+    # With at least as many tiles as SMs, the grids W and g are equal, and so are their plans.
     assert found["rows"][0] == {"m": 4288, "n": 2992, "k": 736, "g": 132, "us": [1, 2, 3, 2, 3]}
     assert found["rows"][1]["us"] == [1, 2, 3, 4, 5]
     assert found["rows"][2]["us"][1] is None
@@ -138,6 +138,42 @@ def test_simulated_records_are_written_and_shown(
     printed = capsys.readouterr().out
     assert printed.startswith("NVIDIA H200, simulated, 2")
     assert "two-tile-stream-k on g" in printed
+
+
+def test_bands_are_quantiles_of_bins_with_enough_problems():
+    pytest.importorskip("matplotlib")
+    from benchmarks.reports.speedup_plot import bands
+
+    waves = np.array([0.51] * 21 + [1.01] * 3)
+    middle, lines = bands(waves, np.r_[np.arange(21) / 10, 5, 5, 5])
+    np.testing.assert_allclose(middle, [0.5 * 2 ** (1 / 6)])
+    np.testing.assert_allclose(lines, [[0.1, 1, 1.9]])
+
+
+def test_records_are_drawn_one_above_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("matplotlib")
+    head = {"device": "NVIDIA H200", "date": "2026-11-23", "dtype": "bf16", "command": "c"}
+    paths = [tmp_path / "simulated.json", tmp_path / "measured.json"]
+    for path, how in zip(paths, ({"simulated": True}, {"driver": "580"}), strict=True):
+        write(path, record([[10, 5, 4, 10, 20]] * 200, **head, **how))
+    figure = tmp_path / "paper.svg"
+    words = ["paper", "--show", *map(str, paths), "--figure", str(figure)]
+    monkeypatch.setattr(sys, "argv", words)
+    paper.main()
+    text = figure.read_text()
+    assert text.index("simulated, NVIDIA H200") < text.index("measured, NVIDIA H200")
+    assert "200 sizes, bf16, tiles of 128x256x64" in text
+    assert "measured, driver 580, 2026-11-23: c" in capsys.readouterr().out
+
+
+def test_other_records_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "other.json"
+    write(path, {"kind": "sweep", "rows": []})
+    monkeypatch.setattr(sys, "argv", ["paper", "--show", str(path)])
+    with pytest.raises(SystemExit, match="no record of"):
+        paper.main()
 
 
 def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str]):

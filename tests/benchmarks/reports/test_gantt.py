@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reports.gantt import compact, shares, simulated
+from benchmarks.reports.gantt import COLUMNS, compact, shares, simulated
 from benchmarks.reports.record import RESULTS, load
+from benchmarks.reports.tile_maps import pieces
 
 RECORD = RESULTS / "one-bad-shape-h200-2026-11-23.json.gz"
 FIGURES = RESULTS.parents[1] / "docs" / "assets" / "figures"
@@ -46,7 +47,7 @@ def test_events_behind_others_are_left_out():
 
 
 def test_simulated_and_measured_launches_divide_the_work_alike():
-    """Every workgroup multiplies the same k tiles of the same output tiles in both."""
+    """Measured and simulated workgroups multiply the same k tiles of the same output tiles."""
     record = load(RECORD)
     names = ("workgroup", "m", "n", "first", "count", "activity")
     for row in record["rows"]:
@@ -72,20 +73,43 @@ def test_charts_are_drawn_from_files_of_events(
         sys, "argv", ["gantt", str(made), "--figures", str(tmp_path), *words.split()]
     )
     main()
-    chart = tmp_path / "made-data-parallel.svg"
+    chart, tiles = tmp_path / "made-data-parallel.svg", tmp_path / "made-data-parallel-tiles.svg"
     printed = capsys.readouterr().out
-    assert printed.splitlines()[-1] == str(chart)
+    assert printed.splitlines()[-2:] == [str(chart), str(tiles)]
     assert printed.splitlines()[1].split() == [
         "data-parallel", "measured", "4.0", "50.0", "0.0", "12.5", "12.5", "25.0",
     ]  # fmt: skip
-    before = chart.read_bytes()
-    assert b"measured, H200" in before
+    before = chart.read_bytes(), tiles.read_bytes()
+    assert b"measured, H200" in before[0]
+    assert b"output tiles" in before[1]
     main()
-    assert chart.read_bytes() == before  # an equal record gives an equal file
+    assert (chart.read_bytes(), tiles.read_bytes()) == before  # equal records give equal files
+
+
+def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():
+    """Tile 0 is summed by workgroups 0 and 1, tile 1 whole by 1, tile 2 whole by 2 on its SM."""
+    rows = [
+        (0, 3, 0, 7, "multiply", 0, 0, 0, 3),
+        (3, 4, 0, 7, "finish", 0, 0, None, None),
+        (0, 1, 1, 8, "multiply", 0, 0, 3, 1),
+        (1, 2, 1, 8, "send", 0, 0, None, None),
+        (2, 6, 1, 8, "multiply", 0, 1, 0, 4),
+        (6, 7, 1, 8, "finish", 0, 1, None, None),
+        (7, 9, 2, 8, "multiply", 0, 2, 0, 4),
+    ]
+    row = {"schedule": "x", **dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))}
+    assert list(pieces(row, 4)) == [
+        (0, 0, 0, 3, 0, "k tiles of the workgroup that finishes the tile"),
+        (0, 0, 3, 1, 1, "k tiles of a workgroup that sends a partial sum"),
+        (0, 1, 0, 4, 1, "whole tile, of the first workgroup of its SM"),
+        (0, 2, 0, 4, 2, "whole tile, of a later workgroup of its SM"),
+    ]
 
 
 def test_the_committed_charts_are_small_and_of_every_launch_of_the_record():
     stem = RECORD.name.partition(".")[0]
     names = {f"{stem}-{row['schedule'].partition('{')[0]}.svg" for row in load(RECORD)["rows"]}
+    # two-tile Stream-K divides these tiles as Stream-K does, so that it has no map of its own
+    names |= {f"{stem}-data-parallel-tiles.svg", f"{stem}-stream-k-tiles.svg"}
     assert {path.name for path in FIGURES.glob(f"{stem}-*.svg")} == names
     assert all((FIGURES / name).stat().st_size < 200_000 for name in names)

@@ -20,7 +20,7 @@ from codegen.targets.cpu import HostKernel
 from codegen.targets.cpu.threads import run_on_threads
 from coordgraph import Gemm, KernelGraph, LaunchError, parse
 from coordgraph.control.operations import Body, Operation, SendPartial
-from passes import DataParallel, Pass, StreamK
+from passes import DataParallel, Pass, Pipeline, StreamK
 from tests.codegen.cpu.kernels import Problem
 from tests.passes.schedules import SCHEDULES, symbolic
 from tests.passes.test_scatter import changed
@@ -304,3 +304,28 @@ def test_ctrl_c_ends_one_long_workgroup(threads: int):
     code = [sys.executable, "-c", textwrap.dedent(LONG).replace("{threads}", str(threads))]
     done = subprocess.run(code, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("schedule", "gemm", "more"),
+    [
+        ("stream-k", {}, ("(m + 3) // 4", "m - 1")),
+        ("stream-k{workgroups=3}", {}, ("(m + 3) // 4", "(m + 64) // 4")),
+        ("split-k{splits=2}", {}, ("(k + 3) // 4", "(k + 64) // 4")),
+        ("data-parallel{persistent=true}", {"grouped": True}, ("(n + 3) // 4", "n + 7")),
+    ],
+)
+def test_tiles_past_the_end_of_a_tensor_are_empty(
+    schedule: str, gemm: dict[str, bool], more: tuple[str, str]
+):
+    """A graph may have more tiles than its tensors need; kernels skip those without elements."""
+    text = Pipeline.parse(schedule)(Gemm("f32", **gemm).graph((4, 4, 4))).text()
+    assert more[0] in text
+    kernel = HostKernel(parse(text.replace(*more)), debug=True)
+    a, b = (np.arange(size, dtype=np.float32).reshape(shape) % 5 for size, shape in SHAPES)
+    tables = {"offsets": np.array([0, 6], np.int32)} if gemm else {}
+    d = kernel(a, b[None] if gemm else b, threads=2, **tables)
+    assert np.array_equal(d, a @ b)
+
+
+SHAPES = ((6 * 5, (6, 5)), (5 * 7, (5, 7)))

@@ -101,7 +101,7 @@ def boxes(this: Lowered, tensor: str) -> int:
 
 
 def receivers(this: Lowered, tensor: str, rank: int) -> list[int]:
-    """The ranks of the workgroups that need the same part of A or B: a row or a column."""
+    """Ranks of the workgroups of a cluster's row that share A, or of its column that share B."""
     ranks = np.arange(this.ranks)
     part = this.first(ranks, "AB".index(tensor))
     return [int(r) for r in ranks[part == part[rank]]]

@@ -76,7 +76,7 @@ def test_multicast_reaches_all_of_the_cluster(configuration: Configuration, tens
 
 
 def integers(text: str, rank: int) -> dict[str, int]:
-    """The values of 32-bit registers that follow from the rank in the cluster and constants."""
+    """Values of the 32-bit registers that a kernel computes from its rank in the cluster alone."""
     known: dict[str, int] = {}
 
     def value(name: str) -> int | None:

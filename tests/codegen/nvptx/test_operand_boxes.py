@@ -1,4 +1,4 @@
-"""Operands of the epilogue that TMA loads through the ring of stages: addresses and protocol."""
+"""Epilogue operands that TMA loads into pipeline stages: addresses and use of mbarriers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_threads_read_what_tma_has_loaded(
                     wanted = (int(row), int(column)) if tensor == "residual" else (int(column),)
                     assert loaded[int(address)] == wanted
                     checked += 1
-    if schedule != "heterogeneous-tiles":  # whose second tile has another size
+    if schedule != "heterogeneous-tiles":  # the second tile shape has other counts
         assert checked == len(reads) * tile[0] * tile[1]  # two operands, by pairs of columns
 
 
@@ -191,7 +191,7 @@ SIZES = {"m": 300, "n": 520, "k": 300}
 def test_the_ring_carries_operands(
     schedule: str, tile: tuple[int, int, int], cluster: tuple[int, int, int], seed: int
 ):
-    """Played in random order: no deadlock, and nothing is overwritten before all have read it."""
+    """Executed in random order, warps never deadlock or overwrite data that others must read."""
     graph = program(schedule, tile, cluster).lowered
     given = {p.name for p in graph.parameters.given}
     sizes = {**SIZES, **({"workgroups": 3} if "workgroups" in given else {})}
@@ -214,7 +214,7 @@ def several(acc: Any, first: Any, second: Any, row: Any, bias: Any) -> Any:
 
 
 def test_one_operand_like_d_and_one_vector_are_loaded_by_boxes():
-    """Other operands are read from global memory: a stage has room for one of each kind."""
+    """TMA loads one matrix and one vector; threads read further operands from global memory."""
     graph = program(PERSISTENT, (128, 128, 64), function=several).lowered
     assert loaded_by_tma(graph) == {"A", "B", "first", "bias"}
     (node,) = applied(graph)
@@ -223,7 +223,7 @@ def test_one_operand_like_d_and_one_vector_are_loaded_by_boxes():
 
 
 def test_a_gated_stage_is_not_loaded_by_boxes():
-    """TMA loads nothing that a launch may leave out."""
+    """TMA does not load `gate`, an operand that a launch may omit."""
     graph = program(PERSISTENT, (128, 128, 64), function=EPILOGUES[2].function).lowered
     assert "gate" not in loaded_by_tma(graph)
 

@@ -23,7 +23,7 @@ from tests.support.golden import Golden
 
 
 def test_only_graphs_are_compared():
-    with pytest.raises(VerifyError, match="other = 3 is no KernelGraph to compare with"):
+    with pytest.raises(VerifyError, match="other = 3 is not a KernelGraph"):
         scheduled("").diff(3)  # type: ignore[arg-type]
 
 

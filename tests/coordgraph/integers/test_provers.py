@@ -50,3 +50,13 @@ def test_a_circular_prover_is_not_shared() -> None:
     assert first._prover.circular
     assert first._prover is not circular()._prover
     assert not stated()._prover.circular
+
+
+def test_a_product_of_many_atoms_is_given_up() -> None:
+    """A monomial of degree d has 2**d terms in excesses over lower bounds: 2**60 would not end."""
+    atoms = [index_symbol(f"x{number}") for number in range(60)]
+    ranges, product = Ranges(), n * m
+    for atom in atoms:
+        ranges = ranges.with_bounds(atom, 1, (2,))
+        product *= atom
+    assert not ranges.prove_nonnegative(product - n - 1)

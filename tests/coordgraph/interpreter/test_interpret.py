@@ -8,7 +8,7 @@ import pytest
 from sympy import Integer
 
 import codegen
-from coordgraph import EvaluationError, Gemm, KernelGraph, LaunchError, VerifyError
+from coordgraph import EvaluationError, Gemm, KernelGraph, LaunchError, VerifyError, parse
 from coordgraph.control.operations import (
     For,
     InitAccumulator,
@@ -295,3 +295,34 @@ def test_every_point_is_an_interruption():
         (0, "clear", 1),
         (0, "cleared", 1),
     ]
+
+
+def test_the_order_of_dimensions_changes_nothing():
+    graph = DataParallel(persistent=True, workgroups=2)(Gemm("f32", grouped=True).graph((4, 4, 4)))
+    lines = graph.text().split("\n")
+    first, second = (
+        next(i for i, line in enumerate(lines) if line.startswith(f"dim D.{axis}:"))
+        for axis in (0, 1)
+    )
+    lines[first], lines[second] = lines[second], lines[first]
+    a, b = whole(4, 3), whole(2, 3, 9)
+    tables = {"offsets": np.array([0, 1, 4], np.int32)}
+    d = interpret(parse("\n".join(lines)), a, b, tables=tables).d
+    assert np.array_equal(d, interpret(graph, a, b, tables=tables).d)
+
+
+def test_a_workspace_larger_than_the_memory_is_refused():
+    graph = StreamK(workgroups=3)(Gemm("f64", n=64).graph((3, 2**31, 2)))
+    with pytest.raises(LaunchError, match="bytes, more than this machine has"):
+        interpret(graph, whole(5, 4, dtype=np.float64), whole(4, 64, dtype=np.float64))
+
+
+def test_memory_that_cannot_be_allocated_is_an_error_of_the_library(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "full", full)
+    with pytest.raises(LaunchError, match="the outputs and the workspace of the launch need"):
+        interpret(DataParallel()(Gemm("f32").graph((4, 4, 4))), whole(5, 4), whole(4, 6))

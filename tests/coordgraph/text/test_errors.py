@@ -145,7 +145,11 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
 
 
 DATA = {
-    "version": (("coordgraph",), 2, "graph: the version 'coordgraph' is 2, and must be 1"),
+    "version": (
+        ("coordgraph",),
+        2,
+        "graph: the field 'coordgraph' gives the format version 2; only 1 can be read",
+    ),
     "part": (("edge",), [], "graph: unknown part 'edge'; did you mean 'edges'?"),
     "list": (("edges",), {}, "edges: needs a list, not dict"),
     "mapping": (("edges", 3), "Tile", r"edges\[3\]: needs a mapping, not str"),

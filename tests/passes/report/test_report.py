@@ -16,7 +16,7 @@ from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError, parse
 from passes import DataParallel, HeterogeneousTiles, Pass, Pipeline, StreamK, TwoTileStreamK
 from passes.report import HtmlReport, Subject, make_report
 from passes.report.timelines import ACTIVITIES, BUCKETS, buckets_of
-from passes.simulation import Activity, simulate
+from passes.simulation import Activity, Kernel, simulate
 
 WAVES = {"m": 2304, "n": 2304, "k": 1024}
 
@@ -117,6 +117,40 @@ def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], 
     assert found["headline"]["seconds"] == measured["makespan"] / 1e9
 
 
+def test_measured_rows_are_those_of_the_simulation():
+    """Hardware gives SMs to workgroups in another order, which the page shows beside the row."""
+    columns = measured_columns()
+    turned = [(5 * slot + 3) % 132 for slot in columns["slot"]]
+    subject = Subject(scheduled(DataParallel()), WAVES, measured={**columns, "slot": turned})
+    simulated, measured = make_report(subject).data["runs"]
+    assert measured["slots"] == simulated["slots"] == 132
+    assert measured["events"]["slot"] == simulated["events"]["slot"]
+    assert measured["processors"] == [[(5 * slot + 3) % 132] for slot in range(132)]
+
+
+def test_a_measured_cluster_is_one_row():
+    """Both CTAs of a cluster record; the row is that of the CTA with rank 0."""
+    graph = scheduled(StreamK(workgroups=66), (256, 128, 64))
+    kernel = Kernel(cluster=(2, 1, 1))
+    one = simulate(graph, WAVES, kernel=kernel).event_columns()
+    count = len(one["begin"])
+    both = {name: [x for x in column for _ in "ab"] for name, column in one.items()}
+    both["rank"] = [0, 1] * count
+    both["slot"] = [
+        2 * (65 - slot) + (rank + slot) % 2
+        for slot, rank in zip(both["slot"], both["rank"], strict=True)
+    ]
+    found = make_report(Subject(graph, WAVES, kernel=kernel, measured=both)).data
+    simulated, measured = found["runs"]
+    assert measured["slots"] == simulated["slots"] == 66
+    assert measured["events"]["slot"] == simulated["events"]["slot"]
+    assert measured["events"]["workgroup"] == simulated["events"]["workgroup"]
+    assert measured["processors"][0] == [130, 131]
+    # the simulated run also has the time of the launch before the first workgroup
+    for bucket in ("multiply", "fix-up", "epilogue"):
+        assert measured["buckets"][bucket] == pytest.approx(simulated["buckets"][bucket])
+
+
 def test_a_producer_does_not_count_as_multiplying():
     """A Hopper producer's LOAD events do not count as multiplying."""
     columns = measured_columns()
@@ -162,7 +196,7 @@ def test_a_missing_size_is_named():
 
 
 def test_an_unknown_option_is_refused():
-    with pytest.raises(LaunchError, match="knows no sizes"):
+    with pytest.raises(LaunchError, match="has no argument sizes"):
         scheduled(DataParallel()).report(m=256, n=256, k=64, sizes=3)
 
 

@@ -13,7 +13,7 @@ H200 = MACHINES["NVIDIA H200"]
 
 
 def small(processors: int, **figures: float) -> Machine:
-    """A machine with few SMs, and with other figures of the A100 if they are given."""
+    """A simulated A100 with `processors` SMs; `figures` replace some of its constants."""
     return replace(A100, name="small", processors=processors, **figures)
 
 

@@ -1,4 +1,4 @@
-"""A fit finds the figures with which times were made; machines keep their figures in files."""
+"""`fit` finds the machine constants with which times were simulated; JSON files hold them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def check_work(s: Simulation) -> None:
 
 
 def critical_path(s: Simulation, works: list[TileWork]) -> float:
-    """Seconds of the longest chain of steps, where nothing slows a main loop and slots abound."""
+    """Seconds of the critical path, with main loops at full speed and a free slot for every CTA."""
     steps, seconds = s.steps, fixed_seconds(s.steps, works)
     sent: dict[tuple[int, int], float] = {}
     done: dict[int, float] = defaultdict(float)

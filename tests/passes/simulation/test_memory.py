@@ -1,4 +1,4 @@
-"""`Cache` keeps k tiles until as much has been read as it holds; `Traffic` adds up what misses."""
+"""`Cache`, the simulated L2 cache of k tiles, and `Traffic`, which adds up bytes of misses."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ def test_neighbours_that_read_together_are_near():
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=60), st.integers(1, 8))
 def test_whole_panels_are_kept_as_by_least_recent_use(panels: list[int], room: int):
-    """With all panels in use alike, misses are at most those of an LRU cache with twice the room.
+    """`Cache` misses at most as often as an LRU cache (least recently used) of twice the size.
 
-    The model evicts by the volume that memory has delivered since, an LRU cache by distinct panels.
+    `Cache` evicts a panel after memory has delivered a given number of bytes since its last use;
+    an LRU cache evicts it after a given number of other panels were used.
     """
     cache, volume, missed = Cache(room + 0.5), 0.0, 0
     held: OrderedDict[int, None] = OrderedDict()

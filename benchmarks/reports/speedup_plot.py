@@ -1,0 +1,72 @@
+"""The picture of records of `benchmarks paper`: speedup over data-parallel by waves of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from benchmarks.problems.paper import WAYS
+from benchmarks.reports.speedups import Column, speedups
+
+__all__ = ["bands", "figure_of"]
+
+STEP = 2 ** (1 / 3)
+"""Ratio of the waves at the ends of a bin."""
+LEAST = 8
+"""Bins with fewer problems are left out."""
+QUANTILES = (0.05, 0.5, 0.95)
+COLOURS = ("#999999", None, "#0072B2", "#D55E00")
+"""For each of `WAYS` but the first, its colour; None leaves it out, as it equals another one on
+nearly all problems."""
+
+
+def bands(waves: Column, values: Column) -> tuple[Column, Column]:
+    """Quantiles of speedups in bins of waves.
+
+    Args:
+        waves: output tiles by SMs of each problem.
+        values: the speedup of each problem.
+
+    Returns:
+        The middles of the bins, and for each bin a line with the quantiles `QUANTILES`.
+    """
+    bins = np.floor(np.log(waves) / np.log(STEP)).astype(int)
+    kept = [b for b in np.unique(bins) if (bins == b).sum() >= LEAST]
+    lines = [np.quantile(values[bins == b], QUANTILES) for b in kept]
+    return STEP ** (np.array(kept, float) + 0.5), np.array(lines).reshape(-1, len(QUANTILES))
+
+
+def figure_of(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """A panel for each record, one above the other on one scale: medians, and bands of 90 %."""
+    figure = Figure(figsize=(9, 0.8 + 2.9 * len(records)), layout="constrained")
+    panels = figure.subplots(len(records), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axis, record in zip(panels, records, strict=True):
+        waves, values = speedups(record)
+        how = "simulated" if record.get("simulated") else "measured"
+        tile = "x".join(map(str, record["tile"]))
+        axis.set_title(
+            f"{how}, {record['device']}, {record['date'][:10]}: {len(waves)} sizes, "
+            f"{record['dtype']}, tiles of {tile}", fontsize="small",
+        )  # fmt: skip
+        for column, (way, colour) in enumerate(zip(WAYS[1:], COLOURS, strict=True)):
+            if colour is None:
+                continue
+            middle, lines = bands(waves, values[:, column])
+            axis.fill_between(middle, lines[:, 0], lines[:, 2], color=colour, alpha=0.2, lw=0)
+            axis.plot(middle, lines[:, 1], color=colour, label=str(way))
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log", base=2)
+        for one in (axis.xaxis, axis.yaxis):
+            one.set_major_locator(LogLocator(2))
+            one.set_major_formatter(StrMethodFormatter("{x:g}"))
+            one.set_minor_formatter(NullFormatter())
+        axis.set_ylabel("speedup over data-parallel", fontsize="small")
+        axis.grid(alpha=0.3)
+    panels[-1].set_xlabel("waves: output tiles T by SMs W", fontsize="small")
+    panels[0].legend(fontsize="small")
+    return figure

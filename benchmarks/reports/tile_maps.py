@@ -1,0 +1,113 @@
+"""Maps of the output tiles of a launch: which workgroups sum which k tiles of each tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.reports.gantt import COLOURS, PART, WHOLE, Row, depth, simulated, size_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_tiles", "pieces"]
+
+LATER = "whole tile, of a later workgroup of its SM"
+OWNED = "k tiles of the workgroup that finishes the tile"
+SENT = "k tiles of a workgroup that sends a partial sum"
+FILLS = {
+    "whole tile, of the first workgroup of its SM": COLOURS[WHOLE],
+    LATER: "#CC79A7",
+    OWNED: COLOURS[PART],
+    SENT: COLOURS["sends a partial sum"],
+}
+FIRST = next(iter(FILLS))
+WIDTH, HEIGHT = 9.0, 4.2
+MOST_NUMBERED = 200
+"""Tiles of a map with more tiles have no room for the numbers of their workgroups."""
+NARROWEST_NUMBERED = 0.15
+"""Narrower parts of a tile have no number."""
+Piece = tuple[int, int, int, int, int, str]
+"""m and n of the output tile, first k tile, number of k tiles, workgroup, and a key of `FILLS`."""
+
+
+def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
+    """The part of an output tile that each main loop of a launch sums.
+
+    Args:
+        row: the launch, as `benchmarks.reports.gantt.compact` makes it.
+        k_tiles: number of k tiles of an output tile.
+    """
+    earliest: dict[int, tuple[int, int]] = {}
+    for slot, begin, workgroup in zip(row["slot"], row["begin"], row["workgroup"], strict=True):
+        earliest[slot] = min((begin, workgroup), earliest.get(slot, (begin, workgroup)))
+    names = ("activity", "m", "n", "first", "count", "workgroup", "slot")
+    events = list(zip(*(row[name] for name in names), strict=True))
+    finished = {(m, n): w for name, m, n, _, _, w, _ in events if name == "finish"}
+    for name, m, n, first, count, workgroup, slot in events:
+        if name != "multiply":
+            continue
+        kind = OWNED if finished.get((m, n)) == workgroup else SENT
+        if count == k_tiles:
+            kind = FIRST if earliest[slot][1] == workgroup else LATER
+        yield m, n, first, count, workgroup, kind
+
+
+def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
+    """Draw a map of the output tiles for each launch of a record; yields the path of each SVG file.
+
+    The map is that of the simulated launch. A tile is as wide as all its k tiles; each part has the
+    number of its workgroup. A map that equals one before is left out.
+    """
+    from benchmarks.reports.plots import save
+
+    known: list[list[Piece]] = []
+    for measured in record["rows"]:
+        schedule, name = measured["schedule"], measured["schedule"].partition("{")[0]
+        found = sorted(pieces(simulated(record, schedule)[0], depth(record)))
+        if found in known:
+            continue
+        known.append(found)
+        title = f"{size_text(record)}: {schedule}, output tiles"
+        yield save(_map(record, title, found), folder / f"{stem}-{name}-tiles.svg")
+
+
+def _map(record: Mapping[str, Any], title: str, found: Sequence[Piece]) -> Figure:
+    """The map of a launch: all parts of one kind are one path, which keeps the file small."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch, PathPatch
+    from matplotlib.path import Path as Outline
+
+    k_tiles = depth(record)
+    rows, columns = (-(-record[x] // record["tile"][i]) for i, x in enumerate("mn"))
+    figure = Figure(figsize=(WIDTH, HEIGHT))
+    axis = figure.add_axes((0.05, 0.1, 0.94, 0.83))
+    axis.set_title(title, fontsize="small", pad=3)
+    corners: dict[str, list[tuple[float, float]]] = {kind: [] for kind in FILLS}
+    for m, n, first, count, workgroup, kind in found:
+        left, right = n + first / k_tiles, n + (first + count) / k_tiles
+        corners[kind] += [(left, m), (right, m), (right, m + 1), (left, m + 1), (left, m)]
+        if rows * columns <= MOST_NUMBERED and right - left > NARROWEST_NUMBERED:
+            colour = "black" if kind == OWNED else "white"
+            axis.text(
+                (left + right) / 2, m + 0.52, str(workgroup), fontsize=5.5, color=colour,
+                ha="center", va="center",
+            )  # fmt: skip
+    used = {kind: points for kind, points in corners.items() if points}
+    for kind, points in used.items():
+        outline = [Outline.MOVETO, *[Outline.LINETO] * 3, Outline.CLOSEPOLY]
+        path = Outline(points, outline * (len(points) // 5))
+        axis.add_patch(PathPatch(path, facecolor=FILLS[kind], edgecolor="white", linewidth=0.3))
+    for place in range(1, columns):
+        axis.axvline(place, color="white", linewidth=1.5)
+    axis.set_xlim(0, columns)
+    axis.set_ylim(rows, 0)
+    axis.tick_params(labelsize="x-small")
+    axis.set_ylabel("tile row (m)", fontsize="x-small")
+    axis.set_xlabel("tile column (n), each from k = 0 to its end", fontsize="x-small", labelpad=0)
+    figure.legend(
+        handles=[Patch(color=FILLS[kind], label=kind) for kind in used],
+        loc="lower left", ncols=3, fontsize="x-small", frameon=False, bbox_to_anchor=(0.03, -0.02),
+    )  # fmt: skip
+    return figure

@@ -1,0 +1,212 @@
+"""`Points`: values of symbols inside known ranges, which show that a bound cannot be proved.
+
+A proof holds for all values inside the ranges. So if a polynomial is less than a number at one
+point inside the ranges, there is no proof that it is at least that number. To evaluate a polynomial
+takes microseconds; a search for a proof that does not exist takes milliseconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, cast, overload
+from zlib import crc32
+
+from sympy import Expr, Symbol
+from sympy.core.basic import Basic
+
+from coordgraph.errors import DivisionByZero, NoEntry
+from coordgraph.integers.bounds import Fact, SymbolBounds, TableBounds, assumed_lower
+from coordgraph.integers.evaluate import Evaluation
+from coordgraph.integers.guards import Guards
+from coordgraph.integers.polynomials import Atom, Polynomial, to_polynomial
+from coordgraph.integers.tables import search_table
+
+SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000)
+"""For each point, the largest difference between a symbol's value and its lower bound."""
+MOST_TRIED = 3 * len(SPANS)
+"""The number of points of which those that satisfy all facts and guards are kept."""
+MOST_KEPT = len(SPANS)
+"""The number of points that are kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Points inside ranges; the same ranges have the same points in every process.
+
+    Attributes:
+        bounds: the lower and upper bounds of symbols.
+        facts: known upper limits of polynomials.
+        definitions: the expression that each defined symbol equals.
+        guards: polynomials that are known to be at least 0.
+        tables: the known bounds of tables' entries, by the table's symbol.
+        outer: the points of the enclosing scope, and the symbol that the inner scope adds.
+    """
+
+    bounds: Mapping[Atom, SymbolBounds]
+    facts: tuple[Fact, ...]
+    definitions: Mapping[Atom, Expr]
+    guards: Guards
+    tables: Mapping[Symbol, TableBounds]
+    outer: "tuple[Points, Symbol] | None"
+
+    def below(self, p: Polynomial, goal: int) -> bool:
+        """Whether ``p < goal`` at one of the points."""
+        return any((v := at.value(p)) is not None and v < goal for at in self._inside)
+
+    def least(self, p: Polynomial) -> int | None:
+        """The smallest value of ``p`` at the points; None if it is unknown at all of them."""
+        return min((v for at in self._inside if (v := at.value(p)) is not None), default=None)
+
+    @cached_property
+    def _inside(self) -> list["_Point"]:
+        if self.outer is None:
+            points = (_Point(self, number) for number in range(MOST_TRIED))
+            return [*islice((point for point in points if point.inside()), MOST_KEPT)]
+        # an inner scope has the same facts and guards as the outer one
+        outer, symbol = self.outer
+        return [_Point(self, point.number, (point, symbol)) for point in outer._inside]
+
+
+class _Point(dict[Atom, int | None]):
+    """Values of atoms, which are computed when they are first needed; None for an unknown value.
+
+    Args:
+        ranges: the ranges that contain the point.
+        number: the number of the point.
+        outer: the point of the enclosing scope, and the symbol that the inner scope adds.
+    """
+
+    def __init__(
+        self, ranges: Points, number: int, outer: "tuple[_Point, Symbol] | None" = None
+    ) -> None:
+        super().__init__()
+        self.ranges, self.number, self.outer = ranges, number, outer
+
+    def __missing__(self, target: Atom) -> int | None:
+        if self.outer is not None and self.outer[1] not in target.symbols:
+            found = self.outer[0][target]
+        else:
+            self[target] = None  # a value that depends on itself is unknown
+            found = self._find(target)
+        self[target] = found
+        return found
+
+    def value(self, p: Polynomial) -> int | None:
+        """The value of a polynomial; None if the value of one of its atoms is unknown."""
+        total = 0
+        for monomial, c in p.items():
+            for a in monomial:
+                x = self[a]
+                if x is None:
+                    return None
+                c *= x
+            total += c
+        return total
+
+    def inside(self) -> bool:
+        """Whether all facts and guards are known to hold."""
+        gaps = [(self.value(p), limit) for p, limit in self.ranges.facts]
+        guards = map(self.value, self.ranges.guards)
+        return all(value is not None and value <= limit for value, limit in gaps) and all(
+            value is not None and value >= 0 for value in guards
+        )
+
+    def _find(self, target: Atom) -> int | None:
+        if isinstance(target.expr, Symbol):
+            return self._symbol(target)
+        try:
+            return _AtPoint(self).compute(target.expr)
+        except (KeyError, TypeError, NoEntry, DivisionByZero):
+            return None
+
+    def _symbol(self, target: Atom) -> int | None:
+        symbol = cast(Symbol, target.expr)
+        ends = self.ranges.bounds.get(target, ((), ()))
+        lows, highs = ([self.value(p) for p in known] for known in ends)
+        if (assumed := assumed_lower(symbol)) is not None:
+            lows.append(assumed)
+        if None in lows or None in highs:
+            return None
+        low = max(cast(list[int], lows), default=None)
+        high = min(cast(list[int], highs), default=None)
+        if target in self.ranges.definitions:
+            found = self.value(to_polynomial(self.ranges.definitions[target]))
+        else:
+            found = self._searched(symbol, self._between(symbol.name, low, high))
+        if found is None or (low is not None and found < low):
+            return None
+        return None if high is not None and found > high else found
+
+    def _between(self, name: str, low: int | None, high: int | None) -> int:
+        span = SPANS[self.number % len(SPANS)]
+        if low is None:
+            return -span if high is None else high - span
+        width = span if high is None else min(high - low, span)
+        # Half of the values are an end of the range, where most false statements fail.
+        chosen = crc32(f"{self.number} {name}".encode())
+        if width < 1 or chosen % 8 == 0:
+            return low + min(width, 0)
+        return low + (width if chosen % 8 < 4 else (chosen >> 3) % (width + 1))
+
+    def _searched(self, symbol: Symbol, most: int) -> int | None:
+        """The value `most`, or the result of the search in a table if that is smaller."""
+        for table, known in self.ranges.tables.items():
+            if symbol in known.found and most >= 0:
+                x = self.value(to_polynomial(known.found[symbol]))
+                try:
+                    most = -1 if x is None else search_table(self.table(table), most + 1, x)
+                except (KeyError, NoEntry):
+                    return None
+        return most
+
+    def table(self, symbol: Symbol) -> "_Entries":
+        """The entries of a table; KeyError if the largest allowed entry is unknown or negative."""
+        known = self.ranges.tables.get(symbol)
+        if known is None:
+            return _Entries(self.number % 3)
+        most = self.value(to_polynomial(known.maximum))
+        if most is None or most < 0:
+            raise KeyError(symbol.name)
+        return _Entries(max(known.step or 0, self.number % 3), most)
+
+
+class _AtPoint(Evaluation):
+    """Evaluates expressions at a point; KeyError if a value is unknown."""
+
+    def __init__(self, point: _Point) -> None:
+        super().__init__({})
+        self.point = point
+
+    def value(self, expr: Basic) -> int:
+        if not isinstance(expr, Expr):
+            return self.compute(expr)
+        found = self.point.value(to_polynomial(expr))
+        if found is None:
+            raise KeyError(expr)
+        return found
+
+    def given(self, symbol: Basic) -> Any:
+        return self.point.table(cast(Symbol, symbol))
+
+
+@dataclass(frozen=True)
+class _Entries(Sequence[int]):
+    """The entries of a table that rises by ``step``, from 0; NoEntry where one exceeds ``most``."""
+
+    step: int
+    most: int | None = None
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        assert isinstance(index, int)
+        entry = self.step * index
+        if self.most is not None and entry > self.most:
+            raise NoEntry(f"entry {index}, which is larger than {self.most}")
+        return entry
+
+    def __len__(self) -> int:
+        return 1 << 40

@@ -1,0 +1,45 @@
+"""What a `Locate` reads from tables, other than the entries at the indices that it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from sympy import Expr, Symbol
+
+from coordgraph.control.operations import Locate
+from coordgraph.control.resolve import Node
+from coordgraph.integers import Load, index_symbol
+from coordgraph.kernel import KernelGraph
+
+__all__ = ["READ", "lookups"]
+
+READ = index_symbol("locate.read")
+"""The symbol that holds what a `Locate` read last; nothing uses its value."""
+
+
+def lookups(graph: KernelGraph, node: Node) -> Iterator[Expr]:
+    """The reads of a `Locate` that may be outside their tables; none for other operations.
+
+    Kernels evaluate these reads before the operation's body, even if the body uses none of them.
+    Reads of the entries at a located index i and at i + 1 are left out if the table has an entry
+    for every index, and one more.
+
+    Args:
+        graph: the graph of the operation.
+        node: the operation, with its scope.
+    """
+    op, coordinates = node.op, graph.coordinates
+    if not isinstance(op, Locate) or not node.body:
+        return
+    lengths = {table.symbol: table.length for table in graph.parameters.tables}
+    located = {
+        coordinates.symbol(dim) + after: size
+        for dim in op.dims
+        if (size := coordinates.size(dim)) is not None
+        for after in (0, 1)
+    }
+    for read in op.reads:
+        loads = (cast(tuple[Symbol, Expr], load.args) for load in read.atoms(Load))
+        if any(lengths.get(table) != located.get(at, at) + 1 for table, at in loads):
+            yield node.body[0].scope.resolve(read)
