@@ -6,8 +6,9 @@ Columns: `build`, a first build without checks; `check`, the default checks of t
 `share`, the ratio `check` / `build`; `again`, the checks at a second build of the graph in the same
 process; `all`, `graph.check(level="all")`. Times are CPU seconds, summed over all cores and
 including ptxas, and each is the least of several runs. Every run is a new process that reads the
-graph from its text, so neither the passes that made the graph nor other rows fill its caches.
-Imports are not timed, and the on-disk cache of kernels is off. No GPU is needed.
+graph from its text, so neither the passes that made the graph nor other rows fill its caches. The
+process is forked from one that has built small other graphs, so imports are not timed.
+The on-disk cache of kernels is off. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
 from time import process_time
 
@@ -55,6 +57,10 @@ SCHEDULES = (
     "rasterize{width=4,order=hilbert},stream-k",
 )
 TILE = (128, 128, 64)
+WARM = "data-parallel{persistent=true}", "stream-k{workgroups=3}"
+WARM_TILE = (64, 32, 32)
+"""Schedules and the macro tile of graphs that are built and checked before times are measured."""
+TARGETS = ("cpu", "sm_80", "sm_90a")
 RUNS = 3
 """In how many processes each row is measured by default."""
 
@@ -71,24 +77,31 @@ def measure(
         runs: the number of processes; the least of their times is returned.
     """
     text = graph_text(schedule)
-    spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as pool:
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["benchmarks.measures.checking_warm"])
+    with ProcessPoolExecutor(1, mp_context=server, max_tasks_per_child=1) as pool:
         found = [*pool.map(_measured, *zip(*[(text, target, thorough)] * runs, strict=True))]
     times = {name: min(times[name] for times in found) for name in found[0]}
     shared = {"build": times["build"], "check": times["check"]}
     return {**shared, "share": times["check"] / times["build"], **times}
 
 
-def graph_text(schedule: str) -> str:
-    """The text of the measured graph, scheduled by a pipeline that is given as text."""
-    return Pipeline.parse(schedule)(Gemm("f16").graph(TILE), verify="structure").text()
+def graph_text(schedule: str, tile: tuple[int, int, int] = TILE) -> str:
+    """The text of a graph with this macro tile, scheduled by a pipeline that is given as text."""
+    return Pipeline.parse(schedule)(Gemm("f16").graph(tile), verify="structure").text()
 
 
 def _measured(text: str, target: str, thorough: bool) -> dict[str, float]:
-    """The times of one process, which first imports what builds and checks need."""
-    os.environ["COORDGRAPH_CACHE"] = "off"
-    times_of(graph_text("data-parallel{persistent=true}"), target, thorough=False)
+    warm_up(target)
     return times_of(text, target, thorough=thorough)
+
+
+@cache
+def warm_up(target: str) -> None:
+    """Import and initialise what builds and checks need, and turn the cache of kernels off."""
+    os.environ["COORDGRAPH_CACHE"] = "off"
+    for schedule in WARM:
+        times_of(graph_text(schedule, WARM_TILE), target, thorough=False)
 
 
 def times_of(text: str, target: str, *, thorough: bool) -> dict[str, float]:
@@ -131,7 +144,7 @@ def _clock() -> float:
 def parser() -> argparse.ArgumentParser:
     """The argument parser of `python -m benchmarks checking`."""
     made = command_line("checking", __doc__)
-    made.add_argument("--targets", nargs="+", default=["cpu", "sm_80", "sm_90a"], metavar="TARGET")
+    made.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="TARGET")
     made.add_argument("--schedules", nargs="+", default=list(SCHEDULES), metavar="PIPELINE")
     made.add_argument("--runs", type=int, default=RUNS, help="the number of processes of each row")
     made.add_argument("--quick", action="store_true", help="leave the level 'all' out")
