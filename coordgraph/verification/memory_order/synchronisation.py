@@ -222,7 +222,7 @@ class BarrierState:
                 self.done[-1][0],
             )
         if self.here + weight > self.expected:
-            raise Conflict(f"a barrier expects {self.expected} threads, but more threads arrive at it")
+            raise Conflict(f"a barrier expects {self.expected} threads, but more arrive at it")
         generation = len(self.done)
         self.clock.join(clock)
         self.here += weight
