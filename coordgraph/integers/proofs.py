@@ -143,7 +143,7 @@ class Prover(NumericBounds):
         lows = self.bounds.get(symbol, ((), ()))[0]
         for low in lows:
             best = largest(best, self.minimum(low))
-        # The search for the best bound of a definition is long; stated bounds are nearly as good.
+        # Searching the best bound of a definition takes long; declared bounds are nearly as good.
         if symbol in self.definitions and not lows:
             best = largest(best, self.minimum(to_polynomial(self.definitions[symbol])))
         return best

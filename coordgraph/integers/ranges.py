@@ -168,8 +168,8 @@ class Ranges:
     def with_definitions(self, definitions: Mapping[Symbol, Expr]) -> "Ranges":
         """A copy of the ranges in which each symbol equals an expression and keeps its bounds.
 
-        Unlike `with_definition`, which gives a symbol a new value, it only adds what is known about
-        the value: the bounds of the symbols must hold for the expressions.
+        Unlike `with_definition`, which gives a symbol a new value and drops its old bounds, this
+        method adds facts: the expressions must be inside the bounds of their symbols.
         """
         return replace(self, definitions=MappingProxyType({**self.definitions, **definitions}))
 
