@@ -38,7 +38,7 @@ COMPARED_ROWS = 256
 
 @contextmanager
 def opened(request: PlanRequest, views: Mapping[str, TensorView]) -> Generator[Bench]:
-    """A bench on the request's GPU, whose memory is freed at the end of the `with` block.
+    """A context manager: a `Bench` on a GPU, whose memory is freed at the end of the `with` block.
 
     Args:
         request: the problem and the device.
@@ -95,11 +95,11 @@ class Bench:
         self.events = cuda("cuEventCreate", 0), cuda("cuEventCreate", 0)
         self.turn = 0
         self.started: dict[Plan, tuple[Kernel, int]] = {}
-        """The kernel of each plan, and its number of launches in a sample."""
+        """The kernel of each started plan, and the number of launches of a sample."""
         self.right: npt.NDArray[np.float32] | None = None
 
     def close(self) -> None:
-        """Destroy the stream and the events."""
+        """Destroy the CUDA stream and the CUDA events."""
         from codegen.targets.nvptx.driver import cuda
 
         for event in self.events:
@@ -152,7 +152,7 @@ class Bench:
         kernel(a, b, out=d, **options, **self.others)
 
     def sample(self, plan: Plan) -> float:
-        """Seconds of a launch of a plan that was started: the mean of several, back to back."""
+        """Seconds per launch of a started plan: the mean of several launches back to back."""
         from codegen.targets.nvptx.driver import cuda
 
         kernel, count = self.started[plan]

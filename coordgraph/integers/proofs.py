@@ -128,7 +128,8 @@ class Prover(NumericBounds):
         key = (frozenset(p.items()), goal)
         if key not in self._found:
             low = self.numeric_minimum(p)
-            if goal is None:  # the search can end at a value that p has inside the ranges
+            if goal is None:
+                # No lower bound is above the value of p at a point inside the ranges: stop there.
                 low = _Search(self, self.points.least(p)).run(p, self.guards)
             elif (low is None or low < goal) and not self.points.below(p, goal):
                 low = _Search(self, goal).run(p, self.guards)

@@ -61,7 +61,7 @@ def _ours(schedule: Pass) -> bool:
 
 @cache
 def _kept() -> dict[str, dict[str, Any]]:
-    """The work counters in `work_counters.json`, as data by the text of their schedules."""
+    """The content of `work_counters.json`: work counters as plain data, by text of the schedule."""
     return json.loads(FILE.read_text("utf-8"))
 
 

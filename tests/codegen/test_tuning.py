@@ -68,7 +68,7 @@ def test_the_fastest_plans_are_sampled_again():
     clock = Clock()
     rounds = Rounds(close)
     rounds.measure(PLANS)
-    rounds.seconds[PLANS[4]] = 0.99e-5  # a lucky measurement
+    rounds.seconds[PLANS[4]] = 0.99e-5  # as if one short measurement were an outlier
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found.keys() == set(PLANS)
@@ -77,7 +77,7 @@ def test_the_fastest_plans_are_sampled_again():
 
 
 class Bench:
-    """A stand-in for a bench, on which wider tiles are faster."""
+    """A stand-in for `Bench` whose times are shortest for tiles 160 columns wide."""
 
     def __init__(self, refuse: Callable[[Plan], bool] = lambda plan: False) -> None:
         self.refuse = refuse
@@ -132,13 +132,13 @@ def test_plans_that_the_device_refuses_are_left_out(built: list[Plan]):
 
 
 def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Processes take the jobs; here each loads none, but writes what it was asked for."""
+    """Processes take all jobs; here a process only writes down the jobs that it is given."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     monkeypatch.setattr(compile_workers, "MOST_WORKERS", 2)
     monkeypatch.setattr(compile_workers, "__name__", "tests.codegen.noting_worker")
     with CompileWorkers(REQUEST) as workers:
         workers.compile(PLANS[:2])
-        assert not workers.started  # too few to be worth a process
+        assert not workers.started  # fewer than `LEAST_KERNELS`
         workers.compile(PLANS)
         assert 1 <= len(workers.started) <= 2
         noted = {path.read_text() for path in tmp_path.glob("noted*")}
@@ -146,7 +146,9 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         processes = list(workers.started)
         processes[0].kill()
         processes[0].wait()
-        workers.compile([Plan((64, columns, 64)) for columns in (64, 128, 256)])  # does not hang
+        workers.compile(
+            [Plan((64, columns, 64)) for columns in (64, 128, 256)]
+        )  # must return although the processes have ended
     assert all(process.poll() is not None for process in processes)
 
 
