@@ -47,6 +47,8 @@ from coordgraph.integers.tables import Load, Search, load
 
 FUEL = 64
 """The largest number of replacements that one search for a bound tries."""
+MOST_TERMS = 1 << 13
+"""The largest number of terms that one search bounds; correct kernels need a tenth of that."""
 MAX_MAXIMA = 6
 """The largest number of symbolic upper bounds of one polynomial."""
 MOST_STEPS = 8
@@ -345,7 +347,7 @@ class _Search:
     def __init__(self, prover: Prover, goal: int | None) -> None:
         self.prover = prover
         self.goal = goal
-        self.fuel = FUEL
+        self.fuel, self.terms = FUEL, MOST_TERMS
         self.seen: dict[object, Bound] = {}
 
     def run(self, p: Polynomial, guards: Guards) -> Bound:
@@ -361,10 +363,11 @@ class _Search:
             steps.append(step)
             lows = [self.prover.numeric_minimum(q) for q, _ in step]
             best = largest(best, None if None in lows else min(cast(list[int], lows)))
-            if self.reached(best):
+            self.terms -= sum(len(q) for q, _ in step)
+            if self.terms <= 0 or self.reached(best):
                 break
         for step in steps:
-            if self.fuel <= 0 or self.reached(best):
+            if self.terms <= 0 or self.fuel <= 0 or self.reached(best):
                 break
             self.fuel -= 1
             best = largest(best, self.all_of(step))
