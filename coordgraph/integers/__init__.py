@@ -16,6 +16,7 @@ from coordgraph.integers.functions import (
     floor_div,
     floor_mod,
     index_symbol,
+    less,
     maximum,
     minimum,
     operands,
@@ -23,7 +24,7 @@ from coordgraph.integers.functions import (
     size_symbol,
 )
 from coordgraph.integers.parsing import ExpressionSyntaxError, parse_expression
-from coordgraph.integers.polynomials import symbols_of
+from coordgraph.integers.polynomials import nodes_of, symbols_of
 from coordgraph.integers.ranges import Bounds, Ranges
 from coordgraph.integers.simplify import simplify
 from coordgraph.integers.tables import Load, Search, load, search, tables_in
@@ -51,9 +52,11 @@ __all__ = [
     "floor_div",
     "floor_mod",
     "index_symbol",
+    "less",
     "load",
     "maximum",
     "minimum",
+    "nodes_of",
     "operands",
     "parse_expression",
     "search",

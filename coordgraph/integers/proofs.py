@@ -149,18 +149,21 @@ class Prover(NumericBounds):
     def symbol_lower(self, symbol: Atom) -> Bound:
         """The largest known numeric lower bound of a symbol, or None."""
         best = super().symbol_lower(symbol)
-        for low in self.bounds.get(symbol, ((), ()))[0]:
+        lows = self.bounds.get(symbol, ((), ()))[0]
+        for low in lows:
             best = largest(best, self.minimum(low))
-        if symbol in self.definitions:
+        # The search for the best bound of a definition is long; stated bounds are nearly as good.
+        if symbol in self.definitions and not lows:
             best = largest(best, self.minimum(to_polynomial(self.definitions[symbol])))
         return best
 
     def symbol_upper(self, symbol: Atom) -> Bound:
         """The smallest known numeric upper bound of a symbol, or None."""
         best = super().symbol_upper(symbol)
-        for high in self.bounds.get(symbol, ((), ()))[1]:
+        highs = self.bounds.get(symbol, ((), ()))[1]
+        for high in highs:
             best = smallest(best, self.maximum(high))
-        if symbol in self.definitions:
+        if symbol in self.definitions and not highs:
             best = smallest(best, self.maximum(to_polynomial(self.definitions[symbol])))
         return best
 

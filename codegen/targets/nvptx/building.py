@@ -216,7 +216,7 @@ class Builder:
         return last.variant(alignment, reads_c=reads_c)
 
     def program(self, variant: Variant) -> CudaProgram:
-        """The program of a variant; `load` may replace it by one with fewer bytes in flight."""
+        """The program of a variant. `load` may replace it by one that needs fewer registers."""
         if variant not in self.programs:
             self.programs[variant] = self._program(variant)
         return self.programs[variant]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr, Integer, Lt
+from sympy import Expr, Integer
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import product, split_by_strides, strided_sum
 from coordgraph.errors import VerifyError
-from coordgraph.integers import Ranges, equal
+from coordgraph.integers import Ranges, equal, less
 from coordgraph.validation import integers
 
 __all__ = ["Join"]
@@ -72,7 +72,7 @@ class Join(Edge):
         if whole is not None and covered is not None and (covered - whole).expand() == 0:
             return ()
         return tuple(
-            Lt(index, size)
+            less(index, size)
             for index, size in zip(upstream, sizes.upstream, strict=True)
             if size is not None
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr, Ge, Lt
+from sympy import Expr, Ge
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import compose, decompose, product
-from coordgraph.integers import Ranges
+from coordgraph.integers import Ranges, less
 
 __all__ = ["Tile"]
 
@@ -48,4 +48,4 @@ class Tile(Edge):
         (whole,), covered = sizes.upstream, product(sizes.downstream)
         if whole is None or (covered is not None and (covered - whole).expand() == 0):
             return ()
-        return (Lt(upstream[0], whole),)
+        return (less(upstream[0], whole),)
