@@ -348,8 +348,7 @@ class _Search:
     """
 
     def __init__(self, prover: Prover, goal: int | None) -> None:
-        self.prover = prover
-        self.goal = goal
+        self.prover, self.goal = prover, goal
         self.fuel, self.terms = FUEL, MOST_TERMS
         self.seen: dict[object, Bound] = {}
 
@@ -403,17 +402,15 @@ class _Search:
         for index, guard in enumerate(guards):
             # p >= 0 follows from p - c*guard >= 0, because guard >= 0.
             ratios = [p[m] // c for m, c in guard.items() if m in p and p[m] * c > 0]
-            if any(ratio > 0 for ratio in ratios):
-                ratio = min(r for r in ratios if r > 0)
-                yield [(add(p, guard, -ratio), guards[:index] + guards[index + 1 :])]
+            if positive := [ratio for ratio in ratios if ratio > 0]:
+                yield [(add(p, guard, -min(positive)), guards[:index] + guards[index + 1 :])]
 
     def eliminations(self, p: Polynomial, a: Atom, guards: Guards) -> list[_Step]:
         exact = self.prover.exact(p, a)
         if exact is not None and exact != p:
             return [[(exact, guards)]]
         lowers, uppers = self.prover.ends(a)
-        parts = coefficient_of(p, a)
-        if parts is None:
+        if (parts := coefficient_of(p, a)) is None:
             return self.by_term(p, a, guards)
         sign = self.prover.sign(parts[0])
         result: list[_Step] = []
