@@ -22,6 +22,8 @@ from coordgraph.integers.polynomials import (
 
 FUEL = 64
 """The largest number of replacements that one search for a bound tries."""
+MOST_TERMS = 1 << 13
+"""The largest number of terms that one search bounds; correct kernels need a tenth of that."""
 
 _Step: TypeAlias = list[tuple[Polynomial, Guards]]
 """The result of replacing an atom of a polynomial: polynomials, each with guards that hold for it.
@@ -74,7 +76,7 @@ class Elimination:
     def __init__(self, prover: Known, goal: int | None) -> None:
         self.prover = prover
         self.goal = goal
-        self.fuel = FUEL
+        self.fuel, self.terms = FUEL, MOST_TERMS
         self.seen: dict[object, Bound] = {}
 
     def run(self, p: Polynomial, guards: Guards) -> Bound:
@@ -91,10 +93,11 @@ class Elimination:
             steps.append(step)
             lows = [self.prover.numeric_minimum(q) for q, _ in step]
             best = largest(best, None if None in lows else min(cast(list[int], lows)))
-            if self._reached(best):
+            self.terms -= sum(len(q) for q, _ in step)
+            if self.terms <= 0 or self._reached(best):
                 break
         for step in steps:
-            if self.fuel <= 0 or self._reached(best):
+            if self.terms <= 0 or self.fuel <= 0 or self._reached(best):
                 break
             self.fuel -= 1
             best = largest(best, self._all_of(step))
