@@ -30,7 +30,7 @@ from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.rules import decide
 from coordgraph.errors import VerifyError
 from coordgraph.foreign_graphs import faults_named
-from coordgraph.integers import Load, Ranges, Search, Select, evaluate, tables_in, to_text
+from coordgraph.integers import Load, Ranges, Search, Select, evaluate, nodes_of, tables_in, to_text
 from coordgraph.kernel import VERIFY, KernelGraph
 from coordgraph.tables import Table, TableNeed
 from coordgraph.tensor_checks import problems_of_tensors
@@ -183,7 +183,7 @@ def _reads_out_of_bounds(
         tables: the declared tables, by name.
         ranges: the known ranges of symbols.
     """
-    for read in sorted(() if value.has(Select) else value.atoms(Load), key=to_text):
+    for read in sorted(() if value.has(Select) else nodes_of(value, Load), key=to_text):
         name, place = str(read.args[0]), cast(Expr, read.args[1])
         if name not in tables:
             continue
@@ -200,7 +200,7 @@ def _check_reads(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges
 
     A search must also stay within the table's length.
     """
-    found = {node for value in graph.expressions for node in value.atoms(Load, Search)}
+    found = {node for value in graph.expressions for node in nodes_of(value, Load, Search)}
     for node in sorted(found, key=to_text):
         name, text = str(node.args[0]), to_text(node)
         if isinstance(node, Search):
@@ -331,7 +331,7 @@ def _problem(graph: KernelGraph) -> Iterator[str]:
 
 
 def _tilings(graph: KernelGraph) -> Iterator[str]:
-    """Check that tiles of A, B, C and D that belong together are cut alike in m, n and k."""
+    """Check that A, B, C and D are cut into tiles of equal extents along m, along n and along k."""
     try:
         for tiling in graph.tilings:
             yield from tiling.problems()

@@ -183,11 +183,19 @@ class Parameters:
 
     @cached_property
     def _plain_ranges(self) -> Ranges:
-        return self._ranges(definitions=False)
+        ranges = Ranges()
+        for p in self.items:
+            ranges = ranges.with_bounds(p.symbol, Integer(p.minimum), (Integer(p.maximum),))
+        for table in self.tables:
+            ranges = table.known_in(ranges)
+        for assumption in self.assumptions:
+            ranges = ranges.with_fact(assumption.expr, assumption.maximum)
+        return ranges
 
     @cached_property
     def _defined_ranges(self) -> Ranges:
-        return self._ranges(definitions=True)
+        values = {p.symbol: p.value for p in self.items if p.value is not None}
+        return self._plain_ranges.with_definitions(values)
 
     @cached_property
     def examples(self) -> tuple[Mapping[str, int], ...]:
@@ -203,18 +211,6 @@ class Parameters:
             with suppress(CoordGraphError, ArithmeticError, LookupError):
                 found.append(self.evaluate(given))
         return tuple(found)
-
-    def _ranges(self, *, definitions: bool) -> Ranges:
-        ranges = Ranges()
-        for p in self.items:
-            ranges = ranges.with_bounds(p.symbol, Integer(p.minimum), (Integer(p.maximum),))
-            if definitions and p.value is not None:
-                ranges = ranges.with_definition(p.symbol, p.value)
-        for table in self.tables:
-            ranges = table.known_in(ranges)
-        for assumption in self.assumptions:
-            ranges = ranges.with_fact(assumption.expr, assumption.maximum)
-        return ranges
 
     def evaluate(
         self, given: Mapping[str, int], tables: Mapping[str, Sequence[int]] | None = None

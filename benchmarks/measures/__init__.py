@@ -44,6 +44,7 @@ MEASURES = {
     "schedules": Measure("schedules", "all schedules: counted, and timed where there is a GPU"),
     "traffic": Measure("traffic", "tile orders: memory traffic, simulated and measured"),
     "chosen": Measure("chosen", "the cost model's choice among the plans of a sweep"),
+    "tuning": Measure("tuning", "the search of tune=True, replayed on the plans of a sweep"),
     "simulated": Measure("simulated", "simulated times against measured ones and the cost model's"),
     "residuals": Measure("residuals", "where the cost model errs on the times of a sweep"),
     "graph": Measure("graph_scaling", "seconds to handle graphs of many edges"),

@@ -16,7 +16,7 @@ from passes.choosing import Plan
 from passes.lowering import architecture_of
 from passes.lowering.architectures import ALIGNED_BYTES, Alignment
 
-__all__ = ["check_grid", "compile_plan", "forget", "kernel_of", "try_plans"]
+__all__ = ["check_grid", "compile_plan", "forget", "kernel_of", "refuse", "try_plans"]
 
 MOST_ATTEMPTS = 24
 """Number of failing plans after which `try_plans` gives up."""
@@ -61,7 +61,7 @@ def try_plans(
             if wanted is not None:
                 raise
             if kernel is not None:
-                _refuse(kernel, error)
+                refuse(kernel, error)
             refusal = error
             if attempt >= MOST_ATTEMPTS:
                 break
@@ -97,7 +97,7 @@ def kernel_of(plan: Plan, request: PlanRequest) -> Kernel:
     return found
 
 
-def _refuse(kernel: Kernel, error: CodegenError) -> None:
+def refuse(kernel: Kernel, error: CodegenError) -> None:
     """Replace a cached kernel by an error; later requests for that kernel raise the error."""
     with _lock:
         _kernels.update({key: error for key, known in _kernels.items() if known is kernel})

@@ -118,5 +118,7 @@ def _columns(path: Path) -> Any:
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"--measured {path}: {error}") from None
     if not isinstance(found, dict):
-        raise typer.BadParameter(f"--measured {path}: a JSON object with columns is needed")
+        raise typer.BadParameter(
+            f"--measured {path}: the file has no JSON object; give one that --events has written"
+        )
     return found

@@ -91,7 +91,7 @@ def staged(
     else:
         graph = read_graph(source)
     if schedule is None and workgroups is not None:
-        raise typer.BadParameter("--workgroups goes with --schedule")
+        raise typer.BadParameter("--workgroups needs a schedule; give --schedule too")
     found = stages(graph, None if schedule is None else read_pipeline(schedule, workgroups))
     if stage == "lowered" or stage == str(len(found)):
         found.append(lower(found[-1], resolve(scheduling.target, problem.dtype)))

@@ -225,7 +225,7 @@ class Walker:
         b.position_at_end(done)
 
     def enter_iteration(self, node: Node) -> None:
-        """Hook for subclasses: emits code at the begin of an iteration of a loop.
+        """Hook for subclasses: emits code at the beginning of each iteration of a loop.
 
         It is not called for unrolled loops.
         """

@@ -95,8 +95,11 @@ def simplify_condition(condition: Boolean, ranges: Ranges) -> Boolean:
     if isinstance(condition, And | Or | Not):
         return condition.func(*(simplify_condition(part, ranges) for part in operands(condition)))
     if isinstance(condition, Relational):
-        sides = [simplify(side, ranges) for side in operands(condition)]
-        condition = cast(Boolean, condition.func(*sides))
+        before = operands(condition)
+        sides = [simplify(side, ranges) for side in before]
+        if any(new is not old for new, old in zip(sides, before, strict=True)):
+            # Not evaluated, because SymPy's assumptions take longer than the proof below.
+            condition = cast(Boolean, condition.func(*sides, evaluate=False))
     decided = decide(condition, ranges)
     if decided is None:
         return condition

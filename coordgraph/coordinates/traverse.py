@@ -8,7 +8,7 @@ each result under the known ranges of symbols.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
 
@@ -49,11 +49,13 @@ class Solution:
             padding. An index that is used only for some values of a `Sunder` edge's selector is
             constrained only for these values.
         path: the edges that were evaluated, in order.
+        indices: the known and the computed index of every dimension on the path, by id.
     """
 
     values: tuple[Expr, ...]
     guard: Boolean
     path: tuple[Edge, ...]
+    indices: Mapping[str, Expr] = field(repr=False, compare=False, default_factory=dict)
 
 
 def solve(
@@ -107,7 +109,7 @@ def solve(
         for name, value in zip(_sides(edge, direction)[1], result, strict=True):
             values.setdefault(name, value)
     guard = _guard(steps, targets, ranges)
-    return Solution(tuple(values[name] for name in targets), guard, tuple(path))
+    return Solution(tuple(values[name] for name in targets), guard, tuple(path), values)
 
 
 def _reuse_known(

@@ -25,7 +25,7 @@ from coordgraph.integers.functions import (
     size_symbol,
 )
 from coordgraph.integers.parsing import ExpressionSyntaxError, parse_expression
-from coordgraph.integers.polynomials import symbols_of
+from coordgraph.integers.polynomials import nodes_of, symbols_of
 from coordgraph.integers.ranges import Bounds, Ranges
 from coordgraph.integers.simplify import simplify
 from coordgraph.integers.tables import Load, Search, load, search, tables_in
@@ -58,6 +58,7 @@ __all__ = [
     "load",
     "maximum",
     "minimum",
+    "nodes_of",
     "operands",
     "parse_expression",
     "search",

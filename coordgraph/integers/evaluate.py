@@ -72,7 +72,7 @@ class Evaluation:
         self.known: dict[Basic, int] = {}
 
     def value(self, expr: Basic) -> int:
-        """The value of an expression; each is computed once."""
+        """The value of an expression; the value of each subexpression is computed once."""
         if expr not in self.known:
             self.known[expr] = self.compute(expr)
         return self.known[expr]
@@ -109,7 +109,7 @@ class Evaluation:
                 return self.condition(expr)
 
     def given(self, symbol: Basic) -> Any:
-        """The value of a symbol, or the entries of a table's symbol; KeyError if it has none."""
+        """The given value of a symbol, or entries of a table; KeyError if none is given."""
         assert isinstance(symbol, Symbol)
         for key in (symbol, symbol.name):
             if key in self.values:

@@ -201,10 +201,13 @@ def equal(a: IntegerLike, b: IntegerLike) -> Boolean:
     return cast(Boolean, Eq(a, b))
 
 
-@lru_cache(maxsize=1 << 13)
-def less(a: IntegerLike, b: IntegerLike) -> Boolean:
-    """The condition ``a < b``; cached, because SymPy first tries to decide it."""
-    return cast(Boolean, Lt(a, b))
+def less(a: Expr, b: Expr) -> Boolean:
+    """The condition ``a < b``; `true` or `false` if both are numbers.
+
+    SymPy's own comparison first asks its assumptions whether it holds, which takes longer than a
+    proof by `Ranges` and proves less.
+    """
+    return cast(Boolean, Lt(a, b, evaluate=isinstance(a, Integer) and isinstance(b, Integer)))
 
 
 @lru_cache(maxsize=1 << 13)

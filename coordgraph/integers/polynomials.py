@@ -9,7 +9,7 @@ from functools import lru_cache
 from hashlib import sha256
 from operator import attrgetter
 from threading import Lock
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from sympy import Expr, Integer, Symbol
@@ -19,6 +19,8 @@ from sympy.core.mul import Mul
 from sympy.core.power import Pow
 
 from coordgraph.integers.functions import IntegerFunction
+
+NodeT = TypeVar("NodeT", bound=Basic)
 
 
 class Atom:
@@ -215,6 +217,23 @@ def symbols_of(expr: Basic) -> frozenset[Symbol]:
     if isinstance(expr, Symbol):
         return frozenset((expr,))
     return frozenset[Symbol]().union(*(symbols_of(arg) for arg in expr.args))
+
+
+def nodes_of(expr: Basic, *types: type[NodeT]) -> set[NodeT]:
+    """The distinct nodes of an expression, itself included, that are instances of `types`.
+
+    SymPy's `atoms` takes exponential time if subtrees are shared.
+    """
+    pending, seen, found = [expr], {expr}, set[NodeT]()
+    while pending:
+        node = pending.pop()
+        if isinstance(node, types):
+            found.add(node)
+        for arg in node.args:
+            if arg not in seen:
+                seen.add(arg)
+                pending.append(arg)
+    return found
 
 
 def atoms_of(p: Polynomial) -> list[Atom]:

@@ -128,7 +128,8 @@ class Prover(NumericBounds):
         key = (frozenset(p.items()), goal)
         if key not in self._found:
             low = self.numeric_minimum(p)
-            if goal is None:  # the search can end at a value that p has inside the ranges
+            if goal is None:
+                # No lower bound is above the value of p at a point inside the ranges: stop there.
                 low = _Search(self, self.points.least(p)).run(p, self.guards)
             elif (low is None or low < goal) and not self.points.below(p, goal):
                 low = _Search(self, goal).run(p, self.guards)
@@ -147,18 +148,21 @@ class Prover(NumericBounds):
     def symbol_lower(self, symbol: Atom) -> Bound:
         """The largest known numeric lower bound of a symbol, or None."""
         best = super().symbol_lower(symbol)
-        for low in self.bounds.get(symbol, ((), ()))[0]:
+        lows = self.bounds.get(symbol, ((), ()))[0]
+        for low in lows:
             best = largest(best, self.minimum(low))
-        if symbol in self.definitions:
+        # The search for the best bound of a definition is long; stated bounds are nearly as good.
+        if symbol in self.definitions and not lows:
             best = largest(best, self.minimum(to_polynomial(self.definitions[symbol])))
         return best
 
     def symbol_upper(self, symbol: Atom) -> Bound:
         """The smallest known numeric upper bound of a symbol, or None."""
         best = super().symbol_upper(symbol)
-        for high in self.bounds.get(symbol, ((), ()))[1]:
+        highs = self.bounds.get(symbol, ((), ()))[1]
+        for high in highs:
             best = smallest(best, self.maximum(high))
-        if symbol in self.definitions:
+        if symbol in self.definitions and not highs:
             best = smallest(best, self.maximum(to_polynomial(self.definitions[symbol])))
         return best
 

@@ -176,6 +176,14 @@ class Ranges:
         known = self._forget(symbol) if self._knows(symbol) else self
         return replace(known, definitions=MappingProxyType({**known.definitions, symbol: expr}))
 
+    def with_definitions(self, definitions: Mapping[Symbol, Expr]) -> "Ranges":
+        """A copy of the ranges in which each symbol equals an expression and keeps its bounds.
+
+        Unlike `with_definition`, which gives a symbol a new value, it only adds what is known about
+        the value: the bounds of the symbols must hold for the expressions.
+        """
+        return replace(self, definitions=MappingProxyType({**self.definitions, **definitions}))
+
     def with_guard(self, condition: Basic | bool) -> "Ranges":
         """A copy of the ranges with a condition that holds, which proofs may use.
 

@@ -22,6 +22,7 @@ from coordgraph.integers.functions import (
     floor_div,
     floor_mod,
 )
+from coordgraph.integers.polynomials import nodes_of
 from coordgraph.integers.ranges import Ranges
 
 MAX_STEPS = 2000
@@ -223,7 +224,7 @@ class _Simplifier:
                 continue
             a = x - b
             for upper in self.ranges.bounds[b].uppers:
-                for node in upper.atoms(FloorMod):
+                for node in nodes_of(upper, FloorMod):
                     y, divisor = cast(tuple[Expr, Expr], node.args)
                     if divisor != d or self.expr(floor_mod(a - y, d)) != 0:
                         continue

@@ -15,6 +15,7 @@ from sympy.core.basic import Basic
 
 from coordgraph.errors import NoEntry
 from coordgraph.integers.functions import IntegerFunction, IntegerLike
+from coordgraph.integers.polynomials import nodes_of
 
 
 def _refuse_no_table(table: Basic) -> None:
@@ -85,4 +86,4 @@ def search_table(table: Sequence[int], count: int, x: int) -> int:
 
 def tables_in(expr: Basic) -> set[Symbol]:
     """The symbols of the tables that an expression or a condition reads or searches."""
-    return {cast(Symbol, node.args[0]) for node in expr.atoms(Load, Search)}
+    return {cast(Symbol, node.args[0]) for node in nodes_of(expr, Load, Search)}

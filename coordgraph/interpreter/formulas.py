@@ -13,7 +13,7 @@ from sympy.core.relational import Eq, Ne, Relational
 from sympy.logic.boolalg import And, Boolean, Not, Or, true
 
 from coordgraph.errors import EvaluationError
-from coordgraph.integers import IntegerFunction, compile_function
+from coordgraph.integers import IntegerFunction, compile_function, nodes_of, symbols_of
 from coordgraph.integers.columns import compile_columns
 
 __all__ = ["Elements", "Environment", "Formula", "Slots", "linear"]
@@ -59,20 +59,22 @@ class Slots:
 class Formula:
     """Integer expressions and conditions, compiled to one Python function of an `Environment`.
 
-    `roots` has the expressions and conditions.
+    `roots` has the expressions and conditions. They are compiled when they are first evaluated.
     """
 
     __slots__ = ("_columns", "_function", "_places", "_symbols", "roots")
 
     def __init__(self, expressions: Iterable[Basic], slots: Slots) -> None:
         self.roots = tuple(expressions)
-        self._symbols = sorted(_symbols(*self.roots), key=str)
-        self._function = compile_function(self.roots, self._symbols)
+        self._symbols = sorted(frozenset[Symbol]().union(*map(symbols_of, self.roots)), key=str)
+        self._function: Callable[..., tuple[int, ...]] | None = None
         self._columns: Callable[..., tuple[Any, ...]] | None = None
         self._places = tuple(slots.of(symbol) for symbol in self._symbols)
 
     def __call__(self, env: Environment) -> tuple[int, ...]:
         """Evaluate all expressions, in their order, for the symbols' values in `env`."""
+        if self._function is None:
+            self._function = compile_function(self.roots, self._symbols)
         return self._function(*[env[place] for place in self._places])
 
     def columns(self, value: Callable[[int], Any]) -> tuple[Any, ...]:
@@ -133,12 +135,12 @@ class _OnGrid:
     """
 
     def __init__(self, expr: Basic, axes: Sequence[Symbol], slots: Slots) -> None:
-        symbols = sorted(_symbols(expr) - set(axes), key=str)
+        symbols = sorted(symbols_of(expr) - set(axes), key=str)
         self._places = tuple(slots.of(symbol) for symbol in symbols)
         self._function = compile_function([expr], [*symbols, *axes])
         self._by_element = any(
-            not node.free_symbols.isdisjoint(axes)
-            for node in expr.atoms(IntegerFunction, And, Or, Not)
+            not symbols_of(node).isdisjoint(axes)
+            for node in nodes_of(expr, IntegerFunction, And, Or, Not)
         )
 
     def __call__(self, env: Environment, grid: Sequence[npt.NDArray[Any]]) -> Any:
@@ -151,14 +153,10 @@ class _OnGrid:
         return function(*grid)
 
 
-def _symbols(*roots: Basic) -> set[Symbol]:
-    return {s for root in roots for s in root.free_symbols if isinstance(s, Symbol)}
-
-
 def linear(guard: Boolean, symbol: Symbol) -> bool:
     """True if `guard` is a conjunction of inequalities that are linear in `symbol` or lack it."""
     for part in guard.args if isinstance(guard, And) else (guard,):
-        if symbol not in part.free_symbols:
+        if symbol not in symbols_of(part):
             continue
         if not isinstance(part, Relational) or isinstance(part, Eq | Ne):
             return False
@@ -166,6 +164,6 @@ def linear(guard: Boolean, symbol: Symbol) -> bool:
         difference = (left - right).expand()
         slope = cast(Expr, difference.coeff(symbol))
         rest = (difference - slope * symbol).expand()
-        if symbol in slope.free_symbols | rest.free_symbols:
+        if symbol in symbols_of(slope) | symbols_of(rest):
             return False
     return True

@@ -53,9 +53,9 @@ class StepKind(IntEnum):
     AWAIT = 3
     """Wait for a partial sum in a workspace slot, without adding it."""
     ADD = 4
-    """Add a partial sum that was waited for."""
+    """Add a partial sum from the workspace to the accumulators."""
     FINISH = 5
-    """Run the epilogue."""
+    """Apply the epilogue to an output tile, before it is stored."""
     STORE = 6
     """Store an output tile, or a share of it."""
 

@@ -67,7 +67,7 @@ def _touches(key: Key, only: Collection[str]) -> bool:
 
 
 def _summary(keys: list[tuple[Part, Key]]) -> Iterator[Line]:
-    """How many records of each part were there before the first pass."""
+    """Lines with the number of records of each kind that the graph had before the first pass."""
     for part in Part:
         count = sum(kind is part for kind, _ in keys)
         if count:

@@ -237,7 +237,7 @@ def _interest(launch: Launch, found: Trace) -> int:
 
 
 def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[str]:
-    """The axes with several tiles, the last of which is not full."""
+    """Axes that a launch divides into several tiles, of which the last one is not full."""
     lengths = ((axis, getattr(graph.gemm, axis) or launch.values.get(axis, 0)) for axis in AXES)
     tiles = zip(lengths, macro_tile(graph.coordinates), strict=True)
     return frozenset(axis for (axis, length), n in tiles if length > n and length % n)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import cast
 
-from sympy import Expr, Lt, Symbol
+from sympy import Expr, Symbol
 from sympy.core.basic import Basic
 from sympy.logic.boolalg import And, Boolean, true
 
@@ -35,7 +35,7 @@ from coordgraph.coordinates.dimensions import User
 from coordgraph.coordinates.edges import Concatenate, Diagonal, Edge, Ragged
 from coordgraph.coordinates.rules import proves
 from coordgraph.errors import CoordGraphError
-from coordgraph.integers import Load, Ranges, Search, Select, simplify
+from coordgraph.integers import Load, Ranges, Search, Select, less, nodes_of, simplify
 from coordgraph.interpreter.lookups import lookups
 from coordgraph.interpreter.program import Program, Work
 from coordgraph.kernel import KernelGraph
@@ -108,7 +108,7 @@ class IndexProofs:
         seen: set[tuple[int, Basic]] = set()
         for node, value in self._values():
             ranges = node.scope.ranges
-            for read in value.atoms(Load):
+            for read in nodes_of(value, Load):
                 key = id(ranges.about(read)), read
                 if key not in seen:
                     seen.add(key)
@@ -116,7 +116,7 @@ class IndexProofs:
         for table in tables.values():
             if table.step is not None:
                 known = self._sizes.with_index(table.place, table.steps)
-                for read in table.step.atoms(Load):
+                for read in nodes_of(table.step, Load):
                     found, place = _table_of(read, tables)
                     inside = found is not None and self._between(place, found.length, known)
                     yield f"read of {read} for {table.name}", inside
@@ -146,16 +146,13 @@ class IndexProofs:
         scope = work.scope
         try:
             found = work.solution(user)
-            names = [*{u: None for edge in found.path for u in edge.upstream}, user.id]
-            values = dict(zip(names, scope.reverse(*names).values, strict=True))
         except CoordGraphError:
             return False
         above = {name: edge for edge in found.path for name in edge.upstream}
         guard = found.guard
         parts = guard.args if isinstance(guard, And) else () if guard == true else (guard,)
-        walk = _Path(
-            self, scope, {**scope.known, **values}, above, cast(tuple[Boolean, ...], parts)
-        )
+        values = {**scope.known, **found.indices}
+        walk = _Path(self, scope, values, above, cast(tuple[Boolean, ...], parts))
         return walk.inside(user.id)
 
     def keeps_inside(self, edge: Edge) -> bool:
@@ -253,7 +250,7 @@ class _Path:
         bounds = self.proofs.bounds(self.scope.ranges)
         if not bounds.at_least_zero(value):
             return False
-        if Lt(index, size) in self.guards or bounds.less(value, size):
+        if less(index, size) in self.guards or bounds.less(value, size):
             return True
         if not self.guards:
             return False

@@ -27,6 +27,7 @@ from coordgraph.integers import (
     IntegerFunction,
     Ranges,
     evaluate,
+    nodes_of,
     symbols_of,
     tables_in,
     to_text,
@@ -170,5 +171,5 @@ def _operands(node: Node) -> Iterator[Expr]:
     for root in roots:
         if isinstance(root, Expr):
             yield root
-        for part in root.atoms(IntegerFunction, Relational):
+        for part in nodes_of(root, IntegerFunction, Relational):
             yield from (a for a in part.args if isinstance(a, Expr) and not a.is_Atom)

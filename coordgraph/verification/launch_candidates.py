@@ -8,7 +8,7 @@ from itertools import accumulate, product
 from sympy import Integer
 
 from coordgraph.gemm import AXES
-from coordgraph.integers import FloorDiv, FloorMod
+from coordgraph.integers import FloorDiv, FloorMod, nodes_of
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import LARGEST_INDEX
 from coordgraph.tilings import macro_tile
@@ -79,7 +79,7 @@ def _divisors(graph: KernelGraph) -> set[int]:
     found: set[int] = set()
     tile = set(macro_tile(graph.coordinates))
     for value in graph.expressions:
-        for node in value.atoms(FloorDiv, FloorMod):
+        for node in nodes_of(value, FloorDiv, FloorMod):
             divisor = node.args[1]
             if isinstance(divisor, Integer) and 1 < int(divisor) <= LARGEST_FACTOR:
                 found.add(int(divisor))

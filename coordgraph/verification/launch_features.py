@@ -11,7 +11,15 @@ from sympy.core.relational import Relational
 
 from coordgraph.errors import CoordGraphError
 from coordgraph.gemm import AXES
-from coordgraph.integers import FloorMod, Maximum, Minimum, compile_function, tables_in
+from coordgraph.integers import (
+    FloorMod,
+    Maximum,
+    Minimum,
+    compile_function,
+    nodes_of,
+    symbols_of,
+    tables_in,
+)
 from coordgraph.kernel import KernelGraph
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
@@ -103,8 +111,8 @@ def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
     found = {
         node
         for value in graph.expressions
-        for node in value.atoms(FloorMod, Minimum, Maximum, Relational)
-        if len(node.args) == 2 and node.free_symbols <= known and not tables_in(cast(Expr, node))
+        for node in nodes_of(value, FloorMod, Minimum, Maximum, Relational)
+        if len(node.args) == 2 and symbols_of(node) <= known and not tables_in(cast(Expr, node))
     }
     return sorted(found, key=str)
 

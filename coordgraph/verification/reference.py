@@ -18,6 +18,7 @@ from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.gemm import AXES, GemmProblem, read_of, row_step, tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, numpy_dtype
+from coordgraph.interpreter.multiplication import matrix_product
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor
 from coordgraph.verification.launch import Launch
@@ -114,7 +115,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             return _matrix(gemm, tensor, array, number, values)
 
         a, b = (matrix(t, operands.arrays[t]).astype(numpy_dtype(gemm.accumulator)) for t in "AB")
-        numbers: dict[str, Any] = {ACCUMULATOR: a @ b, **operands.scalars}
+        numbers: dict[str, Any] = {ACCUMULATOR: matrix_product(a, b), **operands.scalars}
         numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
         for stage in gemm.epilogue.stages(gemm.accumulator, kind):
             if stage.optional and not values.get(read_of(tensor_of(stage.optional)), 1):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from passes.base import Pass
 from passes.choosing.constants import Constants
 from passes.choosing.counting import COUNTED_TILE, FIXUPS, WorkCounter
 from passes.choosing.kernel_shape import UNIT_K, Shape, along
+from passes.choosing.kinds import Kind, Tiled, divisible, tuned_kinds, unusual_kinds
 from passes.choosing.known_schedules import chosen_schedules, counter_of
 from passes.choosing.model import Counts
 from passes.choosing.operand_reads import OperandReads
@@ -23,9 +24,6 @@ from passes.choosing.plan_table import Column, Flag, Table, extents
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.lowering.sm_90a.division import MMA_M, WARPGROUP
 from passes.schedules.data_parallel import DataParallel
-from passes.schedules.hybrid_stream_k import HybridStreamK
-from passes.schedules.stream_k import StreamK
-from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
 
@@ -35,99 +33,12 @@ FEW_TILE, LEAST_ROWS = 128, 48
 If m is at most FEW_TILE, a tile has at least m rows; for larger m, a tile has at least LEAST_ROWS
 rows.
 """
-MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
-"""Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans whose workgroups send
-and receive partial sums. MOST_SUMS_TWICE: in plans with a reduce-scatter and a second main loop."""
 GROUPED_ROWS = 128
 """Smallest number of rows of a CTA's part of a macro tile, for grouped products."""
 BANDS = (4, 8, 16)
 """Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
-LEAST_DEPTH = 4
-"""Smallest number of main loop iterations of an output tile that is divided along k."""
-MOST_SPLITS = 64
-"""Largest number of workgroups among which one tile is divided along k."""
-SLIVER = 8
-"""Value that is tried for the schedule option `least_segment`, in main loop iterations."""
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A schedule, the tilings (tile and cluster) to try with it, and the grid for each tiling.
-
-    Args:
-        schedule: the schedule, in its form for macro tiles `COUNTED_TILE`.
-        tried: for each tiling, whether to try it.
-        grid: for each tiling, the number of workgroups; 0 if the schedule decides it.
-    """
-
-    schedule: Pass
-    tried: Flag
-    grid: Column
-
-
-@dataclass(frozen=True)
-class Tiled:
-    """A problem with every tiling that suits its size, as columns with one entry per tiling.
-
-    Args:
-        tiling: columns of tile m, n, k, cluster m, n, k, and the number of pingpong warpgroups.
-        few: the m of the problem if one row of tiles covers it, so that each column of B is read by
-            one workgroup only; else 0.
-        held: accumulators of a thread if workgroups send and receive partial sums.
-        small: for each number of small tiles in a macro tile, along m and n: which tilings can have
-            such small tiles (see `HeterogeneousTiles`).
-        slots: number of clusters that are resident on the device at the same time.
-        products: number of products of a batch, or of groups.
-        counted: whether the host knows the number of tiles; it does not if groups divide m.
-        even: whether all tiles have the same number of iterations; they do not if groups divide k.
-        each: whether a schedule with one workgroup for every tile can be applied.
-        tiles_m, tiles_n: output tiles of one product along m and n.
-        depth: iterations of an output tile.
-    """
-
-    tiling: tuple[Column, ...]
-    few: float
-    held: Column
-    small: Mapping[tuple[int, int], Flag]
-    slots: Column
-    products: float
-    counted: bool
-    even: bool
-    each: bool
-    tiles_m: Column
-    tiles_n: Column
-    depth: Column
-
-    @cached_property
-    def tiles(self) -> Column:
-        """Number of output tiles of all products together."""
-        return np.ceil(self.products * self.tiles_m * self.tiles_n)
-
-    @cached_property
-    def several(self) -> Flag:
-        """Whether there are more output tiles than resident clusters."""
-        return self.tiles > self.slots
-
-    @cached_property
-    def split_grids(self) -> tuple[Column, ...]:
-        """Two grid sizes for which every output tile is divided among several workgroups.
-
-        The first is the largest for which every workgroup has equally many iterations; if there is
-        none, it is the number of tiles. The second is the largest for which every tile has equally
-        many workgroups; it is 0 if it equals the first.
-        """
-        most = np.minimum(np.floor(self.slots / self.tiles), np.floor(self.depth / 2))
-        even, any_split = np.ones_like(most), np.minimum(most, MOST_SPLITS)
-        for split in range(2, int(any_split.max(initial=1)) + 1):
-            even = np.where((self.depth % split == 0) & (split <= most), split, even)
-        return self.tiles * even, np.where(any_split != even, self.tiles * any_split, 0)
-
-    @cached_property
-    def rest(self) -> Column:
-        """Number of output tiles in the last wave if the wave is not full; else 0."""
-        return self.tiles % self.slots
 
 
 def slow(table: Table) -> Flag:
@@ -175,6 +86,7 @@ def candidates(
     batches: int = 1,
     reads_c: bool = False,
     all_kinds: bool = False,
+    tuning: bool = False,
     large_clusters: bool = False,
 ) -> Table:
     """The table of plans that may be chosen for a problem.
@@ -185,13 +97,15 @@ def candidates(
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
         all_kinds: whether to add schedules that the cost model never prefers, to measure them.
+        tuning: whether to add plans that `codegen.matmul` chooses only if they were measured.
         large_clusters: whether to add clusters of more than two CTAs, to measure them.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
     cut = _cut(problem, same, device, reads.element_bytes, large_clusters)
-    kinds = [*_usual(cut), *(_unusual(cut) if all_kinds else ())]
+    kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
+    kinds += unusual_kinds(cut) if all_kinds else ()
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
     # In a single wave, bands of tiles help only without clusters: then the workgroups of a GPC
     # request data of neighbouring tiles at the same time, and equal requests are merged.
@@ -332,7 +246,7 @@ def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
     if counter.fixup == "scatter" and not cut.counted:
         return None
     if counter.fixup != "none":
-        tried = tried & _divisible(cut)
+        tried = tried & divisible(cut)
     if counter.small != (1, 1):
         if counter.small not in cut.small:
             return None
@@ -341,43 +255,6 @@ def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
         high = cut.tiling[0] / counter.small[0] >= cut.few
         tried = tried & cut.small[counter.small] & sooner & high
     return tried
-
-
-def _divisible(cut: Tiled) -> Flag:
-    """For each tiling, whether tiles may be divided along k among workgroups.
-
-    Tiles may not be divided if groups have their own k. Workgroups would get equal numbers of
-    iterations, but a workgroup with short groups would finish many more tiles than others, and the
-    cost model does not know how many. Such plans were measured to be up to three times as slow as
-    others.
-    """
-    return cut.even & (cut.depth >= LEAST_DEPTH) & (cut.held <= MOST_SUMS_STREAMED)
-
-
-def _unusual(cut: Tiled) -> Iterator[Kind]:
-    """Schedules that are only measured: other reductions than usual, and `least_segment`."""
-    alike, slots = cut.tiling[6] == 1, cut.slots
-    divide = _divisible(cut) & (cut.rest > 0)
-    deep = cut.depth >= 2 * SLIVER
-    for schedule, streamed in (
-        (StreamK(owner="last"), cut.tiles),
-        (TwoTileStreamK(owner="last"), slots + cut.rest),
-        (HybridStreamK(owner="last"), cut.rest),
-    ):
-        # Full waves of whole tiles, and pingpong warpgroups, need several tiles per workgroup.
-        whole = isinstance(schedule, StreamK)
-        some = divide & (cut.several | (alike if whole else False))
-        yield Kind(replace(schedule, least_segment=SLIVER), some & deep, slots)
-        if isinstance(schedule, HybridStreamK):
-            yield Kind(schedule, some & (2 * cut.rest < slots), slots)
-        # If a tile has only two partial sums, every kind of reduction adds one partial sum to the
-        # other.
-        several_pieces = some & (2 * streamed < slots)
-        yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)
-        yield Kind(replace(schedule, reduction="tree"), several_pieces, slots)
-        # Leave out grids whose workgroups divide tiles evenly: `_usual` yields them.
-        room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
-        yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
 
 
 @cache

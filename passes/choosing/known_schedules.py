@@ -17,11 +17,12 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from coordgraph import CoordGraphError, PassError
 from passes.base import Pass
 from passes.choosing.counting import COUNTED_TILE, WorkCounter
-from passes.choosing.enumeration import check
+from passes.choosing.tuned_schedules import TUNED
 from passes.registry import PASSES, find_pass, offered
 
 __all__ = ["chosen_schedules", "counter_of", "family"]
@@ -42,7 +43,9 @@ def counter_of(schedule: Pass) -> WorkCounter | None:
         return None
     kept = _kept().get(str(schedule)) if _ours(schedule) else None
     if kept is not None:
-        return kept
+        return WorkCounter.from_data(kept)
+    from passes.choosing.enumeration import check  # imports the interpreter
+
     try:
         counter = WorkCounter.derive(schedule)
         check(counter, schedule)
@@ -57,10 +60,9 @@ def _ours(schedule: Pass) -> bool:
 
 
 @cache
-def _kept() -> dict[str, WorkCounter]:
-    """The work counters in `work_counters.json`, by the pipeline text of their schedules."""
-    found = json.loads(FILE.read_text("utf-8"))
-    return {text: WorkCounter.from_data(fields) for text, fields in found.items()}
+def _kept() -> dict[str, dict[str, Any]]:
+    """The content of `work_counters.json`: work counters as plain data, by text of the schedule."""
+    return json.loads(FILE.read_text("utf-8"))
 
 
 def chosen_schedules() -> tuple[Pass, ...]:
@@ -89,9 +91,11 @@ def _all_passes() -> tuple[type[Pass], ...]:
     return tuple(PASSES.values())
 
 
+@cache
 def derived() -> dict[str, WorkCounter]:
     """The work counters to write to `work_counters.json`, by pipeline text of a schedule."""
-    found = (each for kind in PASSES.values() for each in kind.variants(COUNTED_TILE))
+    variants = (each for kind in PASSES.values() for each in kind.variants(COUNTED_TILE))
+    found = (*variants, *TUNED)
     return {
         str(each): replace(WorkCounter.derive(each), single=True) for each in found if _ours(each)
     }

@@ -36,7 +36,7 @@ class Alternative:
     Args:
         name: the pipeline of passes, or the plan, as text.
         option: the command-line option that selects it: `--schedule` or `--plan`.
-        seconds: its makespan.
+        seconds: the simulated time of the launch, in seconds.
         utilisation: the fraction of the slots' time in which they multiply.
     """
 

@@ -37,7 +37,7 @@ time."""
 
 @dataclass
 class Cache:
-    """Model of the L2 cache, which is empty at the begin of a launch.
+    """Model of the L2 cache, which is empty at the beginning of a launch.
 
     Args:
         capacity: bytes of A and B that it holds.

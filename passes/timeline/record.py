@@ -40,7 +40,7 @@ of a word in a record."""
 STALLED = "timeline.stalled"
 """Name of the coordinate that counts the clock cycles in which a role waits for pipeline stages."""
 BOTH_ENDS, DRAINS = 2, 1
-"""BOTH_ENDS: number of records at the begin and the end of a kernel. DRAINS: number of records
+"""BOTH_ENDS: number of records at the beginning and the end of a kernel. DRAINS: number of records
 after the last tile."""
 WARPGROUP = 128
 """Number of threads of a warpgroup."""
@@ -114,7 +114,7 @@ class _Recorder:
         self._add(e)
 
     def kernel(self, body: Body) -> Operation:
-        """The operations of the whole kernel, inside a counter of the records of each role."""
+        """Wrap the kernel's body in a coordinate that counts the records that a role writes."""
         begin = self._stamp(Begin("start", count=index_symbol(NUMBER)), "", whole=True)
         end = replace(begin, activity=END)
         whole = (

@@ -173,7 +173,7 @@ def test_types_are_named_by_their_records():
         "passes/choosing/calibrate.py",
         "passes/choosing/counting.py",
         "passes/choosing/enumeration.py",
-        "codegen/call/tuning.py",
+        "codegen/call/bench.py",
         # Types in which epilogues compute: f32, f64, i32 and bool, for all element types.
         "codegen/emit/elementwise.py",
         "coordgraph/epilogue/function.py",

@@ -17,6 +17,7 @@ __all__ = [
     "CLUSTER",
     "PINGPONG",
     "SPLIT",
+    "SQUARE",
     "MemoryFault",
     "between",
     "correct",
@@ -27,6 +28,7 @@ __all__ = [
 
 STAGES = 3
 CLUSTER = LowerToHopper(stages=STAGES, cluster_m=2)
+SQUARE = LowerToHopper(stages=STAGES, cluster_m=2, cluster_n=2)
 SPLIT = LowerToHopper(stages=STAGES, cluster_k=2)
 PINGPONG = LowerToHopper(stages=STAGES, consumers="pingpong")
 
@@ -61,7 +63,12 @@ class MemoryFault:
     @property
     def kernel(self) -> str:
         """Facts of the lowering for the table of faults, such as the cluster shape."""
-        found = {CLUSTER: "a cluster along m", SPLIT: "a cluster along k", PINGPONG: "ping-pong"}
+        found = {
+            CLUSTER: "a cluster along m",
+            SQUARE: "a cluster along m and n",
+            SPLIT: "a cluster along k",
+            PINGPONG: "ping-pong",
+        }
         more = found.get(self.lowering) if self.lowering else None
         more = "groups along m" if self.gemm else more
         more = "a list of products" if len(self.gemm) > 1 else more
@@ -85,12 +92,16 @@ def correct(
     operand: bool = False,
     gemm: tuple[tuple[str, Any], ...] = (),
 ) -> KernelGraph:
-    """The lowered graph without the fault; its macro tile is 64 x 64 x 64."""
-    m, k = (lowering.cluster_m, lowering.cluster_k) if lowering else (1, 1)
+    """The lowered graph without the fault; the macro tile of a workgroup is 64 x 64 x 64."""
+    m, n, k = (1, 1, 1)
+    if lowering:
+        m, n, k = lowering.cluster_m, lowering.cluster_n, lowering.cluster_k
     function = EPILOGUES[0].function if operand else ALPHA_BETA
     given: dict[str, Any] = {"transpose_b": True, "epilogue": function, **dict(gemm)}
     problem = Gemm("bf16", **given)
-    scheduled = Pipeline.parse(schedule)(problem.graph((64 * m, 64, 64 * k)), verify="structure")
+    scheduled = Pipeline.parse(schedule)(
+        problem.graph((64 * m, 64 * n, 64 * k)), verify="structure"
+    )
     return (lowering or LowerToTensorCores(stages=STAGES))(scheduled)
 
 

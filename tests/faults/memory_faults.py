@@ -6,6 +6,7 @@ from tests.faults.memory_fault import (
     CLUSTER,
     PINGPONG,
     SPLIT,
+    SQUARE,
     between,
     drop,
     fault,
@@ -143,6 +144,18 @@ CLUSTERS = (
         "",
         (" rank=workitem % 128", ""),
         lowering=CLUSTER,
+    ),
+    fault(
+        "stages freed in a row and a column of the cluster only",
+        PERSISTENT,
+        RACE,
+        # One of the four workgroups has neither the same part of A nor the same part of B.
+        ("barrier=barrier.empty arrivals=4", "barrier=barrier.empty arrivals=3"),
+        (
+            "workitem % 128 < 4 {",
+            "workitem % 128 < 4 and not cluster.rank + workitem % 128 == 3 {",
+        ),
+        lowering=SQUARE,
     ),
     fault(
         "mbarriers not published to the cluster",

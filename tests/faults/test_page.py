@@ -34,7 +34,7 @@ def equivalent() -> str:
 
 
 def _origin(fault: Fault) -> str:
-    """The schedule that a fault is put into, and the kind of its products."""
+    """Text: the schedule whose graph a fault edits, and whether the GEMM is batched or grouped."""
     kinds = {"m": "groups along m", "k": "groups along k", "mnk": "a list of products"}
     if "batched" in fault.gemm:
         return f"`{fault.schedule}`, a batch"

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from codegen.targets.cpu import code
 from tests.fuzz.bases import BASES, base_data, base_text
@@ -28,6 +29,8 @@ from tests.fuzz.workers import Workers
 FOLDER = Path("build") / "fuzz"
 REFRESHED = 10
 """Number of mutants after which the progress bar is drawn again."""
+LOGGED = 60.0
+"""Seconds after which progress is printed again if the output is no terminal."""
 LIMIT = 20.0
 """CPU seconds after which a mutant counts as a hang."""
 
@@ -50,27 +53,62 @@ def _run(given: argparse.Namespace) -> int:
         base_text(base)
         base_data(base)
     counts, start = Counter[Outcome](), time.monotonic()
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Workers(given.limit) as workers, Progress(*columns, auto_refresh=False) as progress:
-        task = progress.add_task("0 mutants", total=given.count or given.seconds)
+    progress = _bar if sys.stdout.isatty() else _log
+    with Workers(given.limit) as workers, progress(given.count or given.seconds) as (update, show):
         while True:
             done, passed = counts.total(), time.monotonic() - start
             findings = sum(counts[each] for each in FINDINGS)
-            text = f"{done} mutants, {findings} findings"
-            progress.update(task, description=text, completed=done if given.count else passed)
-            if done % REFRESHED == 0:
-                progress.refresh()
+            update(f"{done} mutants, {findings} findings", done if given.count else passed)
             if done >= given.count if given.count else passed >= given.seconds:
                 break
             number = given.start + done
             result = workers.try_mutant(given.seed, number)
             counts[result.outcome] += 1
             if result.outcome in FINDINGS:
-                progress.console.print(_report(given.seed, number, result), markup=False)
+                show(_report(given.seed, number, result))
     print(f"seed {given.seed}: {counts.total()} mutants in {time.monotonic() - start:.0f} s")
     for outcome in Outcome:
         print(f"  {counts[outcome]:6}  {outcome.value}")
     return 1 if findings else 0
+
+
+Update = Callable[[str, float], None]
+"""Shows a description of what was done, and how much of the total that is."""
+Show = Callable[[str], None]
+"""Prints a text."""
+
+
+@contextmanager
+def _bar(total: float) -> Iterator[tuple[Update, Show]]:
+    """A progress bar, and a function that prints above it."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, auto_refresh=False) as progress:
+        task, calls = progress.add_task("0 mutants", total=total), 0
+
+        def update(text: str, done: float) -> None:
+            nonlocal calls
+            calls += 1
+            progress.update(task, description=text, completed=done)
+            if calls % REFRESHED == 1:
+                progress.refresh()
+
+        yield update, lambda text: progress.console.print(text, markup=False)
+
+
+@contextmanager
+def _log(total: float) -> Iterator[tuple[Update, Show]]:
+    """A line of progress now and then, for logs."""
+    printed = time.monotonic()
+
+    def update(text: str, done: float) -> None:
+        nonlocal printed
+        if time.monotonic() - printed > LOGGED:
+            printed = time.monotonic()
+            print(f"{text}, {done / total:.0%}", flush=True)
+
+    yield update, lambda text: print(text, flush=True)
 
 
 def _arguments() -> argparse.Namespace:

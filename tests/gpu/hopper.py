@@ -125,6 +125,8 @@ SHARING = (
     hopper("stream-k{reduction=scatter}", (128, 112, 64), layout="nt"),
     hopper("stream-k{reduction=scatter,shares=balanced}", (256, 128, 64), (2, 1, 1), layout="nt"),
     hopper("stream-k{owner=last,shares=balanced}", (128, 128, 64), layout="nn"),
+    hopper("stream-k{owner=last}", (128, 160, 64), (2, 2, 1), layout="nt"),
+    hopper("stream-k{reduction=scatter,shares=balanced}", (512, 160, 64), (4, 2, 1), layout="tt"),
 )
 """Kernels for random problems, in which several workgroups share a tile."""
 ADDED = (

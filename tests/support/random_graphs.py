@@ -2,7 +2,8 @@
 
     python -m tests.support.random_graphs --count 2000 --seed 1
 
-checks 2000 graphs, and prints the text of each graph that a check refutes: a false alarm.
+checks 2000 graphs, prints the text of each graph that a check refutes (a false alarm), and counts
+the graphs by schedule, tile, and kind of products. `--seconds` ends it earlier.
 """
 
 from __future__ import annotations
@@ -86,6 +87,18 @@ class Drawn:
             f"{name}={getattr(value, 'name', value)!r}" for name, value in self.gemm.items()
         )
         return f"Gemm({given}).graph({self.tile}), {self.pipeline}"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The schedule, the tile and the kind of products, as texts to count."""
+        longest = sorted(FIRST_WORDS, key=len, reverse=True)  # stream-k ends other names
+        schedule = next(name for name in longest if name in self.pipeline)
+        kind = self.gemm.get("group_axis", "m") if "grouped" in self.gemm else "one product"
+        return (
+            f"schedule: {schedule}",
+            f"tile: {self.tile}",
+            f"products: {'batched' if 'batched' in self.gemm else kind}",
+        )
 
 
 def choose(rng: random.Random) -> tuple[dict[str, Any], tuple[int, int, int], str]:
@@ -183,10 +196,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check random correct graphs.")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="the longest time")
     given = parser.parse_args()
-    start, alarms = perf_counter(), 0
+    start, alarms, checked = perf_counter(), 0, 0
     outcomes: Counter[str] = Counter()
     for number, found in zip(range(given.count), graphs(given.seed), strict=False):
+        if perf_counter() - start > given.seconds:
+            break
+        checked += 1
+        outcomes.update(found.features)
         try:
             report = found.graph.check()
         except Exception:  # an exception in a check counts as a false alarm too
@@ -200,7 +218,7 @@ def main() -> int:
     for what, count in sorted(outcomes.items()):
         print(f"{count:6} {what}")
     seconds = perf_counter() - start
-    print(f"seed {given.seed}: {given.count} graphs, {alarms} false alarms, {seconds:.0f} s")
+    print(f"seed {given.seed}: {checked} graphs, {alarms} false alarms, {seconds:.0f} s")
     return alarms
 
 

@@ -231,7 +231,7 @@ class HostWalker(GuardedWalker):
     def _one(width: int) -> None:
         """Raise CodegenError unless `width` is 1; LLVM itself vectorises element-wise CPU code."""
         if width != 1:
-            raise CodegenError(f"an operation moves {width} elements; lower it to 1 for the CPU")
+            raise CodegenError(f"an operation has width={width}; the CPU target needs width=1")
 
     # Flags of workspace slots
 

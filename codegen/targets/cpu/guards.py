@@ -56,7 +56,7 @@ class GuardedWalker(Walker):
         self.node = outer
 
     def enter_iteration(self, node: Node) -> None:
-        """Emit code at the begin of an iteration that ends the workgroup if the launch was stopped.
+        """Emit code at the beginning of an iteration: end the workgroup if the launch was stopped.
 
         Inner loops of unguarded kernels have no such code. Guarded kernels have it in every loop,
         because a wrong graph may have endless inner loops.

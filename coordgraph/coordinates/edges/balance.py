@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr, Ge, Integer, Le, Lt
+from sympy import Expr, Ge, Integer, Le
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import product
 from coordgraph.errors import NotInvertible
-from coordgraph.integers import Ranges, floor_div, floor_mod, minimum
+from coordgraph.integers import Ranges, floor_div, floor_mod, less, minimum
 from coordgraph.parameters import LARGEST_INDEX
 
 __all__ = ["Balance"]
@@ -66,8 +66,8 @@ class Balance(Edge):
     ) -> tuple[Boolean, ...]:
         (index,), (share, _), whole = upstream, downstream, sizes.upstream[0]
         if share is None:
-            return () if whole is None else (Lt(index, whole),)
-        return (Lt(index, self._begin(share + 1, sizes)),)
+            return () if whole is None else (less(index, whole),)
+        return (less(index, self._begin(share + 1, sizes)),)
 
     def _begin(self, share: Expr, sizes: Sizes) -> Expr:
         """The first index of share number `share`."""

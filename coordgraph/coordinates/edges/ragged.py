@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr, Lt
+from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible
-from coordgraph.integers import Ranges, index_symbol, load, search
+from coordgraph.integers import Ranges, index_symbol, less, load, search
 from coordgraph.tables import TableNeed
 
 __all__ = ["Ragged", "borders_of"]
@@ -74,4 +74,4 @@ class Ragged(Edge):
     ) -> tuple[Boolean, ...]:
         segment = downstream[0]
         assert segment is not None
-        return (Lt(upstream[0], load(index_symbol(self.table), segment + 1)),)
+        return (less(upstream[0], load(index_symbol(self.table), segment + 1)),)

@@ -18,6 +18,7 @@ from coordgraph.integers import (
     equal,
     floor_div,
     floor_mod,
+    less,
     maximum,
     minimum,
     select,
@@ -101,9 +102,9 @@ class Share(Edge):
         self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
     ) -> tuple[Boolean, ...]:
         (index,), (share, begin, _), whole = upstream, downstream, sizes.upstream[0]
-        guards: list[Boolean] = [] if whole is None else [Lt(index, whole)]
+        guards: list[Boolean] = [] if whole is None else [less(index, whole)]
         if share is not None:
-            guards.append(Lt(index, self._border(share + 1)))
+            guards.append(less(index, self._border(share + 1)))
             if begin is not None:
                 guards.append(equal(begin, self._border(share)))
         return tuple(guards)

@@ -222,7 +222,7 @@ class BarrierState:
                 self.done[-1][0],
             )
         if self.here + weight > self.expected:
-            raise Conflict(f"more than {self.expected} threads arrive at a barrier for that many")
+            raise Conflict(f"a barrier expects {self.expected} threads, but more arrive at it")
         generation = len(self.done)
         self.clock.join(clock)
         self.here += weight

@@ -23,7 +23,7 @@ from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.golden import Golden
 from tests.support.sampling import cover, words
 
-ALONE, IN_M, IN_N = (1, 1), (2, 1), (1, 2)
+ALONE, IN_M, IN_N, IN_BOTH, LARGE = (1, 1), (2, 1), (1, 2), (2, 2), (2, 4)
 SCHEDULES = (
     "data-parallel",
     "data-parallel{persistent=true}",
@@ -139,13 +139,29 @@ def test_every_step_is_multiplied_by_the_one_warpgroup_that_has_it(schedule: str
     ("schedule", "cluster", "seed"),
     cover(
         4,
-        product(SCHEDULES, (IN_M, IN_N), range(8)),
+        product(SCHEDULES, (IN_M, IN_N, IN_BOTH), range(8)),
         lambda case: (case[0].partition("{")[0], case[1]),
     ),
 )
 def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: int):
     for problem in ("items of a workgroup even and odd", "one tile in many pieces"):
         play(lowered(schedule, cluster), PROBLEMS[problem], seed)
+
+
+COOPERATIVE = tuple(s for s in SCHEDULES if "first=dp" not in s and "rasterize" not in s)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "cluster", "problem"),
+    cover(
+        6,
+        product(COOPERATIVE, (IN_BOTH, LARGE), PROBLEMS),
+        lambda case: (case[0].partition("{")[0], case[1]),
+    ),
+)
+def test_both_operands_are_multicast(schedule: str, cluster: tuple[int, int], problem: str):
+    machine = play(lowered(schedule, cluster, "cooperative"), PROBLEMS[problem])
+    assert machine.ranks == cluster[0] * cluster[1]
 
 
 @pytest.mark.parametrize("vector", [8, 2])

@@ -49,9 +49,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.mark.parametrize("schedule", STREAMED, ids=str)
 def test_code_is_made_with_little_work(schedule: Pass, counted: Counter[str]):
-    """Caches keep the work low.
+    """Thanks to caches, code generation prints few expressions and bounds few polynomials.
 
-    Without them 25,000 expressions were printed and bounds of 60,000 polynomials computed.
+    Without caches it printed 25,000 expressions and computed bounds of 60,000 polynomials.
     """
     _ = CudaProgram(schedule(Gemm().graph(TILE)), "sm_90a").module
     assert 0 < counted["_print"] < 3_000

@@ -1,4 +1,4 @@
-"""Points inside ranges: they satisfy every statement, and spare searches for proofs."""
+"""`Points`: each point satisfies all known facts, and false goals are refuted without a search."""
 
 from itertools import islice
 
@@ -42,7 +42,7 @@ def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
 
 
 def known(ranges: Ranges, *exprs: Expr) -> list[tuple[int, ...]]:
-    """The values at the points at which the values of all expressions are known."""
+    """Values of expressions at each point at which the values of all of them are known."""
     found = [tuple(v for v in row if v is not None) for row in values_of(ranges, *exprs)]
     return [row for row in found if len(row) == len(exprs)]
 
@@ -62,7 +62,7 @@ def test_no_point_contradicts_a_proof(space: Space, guard: Expr, a: Expr, b: Exp
 @checked
 @given(spaces(), expressions)
 def test_the_smallest_value_is_that_of_a_valuation(space: Space, expr: Expr) -> None:
-    """If a point is one of the valuations, expressions have the values that they have there."""
+    """Expressions have the same values at a point as in the equal valuation of the symbols."""
     valuations = [*islice(space.valuations(), 400)]
     names = [*valuations[0]]
     p = to_polynomial(expr)
@@ -160,7 +160,7 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
 
 
 def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest value at a point is found as the bound after less replacements."""
+    """A search for the best bound takes fewer replacements if it ends at a value at a point."""
     tried: list[object] = []
     all_of = _Search.all_of
 

@@ -53,7 +53,10 @@ def test_a_circular_prover_is_not_shared() -> None:
 
 
 def test_a_product_of_many_atoms_is_given_up() -> None:
-    """A monomial of degree d has 2**d terms in excesses over lower bounds: 2**60 would not end."""
+    """A product of d atoms, each rewritten as its lower bound plus a rest, has 2**d terms.
+
+    The prover gives up instead of expanding 2**60 terms.
+    """
     atoms = [index_symbol(f"x{number}") for number in range(60)]
     ranges, product = Ranges(), n * m
     for atom in atoms:

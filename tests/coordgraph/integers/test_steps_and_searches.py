@@ -186,7 +186,7 @@ def test_a_new_value_of_what_was_found_or_searched_for(symbol: Symbol, how: str)
     after = NEW_VALUES[how](before, symbol)
     assert not after.prove_nonnegative(INSIDE)
     assert not after.tables[T].found
-    # What is known of the table itself remains, and the ranges before the change are unchanged.
+    # Known facts about the table itself are kept, and the old `Ranges` object is unchanged.
     assert after.prove_nonnegative(load(T, H + 1) - load(T, H) - STEP)
     assert after.prove_nonnegative(X - P * load(T, INLINE))
     assert before.prove_nonnegative(INSIDE)

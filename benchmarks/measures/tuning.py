@@ -1,0 +1,275 @@
+"""Evaluate the plan search of `tune=True` on recorded times of a sweep; needs no GPU.
+
+    python -m benchmarks tuning benchmarks/results/sweep-dense-*.json.gz
+    python -m benchmarks tuning benchmarks/results/fit/sweep-deep-k-*.json.gz --most 4 --least 10
+    python -m benchmarks tuning benchmarks/results/fit/sweep-*.json.gz --fit
+
+A file is a record of `benchmarks sweep`. On each problem the search may measure only the plans that
+were recorded, and gets their recorded times. The table has the regret of three ways to choose a
+plan: the time of the plan that they find, divided by that of the fastest recorded plan, less 1.
+`model` measures nothing, `first 12` measures the cost model's first plans, of which few have the
+same tile and cluster, and `search` is `passes.choosing.search`. Means are geometric.
+
+Problems with few recorded plans say little, because the search measures nearly all of them; they
+are left out (--least). To record many plans of each problem, on a GPU:
+
+    python -m benchmarks sweep --random 12 --likely 60 --families 1.6 --explore 40 --layouts nt
+
+--fit prints the constants of `passes.choosing.similarity` with the largest likelihood: standard
+deviations of the parts of the cost model's error that plans with the same tile, cluster or schedule
+have in common.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.box import SIMPLE
+from rich.table import Table as RichTable
+
+from benchmarks.options import command_line, require_positive
+from benchmarks.reports.console import make_console
+from benchmarks.reports.record import key_of, load, write
+from benchmarks.reports.summary import geometric_mean
+from passes.choosing import Plan, constants_of, rank
+from passes.choosing.calibrate import known_plans, problem_of
+from passes.choosing.constants import Constants
+from passes.choosing.model import cost
+from passes.choosing.plan_table import Table
+from passes.choosing.search import MOST_MEASURED, search
+from passes.choosing.similarity import FITTED, Scales, Similarity
+
+__all__ = ["Recorded", "Replay", "fit", "main", "record_of", "recorded", "replay", "table_of"]
+
+LISTED, LEAST = 12, 40
+"""LISTED: number of plans that the way `first 12` measures. LEAST: default of --least, the smallest
+number of recorded plans of a problem."""
+ERRORS, LEAST_NOISE = 1.5, 1e-3
+"""ERRORS: --fit leaves out plans that take more than this many times the fastest of their problem.
+LEAST_NOISE: the least standard deviation of measurements in a fit."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recorded plans of a problem.
+
+    Args:
+        problem: m, n, k and the layout, as text.
+        table: the plans.
+        plans: the same plans.
+        seconds: the recorded seconds of each.
+        listed: the plans with the best predictions of all candidates, as far as recorded.
+    """
+
+    problem: str
+    table: Table
+    plans: tuple[Plan, ...]
+    seconds: NDArray[np.float64]
+    listed: tuple[Plan, ...]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The plans that three ways to choose a plan find on one problem.
+
+    Args:
+        problem: m, n, k and the layout, as text.
+        plans: number of recorded plans.
+        measured: number of plans that the search measured.
+        best_plan, found_plan: the fastest recorded plan, and the one that the search found.
+        model, listed, search: time of the plan that each way finds, divided by the time of the
+            fastest recorded plan.
+    """
+
+    problem: str
+    plans: int
+    measured: int
+    best_plan: str
+    found_plan: str
+    model: float
+    listed: float
+    search: float
+
+
+WAYS = ("model", "listed", "search")
+
+
+def recorded(rows: Iterable[dict[str, Any]], device: Constants, least: int) -> list[Recorded]:
+    """The problems of a record with at least `least` plans that the cost model knows."""
+    problems: dict[Any, dict[str, dict[str, Any]]] = {}
+    known = known_plans(rows := list(rows))
+    for row in rows:
+        if row["plan"] in known:
+            problems.setdefault(key_of(row), {}).setdefault(row["plan"], row)
+    found: list[Recorded] = []
+    for (m, n, k, layout), by_plan in problems.items():
+        if len(by_plan) < least:
+            continue
+        plans = tuple(known[text] for text in by_plan)
+        gemm = problem_of(next(iter(by_plan.values())))
+        table = Table.of((gemm, plan) for plan in plans)
+        seconds = np.array([row["t"] for row in by_plan.values()], np.float64)
+        best = tuple(one.plan for one in rank(gemm, device, LISTED) if one.plan in plans)
+        found.append(Recorded(f"{m}x{n}x{k} {layout}", table, plans, seconds, best))
+    return found
+
+
+def replay(one: Recorded, device: Constants, most: int) -> Replay:
+    """Replay the search on a problem, with at most `most` measurements."""
+    times = dict(zip(one.plans, map(float, one.seconds), strict=True))
+    predicted = cost(one.table, device).total
+    chosen = one.listed[0] if one.listed else one.plans[int(np.argmin(predicted))]
+    found = search(
+        one.table,
+        predicted,
+        device,
+        lambda plans: [times[plan] for plan in plans],
+        first=[chosen],
+        most=most,
+    )
+    best, fastest = min(times, key=times.__getitem__), min(found, key=found.__getitem__)
+    listed = min(times[plan] for plan in one.listed[:most] or (chosen,))
+    return Replay(
+        one.problem,
+        len(times),
+        len(found),
+        str(best),
+        str(fastest),
+        times[chosen] / times[best],
+        listed / times[best],
+        found[fastest] / times[best],
+    )
+
+
+def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
+    """For each way: mean, 90th percentile and maximum of the regret, and problems below 1 %."""
+    ratios = {way: [cast(float, getattr(one, way)) for one in found] for way in WAYS}
+    return {
+        way: {
+            "mean": geometric_mean(values) - 1,
+            "percentile_90": float(np.percentile(values, 90)) - 1,
+            "largest": max(values) - 1,
+            "within_1_percent": sum(value <= 1.01 for value in values),
+        }
+        for way, values in ratios.items()
+    }
+
+
+def record_of(found: Sequence[Replay], sources: Sequence[str], most: int) -> dict[str, Any]:
+    """A JSON record with the regrets of every way, and every problem as a row."""
+    return {
+        "kind": "tuning",
+        "of": list(sources),
+        "most": most,
+        "regret": summary(found),
+        "rows": [asdict(one) for one in found],
+    }
+
+
+def table_of(found: Sequence[Replay], most: int) -> RichTable:
+    """A table of the regrets, with a line for each way to choose."""
+    problems = len(found)
+    measured = sum(one.measured for one in found) / problems
+    heads = ("way", "plans measured", "mean", "90th percentile", "largest", "within 1 %")
+    lines = RichTable(*heads, title=f"regret on {problems} problems", box=SIMPLE)
+    counts = {"model": "0", "listed": f"{min(LISTED, most)}", "search": f"{measured:.1f}"}
+    titles = {"model": "model", "listed": f"first {min(LISTED, most)}", "search": "search"}
+    for way, one in summary(found).items():
+        shares = [f"{one[name]:.2%}" for name in ("mean", "percentile_90", "largest")]
+        within = f"{one['within_1_percent']:.0f} of {problems}"
+        lines.add_row(titles[way], counts[way], *shares, within)
+    return lines
+
+
+def fit(found: Sequence[Recorded], device: Constants) -> Scales:
+    """The `Scales` with the largest likelihood of the cost model's errors on recorded plans."""
+    from scipy.optimize import minimize
+
+    errors: list[tuple[Recorded, NDArray[np.float64], NDArray[np.intp]]] = []
+    for one in found:
+        near = (one.seconds <= ERRORS * one.seconds.min()).nonzero()[0]
+        errors.append((one, np.log(one.seconds / cost(one.table, device).total)[near], near))
+    similar = [Similarity(one.table, device) for one, _, _ in errors]
+    start = np.log(astuple(FITTED))
+
+    def loss(logarithms: NDArray[np.float64]) -> float:
+        """Minus the log-likelihood, with weak regularisation towards the first guess."""
+        scales, total = Scales(*map(float, np.exp(logarithms))), 0.0
+        variance = max(scales.noise, LEAST_NOISE) ** 2
+        for (_, error, near), each in zip(errors, similar, strict=True):
+            each.scales = scales
+            matrix = each.between(near, near) + variance * np.eye(len(near))
+            factor = np.linalg.cholesky(matrix)
+            whitened = np.linalg.solve(factor, error)
+            total += float(whitened @ whitened) / 2 + float(np.log(np.diag(factor)).sum())
+        return total + float(np.sum((logarithms - start) ** 2)) / 18
+
+    best: Any = minimize(loss, start, method="L-BFGS-B", options={"maxiter": 30})
+    return Scales(*map(float, np.exp(best.x)))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser of `python -m benchmarks tuning`."""
+    made = command_line("tuning", __doc__)
+    made.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    made.add_argument(
+        "--device", default=constants_of().device, help="the GPU whose cost model is used"
+    )
+    made.add_argument(
+        "--most", type=int, default=MOST_MEASURED, metavar="N",
+        help=f"measure at most N plans; default {MOST_MEASURED}",
+    )  # fmt: skip
+    made.add_argument(
+        "--least", type=int, default=LEAST, metavar="N",
+        help=f"leave out problems with fewer than N recorded plans; default {LEAST}",
+    )  # fmt: skip
+    made.add_argument(
+        "--worst", type=int, default=5, metavar="N", help="list the N problems of largest regret"
+    )
+    made.add_argument("--fit", action="store_true", help="fit the errors' scales instead")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write a record")
+    return made
+
+
+def main() -> None:
+    """Run `python -m benchmarks tuning`."""
+    made = parser()
+    options = made.parse_args()
+    require_positive(made, options)
+    device = constants_of(options.device)
+    known: list[Recorded] = []
+    for path in options.files:
+        try:
+            known += recorded(load(path)["rows"], device, options.least)
+        except (OSError, ValueError, KeyError) as error:
+            sys.exit(f"{path} cannot be read as a record of a sweep: {error}")
+    if not known:
+        sys.exit(
+            f"no problem has {options.least} recorded plans; give records of `python -m benchmarks "
+            "sweep --likely 60`, or a smaller --least"
+        )
+    console = make_console()
+    if options.fit:
+        for name, value in asdict(fit(known, device)).items():
+            console.print(f"{name} = {value:.3g}  (now {getattr(FITTED, name):g})")
+        return
+    found = [replay(one, device, options.most) for one in known]
+    console.print(table_of(found, options.most))
+    for one in sorted(found, key=lambda one: -one.search)[: options.worst]:
+        line = f"{one.problem}: {one.search - 1:.2%} after {one.measured} of {one.plans} plans; "
+        line += f"found {one.found_plan}, best {one.best_plan}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if options.json:
+        write(options.json, record_of(found, [path.name for path in options.files], options.most))
+        console.print(f"written to {options.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""`Bench`: timed launches of plans of one problem, on copies of the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from codegen.call.arrays import row_major
+from codegen.call.request import PlanRequest
+from codegen.call.views import TensorView
+from codegen.kernel import Kernel
+from coordgraph import LaunchError
+from coordgraph.interpreter.arguments import numpy_dtype
+from passes.choosing import Plan, sizes
+
+if TYPE_CHECKING:
+    from codegen.targets.nvptx.memory import DeviceMemory
+
+__all__ = ["Bench", "opened"]
+
+COLD_BYTES, MOST_SETS = 192 << 20, 8
+"""COLD_BYTES: total size of the copies of the operands that launches alternate between, so that the
+L2 cache holds none of them. MOST_SETS: largest number of copies."""
+FLUSH_BYTES, FLUSHES = 256 << 20, 4
+"""Bytes of memory to write, and how often, before each sample: it keeps the GPU busy while the host
+enqueues the launches."""
+SAMPLE_SECONDS, MOST_LAUNCHES = 1e-3, 16
+TOLERANCE = 2e-2
+"""Largest difference from the first plan's result, relative to that result's largest element."""
+COMPARED_ROWS = 256
+
+
+@contextmanager
+def opened(request: PlanRequest, views: Mapping[str, TensorView]) -> Generator[Bench]:
+    """A context manager: a `Bench` on a GPU, whose memory is freed at the end of the `with` block.
+
+    Args:
+        request: the problem and the device.
+        views: row-major A and B, which are copied.
+    """
+    from codegen.targets.nvptx.driver import allow_while_capturing, cuda, device
+    from codegen.targets.nvptx.memory import DeviceMemory
+
+    where = device(request.ordinal)
+    with where.current(), allow_while_capturing(), DeviceMemory(where) as memory:
+        bench = Bench(request, views, memory)
+        try:
+            yield bench
+        finally:
+            cuda("cuStreamSynchronize", bench.stream)
+            bench.close()
+
+
+class Bench:
+    """Copies of the operands in device memory, and timed launches on them."""
+
+    def __init__(
+        self, request: PlanRequest, views: Mapping[str, TensorView], memory: DeviceMemory
+    ) -> None:
+        from codegen.targets.nvptx.driver import cuda
+
+        gemm, (m, n, _) = request.gemm, sizes(request.gemm)
+        self.memory = memory
+        kind = gemm.out_dtype or gemm.dtype
+        shape = (request.batches, m, n) if gemm.batched else (m, n)
+        like = TensorView(0, shape, row_major(shape), kind, memory.device.ordinal)
+        size = views["A"].bytes + views["B"].bytes + like.bytes
+        count = min(max(-(-COLD_BYTES // size), 2), MOST_SETS)
+        cuda("cuCtxSynchronize")  # kernels on any stream may still be writing A and B
+        self.sets = [
+            (self._copy(views["A"]), self._copy(views["B"]), self._empty(like))
+            for _ in range(count)
+        ]
+        self.flush = memory.allocate(FLUSH_BYTES)
+        self.stream = int(cuda("cuStreamCreate", 1))
+        self.events = cuda("cuEventCreate", 0), cuda("cuEventCreate", 0)
+        self.turn = 0
+        self.started: dict[Plan, tuple[Kernel, int]] = {}
+        """The kernel of each started plan, and the number of launches of a sample."""
+        self.right: npt.NDArray[np.float32] | None = None
+
+    def close(self) -> None:
+        """Destroy the CUDA stream and the CUDA events."""
+        from codegen.targets.nvptx.driver import cuda
+
+        for event in self.events:
+            cuda("cuEventDestroy", event)
+        cuda("cuStreamDestroy", self.stream)
+
+    def _copy(self, view: TensorView) -> TensorView:
+        from codegen.targets.nvptx.driver import cuda
+
+        made = self._empty(view)
+        cuda("cuMemcpyDtoD", made.pointer, view.pointer, view.bytes)
+        return made
+
+    def _empty(self, like: TensorView) -> TensorView:
+        """New memory with the same address modulo 16 as `like`: TMA needs 16-byte alignment."""
+        offset = like.pointer % 16
+        pointer = self.memory.allocate(like.bytes + offset) + offset
+        return TensorView(pointer, like.shape, like.strides, like.dtype, like.device)
+
+    def start(self, plan: Plan, kernel: Kernel) -> None:
+        """Launch a plan once, check its result, and find how many launches a sample needs.
+
+        Raises:
+            CodegenError: the device refuses the kernel's code.
+            LaunchError: the result differs from that of the first plan.
+        """
+        from codegen.targets.nvptx.driver import cuda
+
+        d = self.sets[0][2]
+        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # every float of D becomes NaN
+        cuda("cuCtxSynchronize")
+        self.turn = 0
+        self.launch(plan, kernel)
+        cuda("cuStreamSynchronize", self.stream)
+        found = self._rows(d)
+        if self.right is None:
+            self.right = found
+        error = float(np.abs(found - self.right).max())
+        if not error <= TOLERANCE * max(float(np.abs(self.right).max()), 1e-30):
+            raise LaunchError(f"'{plan}' gives a result that differs by {error:g}; not measured")
+        self.started[plan] = kernel, 2
+        count = int(SAMPLE_SECONDS / max(self.sample(plan), 1e-7))
+        self.started[plan] = kernel, min(max(count, 2), MOST_LAUNCHES)
+
+    def launch(self, plan: Plan, kernel: Kernel) -> None:
+        """Launch a kernel once, on the next copy of the operands."""
+        a, b, d = self.sets[self.turn % len(self.sets)]
+        self.turn += 1
+        kernel(a, b, None, d, stream=self.stream, workgroups=plan.workgroups)
+
+    def sample(self, plan: Plan) -> float:
+        """Seconds per launch of a started plan: the mean of several launches back to back."""
+        from codegen.targets.nvptx.driver import cuda
+
+        kernel, count = self.started[plan]
+        before, after = self.events
+        for _ in range(FLUSHES):
+            cuda("cuMemsetD32Async", self.flush, 0, FLUSH_BYTES // 4, self.stream)
+        cuda("cuEventRecord", before, self.stream)
+        for _ in range(count):
+            self.launch(plan, kernel)
+        cuda("cuEventRecord", after, self.stream)
+        cuda("cuEventSynchronize", after)
+        return float(cuda("cuEventElapsedTime", before, after)) / 1e3 / count
+
+    def _rows(self, view: TensorView) -> npt.NDArray[np.float32]:
+        """Up to COMPARED_ROWS rows, spread over all matrices, copied to the host as f32."""
+        from codegen.targets.nvptx.driver import cuda
+
+        rows, columns = prod(view.shape[:-1]), view.shape[-1]
+        kind = numpy_dtype(view.dtype)
+        wanted = np.unique(np.linspace(0, rows - 1, COMPARED_ROWS).astype(int))
+        found = np.empty((len(wanted), columns), kind)
+        pitch = columns * kind.itemsize
+        for place, row in enumerate(wanted):
+            start = view.pointer + int(row) * pitch
+            cuda("cuMemcpyDtoH", found[place].ctypes.data, start, pitch)
+        return found.astype(np.float32)

@@ -1,0 +1,79 @@
+"""`Rounds`: medians of repeated samples, with fewer repeats for plans that are clearly slower.
+
+Clock rates drift while plans are measured. So the plans of a group are sampled in turn, together
+with the fastest plan of earlier groups; that plan's new time divided by its earlier time is the
+factor by which times of the group are compared with earlier ones.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from math import inf, isfinite
+
+from passes.choosing import Plan
+
+__all__ = ["Rounds"]
+
+SCREENED, REPEATS, CLOSE = 2, 6, 1.08
+"""Every plan of a group is sampled SCREENED times; plans whose median is at most CLOSE times the
+shortest median are sampled REPEATS more times."""
+FINALISTS, FINAL_REPEATS, FINAL_CLOSE = 3, 18, 1.04
+"""At the end the fastest plan is sampled FINAL_REPEATS times, in turn with up to FINALISTS - 1
+others that take at most FINAL_CLOSE times as long."""
+
+
+class Rounds:
+    """Measures groups of plans, and finally the fastest plans again.
+
+    Args:
+        sample: the function that returns the seconds of one launch of a plan.
+    """
+
+    def __init__(self, sample: Callable[[Plan], float]) -> None:
+        self.sample = sample
+        self.seconds: dict[Plan, float] = {}
+        """The seconds of each measured plan, corrected for the drift of clock rates."""
+
+    def measure(self, plans: Sequence[Plan]) -> list[float]:
+        """The median seconds of some plans, comparable to those of earlier calls."""
+        if not plans:
+            return []
+        fastest = min(self.seconds, key=self.seconds.__getitem__) if self.seconds else None
+        together = [*plans, *([fastest] if fastest and fastest not in plans else [])]
+        medians = self._medians(together, SCREENED, {})
+        medians = self._medians(_close(medians, CLOSE), REPEATS, medians)
+        drift = 1.0 if fastest is None else self.seconds[fastest] / medians[fastest]
+        found = [medians[plan] * drift for plan in plans]
+        self.seconds.update(zip(plans, found, strict=True))
+        return found
+
+    def final(self) -> dict[Plan, float]:
+        """The seconds of every plan, after the fastest were sampled again, more often."""
+        close = _close(self.seconds, FINAL_CLOSE)[:FINALISTS]
+        if len(close) < 2:
+            return dict(self.seconds)
+        medians = self._medians(close, FINAL_REPEATS, {})
+        drift = statistics.median(medians[plan] / self.seconds[plan] for plan in close)
+        best = min(medians.values())
+        # Correcting for drift must not make a plan the fastest that was not sampled again.
+        others = {plan: max(taken * drift, best) for plan, taken in self.seconds.items()}
+        return {**medians, **{plan: t for plan, t in others.items() if plan not in medians}}
+
+    def _medians(
+        self, plans: Sequence[Plan], repeats: int, known: dict[Plan, float]
+    ) -> dict[Plan, float]:
+        """The medians in `known`, with new medians of `repeats` samples for each of `plans`."""
+        samples: dict[Plan, list[float]] = {plan: [] for plan in plans}
+        for turn in range(repeats):
+            for place in range(len(plans)):
+                plan = plans[(place + turn) % len(plans)]
+                samples[plan].append(self.sample(plan))
+        return {**known, **{plan: statistics.median(taken) for plan, taken in samples.items()}}
+
+
+def _close(seconds: dict[Plan, float], factor: float) -> list[Plan]:
+    """The plans that take at most `factor` times the shortest of `seconds`, the fastest first."""
+    best = min(seconds.values(), default=inf)
+    found = [plan for plan, taken in seconds.items() if isfinite(taken) and taken <= factor * best]
+    return sorted(found, key=seconds.__getitem__)

@@ -1,0 +1,32 @@
+"""Schedules that are chosen only after they were measured.
+
+Their work counters are kept in `work_counters.json`, beside those of the schedules that passes list
+in `Pass.variants`.
+"""
+
+from __future__ import annotations
+
+from passes.base import Pass
+from passes.schedules.hybrid_stream_k import HybridStreamK
+from passes.schedules.stream_k import StreamK
+from passes.schedules.two_tile_stream_k import TwoTileStreamK
+
+__all__ = ["SLIVER", "TUNED"]
+
+SLIVER = 8
+"""Value that is tried for the schedule option `least_segment`, in main loop iterations."""
+TUNED: tuple[Pass, ...] = (
+    *(
+        kind(owner="last", least_segment=SLIVER)
+        for kind in (StreamK, TwoTileStreamK, HybridStreamK)
+    ),
+    StreamK(owner="last", reduction="tree"),
+    HybridStreamK(owner="last", reduction="tree"),
+    TwoTileStreamK(owner="first", reduction="scatter"),
+    HybridStreamK(owner="first", reduction="scatter"),
+)
+"""Schedules that `codegen.matmul` may choose only after they were measured, by `tune=True`.
+
+Each of these schedules was measured to be the fastest on some problem, although the cost model
+predicts that others are faster.
+"""

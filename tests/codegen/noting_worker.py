@@ -1,0 +1,28 @@
+"""A worker for `codegen.call.compile_workers` that writes its jobs into the cache folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+from codegen.cache import cache_directory
+from codegen.call import build, compile_workers
+from passes.choosing import Plan
+
+
+class Noted:
+    resident = 1
+
+
+def note(plan: Plan, request: Any) -> Noted:
+    print("this is no answer")
+    descriptor, _ = tempfile.mkstemp(prefix="noted", dir=cache_directory())
+    with os.fdopen(descriptor, "w") as file:
+        file.write(str(plan))
+    return Noted()
+
+
+if __name__ == "__main__":
+    build.kernel_of = note  # pyright: ignore[reportAttributeAccessIssue]
+    compile_workers.main()

@@ -1,0 +1,155 @@
+"""Tuning without a GPU: how plans are sampled, and how their kernels are compiled in parallel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from codegen.call import compile_workers, tuning
+from codegen.call.compile_workers import CompileWorkers
+from codegen.call.request import PlanRequest
+from codegen.call.rounds import FINAL_REPEATS, REPEATS, SCREENED, Rounds
+from coordgraph import CodegenError, CoordGraphError, Gemm
+from passes.choosing import Plan, rank
+from passes.choosing.search import MOST_MEASURED
+
+PLANS = [Plan((128, columns, 64)) for columns in (64, 96, 128, 160, 192, 256)]
+REQUEST = PlanRequest(Gemm("bf16", "bf16", 512, 768, 4096), "sm_90a", "NVIDIA H200", 132)
+
+
+class Clock:
+    """Samples of plans on a device whose clock drifts with every sample."""
+
+    def __init__(self, drift: float = 0.0) -> None:
+        self.drift, self.count = drift, 0
+        self.samples: Counter[Plan] = Counter()
+
+    def __call__(self, plan: Plan) -> float:
+        self.samples[plan] += 1
+        self.count += 1
+        return self.seconds(plan) * (1 + self.drift * self.count)
+
+    @staticmethod
+    def seconds(plan: Plan) -> float:
+        return 1e-5 * (1 + abs(plan.tile[1] - 160) / 320)
+
+
+def test_slower_plans_are_sampled_less_often():
+    clock = Clock()
+    found = Rounds(clock).measure(PLANS)
+    assert found == pytest.approx([clock.seconds(plan) for plan in PLANS])
+    assert clock.samples[PLANS[3]] == SCREENED + REPEATS
+    assert clock.samples[PLANS[0]] == clock.samples[PLANS[5]] == SCREENED
+
+
+def test_groups_are_comparable_when_the_clock_drifts():
+    clock = Clock(drift=0.002)
+    rounds = Rounds(clock)
+    first = rounds.measure(PLANS[3:4])[0]
+    for plan in PLANS[:3]:
+        ratio = clock.seconds(plan) / clock.seconds(PLANS[3])
+        assert rounds.measure([plan])[0] / first == pytest.approx(ratio, rel=0.02)
+    assert clock.count * clock.drift > 0.05
+
+
+def test_the_fastest_plans_are_sampled_again():
+    def close(plan: Plan) -> float:
+        return clock(plan) if plan in PLANS[:3] else 1e-5 * (1 + PLANS.index(plan) / 1000)
+
+    clock = Clock()
+    rounds = Rounds(close)
+    rounds.measure(PLANS)
+    rounds.seconds[PLANS[4]] = 0.99e-5  # as if one short measurement were an outlier
+    found = rounds.final()
+    assert min(found, key=found.__getitem__) == PLANS[3]
+    assert found.keys() == set(PLANS)
+    assert clock.samples[PLANS[0]] == SCREENED
+    assert FINAL_REPEATS > REPEATS
+
+
+class Bench:
+    """A stand-in for `Bench` whose times are shortest for tiles 160 columns wide."""
+
+    def __init__(self, refuse: Callable[[Plan], bool] = lambda plan: False) -> None:
+        self.refuse = refuse
+
+    def start(self, plan: Plan, kernel: Any) -> None:
+        assert kernel.plan.kernel == plan.kernel
+        if self.refuse(plan):
+            raise CodegenError("registers spill")
+
+    def sample(self, plan: Plan) -> float:
+        return 1e-5 * (1 + abs(plan.tile[1] - 160) / 320)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans whose kernels were built, by a stand-in for the compiler."""
+    found: list[Plan] = []
+
+    def kernel_of(plan: Plan, request: PlanRequest) -> Any:
+        found.append(plan)
+        if plan.tile[0] == 256:
+            raise CoordGraphError("no such kernel")
+        return SimpleNamespace(plan=plan)
+
+    monkeypatch.setattr(tuning, "kernel_of", kernel_of)
+    return found
+
+
+def test_plans_are_searched(built: list[Plan]):
+    batches: list[list[Plan]] = []
+    steps: list[tuple[str, int]] = []
+    found = tuning.find_fastest(
+        REQUEST,
+        Bench(),  # pyright: ignore[reportArgumentType]
+        lambda plans: batches.append(list(plans)),
+        lambda step, count: steps.append((step, count)),
+    )
+    assert [plan for batch in batches for plan in batch] == built
+    assert built[0] == rank(REQUEST.gemm, REQUEST.constants)[0].plan
+    assert 8 < len(found) <= MOST_MEASURED
+    assert found.keys() == {plan for plan in built if plan.tile[0] != 256}
+    assert steps[-1] == ("measuring the fastest again", len(found))
+
+
+def test_plans_that_the_device_refuses_are_left_out(built: list[Plan]):
+    bench = Bench(lambda plan: plan.cluster != (1, 1, 1))
+    found = tuning.find_fastest(REQUEST, bench, lambda plans: None)  # pyright: ignore[reportArgumentType]
+    assert found
+    assert all(plan.cluster == (1, 1, 1) for plan in found)
+    with pytest.raises(CodegenError, match="no plan can be built for sm_90a"):
+        tuning.find_fastest(REQUEST, Bench(lambda plan: True), lambda plans: None)  # pyright: ignore[reportArgumentType]
+
+
+def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Processes take all jobs; here a process only writes down the jobs that it is given."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+    monkeypatch.setattr(compile_workers, "MOST_WORKERS", 2)
+    monkeypatch.setattr(compile_workers, "__name__", "tests.codegen.noting_worker")
+    with CompileWorkers(REQUEST) as workers:
+        workers.compile(PLANS[:2])
+        assert not workers.started  # fewer than `LEAST_KERNELS`
+        workers.compile(PLANS)
+        assert 1 <= len(workers.started) <= 2
+        noted = {path.read_text() for path in tmp_path.glob("noted*")}
+        assert noted == {str(plan) for plan in PLANS[2:]}
+        processes = list(workers.started)
+        processes[0].kill()
+        processes[0].wait()
+        workers.compile(
+            [Plan((64, columns, 64)) for columns in (64, 128, 256)]
+        )  # must return although the processes have ended
+    assert all(process.poll() is not None for process in processes)
+
+
+def test_without_a_cache_nothing_is_compiled_elsewhere(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+    with CompileWorkers(REQUEST) as workers:
+        workers.compile(PLANS)
+        assert not workers.started
