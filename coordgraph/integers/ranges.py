@@ -39,6 +39,12 @@ class Bounds:
 
     lowers: tuple[Expr, ...] = ()
     uppers: tuple[Expr, ...] = ()
+    symbols: frozenset[Symbol] = field(init=False, repr=False, compare=False)
+    """The symbols that the bounds contain."""
+
+    def __post_init__(self) -> None:
+        symbols = frozenset[Symbol]().union(*map(symbols_of, (*self.lowers, *self.uppers)))
+        object.__setattr__(self, "symbols", symbols)
 
 
 def _nothing() -> Mapping[Symbol, Expr]:
@@ -90,9 +96,14 @@ class Ranges:
         that index, the ranges of the outer loop give the same bounds and simplified forms, and all
         inner loops share the caches of these outer ranges.
         """
-        known, symbols = self, frozenset[Symbol]().union(*map(symbols_of, exprs))
-        while known._outer and known._outer[0][1] not in symbols:
-            known = known._outer[0][0]
+        if not self._outer:
+            return self
+        known, symbols = self, [symbols_of(expr) for expr in exprs]
+        while known._outer:
+            outer, symbol = known._outer[0]
+            if any(symbol in some for some in symbols):
+                break
+            known = outer
         return known
 
     def with_index(self, symbol: Symbol, size: IntegerLike) -> "Ranges":
@@ -344,9 +355,9 @@ class Ranges:
 
     def _mentions(self, symbol: Symbol) -> bool:
         """Whether a bound of another symbol, a fact, a table or a guard contains ``symbol``."""
-        others = (b for s, b in self.bounds.items() if s != symbol)
+        if any(symbol in b.symbols and s != symbol for s, b in self.bounds.items()):
+            return True
         stated = chain(
-            chain.from_iterable((*b.lowers, *b.uppers) for b in others),
             (e for s, e in self.definitions.items() if s != symbol),
             (e for e, _ in self.facts),
             (known.maximum for known in self.tables.values()),
@@ -368,6 +379,8 @@ class Ranges:
             return symbol not in symbols_of(expr)
 
         def filtered(known: Bounds) -> Bounds:
+            if symbol not in known.symbols:
+                return known
             return Bounds(tuple(filter(keep, known.lowers)), tuple(filter(keep, known.uppers)))
 
         bounds = {s: filtered(known) for s, known in self.bounds.items() if s != symbol}
