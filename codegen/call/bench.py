@@ -144,7 +144,10 @@ class Bench:
             self.right = found
         error = float(np.abs(found - self.right).max())
         if not error <= TOLERANCE * max(float(np.abs(self.right).max()), 1e-30):
-            raise LaunchError(f"'{plan}' gives a result that differs by {error:g}; not measured")
+            raise LaunchError(
+                f"the result of the plan '{plan}' differs from the first plan's by {error:g}, "
+                "so one of them is wrong; call without tune=True"
+            )
         self.started[plan] = kernel, SAMPLE_SECONDS / 2
         self.started[plan] = kernel, max(self.sample(plan), 1e-7)
 

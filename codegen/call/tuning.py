@@ -104,7 +104,9 @@ def find_fastest(
     first = islice(request.plans(), 1)
     search(table, cost(table, device).total, device, measure, first=list(first))
     if not rounds.seconds:
-        raise CodegenError(f"no plan can be built for {request.target}")
+        raise CodegenError(
+            f"no plan can be built for {request.target}; pass plan= to get the error of one plan"
+        )
     advance("measuring the fastest again", len(rounds.seconds))
     return rounds.final()
 
