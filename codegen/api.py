@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from codegen.kernel import Kernel
 from codegen.nvtx_ranges import ranged, wanted
@@ -16,7 +16,9 @@ from coordgraph.library_graphs import is_made_by_library
 from coordgraph.validation import a_type
 from passes import Pass
 from passes.lowering.architectures import names
-from passes.timeline import MOST_RECORDS
+
+if TYPE_CHECKING:
+    from codegen.targets.nvptx import CudaKernel
 
 __all__ = ["TARGETS", "compile", "native_target"]
 
@@ -108,10 +110,7 @@ def compile(
             raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
         records = _records(timeline, target)
         if target.startswith("sm_"):
-            from codegen.targets.nvptx import CudaKernel
-            from codegen.targets.nvptx.recording import RecordingKernel
-
-            return _kind(RecordingKernel if records else CudaKernel, nvtx)(
+            return _kind(_cuda_kernel(records), nvtx)(
                 graph,
                 target,
                 debug=debug,
@@ -149,6 +148,17 @@ def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:
     return ranged(kind) if wanted(nvtx) else kind
 
 
+def _cuda_kernel(records: int) -> type[CudaKernel]:
+    """The class of kernels for NVIDIA GPUs; with `records`, the class that records timelines."""
+    if records:
+        from codegen.targets.nvptx.recording import RecordingKernel
+
+        return RecordingKernel
+    from codegen.targets.nvptx import CudaKernel
+
+    return CudaKernel
+
+
 def _records(timeline: bool | int, target: str) -> int:
     """The number of records that a role of a workgroup keeps; 0 without a timeline.
 
@@ -166,7 +176,11 @@ def _records(timeline: bool | int, target: str) -> int:
             "timeline=True is for targets with a clock, and the interpreter has none; choose 'cpu' "
             "or a GPU"
         )
-    return MOST_RECORDS if timeline is True else int(timeline)
+    if timeline is not True:
+        return int(timeline)
+    from passes.timeline import MOST_RECORDS
+
+    return MOST_RECORDS
 
 
 def _check_arguments(graph: KernelGraph, target: str) -> None:

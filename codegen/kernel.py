@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from codegen.timeline import Timeline
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.integers import to_text
-from coordgraph.show.html_report import HtmlReport
+
+if TYPE_CHECKING:
+    from codegen.timeline import Timeline
+    from coordgraph.show.html_report import HtmlReport
 
 __all__ = ["IndexExpression", "Kernel", "index_expressions"]
 

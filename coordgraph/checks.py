@@ -331,7 +331,7 @@ def _problem(graph: KernelGraph) -> Iterator[str]:
 
 
 def _tilings(graph: KernelGraph) -> Iterator[str]:
-    """Check that tiles of A, B, C and D that belong together are cut alike in m, n and k."""
+    """Check that A, B, C and D are cut into tiles of equal extents along m, along n and along k."""
     try:
         for tiling in graph.tilings:
             yield from tiling.problems()

@@ -98,7 +98,7 @@ class Tiling:
                 )
 
     def cuts(self, coordinates: CoordinateGraph) -> Iterator[str]:
-        """A sentence for each pair of axes that belong together and are cut into tiles unequally.
+        """Errors: pairs of axes, such as k of A and k of B, that are cut into tiles unequally.
 
         Element i of tile t must be at the same position along both axes.
         """
@@ -244,7 +244,7 @@ def _axes(
 def _cut(coordinates: CoordinateGraph, index: Dimension) -> tuple[Edge, Expr] | None:
     """The edge that cuts an axis into tiles, and where it puts element i of tile t.
 
-    None if the edge does not have exactly a tile number and an index below one axis.
+    None unless the edge divides one axis into exactly a tile number and an index in the tile.
     """
     edges = coordinates.edges_above(index)
     if len(edges) != 1 or (len(edges[0].upstream), len(edges[0].downstream)) != (1, 2):

@@ -1,4 +1,4 @@
-"""Judge the search of `tune=True` by replaying it on the recorded times of a sweep. Needs no GPU.
+"""Evaluate the plan search of `tune=True` on recorded times of a sweep; needs no GPU.
 
     python -m benchmarks tuning benchmarks/results/sweep-dense-*.json.gz
     python -m benchmarks tuning benchmarks/results/fit/sweep-deep-k-*.json.gz --most 4 --least 10
@@ -15,9 +15,9 @@ are left out (--least). To record many plans of each problem, on a GPU:
 
     python -m benchmarks sweep --random 12 --likely 60 --families 1.6 --explore 40 --layouts nt
 
---fit prints the constants of `passes.choosing.similarity` with the largest likelihood: as a
-standard deviation, how much of the cost model's error plans of the same tile, cluster, schedule and
-so on have in common.
+--fit prints the constants of `passes.choosing.similarity` with the largest likelihood: standard
+deviations of the parts of the cost model's error that plans with the same tile, cluster or schedule
+have in common.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ from passes.choosing.similarity import FITTED, Scales, Similarity
 __all__ = ["Recorded", "Replay", "fit", "main", "record_of", "recorded", "replay", "table_of"]
 
 LISTED, LEAST = 12, 40
-"""LISTED: plans that `first` measures. LEAST: recorded plans of a problem that is replayed."""
+"""LISTED: number of plans that the way `first 12` measures. LEAST: default of --least, the smallest
+number of recorded plans of a problem."""
 ERRORS, LEAST_NOISE = 1.5, 1e-3
 """ERRORS: --fit leaves out plans that take more than this many times the fastest of their problem.
 LEAST_NOISE: the least standard deviation of measurements in a fit."""
@@ -76,14 +77,15 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Replay:
-    """What ways to choose a plan find on a problem.
+    """The plans that three ways to choose a plan find on one problem.
 
     Args:
         problem: m, n, k and the layout, as text.
         plans: number of recorded plans.
         measured: number of plans that the search measured.
         best_plan, found_plan: the fastest recorded plan, and the one that the search found.
-        model, listed, search: time of the plan that each way finds, divided by the fastest's.
+        model, listed, search: time of the plan that each way finds, divided by the time of the
+            fastest recorded plan.
     """
 
     problem: str
@@ -147,7 +149,7 @@ def replay(one: Recorded, device: Constants, most: int) -> Replay:
 
 
 def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
-    """For each way to choose: mean, 90th percentile and largest regret, and how many within 1 %."""
+    """For each way: mean, 90th percentile and maximum of the regret, and problems below 1 %."""
     ratios = {way: [cast(float, getattr(one, way)) for one in found] for way in WAYS}
     return {
         way: {
@@ -187,7 +189,7 @@ def table_of(found: Sequence[Replay], most: int) -> RichTable:
 
 
 def fit(found: Sequence[Recorded], device: Constants) -> Scales:
-    """The scales with which the cost model's errors on recorded plans are most likely."""
+    """The `Scales` with the largest likelihood of the cost model's errors on recorded plans."""
     from scipy.optimize import minimize
 
     errors: list[tuple[Recorded, NDArray[np.float64], NDArray[np.intp]]] = []
@@ -198,7 +200,7 @@ def fit(found: Sequence[Recorded], device: Constants) -> Scales:
     start = np.log(astuple(FITTED))
 
     def loss(logarithms: NDArray[np.float64]) -> float:
-        """Minus the logarithm of the likelihood, with a weak pull to the first guess."""
+        """Minus the log-likelihood, with weak regularisation towards the first guess."""
         scales, total = Scales(*map(float, np.exp(logarithms))), 0.0
         variance = max(scales.noise, LEAST_NOISE) ** 2
         for (_, error, near), each in zip(errors, similar, strict=True):

@@ -1,4 +1,4 @@
-"""The picture of records of `benchmarks paper`: speedup over data-parallel by waves of tiles."""
+"""Plots of records of `benchmarks paper`: speedup over data-parallel by waves of tiles."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from benchmarks.reports.speedups import Column, speedups
 __all__ = ["bands", "figure_of"]
 
 STEP = 2 ** (1 / 3)
-"""Ratio of the waves at the ends of a bin."""
+"""Ratio of the upper to the lower end of a bin of the numbers of waves."""
 LEAST = 8
 """Bins with fewer problems are left out."""
 QUANTILES = (0.05, 0.5, 0.95)
 COLOURS = ("#999999", None, "#0072B2", "#D55E00")
-"""For each of `WAYS` but the first, its colour; None leaves it out, as it equals another one on
-nearly all problems."""
+"""The colour of each of `WAYS` but the first; None for one that is not drawn, because its plans
+equal those of another one on nearly all problems."""
 
 
 def bands(waves: Column, values: Column) -> tuple[Column, Column]:
     """Quantiles of speedups in bins of waves.
 
     Args:
-        waves: output tiles by SMs of each problem.
+        waves: output tiles divided by SMs, for each problem.
         values: the speedup of each problem.
 
     Returns:
-        The middles of the bins, and for each bin a line with the quantiles `QUANTILES`.
+        The middles of the bins, and for each bin a row with the quantiles `QUANTILES`.
     """
     bins = np.floor(np.log(waves) / np.log(STEP)).astype(int)
     kept = [b for b in np.unique(bins) if (bins == b).sum() >= LEAST]
@@ -41,7 +41,7 @@ def bands(waves: Column, values: Column) -> tuple[Column, Column]:
 
 
 def figure_of(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """A panel for each record, one above the other on one scale: medians, and bands of 90 %."""
+    """A figure with a panel for each record: medians of speedups, and bands that hold 90 %."""
     figure = Figure(figsize=(9, 0.8 + 2.9 * len(records)), layout="constrained")
     panels = figure.subplots(len(records), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axis, record in zip(panels, records, strict=True):

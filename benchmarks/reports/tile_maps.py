@@ -25,11 +25,12 @@ FILLS = {
 FIRST = next(iter(FILLS))
 WIDTH, HEIGHT = 9.0, 4.2
 MOST_NUMBERED = 200
-"""Tiles of a map with more tiles have no room for the numbers of their workgroups."""
+"""Largest number of tiles of a map in which tiles show the numbers of their workgroups."""
 NARROWEST_NUMBERED = 0.15
-"""Narrower parts of a tile have no number."""
+"""Smallest share of a tile's width at which a part of the tile shows its workgroup's number."""
 Piece = tuple[int, int, int, int, int, str]
-"""m and n of the output tile, first k tile, number of k tiles, workgroup, and a key of `FILLS`."""
+"""Type of a part of an output tile: the tile's m and n, first k tile, number of k tiles, workgroup,
+and a key of `FILLS`."""
 
 
 def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
@@ -55,10 +56,11 @@ def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
 
 
 def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
-    """Draw a map of the output tiles for each launch of a record; yields the path of each SVG file.
+    """Draw a map of the output tiles for each launch of a record; yield the path of each SVG file.
 
-    The map is that of the simulated launch. A tile is as wide as all its k tiles; each part has the
-    number of its workgroup. A map that equals one before is left out.
+    The map is that of the simulated launch. The width of a part of a tile is its
+    share of the k tiles; each part has the number of its workgroup. A map that equals an earlier
+    map is left out.
     """
     from benchmarks.reports.plots import save
 
@@ -74,7 +76,7 @@ def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[P
 
 
 def _map(record: Mapping[str, Any], title: str, found: Sequence[Piece]) -> Figure:
-    """The map of a launch: all parts of one kind are one path, which keeps the file small."""
+    """Draw the map of a launch; parts of one colour are one SVG path, so the file is small."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, PathPatch
     from matplotlib.path import Path as Outline

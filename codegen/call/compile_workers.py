@@ -30,10 +30,11 @@ DONE = b"\n"
 
 
 class CompileWorkers:
-    """Compiles kernels for a request in other processes, which end with the `with` block.
+    """A context manager that compiles kernels for a request in other processes.
 
-    A kernel that a process fails to compile is left to the caller, who compiles it again and gets
-    the error. Without a kernel cache on disk nothing is compiled.
+    The processes end with the `with` block. If a process cannot compile a kernel, it reports no
+    error: the caller compiles the kernel again and gets the error. Without a kernel cache on disk
+    nothing is compiled.
 
     Args:
         request: the problem and the device.
@@ -53,7 +54,7 @@ class CompileWorkers:
         for worker in self.started:
             assert worker.stdin is not None
             with suppress(OSError):
-                worker.stdin.close()  # ends its loop
+                worker.stdin.close()  # ends the loop of the worker's `main`
         for worker in self.started:
             try:
                 worker.wait(timeout=5)
@@ -72,7 +73,7 @@ class CompileWorkers:
         try:
             jobs = [pickle.dumps((self.request, plan)) for plan in new.values()]
         except (pickle.PicklingError, AttributeError, TypeError):
-            return  # an epilogue of the caller that other processes cannot import
+            return  # an epilogue that other processes cannot import
         count = min(MOST_WORKERS, os.cpu_count() or 1, len(jobs))
         with suppress(OSError):
             while len(self.started) < count:
@@ -96,7 +97,7 @@ class CompileWorkers:
         self._idle.put(worker)
 
     def _run(self, job: bytes) -> None:
-        """Let an idle process do a job, and wait for its end; one that has ended does nothing."""
+        """Send a job to an idle process and wait for its answer; an ended process does nothing."""
         worker = self._idle.get()
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -113,7 +114,7 @@ def main() -> None:
     from coordgraph import CoordGraphError
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever is printed is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so prints are not read as answers
     while True:
         try:
             request, plan = pickle.load(sys.stdin.buffer)

@@ -1,4 +1,4 @@
-"""Tuning: search the plans for a problem by measuring, and keep the times for later calls."""
+"""Tuning: find the fastest plan of a problem by measuring, and keep the times for later calls."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ if TYPE_CHECKING:
 __all__ = ["find_fastest", "tune_plans"]
 
 Advance = Callable[[str, int], None]
-"""A function that is called with the current step, as text, and the number of plans measured."""
+"""Type of a callback for progress: its arguments are the current step as text, and the number of
+plans measured so far."""
 
 
 def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: Any) -> None:
-    """Find the fastest plan for a call by measuring some, unless they were measured before.
+    """Find the fastest plan for a call by measuring some plans, unless that was done before.
 
     The times are stored, and `codegen.call.choose` prefers the fastest plan from then on. Nothing
     is measured on the CPU, for products without elements, or if there is only one plan.
 
     Args:
         request: the problem and the device.
-        views: row-major A and B; they are copied, and no other memory of the caller is accessed.
+        views: row-major A and B, which are copied; and the operands of an epilogue of the caller,
+            which are read. No memory of the caller is written.
         stream: the stream of the call, or None.
 
     Raises:
@@ -51,7 +53,7 @@ def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: An
         return
     _refuse_capture(stream)
     if request.constants is None:
-        return  # without a cost model a fixed rule gives the only plan
+        return  # for a device without a cost model, a fixed rule gives the only plan
     with (
         opened(request, views) as bench,
         CompileWorkers(request) as workers,
@@ -68,7 +70,7 @@ def find_fastest(
     compile_all: Callable[[Sequence[Plan]], None],
     advance: Advance = lambda step, count: None,
 ) -> dict[Plan, float]:
-    """Search the plans for a request by measuring some of them.
+    """Find the fastest plan for a request by measuring some of the candidates.
 
     Args:
         request: the problem and the device, for which there is a cost model.
@@ -83,7 +85,7 @@ def find_fastest(
         LaunchError: a plan gives a wrong result.
         CodegenError: no plan can be built.
     """
-    rounds = Rounds(bench.sample)
+    rounds = Rounds(bench.sample, bench.sample_under_load)
 
     def measure(plans: Sequence[Plan]) -> list[float]:
         advance("compiling", len(rounds.seconds))
@@ -102,7 +104,9 @@ def find_fastest(
     first = islice(request.plans(), 1)
     search(table, cost(table, device).total, device, measure, first=list(first))
     if not rounds.seconds:
-        raise CodegenError(f"no plan can be built for {request.target}")
+        raise CodegenError(
+            f"no plan can be built for {request.target}; pass plan= to get the error of one plan"
+        )
     advance("measuring the fastest again", len(rounds.seconds))
     return rounds.final()
 
@@ -123,7 +127,7 @@ def _start(request: PlanRequest, bench: Bench, plan: Plan) -> bool:
 
 @contextmanager
 def _progress() -> Generator[Advance]:
-    """Yield one function that shows progress as a bar on a terminal, and nothing elsewhere."""
+    """Yield a function that draws a progress bar if stderr is a terminal, else does nothing."""
     if not sys.stderr.isatty():
         yield lambda step, count: None
         return

@@ -29,5 +29,5 @@ def registered_passes() -> dict[str, type[Pass]]:
 
 def import_lowerings() -> None:
     """Register the passes of lowering, which `import passes` alone does not load."""
-    for module in ("passes.lowering", "passes.lowering.host"):
+    for module in ("passes.lowering", "passes.lowering.host", "passes.timeline"):
         import_module(module)

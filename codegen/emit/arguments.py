@@ -7,14 +7,20 @@ reads, and multipliers and shifts for divisions by values that are known only at
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from llvmlite import ir
 from sympy import Expr, Symbol
 
 from coordgraph import KernelGraph
 from coordgraph.integers import Ranges
 
-__all__ = ["Arguments", "Magic", "Scalar"]
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+__all__ = ["KERNEL_NAME", "Arguments", "Magic", "Scalar"]
+
+KERNEL_NAME = "gemm"
+"""The name of the kernel function in the generated code."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,8 @@ class Arguments:
 
     def integer_types(self) -> list[tuple[str, ir.IntType]]:
         """The name and LLVM type of every integer argument, in the order of the argument list."""
+        from llvmlite import ir
+
         types = [(s.name, ir.IntType(s.bits)) for s in self.scalars.values()]
         for m in self.magics.values():
             types += [(m.multiplier, ir.IntType(64)), (m.shift, ir.IntType(64))]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
 from coordgraph import CodegenError
 from coordgraph.elements import DType, Number
 
@@ -21,21 +19,22 @@ class _Float(NamedTuple):
     """The names of a floating-point type in LLVM and PTX.
 
     Attributes:
-        llvm: LLVM's type for arithmetic, or None if generated code does no arithmetic in it.
+        llvm: the class of LLVM's type for arithmetic in `llvmlite.ir`, or '' if generated code does
+            no arithmetic in it.
         ptx: the type's name in PTX.
         letter: the constraint letter of inline assembly for a register of this type.
     """
 
-    llvm: Any
+    llvm: str
     ptx: str
     letter: str
 
 
 _FLOATS = {
-    "bf16": _Float(None, "bf16", "h"),  # shifts convert bf16 to and from f32
-    "f16": _Float(ir.HalfType(), "f16", "h"),
-    "f32": _Float(ir.FloatType(), "f32", "f"),
-    "f64": _Float(ir.DoubleType(), "f64", "d"),
+    "bf16": _Float("", "bf16", "h"),  # shifts convert bf16 to and from f32
+    "f16": _Float("HalfType", "f16", "h"),
+    "f32": _Float("FloatType", "f32", "f"),
+    "f64": _Float("DoubleType", "f64", "d"),
 }
 _LETTERS = {16: "h", 32: "r", 64: "l"}
 """The constraint letter of inline assembly for an integer register, by the register's bits."""
@@ -47,14 +46,16 @@ def llvm_type(kind: DType) -> Any:
     Raises:
         CodegenError: generated code does no arithmetic in `kind`, for example in bf16.
     """
+    from llvmlite import ir  # launches use this module, and need no LLVM
+
     if not kind.is_float:
         return ir.IntType(kind.bits)
     found = _FLOATS.get(kind.name)
-    if found is None or found.llvm is None:
+    if found is None or not found.llvm:
         raise CodegenError(
             f"generated code does no arithmetic in {kind}; convert to f32, f64 or an integer type"
         )
-    return found.llvm
+    return getattr(ir, found.llvm)()
 
 
 def ptx_type(kind: DType) -> str:
@@ -98,6 +99,8 @@ class Arithmetic:
     @property
     def zero(self) -> Any:
         """The constant 0 of the element type."""
+        from llvmlite import ir
+
         return ir.Constant(self.type, 0.0 if self.kind.is_float else 0)
 
     def add(self, one: Any, other: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from sympy import Integer, Symbol
@@ -70,7 +72,7 @@ class Evaluation:
         self.known: dict[Basic, int] = {}
 
     def value(self, expr: Basic) -> int:
-        """The value of an expression; each is computed once."""
+        """The value of an expression; the value of each subexpression is computed once."""
         if expr not in self.known:
             self.known[expr] = self.compute(expr)
         return self.known[expr]
@@ -107,7 +109,7 @@ class Evaluation:
                 return self.condition(expr)
 
     def given(self, symbol: Basic) -> Any:
-        """The value of a symbol, or the entries of a table's symbol; KeyError if it has none."""
+        """The given value of a symbol, or entries of a table; KeyError if none is given."""
         assert isinstance(symbol, Symbol)
         for key in (symbol, symbol.name):
             if key in self.values:
@@ -208,8 +210,14 @@ def compile_function(
         "search": search_table,
         "divided_by_zero": _divided_by_zero,
     }
-    exec(compile("\n".join(lines), "<index expressions>", "exec"), scope)
+    exec(_code("\n".join(lines)), scope)
     return scope["compiled"]
+
+
+@lru_cache(maxsize=1 << 11)
+def _code(source: str) -> CodeType:
+    """The code of a source text; many functions differ only in the names of their symbols."""
+    return compile(source, "<index expressions>", "exec")
 
 
 def _divided_by_zero() -> DivisionByZero:

@@ -38,7 +38,8 @@ def alternatives(expr: Expr) -> tuple[tuple[Polynomial, Guards], tuple[Polynomia
         condition = expr.args[0]
         where, elsewhere = guard_polynomials(condition), guard_polynomials(Not(condition))
         return (first, where), (second, elsewhere)
-    order = add(second, first, -1)  # at least 0 where the first value is the smaller one
+    # `order` is at least 0 exactly if the first value is not above the second.
+    order = add(second, first, -1)
     where, elsewhere = (order,), (negate(order),)
     known = (where, elsewhere) if isinstance(expr, Minimum) else (elsewhere, where)
     return (first, known[0]), (second, known[1])

@@ -1,8 +1,8 @@
 """`Points`: values of symbols inside known ranges, which show that a bound cannot be proved.
 
 A proof holds for all values inside the ranges. So if a polynomial is less than a number at one
-point inside the ranges, there is no proof that it is at least that number. To evaluate a polynomial
-takes microseconds; a search for a proof that does not exist takes milliseconds.
+point inside the ranges, there is no proof that it is at least that number. Evaluating a
+polynomial takes microseconds; a search for a proof that does not exist takes milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,16 +23,16 @@ from coordgraph.integers.polynomials import Atom, Polynomial, to_polynomial
 from coordgraph.integers.tables import search_table
 
 SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000)
-"""For each point, the largest difference between a symbol's value and its lower bound."""
+"""For each point, the largest difference between the value of a symbol and its lower bound."""
 MOST_TRIED = 3 * len(SPANS)
-"""The number of points of which those that satisfy all facts and guards are kept."""
+"""The number of points that are generated; those that violate a fact or a guard are dropped."""
 MOST_KEPT = len(SPANS)
-"""The number of points that are kept."""
+"""The largest number of points that are kept and used."""
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Points inside ranges; the same ranges have the same points in every process.
+    """Points inside ranges; equal ranges have the same points in every process.
 
     Attributes:
         bounds: the lower and upper bounds of symbols.
@@ -51,7 +51,7 @@ class Points:
     outer: "tuple[Points, Symbol] | None"
 
     def below(self, p: Polynomial, goal: int) -> bool:
-        """Whether ``p < goal`` at one of the points."""
+        """Whether ``p < goal`` at one of the points, so that ``p >= goal`` has no proof."""
         return any((v := at.value(p)) is not None and v < goal for at in self._inside)
 
     def least(self, p: Polynomial) -> int | None:

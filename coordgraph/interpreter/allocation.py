@@ -17,7 +17,7 @@ from coordgraph.tensors import Role
 __all__ = ["allocate"]
 
 COUNTED = (Role.OUTPUT, Role.PARTIALS)
-"""Roles of the tensors whose writes are counted, in an integer per element."""
+"""Roles of tensors for which the interpreter counts how often each element is written."""
 
 
 def allocate(
@@ -62,7 +62,7 @@ def allocate(
 
 
 def _physical_memory() -> float:
-    """The bytes of memory that the machine has; infinity where the system does not say."""
+    """Bytes of the machine's physical memory; infinity if the operating system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""What a `Locate` reads from tables, other than the entries at the indices that it computes."""
+"""`lookups`: entries of tables that a `Locate` operation reads besides those that it locates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["READ", "lookups"]
 
 READ = index_symbol("locate.read")
-"""The symbol that holds what a `Locate` read last; nothing uses its value."""
+"""The symbol to which such an entry is assigned; no operation uses its value."""
 
 
 def lookups(graph: KernelGraph, node: Node) -> Iterator[Expr]:

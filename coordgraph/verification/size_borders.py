@@ -1,9 +1,9 @@
-"""Search for launch arguments that break a size rule, near the constants of the graph's formulas.
+"""Search for launch arguments that violate a size rule, near the constants in a graph's formulas.
 
-The launches that checks trace are small. A rule such as `64 >= m` holds in all of them, and breaks
-where m passes a constant of the graph. Rules are cheap to evaluate, so they are evaluated for many
-more arguments than are traced: small ones, ones around the constants in the rules and in the
-definitions of parameters, around products of two constants, and around powers of two.
+The launches that checks trace are small. A wrong rule such as `64 >= m` holds in all of them, and
+is false only for m above 64, a constant of the graph. Rules are cheap to evaluate, so they are
+evaluated for many more arguments than are traced: small ones, and ones near the constants in the
+rules and in the definitions of parameters, near products of two constants, and near powers of two.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from coordgraph.parameters import Parameter
 __all__ = ["broken_rules"]
 
 SMALL = range(1, 10)
-"""Values of every argument that are tried."""
+"""Small values that are tried for every launch argument."""
 BASES = (1, 6, 1000)
-"""Values of all other arguments while one is varied."""
+"""Values of all other launch arguments while one is varied."""
 POWERS = tuple(1 << bits for bits in (5, 7, 9, 12, 16, 20, 24, 30))
-"""Powers of two around which arguments are tried."""
+"""Powers of two near which values of launch arguments are tried."""
 MOST_VALUES = 64
-"""The largest number of values of one argument."""
+"""The largest number of values that are tried for one launch argument."""
 
 
 def broken_rules(
     graph: KernelGraph, rules: Sequence[Boolean]
 ) -> Iterator[tuple[int, Mapping[str, int]]]:
-    """The rules that are false for some of the tried arguments: their position, and the arguments.
+    """Yield the position of each rule that is false for tried launch arguments, and the arguments.
 
-    Each rule occurs once at most. Rules that depend on tables are skipped.
+    Each rule is yielded at most once. Rules that depend on tables are skipped.
 
     Args:
         graph: a scheduled graph.
@@ -111,7 +111,7 @@ class _Evaluation:
 def _closure(
     rules: Sequence[Boolean], definitions: Mapping[Symbol, Expr]
 ) -> tuple[set[Symbol], list[Expr | Boolean]]:
-    """The symbols that rules depend on, directly and by definitions; the rules and definitions."""
+    """Symbols that rules depend on, and the formulas: the rules and definitions of parameters."""
     used: set[Symbol] = set()
     formulas: list[Expr | Boolean] = [*rules]
     left = {s for rule in rules for s in symbols_of(rule)}
@@ -125,14 +125,14 @@ def _closure(
 
 
 def _borders(formulas: Sequence[Expr | Boolean]) -> list[int]:
-    """Numbers around which the formulas may change, the smallest first."""
+    """Constants of the formulas, products of two of them, then powers of two."""
     constants = {abs(int(c)) for formula in formulas for c in formula.atoms(Integer)} - {0, 1}
     pairs = {a * b for a, b in product(sorted(constants)[:8], repeat=2)}
     return sorted(constants | pairs) + [power for power in POWERS if power not in constants]
 
 
 def _arguments(given: Sequence[Parameter], borders: Sequence[int]) -> Iterator[dict[str, int]]:
-    """Arguments: one varies and the others are equal, or all are equal."""
+    """Launch arguments to try: one varies and all others are equal, or all are equal."""
     values = dict.fromkeys([*SMALL, *(b + by for b in borders for by in (0, 1, -1))])
     tried = [*values][:MOST_VALUES]
     for base in BASES:

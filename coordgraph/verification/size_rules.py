@@ -80,11 +80,11 @@ def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
 def _broken(
     graph: KernelGraph, rules: list[tuple[str, Boolean]], launch: Launch
 ) -> Iterator[Counterexample]:
-    """The size rules that are false in a launch, whose tables may be left out."""
+    """Size rules that are false in a launch; if it has no tables, the rules must read none."""
     given = {p.name: launch.values.get(p.name, 0) for p in graph.parameters.given}
     with suppress(CoordGraphError, ArithmeticError, LookupError):
         known = graph.parameters
-        missing = known.tables and not launch.tables  # the rules read no table
+        missing = known.tables and not launch.tables  # a launch without tables: the rules read none
         values = known.evaluate(given) if missing else known.launch(given, launch.tables)
         for what, rule in rules:
             if not evaluate(rule, values):

@@ -1,4 +1,4 @@
-"""Kinds of plans: schedules with the tilings and grids to try with them, beside the usual ones."""
+"""Further candidate plans: schedules, each with the tilings and grid sizes to try with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAST_DEPTH = 4
 MOST_SPLITS = 64
 """Largest number of workgroups among which one tile is divided along k."""
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
-"""Numbers of workgroups for each output tile that tuning tries, beside those of `split_grids`."""
+"""Numbers of workgroups per output tile that `tune=True` tries, besides those of `split_grids`."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
 
 
 def tuned_kinds(cut: Tiled) -> Iterator[Kind]:
-    """Kinds of plans that tuning measures beside the usual ones; see `TUNED`, `SPLITS`."""
+    """Candidate plans that only `tune=True` measures; see `TUNED` and `SPLITS`."""
     yield from (kind for kind in unusual_kinds(cut) if kind.schedule in TUNED)
     if not cut.counted:
         return

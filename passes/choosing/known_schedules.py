@@ -22,7 +22,6 @@ from typing import Any
 from coordgraph import CoordGraphError, PassError
 from passes.base import Pass
 from passes.choosing.counting import COUNTED_TILE, WorkCounter
-from passes.choosing.enumeration import check
 from passes.choosing.tuned_schedules import TUNED
 from passes.registry import PASSES, find_pass, offered
 
@@ -45,6 +44,8 @@ def counter_of(schedule: Pass) -> WorkCounter | None:
     kept = _kept().get(str(schedule)) if _ours(schedule) else None
     if kept is not None:
         return WorkCounter.from_data(kept)
+    from passes.choosing.enumeration import check  # imports the interpreter
+
     try:
         counter = WorkCounter.derive(schedule)
         check(counter, schedule)
@@ -60,7 +61,7 @@ def _ours(schedule: Pass) -> bool:
 
 @cache
 def _kept() -> dict[str, dict[str, Any]]:
-    """The work counters in `work_counters.json`, as data by the text of their schedules."""
+    """The content of `work_counters.json`: work counters as plain data, by text of the schedule."""
     return json.loads(FILE.read_text("utf-8"))
 
 

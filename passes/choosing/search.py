@@ -4,9 +4,9 @@ The search is Bayesian optimisation. The cost model's predictions are the prior 
 process over the logarithms of times, and measured plans correct the predictions of plans that are
 alike (`passes.choosing.similarity`). The first measurements are therefore of plans that are
 promising and differ from one another in tile, cluster, schedule or grid; the later ones are of
-neighbours of the fastest plan, in whichever property may still improve it. A plan is measured next
-if its expected improvement over the fastest measured one is largest; the search ends if no plan's
-is worth a measurement.
+plans that differ from the fastest one in a property that may still improve it. The plan with the
+largest expected improvement over the fastest measured one is measured next; the search ends if no
+expected improvement is worth a measurement.
 
 The search knows no GPU: `measure` is a function, so recorded times can replay a search
 (`python -m benchmarks tuning`).
@@ -29,20 +29,20 @@ __all__ = ["MOST_MEASURED", "Measure", "search"]
 
 MOST_MEASURED = 20
 """The largest number of plans that are measured for a problem."""
-FIRST_BATCH, BATCH = 8, 4
-"""Plans measured together, so that their kernels are compiled in parallel: at first, and later."""
+FIRST_BATCH, BATCH = 8, 6
+"""Numbers of plans whose kernels are compiled in parallel: in the first step, in later steps."""
 FAR = 2.5
-"""Plans that are predicted to take more than this many times the best prediction are left out."""
+"""Plans whose predicted time exceeds this many times the shortest predicted time are left out."""
 WORTH = 1e-5
-"""The search ends if each plan's expected improvement is less than this share of the best time."""
+"""The search ends if no plan has an expected improvement of this fraction of the best time."""
 LEADERS, NEAR = 5, 1.2
 """The first plans measured include the best predictions of up to LEADERS schedules and reductions
 that are at most NEAR times the best of all: the model may be wrong about a schedule as a whole."""
 CLIP = 0.3
 """Largest error of the model that is attributed to plans that are alike, as a logarithm.
 
-A plan that is far slower than predicted, for example since its registers spill, says little about
-others.
+A plan that is far slower than predicted, for example because its registers spill, says little
+about other plans.
 """
 
 Measure = Callable[[Sequence[Plan]], Sequence[float]]
@@ -100,7 +100,7 @@ def search(
 
 
 class _Search:
-    """The candidates, and what is known of their times."""
+    """The candidate plans of a search, with their predicted and measured times."""
 
     def __init__(self, table: Table, predicted: Column, device: Constants, scales: Scales) -> None:
         self.table = table
@@ -119,7 +119,7 @@ class _Search:
         """Logarithm of the shortest measured time."""
 
     def rows_of(self, plan: Plan) -> list[int]:
-        """The row of a plan; empty if it is no candidate."""
+        """The row of a plan in the table, as a list; [] if the plan is no candidate."""
         t = self.table
         same = np.ones(len(t), np.bool_)
         for axis, extent, count in zip("mnk", plan.tile, plan.cluster, strict=True):
@@ -130,7 +130,7 @@ class _Search:
         return [int(row) for row in same.nonzero()[0] if t.plan(int(row)) == plan][:1]
 
     def leaders(self, given: Sequence[int], count: int) -> list[int]:
-        """The rows in `given`, and best predictions of other schedules, if near; up to `count`."""
+        """Up to `count` rows: `given`, then the best prediction of each other schedule, if near."""
         names = [schedule.name for schedule in self.table.schedules]
 
         def kind(row: int) -> tuple[str, int]:
@@ -145,7 +145,7 @@ class _Search:
         return found
 
     def add(self, row: int, seconds: float) -> None:
-        """Record a measurement; `inf` if the plan cannot be built."""
+        """Record a plan's measured seconds, which are `inf` if the plan cannot be built."""
         self.tried.append(row)
         if isfinite(seconds):
             self.rows.append(row)
@@ -153,10 +153,11 @@ class _Search:
             self.best = min(self.best, log(seconds))
 
     def next(self, count: int, given: Sequence[int] = ()) -> list[int]:
-        """The rows of the next plans to measure: those in `given`, then the most promising.
+        """Rows of the next plans to measure: those in `given`, then the most promising.
 
-        Each plan is chosen as if those chosen before it took their expected times. The plans differ
-        in tile or cluster, since plans that agree in both often have nearly the same time.
+        Each plan is chosen as if the plans chosen before it had been measured and took their
+        expected times. The plans differ in tile or cluster, because plans that agree in both often
+        have nearly the same time.
         """
         chosen = list(given)[:count]
         while len(chosen) < count:
@@ -178,7 +179,7 @@ class _Search:
         """Mean and standard deviation of the logarithm of every plan's time.
 
         Args:
-            believed: rows that are taken to be measured with the times that are expected now.
+            believed: rows of plans that are assumed to take the times that are expected now.
         """
         rows = np.array([*self.rows, *believed], np.intp)
         if not len(rows):
@@ -198,7 +199,7 @@ class _Search:
 
 
 def _expected_improvement(gain: Column, deviation: Column) -> NDArray[np.float64]:
-    """The mean of max(g, 0), where g is normal with mean `gain` and the given deviation."""
+    """The mean of max(g, 0) for a normal variable g with mean `gain` and standard `deviation`."""
     z = gain / deviation
     density = np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
     below = np.array([(1 + erf(each / 2**0.5)) / 2 for each in z])

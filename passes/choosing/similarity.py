@@ -1,4 +1,4 @@
-"""`Similarity`: how alike plans are, as covariances of the cost model's errors on them.
+"""`Similarity`: covariances of the cost model's errors on plans, larger for similar plans.
 
 If the cost model is too optimistic about a plan, it is usually too optimistic about plans with the
 same tile, cluster, or schedule and grid too. The covariance of the errors (of the logarithm of
@@ -26,20 +26,22 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scales:
-    """Standard deviations of the parts of the cost model's error, and how fast they decorrelate.
+    """Standard deviations and correlation lengths of the parts of the cost model's error.
 
     Errors are of the natural logarithm of a time: 0.05 is an error of 5 %.
 
     Attributes:
-        problem: deviation of the part that all plans of a problem share.
-        tile: of the part that plans with the same CTA tile share.
-        cluster: of the part that plans with the same cluster share.
-        schedule: of the part that plans with the same schedule and grid share.
-        plan: of the part of a single plan, which plans that are alike in every property share.
-        noise: of measurements.
+        problem: deviation of the part of the error that all plans of a problem share.
+        tile: deviation of the part that plans with the same CTA tile share.
+        cluster: deviation of the part that plans with the same cluster share.
+        schedule: deviation of the part that plans with the same schedule and grid share.
+        plan: deviation of the part that only plans share which agree in every property.
+        noise: deviation of repeated measurements of one plan.
         tile_length: distance of tiles, in doublings of their extents, at which the correlation is
-            1/e. For the others: distances of clusters and of bands, in doublings, of grids, in
-            doublings of the number of CTAs, and of pingpong from cooperative warpgroups (1).
+            1/e.
+        cluster_length, band_length: the same for extents of clusters and for widths of bands.
+        grid_length: the same for grids, in doublings of the number of CTAs.
+        turns_length: the same for pingpong and cooperative warpgroups, whose distance is 1.
     """
 
     problem: float = 0.1
@@ -56,10 +58,10 @@ class Scales:
 
 
 FITTED = Scales()
-"""The constants for the H200: near those that `--fit` finds for the sweeps of the cost model's fit.
+"""The constants for the H200, near those that `benchmarks tuning --fit` finds for recorded sweeps.
 
-The deviations are larger, since the model's errors are larger on problems that it was not fitted
-to.
+The deviations are larger than fitted, because the cost model's errors are larger on problems to
+which it was not fitted.
 """
 
 
@@ -89,7 +91,7 @@ class Similarity:
         """Covariances of the errors, without noise: one row for each of `rows`."""
 
         def apart(columns: list[Column], length: float) -> Matrix:
-            """The correlation exp(-d / length), where d is the sum of the columns' distances."""
+            """The correlation exp(-d / length), where d is the sum of distances in the columns."""
             far = sum(np.abs(x[rows][:, None] - x[others][None, :]) for x in columns)
             return np.exp(-np.asarray(far) / length)
 
@@ -99,7 +101,7 @@ class Similarity:
         s = self.scales
         tile = apart(self._tile, s.tile_length) * apart([self._turns], s.turns_length)
         cluster = apart(self._cluster, s.cluster_length)
-        # Half of a schedule's error is that of its kind of fix-up.
+        # Half of the covariance of a schedule is shared by plans with the same kind of fix-up.
         schedule = (same(self._schedule) + same(self._fixup)) / 2
         schedule = schedule * apart([self._grid], s.grid_length)
         alike = tile * cluster * schedule * apart([self._band], s.band_length)
@@ -113,6 +115,6 @@ class Similarity:
 
     @property
     def variance(self) -> float:
-        """The variance of the error on any plan, without noise."""
+        """The variance of the cost model's error on a plan, without measurement noise."""
         s = self.scales
         return s.problem**2 + s.tile**2 + s.cluster**2 + s.schedule**2 + s.plan**2

@@ -27,5 +27,6 @@ TUNED: tuple[Pass, ...] = (
 )
 """Schedules that `codegen.matmul` may choose only after they were measured, by `tune=True`.
 
-Each was the fastest measured one on some problem, although others are predicted to be faster.
+Each of these schedules was measured to be the fastest on some problem, although the cost model
+predicts that others are faster.
 """

@@ -1,4 +1,4 @@
-"""Rows of a measured timeline, numbered like the slots of the simulated one."""
+"""Rows of a measured timeline, numbered like the slots of a simulated timeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Columns = Mapping[str, Any]
 
 
 def numbered_like_slots(columns: Columns) -> tuple[dict[str, Any], list[list[int]]]:
-    """Measured events with slots that are numbered as in a simulation.
+    """Number the slots of measured events as in a simulation.
 
     A simulated slot runs one workgroup at a time: it is an SM, or the SMs of a cluster, and slot i
     runs workgroup i first. A measured event names the SM of one CTA, and hardware gives SMs to

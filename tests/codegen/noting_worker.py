@@ -1,4 +1,4 @@
-"""A worker of `codegen.call.compile_workers` that notes its jobs in the cache, for a test."""
+"""A worker for `codegen.call.compile_workers` that writes its jobs into the cache folder."""
 
 from __future__ import annotations
 

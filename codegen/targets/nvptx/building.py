@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import codegen.cache as cache
 from codegen.architectures import Alignment, Lowering, Variant, Vectors, architecture_of
+from codegen.collection import collection_paused
 from codegen.targets.nvptx.driver import Device
 from codegen.targets.nvptx.facts import Facts
 from codegen.targets.nvptx.launch.call import Loaded
@@ -95,8 +96,9 @@ class Builder:
                 self._text = graph.text()
         # A cached kernel was verified before it was stored.
         if not any(map(self._cached, self._usual)):
-            graph.verify()
-            self._refuse_early()
+            with collection_paused():
+                graph.verify()
+                self._refuse_early()
 
     def _refuse_early(self) -> None:
         """Raise an error if all lowerings refuse the graph.
@@ -289,7 +291,8 @@ class Builder:
         self.generated = True
         while True:
             program = self.program(variant)
-            facts, code = Facts.of(program), program.ptx.encode()
+            with collection_paused():
+                facts, code = Facts.of(program), program.ptx.encode()
             try:
                 with where.current():
                     loaded = Loaded(facts, code, where)

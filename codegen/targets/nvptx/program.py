@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-from llvmlite import ir
+from typing import TYPE_CHECKING
 
 from codegen.architectures import Variant, Vectors, architecture_of, emitter_of
-from codegen.emit.llvm import optimize, ptx_machine
-from codegen.emit.operation_lines import OperationLines, operation_of_lines
-from codegen.targets.nvptx.sm_80.emit import CudaWalker
-from codegen.targets.nvptx.sm_80.fragment_walker import LEAST_BYTES_IN_FLIGHT
-from codegen.toolchain import PtxasReport, assemble
 from coordgraph import CodegenError, KernelGraph, PassError
 from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
 from coordgraph.control.lowered import ReduceFragment
 from coordgraph.foreign_graphs import faults_named
 from passes import Pass
-from passes.timeline import with_timeline
+
+# A cached kernel is loaded without LLVM and the code generator, so methods import them.
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+    from codegen.targets.nvptx.sm_80.emit import CudaWalker
+    from codegen.toolchain import PtxasReport
 
 __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
@@ -68,6 +68,10 @@ class CudaProgram:
             CodegenError: the lowering refuses the graph.
         """
         try:
+            if not self.timeline:
+                return self.chosen(self.graph).verify()
+            from passes.timeline import with_timeline
+
             return with_timeline(self.chosen, self.timeline)(self.graph).verify()
         except PassError as error:
             raise CodegenError(f"{self.architecture}: {error}") from error
@@ -100,6 +104,8 @@ class CudaProgram:
         Fewer bytes of operands in flight take fewer registers. At the minimum, the program also
         prevents ptxas from delaying arithmetic.
         """
+        from codegen.targets.nvptx.sm_80.fragment_walker import LEAST_BYTES_IN_FLIGHT
+
         if self.bytes_in_flight <= LEAST_BYTES_IN_FLIGHT:
             return None
         return replace(self, bytes_in_flight=self.bytes_in_flight // 2)
@@ -127,6 +133,8 @@ class CudaProgram:
         An operation's number is its position in preorder; 0 stands for the kernel itself. The
         instructions are those of `ptx`.
         """
+        from codegen.emit.operation_lines import OperationLines, operation_of_lines
+
         found = architecture_of(self.architecture).lowering(self.instructions)
         walker = emitter_of(found.instructions)(
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight
@@ -135,6 +143,8 @@ class CudaProgram:
         return tuple(operation_of_lines(self._compiled(walker.build())))
 
     def _compiled(self, module: ir.Module) -> str:
+        from codegen.emit.llvm import optimize, ptx_machine
+
         control, least = self.lowered.control, 0
         if any(op.form == "vector" for op in control.of_kind(ReduceFragment)):
             least = VECTOR_REDUCTIONS
@@ -150,6 +160,8 @@ class CudaProgram:
             ToolNotFound: ptxas is not installed.
             AssemblyError: ptxas rejects the PTX.
         """
+        from codegen.toolchain import assemble
+
         return assemble(self.ptx, architecture_of(self.architecture).assembled_as)
 
     def assembled(self) -> tuple[CudaProgram, PtxasReport]:

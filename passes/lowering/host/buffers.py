@@ -329,10 +329,10 @@ def _unless_empty(pieces: tuple[_Piece, ...], gemm: GemmProblem) -> Iterator[Ope
 
 
 def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
-    """How many elements of a tile along an axis, from its first element on, are inside the tensor.
+    """Expression: how many elements of a tile along an axis are inside the tensor.
 
-    It is negative for a tile that begins past the end of the tensor: a graph may have more tiles
-    than the tensor needs.
+    Its value is negative for a tile that begins past the end of the tensor: a graph may have more
+    tiles than the tensor needs.
 
     Args:
         scope: the coordinates that are known where the operations on the tile run.

@@ -22,7 +22,7 @@ SIZE = {"m": 512, "n": 384, "k": 8192, "layout": "nt"}
 
 
 def made_up(count: int, slow: str) -> list[dict[str, Any]]:
-    """Rows in which the first plans of the model take the predicted times, but for one cluster."""
+    """Rows of a made-up record: plans take the predicted times, except those of one cluster."""
     gemm = Gemm("bf16", m=512, n=384, k=8192, transpose_b=True)
     rows: list[dict[str, Any]] = [{**SIZE, "plan": "cublas", "t": 1e-5}]
     for choice in [choice for choice, _ in zip(choices(gemm), range(count), strict=False)]:
@@ -75,7 +75,7 @@ def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]
 
 
 def test_scales_are_fitted(dense: list[Recorded]):
-    """Plans that agree in schedule and grid share most of the error of made-up times."""
+    """If made-up errors depend on schedule and grid, the fit gives them the largest deviation."""
     one = dense[1]
     grids = [plan.family for plan in one.plans]
     kinds = sorted(set(grids))

@@ -87,7 +87,7 @@ def test_charts_are_drawn_from_files_of_events(
 
 
 def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():
-    """Tile 0 is summed by workgroups 0 and 1, tile 1 whole by 1, tile 2 whole by 2 on its SM."""
+    """Workgroups 0 and 1 sum parts of tile 0; workgroup 1 sums tile 1, and workgroup 2 tile 2."""
     rows = [
         (0, 3, 0, 7, "multiply", 0, 0, 0, 3),
         (3, 4, 0, 7, "finish", 0, 0, None, None),
@@ -109,7 +109,7 @@ def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():
 def test_the_committed_charts_are_small_and_of_every_launch_of_the_record():
     stem = RECORD.name.partition(".")[0]
     names = {f"{stem}-{row['schedule'].partition('{')[0]}.svg" for row in load(RECORD)["rows"]}
-    # two-tile Stream-K divides these tiles as Stream-K does, so that it has no map of its own
+    # two-tile Stream-K divides these tiles as Stream-K does, so no map is drawn for it
     names |= {f"{stem}-data-parallel-tiles.svg", f"{stem}-stream-k-tiles.svg"}
     assert {path.name for path in FIGURES.glob(f"{stem}-*.svg")} == names
     assert all((FIGURES / name).stat().st_size < 200_000 for name in names)

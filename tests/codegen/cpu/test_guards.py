@@ -318,7 +318,7 @@ def test_ctrl_c_ends_one_long_workgroup(threads: int):
 def test_tiles_past_the_end_of_a_tensor_are_empty(
     schedule: str, gemm: dict[str, bool], more: tuple[str, str]
 ):
-    """A graph may have more tiles than its tensors need; kernels skip those without elements."""
+    """A graph may have more tiles than its tensors need; kernels skip tiles past a tensor's end."""
     text = Pipeline.parse(schedule)(Gemm("f32", **gemm).graph((4, 4, 4))).text()
     assert more[0] in text
     kernel = HostKernel(parse(text.replace(*more)), debug=True)

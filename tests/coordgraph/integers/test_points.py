@@ -1,4 +1,4 @@
-"""Points inside ranges: they satisfy every statement, and spare searches for proofs."""
+"""`Points`: each point satisfies all known facts, and false goals are refuted without a search."""
 
 from itertools import islice
 
@@ -18,9 +18,11 @@ from coordgraph.integers import (
     select,
     size_symbol,
 )
+from coordgraph.integers.elimination import Elimination
+from coordgraph.integers.guards import Guards
 from coordgraph.integers.points import SPANS, Points
 from coordgraph.integers.polynomials import Polynomial, add, atom_of, to_polynomial
-from coordgraph.integers.proofs import Guards, Prover, _Search
+from coordgraph.integers.proofs import Prover
 from tests.coordgraph.integers.strategies import Space, conditions, expressions, leaves, spaces
 from tests.coordgraph.integers.test_simplify_property import checked
 
@@ -42,7 +44,7 @@ def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
 
 
 def known(ranges: Ranges, *exprs: Expr) -> list[tuple[int, ...]]:
-    """The values at the points at which the values of all expressions are known."""
+    """Values of expressions at each point at which the values of all of them are known."""
     found = [tuple(v for v in row if v is not None) for row in values_of(ranges, *exprs)]
     return [row for row in found if len(row) == len(exprs)]
 
@@ -53,7 +55,7 @@ def test_no_point_contradicts_a_proof(space: Space, guard: Expr, a: Expr, b: Exp
     for ranges in (space.ranges, space.ranges.with_guard(guard)):
         prover, p = prover_of(ranges), add(to_polynomial(b), to_polynomial(a), -1)
         for goal in (0, None):
-            low = _Search(prover, goal).run(p, prover.guards)
+            low = Elimination(prover, goal).run(p, prover.guards)
             least = prover.points.least(p)
             assert low is None or least is None or low <= least
             assert not prover.points.below(p, low if low is not None else -(10**9))
@@ -62,7 +64,7 @@ def test_no_point_contradicts_a_proof(space: Space, guard: Expr, a: Expr, b: Exp
 @checked
 @given(spaces(), expressions)
 def test_the_smallest_value_is_that_of_a_valuation(space: Space, expr: Expr) -> None:
-    """If a point is one of the valuations, expressions have the values that they have there."""
+    """Expressions have the same values at a point as in the equal valuation of the symbols."""
     valuations = [*islice(space.valuations(), 400)]
     names = [*valuations[0]]
     p = to_polynomial(expr)
@@ -141,12 +143,12 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
     ranges = Ranges().with_fact(m * n, 10**6).with_index(i, m).with_index(j, n)
     searched: list[object] = []
 
-    class Recorded(_Search):
+    class Recorded(Elimination):
         def run(self, p: Polynomial, guards: Guards) -> int | None:
             searched.append(p)
             return super().run(p, guards)
 
-    monkeypatch.setattr(proofs, "_Search", Recorded)
+    monkeypatch.setattr(proofs, "Elimination", Recorded)
     below_all = to_polynomial(m * n - i * n - j - 1)
     assert not ranges.prove_less(i * n + j, m * n - 1)
     assert not ranges.prove_nonnegative(i - j)
@@ -160,11 +162,11 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
 
 
 def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest value at a point is found as the bound after less replacements."""
+    """A search for the best bound takes fewer replacements if it ends at a value at a point."""
     tried: list[object] = []
-    all_of = _Search.all_of
+    all_of = Elimination._all_of
 
-    def recorded(search: _Search, step: list[tuple[Polynomial, Guards]]) -> int | None:
+    def recorded(search: Elimination, step: list[tuple[Polynomial, Guards]]) -> int | None:
         tried.append(step)
         return all_of(search, step)
 
@@ -176,7 +178,7 @@ def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyP
         assert fresh.minimum(to_polynomial(m * n - i * n - j)) == 1
         return len(tried)
 
-    monkeypatch.setattr(_Search, "all_of", recorded)
+    monkeypatch.setattr(Elimination, "_all_of", recorded)
     with_points = steps()
     monkeypatch.setattr(Points, "least", lambda *_: None)
     assert with_points < steps()

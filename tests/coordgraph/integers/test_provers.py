@@ -3,7 +3,7 @@
 import pytest
 from sympy import Expr, Symbol
 
-from coordgraph.integers import Ranges, index_symbol, proofs, size_symbol
+from coordgraph.integers import Ranges, elimination, index_symbol, size_symbol
 
 n, m = size_symbol("n"), size_symbol("m")
 i, j = index_symbol("i"), index_symbol("j")
@@ -54,7 +54,10 @@ def test_a_circular_prover_is_not_shared() -> None:
 
 
 def test_a_product_of_many_atoms_is_given_up() -> None:
-    """A monomial of degree d has 2**d terms in excesses over lower bounds: 2**60 would not end."""
+    """A product of d atoms, each rewritten as its lower bound plus a rest, has 2**d terms.
+
+    The prover gives up instead of expanding 2**60 terms.
+    """
     atoms = [index_symbol(f"x{number}") for number in range(60)]
     ranges, product = Ranges(), n * m
     for atom in atoms:
@@ -63,9 +66,9 @@ def test_a_product_of_many_atoms_is_given_up() -> None:
     assert not ranges.prove_nonnegative(product - n - 1)
 
 
-@pytest.mark.parametrize("most", [proofs.MOST_TERMS, 1])
+@pytest.mark.parametrize("most", [elimination.MOST_TERMS, 1])
 def test_a_search_ends_at_its_limit_of_terms(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "MOST_TERMS", most)
+    monkeypatch.setattr(elimination, "MOST_TERMS", most)
     # The fact is another one for each limit, so that no prover of another test is shared.
     ranges = Ranges().with_index(i, n).with_index(j, m).with_fact(n * m, 10_000 + most)
     assert ranges.prove_nonnegative(10_000 + most - (i * m + j)) == (most > 1)

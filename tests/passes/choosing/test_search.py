@@ -23,7 +23,7 @@ WIDE = Gemm("bf16", m=4096, n=2304, k=2048, transpose_b=True)
 
 
 class Device:
-    """A device on which plans take the predicted times, but for a factor for each plan."""
+    """A simulated device: each plan takes its predicted time multiplied by a factor of its own."""
 
     def __init__(self, problem: Gemm, factor: Callable[[Plan], float] = lambda plan: 1.0) -> None:
         self.problem, self.factor = problem, factor
@@ -81,7 +81,7 @@ def test_the_first_plans_differ(problem: Gemm):
 def test_a_kind_of_plan_that_is_faster_than_predicted_is_found(
     problem: Gemm, better: Callable[[Plan], bool]
 ):
-    """Every kind that is 15 % faster than predicted is found, and its best plan to within 1 %."""
+    """If plans of one kind are 15 % faster than predicted, the best plan is found to within 1 %."""
     device = Device(problem, lambda plan: 0.85 if better(plan) else 1.0)
     found = device.search()
     near = np.argsort(device.predicted)[:400]
@@ -116,7 +116,7 @@ def test_a_search_without_a_plan_that_can_be_built_ends():
 
 
 def test_tuning_has_more_candidates():
-    """Tuning adds schedules that are never chosen unasked, and other grids that divide tiles."""
+    """Tuning adds schedules that are only chosen after measurements, and further grid sizes."""
     usual, tuned = (candidates(DEEP, H200, tuning=tuning) for tuning in (False, True))
     assert set(usual.schedules) < set(tuned.schedules)
     assert set(tuned.schedules) - set(usual.schedules) <= set(TUNED)
@@ -126,7 +126,7 @@ def test_tuning_has_more_candidates():
     splits = {
         plan.workgroups for plan in plans if plan.tile == (128, 128, 64) and plan.cluster[0] == 1
     }
-    assert {24, 36, 48, 60, 72, 96, 120} <= splits  # of 12 tiles
+    assert {24, 36, 48, 60, 72, 96, 120} <= splits  # numbers of workgroups for 12 output tiles
 
 
 def test_errors_of_similar_plans_are_correlated():

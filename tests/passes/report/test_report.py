@@ -118,7 +118,7 @@ def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], 
 
 
 def test_measured_rows_are_those_of_the_simulation():
-    """Hardware gives SMs to workgroups in another order, which the page shows beside the row."""
+    """Rows are numbered by workgroup, as in the simulation; the page also names the row's SM."""
     columns = measured_columns()
     turned = [(5 * slot + 3) % 132 for slot in columns["slot"]]
     subject = Subject(scheduled(DataParallel()), WAVES, measured={**columns, "slot": turned})
@@ -129,7 +129,7 @@ def test_measured_rows_are_those_of_the_simulation():
 
 
 def test_a_measured_cluster_is_one_row():
-    """Both CTAs of a cluster record; the row is that of the CTA with rank 0."""
+    """Both CTAs of a cluster record events; the page shows those of the CTA with rank 0."""
     graph = scheduled(StreamK(workgroups=66), (256, 128, 64))
     kernel = Kernel(cluster=(2, 1, 1))
     one = simulate(graph, WAVES, kernel=kernel).event_columns()

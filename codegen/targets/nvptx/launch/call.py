@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from codegen.emit.arguments import KERNEL_NAME
 from codegen.lru import LRUCache
 from codegen.targets.nvptx.driver import Device, bindings, check
 from codegen.targets.nvptx.facts import Facts
@@ -12,7 +13,6 @@ from codegen.targets.nvptx.launch.device_workspaces import Workspaces
 from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.packing import ArgumentTable
 from codegen.targets.nvptx.launch.tensormaps import TensorMaps
-from codegen.targets.nvptx.sm_80.emit import KERNEL_NAME
 from coordgraph import LaunchError
 from coordgraph.gemm import OFFSETS, OFFSETS_OF, row_step
 from coordgraph.integers import evaluate

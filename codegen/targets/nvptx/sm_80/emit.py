@@ -9,6 +9,7 @@ from typing import Any
 from llvmlite import ir
 from sympy import Dummy
 
+from codegen.emit.arguments import KERNEL_NAME
 from codegen.emit.elements import Arithmetic
 from codegen.emit.elementwise import KINDS
 from codegen.emit.expressions import Expressions
@@ -28,10 +29,8 @@ from coordgraph.elements import dtype
 from coordgraph.integers import Load
 from coordgraph.tensors import Role
 
-__all__ = ["KERNEL_NAME", "CudaWalker"]
+__all__ = ["CudaWalker"]
 
-KERNEL_NAME = "gemm"
-"""The name of the kernel in the generated code."""
 GLOBAL, SHARED = 1, 3
 """LLVM's address-space numbers for global and for shared memory on NVIDIA GPUs."""
 WARP = 32
