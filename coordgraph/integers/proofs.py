@@ -128,8 +128,7 @@ class Prover(NumericBounds):
         key = (frozenset(p.items()), goal)
         if key not in self._found:
             low = self.numeric_minimum(p)
-            if goal is None:
-                # No lower bound is above the value of p at a point inside the ranges: stop there.
+            if goal is None:  # no lower bound exceeds the value of p at a point, so stop there
                 low = _Search(self, self.points.least(p)).run(p, self.guards)
             elif (low is None or low < goal) and not self.points.below(p, goal):
                 low = _Search(self, goal).run(p, self.guards)
