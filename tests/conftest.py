@@ -14,6 +14,10 @@ from tests.support.golden import Golden
 from tests.support.ptxas import HAS_WHEEL
 from tests.support.sampling import Slow, sample
 
+# Matrices in tests are small. Threads of OpenBLAS that share two cores with other workers spin
+# while they wait for each other, which takes ten times as long as the product. NumPy reads this
+# variable when it is first imported, which no import above does.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 _QUIET = [HealthCheck.too_slow]
 settings.register_profile(
     "ci",

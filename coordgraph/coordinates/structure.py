@@ -46,9 +46,8 @@ class Structure:
     def __init__(self, dimensions: Iterable[Dimension] = (), edges: Iterable[Edge] = ()) -> None:
         self._dimensions: dict[str, Dimension] = {d.id: d for d in dimensions}
         self._edges: tuple[Edge, ...] = tuple(edges)
-        self._nx = networkx.freeze(_bipartite(self._dimensions, self._edges))
 
-    @property
+    @cached_property
     def nx(self) -> networkx.DiGraph[Node]:
         """The graph as a frozen bipartite `networkx.DiGraph`, to which networkx algorithms apply.
 
@@ -57,7 +56,7 @@ class Structure:
         has the attribute `operands`: the positions of its dimension among the edge's operands on
         that side.
         """
-        return self._nx
+        return networkx.freeze(_bipartite(self._dimensions, self._edges))
 
     @property
     def dimensions(self) -> Mapping[str, Dimension]:
@@ -145,14 +144,19 @@ class Structure:
 
     def edges_below(self, name: DimensionLike) -> tuple[Edge, ...]:
         """The edges with the dimension `name` as an upstream operand; they lead to the machine."""
-        return self._at(self._nx.successors(self[name].id))
+        return self._below.get(self[name].id, ())
 
     def edges_above(self, name: DimensionLike) -> tuple[Edge, ...]:
         """The edges with the dimension `name` as a downstream operand; they lead to tensors."""
-        return self._at(self._nx.predecessors(self[name].id))
+        return self._above.get(self[name].id, ())
 
-    def _at(self, nodes: Iterable[Node]) -> tuple[Edge, ...]:
-        return tuple(self._edges[node] for node in nodes if isinstance(node, int))
+    @cached_property
+    def _below(self) -> dict[str, tuple[Edge, ...]]:
+        return _by_operand((edge, edge.upstream) for edge in self._edges)
+
+    @cached_property
+    def _above(self) -> dict[str, tuple[Edge, ...]]:
+        return _by_operand((edge, edge.downstream) for edge in self._edges)
 
     def of_kind(self, kind: type[D], **details: Any) -> tuple[D, ...]:
         """The dimensions of a class whose fields have given values: `of_kind(User, tensor="A")`.
@@ -173,7 +177,7 @@ class Structure:
         The dimensions are ordered depth first from the tensors. If a pass connects a new dimension
         below one of them, the new dimension therefore takes its position in this order.
         """
-        ends = (d for d in self._depth_first if not self._nx.out_degree(d.id))
+        ends = (d for d in self._depth_first if d.id not in self._below)
         return tuple(d for d in ends if isinstance(d, kind))
 
     @cached_property
@@ -182,34 +186,34 @@ class Structure:
 
         The search visits the downstream operands of an edge in operand order.
         """
-        tops = [node for node in self._dimensions if not self._nx.in_degree(node)]
+        tops = [node for node in self._dimensions if node not in self._above]
         # The search of networkx starts from the first nodes, so dimensions without an edge above
         # come first.
         ordered: networkx.DiGraph[Node] = networkx.DiGraph()
         ordered.add_nodes_from(tops)
-        ordered.add_edges_from(self._nx.edges)
+        ordered.add_edges_from(self.nx.edges)
         found = networkx.dfs_preorder_nodes(ordered)
         return tuple(self._dimensions[node] for node in found if isinstance(node, str))
 
     def below(self, name: DimensionLike) -> frozenset[str]:
         """The ids of all dimensions between the dimension `name` and the machine (downstream)."""
-        found = networkx.descendants(self._nx, self[name].id)
+        found = networkx.descendants(self.nx, self[name].id)
         return frozenset(node for node in found if isinstance(node, str))
 
     def above(self, name: DimensionLike) -> frozenset[str]:
         """The ids of all dimensions between the dimension `name` and the tensors (upstream)."""
-        found = networkx.ancestors(self._nx, self[name].id)
+        found = networkx.ancestors(self.nx, self[name].id)
         return frozenset(node for node in found if isinstance(node, str))
 
     def is_acyclic(self) -> bool:
         """Whether the coordinate graph has no cycle."""
-        return networkx.is_directed_acyclic_graph(self._nx)
+        return networkx.is_directed_acyclic_graph(self.nx)
 
     def cycle(self) -> tuple[str, ...]:
         """The ids of the dimensions on one cycle of the graph, in order; () if it has none."""
         if self.is_acyclic():
             return ()
-        arcs = networkx.find_cycle(self._nx)
+        arcs = networkx.find_cycle(self.nx)
         return tuple(start for start, *_ in arcs if isinstance(start, str))
 
     def layers(self) -> tuple[tuple[str, ...], ...]:
@@ -217,7 +221,7 @@ class Structure:
 
         The first group has the dimensions of the tensors themselves.
         """
-        generations = networkx.topological_generations(self._nx)
+        generations = networkx.topological_generations(self.nx)
         found = (tuple(n for n in nodes if isinstance(n, str)) for nodes in generations)
         return tuple(layer for layer in found if layer)
 
@@ -226,6 +230,15 @@ class Structure:
 
         close = get_close_matches(str(key), self._dimensions, n=3)
         return f"; did you mean {', '.join(map(repr, close))}?" if close else ""
+
+
+def _by_operand(sides: Iterable[tuple[Edge, tuple[str, ...]]]) -> dict[str, tuple[Edge, ...]]:
+    """The edges that have each dimension among the operands of one side, in their order."""
+    found: dict[str, list[Edge]] = {}
+    for edge, names in sides:
+        for name in dict.fromkeys(names):
+            found.setdefault(name, []).append(edge)
+    return {name: tuple(edges) for name, edges in found.items()}
 
 
 def _bipartite(dimensions: Mapping[str, Dimension], edges: Iterable[Edge]) -> Any:

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from sympy import Integer, Symbol
@@ -208,8 +210,14 @@ def compile_function(
         "search": search_table,
         "divided_by_zero": _divided_by_zero,
     }
-    exec(compile("\n".join(lines), "<index expressions>", "exec"), scope)
+    exec(_code("\n".join(lines)), scope)
     return scope["compiled"]
+
+
+@lru_cache(maxsize=1 << 11)
+def _code(source: str) -> CodeType:
+    """The code of a source text; many functions differ only in the names of their symbols."""
+    return compile(source, "<index expressions>", "exec")
 
 
 def _divided_by_zero() -> DivisionByZero:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from math import gcd
 
 from sympy import Expr, Integer
@@ -16,8 +17,12 @@ def terms_of(expr: Expr) -> tuple[Expr, ...]:
     return Add.make_args(expr)
 
 
+@lru_cache(maxsize=1 << 13)
 def factors_of(expr: Expr) -> tuple[int, Counter[Expr]]:
-    """Split a product into its integer coefficient and its other factors, with their exponents."""
+    """Split a product into its integer coefficient and its other factors, with their exponents.
+
+    Results are cached, so they must not be changed.
+    """
     coefficient, rest = expr.as_coeff_Mul()
     factors: Counter[Expr] = Counter()
     if rest != 1:
@@ -35,6 +40,7 @@ def product(coefficient: int, factors: Counter[Expr]) -> Expr:
     return Mul(Integer(coefficient), *factors.elements())
 
 
+@lru_cache(maxsize=1 << 13)
 def quotient_of(expr: Expr, divisor: Expr) -> Expr | None:
     """The quotient ``expr / divisor`` if all factors of the divisor are factors of ``expr``.
 
@@ -47,6 +53,7 @@ def quotient_of(expr: Expr, divisor: Expr) -> Expr | None:
     return product(c // dc, factors - wanted)
 
 
+@lru_cache(maxsize=1 << 13)
 def common_factor(a: Expr, b: Expr) -> Expr:
     """The product of the factors that ``a`` and ``b`` have in common; sums are not factored."""
     c, factors = factors_of(a)

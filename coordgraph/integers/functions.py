@@ -5,10 +5,10 @@ wrongly. Methods ``eval`` fold constants and apply identities that hold for all 
 that need bounds of symbols are in :mod:`coordgraph.integers.simplify`.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias, cast
 
-from sympy import Eq, Expr, Function, Integer, Lt, S, Symbol
+from sympy import Eq, Expr, Function, Ge, Integer, Lt, S, Symbol
 from sympy.core.basic import Basic
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, Boolean, BooleanAtom, Not, Or
@@ -195,8 +195,9 @@ def select(condition: Boolean | bool, a: IntegerLike, b: IntegerLike) -> Expr:
     return cast(Expr, Select(condition, a, b))
 
 
+@lru_cache(maxsize=1 << 13)
 def equal(a: IntegerLike, b: IntegerLike) -> Boolean:
-    """The condition ``a == b``."""
+    """The condition ``a == b``; cached, because SymPy first tries to decide it."""
     return cast(Boolean, Eq(a, b))
 
 
@@ -207,6 +208,12 @@ def less(a: Expr, b: Expr) -> Boolean:
     proof by `Ranges` and proves less.
     """
     return cast(Boolean, Lt(a, b, evaluate=isinstance(a, Integer) and isinstance(b, Integer)))
+
+
+@lru_cache(maxsize=1 << 13)
+def at_least(a: IntegerLike, b: IntegerLike) -> Boolean:
+    """The condition ``a >= b``; cached, because SymPy first tries to decide it."""
+    return cast(Boolean, Ge(a, b))
 
 
 def operands(expr: Basic) -> tuple[Any, ...]:

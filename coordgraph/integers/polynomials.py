@@ -5,7 +5,6 @@ A polynomial is a dictionary from monomials to coefficients, which must not be c
 built.
 """
 
-from collections import Counter
 from functools import lru_cache
 from hashlib import sha256
 from operator import attrgetter
@@ -284,7 +283,13 @@ def without(monomial: Monomial, part: Monomial) -> Monomial | None:
 
 def shared(a: Monomial, b: Monomial) -> Monomial:
     """The greatest common divisor of two monomials."""
-    return tuple(sorted((Counter(a) & Counter(b)).elements(), key=by_key))
+    left = list(b)
+    found: list[Atom] = []
+    for x in a:
+        if x in left:
+            left.remove(x)
+            found.append(x)
+    return tuple(found)
 
 
 def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 from codegen.call import compile_workers, tuning
+from codegen.call.bench import other_operands
 from codegen.call.compile_workers import CompileWorkers
 from codegen.call.request import PlanRequest
 from codegen.call.rounds import FINAL_REPEATS, REPEATS, SCREENED, Rounds
 from coordgraph import CodegenError, CoordGraphError, Gemm
+from coordgraph.epilogue import epilogue
 from passes.choosing import Plan, rank
 from passes.choosing.search import MOST_MEASURED
+from tests.codegen.nvptx.fake_driver import matrix
 
 PLANS = [Plan((128, columns, 64)) for columns in (64, 96, 128, 160, 192, 256)]
 REQUEST = PlanRequest(Gemm("bf16", "bf16", 512, 768, 4096), "sm_90a", "NVIDIA H200", 132)
@@ -153,3 +157,19 @@ def test_without_a_cache_nothing_is_compiled_elsewhere(monkeypatch: pytest.Monke
     with CompileWorkers(REQUEST) as workers:
         workers.compile(PLANS)
         assert not workers.started
+
+
+def test_operands_of_an_epilogue_are_passed():
+    """Kernels get every operand that their epilogue needs: arrays of the caller, and numbers."""
+
+    @epilogue(bias="n", scale="")
+    def scaled(acc: Any, bias: Any, scale: Any) -> Any:
+        return acc * scale + bias
+
+    views = {"A": matrix(64, 64, 1 << 30), "B": matrix(64, 64, 2 << 30)}
+    bias = matrix(1, 64, 3 << 30, shape=(64,), strides=(1,))
+    gemm = Gemm("bf16", "bf16", 64, 64, 64)
+    assert other_operands(gemm, views) == {}
+    own = replace(gemm, epilogue=scaled)
+    assert other_operands(own, {**views, "bias": bias}) == {"bias": bias, "scale": 1}
+    assert other_operands(own, {**views, "C": bias, "D": bias})["c"] is bias

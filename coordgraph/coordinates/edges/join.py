@@ -9,7 +9,7 @@ from sympy import Expr, Integer
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
-from coordgraph.coordinates.edges.radix import product, split_by_strides, strided_sum
+from coordgraph.coordinates.edges.radix import product, same, split_by_strides, strided_sum
 from coordgraph.errors import VerifyError
 from coordgraph.integers import Ranges, equal, less
 from coordgraph.validation import integers
@@ -69,7 +69,7 @@ class Join(Edge):
         self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
     ) -> tuple[Boolean, ...]:
         (whole,), covered = sizes.downstream, product(sizes.upstream)
-        if whole is not None and covered is not None and (covered - whole).expand() == 0:
+        if whole is not None and covered is not None and same(covered, whole):
             return ()
         return tuple(
             less(index, size)

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import cast
 
 from sympy import Expr, Integer
 
 from coordgraph.errors import NotInvertible
 from coordgraph.integers import Ranges, floor_div, floor_mod
+from coordgraph.integers.polynomials import to_polynomial
 
-__all__ = ["compose", "decompose", "product", "split_by_strides", "strided_sum"]
+__all__ = ["compose", "decompose", "product", "same", "split_by_strides", "strided_sum"]
 
 
 def product(sizes: Sequence[Expr | None]) -> Expr | None:
     """The product of sizes; None if one of the sizes is None."""
+    return None if None in sizes else _product(tuple(cast(Sequence[Expr], sizes)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _product(sizes: tuple[Expr, ...]) -> Expr:
     total: Expr = Integer(1)
     for size in sizes:
-        if size is None:
-            return None
         total = total * size
     return total
+
+
+def same(a: Expr, b: Expr) -> bool:
+    """Whether two expressions are equal after expansion."""
+    return to_polynomial(a) == to_polynomial(b)
 
 
 def compose(indices: Sequence[Expr], sizes: Sequence[Expr | None], what: object) -> Expr:

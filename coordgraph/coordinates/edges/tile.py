@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr, Ge
+from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
-from coordgraph.coordinates.edges.radix import compose, decompose, product
-from coordgraph.integers import Ranges, less
+from coordgraph.coordinates.edges.radix import compose, decompose, product, same
+from coordgraph.integers import Ranges, at_least, less
 
 __all__ = ["Tile"]
 
@@ -32,7 +32,7 @@ class Tile(Edge):
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,), covered = sizes.upstream, product(sizes.downstream)
-        return () if whole is None or covered is None else (Ge(covered, whole),)
+        return () if whole is None or covered is None else (at_least(covered, whole),)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
@@ -46,6 +46,6 @@ class Tile(Edge):
         self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
     ) -> tuple[Boolean, ...]:
         (whole,), covered = sizes.upstream, product(sizes.downstream)
-        if whole is None or (covered is not None and (covered - whole).expand() == 0):
+        if whole is None or (covered is not None and same(covered, whole)):
             return ()
         return (less(upstream[0], whole),)
