@@ -191,10 +191,16 @@ def test_imports_are_light(packages: str, heavy: tuple[str, ...]):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("package", ["coordgraph", "codegen"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        *("coordgraph", "coordgraph.interpreter", "coordgraph.text"),
+        *("codegen", "passes.simulation"),
+    ],
+)
 def test_late_names_are_those_of_the_package(package: str):
     """Type checkers read imports, Python reads a table of names: both give the same objects."""
-    path = ROOT / package / "__init__.py"
+    path = ROOT.joinpath(*package.split("."), "__init__.py")
     (checked,) = (
         node
         for node in ast.parse(path.read_bytes()).body
@@ -209,7 +215,7 @@ def test_late_names_are_those_of_the_package(package: str):
             home = importlib.import_module(node.module or "")
             assert getattr(module, name) is getattr(home, alias.name)
             seen.add(name)
-    assert len(seen) > 5
+    assert len(seen) > 1
     assert {*module.__all__, *seen} <= set(dir(module))
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Gem'"):
         module.Gem  # noqa: B018

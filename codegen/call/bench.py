@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from codegen.call.arrays import row_major
 from codegen.call.request import PlanRequest
-from codegen.call.views import TensorView
+from codegen.call.views import TensorView, label
 from codegen.kernel import Kernel
-from coordgraph import LaunchError
+from coordgraph import Gemm, LaunchError
+from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes.choosing import Plan, sizes
 
 if TYPE_CHECKING:
     from codegen.targets.nvptx.memory import DeviceMemory
 
-__all__ = ["Bench", "opened"]
+__all__ = ["Bench", "opened", "other_operands"]
 
 COLD_BYTES, MOST_SETS = 192 << 20, 8
 """COLD_BYTES: total size of the copies of the operands that launches alternate between, so that the
@@ -30,6 +31,11 @@ FLUSH_BYTES, FLUSHES = 256 << 20, 4
 """Bytes of memory to write, and how often, before each sample: it keeps the GPU busy while the host
 enqueues the launches."""
 SAMPLE_SECONDS, MOST_LAUNCHES = 1e-3, 16
+"""Seconds of launches in a sample, and the largest number of launches."""
+SUSTAINED_SECONDS, HOST_SECONDS, MOST_SUSTAINED = 1.2e-2, 1.2e-5, 800
+"""SUSTAINED_SECONDS: seconds of launches in a sample under load, in which the GPU is so busy that
+the power limit lowers its clock. Kernels of less than HOST_SECONDS have short samples only, since
+the host does not enqueue launches faster. MOST_SUSTAINED: largest number of launches."""
 TOLERANCE = 2e-2
 """Largest difference from the first plan's result, relative to that result's largest element."""
 COMPARED_ROWS = 256
@@ -41,7 +47,7 @@ def opened(request: PlanRequest, views: Mapping[str, TensorView]) -> Generator[B
 
     Args:
         request: the problem and the device.
-        views: row-major A and B, which are copied.
+        views: row-major A and B, which are copied, and other operands, which are read in place.
     """
     from codegen.targets.nvptx.driver import allow_while_capturing, cuda, device
     from codegen.targets.nvptx.memory import DeviceMemory
@@ -54,6 +60,18 @@ def opened(request: PlanRequest, views: Mapping[str, TensorView]) -> Generator[B
         finally:
             cuda("cuStreamSynchronize", bench.stream)
             bench.close()
+
+
+def other_operands(gemm: Gemm, views: Mapping[str, TensorView]) -> dict[str, Any]:
+    """The operands of the problem's own epilogue, by the names of a kernel's arguments.
+
+    Arrays are the caller's, which kernels only read. Numbers are 1: they make no difference to
+    times.
+    """
+    if gemm.epilogue == ALPHA_BETA:
+        return {}
+    arrays = {label(name): view for name, view in views.items() if name not in ("A", "B", "D")}
+    return {**dict.fromkeys((one.name for one in gemm.epilogue.scalars), 1), **arrays}
 
 
 class Bench:
@@ -76,12 +94,13 @@ class Bench:
             (self._copy(views["A"]), self._copy(views["B"]), self._empty(like))
             for _ in range(count)
         ]
+        self.others = other_operands(gemm, views)
         self.flush = memory.allocate(FLUSH_BYTES)
         self.stream = int(cuda("cuStreamCreate", 1))
         self.events = cuda("cuEventCreate", 0), cuda("cuEventCreate", 0)
         self.turn = 0
-        self.started: dict[Plan, tuple[Kernel, int]] = {}
-        """The kernel of each started plan, and the number of launches of a sample."""
+        self.started: dict[Plan, tuple[Kernel, float]] = {}
+        """The kernel of each started plan, and approximate seconds per launch."""
         self.right: npt.NDArray[np.float32] | None = None
 
     def close(self) -> None:
@@ -125,24 +144,40 @@ class Bench:
             self.right = found
         error = float(np.abs(found - self.right).max())
         if not error <= TOLERANCE * max(float(np.abs(self.right).max()), 1e-30):
-            raise LaunchError(f"'{plan}' gives a result that differs by {error:g}; not measured")
-        self.started[plan] = kernel, 2
-        count = int(SAMPLE_SECONDS / max(self.sample(plan), 1e-7))
-        self.started[plan] = kernel, min(max(count, 2), MOST_LAUNCHES)
+            raise LaunchError(
+                f"the result of the plan '{plan}' differs from the first plan's by {error:g}, "
+                "so one of them is wrong; call without tune=True"
+            )
+        self.started[plan] = kernel, SAMPLE_SECONDS / 2
+        self.started[plan] = kernel, max(self.sample(plan), 1e-7)
 
     def launch(self, plan: Plan, kernel: Kernel) -> None:
         """Launch a kernel once, on the next copy of the operands."""
         a, b, d = self.sets[self.turn % len(self.sets)]
         self.turn += 1
-        kernel(a, b, None, d, stream=self.stream, workgroups=plan.workgroups)
+        options = {"stream": self.stream, "workgroups": plan.workgroups}
+        kernel(a, b, out=d, **options, **self.others)
 
     def sample(self, plan: Plan) -> float:
         """Seconds per launch of a started plan: the mean of several launches back to back."""
+        seconds = self.started[plan][1]
+        return self._sample(
+            plan, min(max(int(SAMPLE_SECONDS / seconds), 2), MOST_LAUNCHES), FLUSHES
+        )
+
+    def sample_under_load(self, plan: Plan) -> float:
+        """The same for so many launches that the GPU has the clock rate of sustained load."""
+        seconds = self.started[plan][1]
+        if seconds < HOST_SECONDS:
+            return self.sample(plan)
+        return self._sample(plan, min(max(int(SUSTAINED_SECONDS / seconds), 4), MOST_SUSTAINED), 1)
+
+    def _sample(self, plan: Plan, count: int, flushes: int) -> float:
         from codegen.targets.nvptx.driver import cuda
 
-        kernel, count = self.started[plan]
+        kernel, _ = self.started[plan]
         before, after = self.events
-        for _ in range(FLUSHES):
+        for _ in range(flushes):
             cuda("cuMemsetD32Async", self.flush, 0, FLUSH_BYTES // 4, self.stream)
         cuda("cuEventRecord", before, self.stream)
         for _ in range(count):

@@ -40,7 +40,8 @@ def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: An
 
     Args:
         request: the problem and the device.
-        views: row-major A and B; they are copied, and no other memory of the caller is accessed.
+        views: row-major A and B, which are copied; and the operands of an epilogue of the caller,
+            which are read. No memory of the caller is written.
         stream: the stream of the call, or None.
 
     Raises:
@@ -84,7 +85,7 @@ def find_fastest(
         LaunchError: a plan gives a wrong result.
         CodegenError: no plan can be built.
     """
-    rounds = Rounds(bench.sample)
+    rounds = Rounds(bench.sample, bench.sample_under_load)
 
     def measure(plans: Sequence[Plan]) -> list[float]:
         advance("compiling", len(rounds.seconds))
@@ -103,7 +104,9 @@ def find_fastest(
     first = islice(request.plans(), 1)
     search(table, cost(table, device).total, device, measure, first=list(first))
     if not rounds.seconds:
-        raise CodegenError(f"no plan can be built for {request.target}")
+        raise CodegenError(
+            f"no plan can be built for {request.target}; pass plan= to get the error of one plan"
+        )
     advance("measuring the fastest again", len(rounds.seconds))
     return rounds.final()
 

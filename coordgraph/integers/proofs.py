@@ -8,8 +8,8 @@ its range. Every replacement is valid by itself, so the order of replacements on
 can be proved. Symbols whose bounds depend on other symbols are replaced first.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import TypeAlias, cast
+from collections.abc import Mapping
+from typing import cast
 
 from sympy import Expr, Symbol
 
@@ -22,8 +22,9 @@ from coordgraph.integers.bounds import (
     largest,
     smallest,
 )
-from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, Select, floor_mod
-from coordgraph.integers.guards import Guards, alternatives
+from coordgraph.integers.elimination import FUEL, Elimination
+from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, floor_mod
+from coordgraph.integers.guards import Guards
 from coordgraph.integers.points import Points
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
@@ -38,25 +39,16 @@ from coordgraph.integers.polynomials import (
     divide,
     multiply,
     negate,
-    power,
     substitute,
     symbols_of,
     to_polynomial,
 )
 from coordgraph.integers.tables import Load, Search, load
 
-FUEL = 64
-"""The largest number of replacements that one search for a bound tries."""
 MAX_MAXIMA = 6
 """The largest number of symbolic upper bounds of one polynomial."""
 MOST_STEPS = 8
 """Proofs derive a bound of a table entry t[i + c] from t[i] for constants c up to MOST_STEPS."""
-
-_Step: TypeAlias = list[tuple[Polynomial, Guards]]
-"""The result of replacing an atom of a polynomial: polynomials, each with guards that hold for it.
-
-The smallest lower bound of these polynomials is a lower bound of the original polynomial.
-"""
 
 
 class Prover(NumericBounds):
@@ -130,9 +122,9 @@ class Prover(NumericBounds):
             low = self.numeric_minimum(p)
             if goal is None:
                 # No lower bound is above the value of p at a point inside the ranges: stop there.
-                low = _Search(self, self.points.least(p)).run(p, self.guards)
+                low = Elimination(self, self.points.least(p)).run(p, self.guards)
             elif (low is None or low < goal) and not self.points.below(p, goal):
-                low = _Search(self, goal).run(p, self.guards)
+                low = Elimination(self, goal).run(p, self.guards)
             self._found[key] = low
         return self._found[key]
 
@@ -151,7 +143,7 @@ class Prover(NumericBounds):
         lows = self.bounds.get(symbol, ((), ()))[0]
         for low in lows:
             best = largest(best, self.minimum(low))
-        # The search for the best bound of a definition is long; stated bounds are nearly as good.
+        # Searching the best bound of a definition takes long; declared bounds are nearly as good.
         if symbol in self.definitions and not lows:
             best = largest(best, self.minimum(to_polynomial(self.definitions[symbol])))
         return best
@@ -336,116 +328,3 @@ class Prover(NumericBounds):
             return None
         whole = add(to_polynomial(x), to_polynomial(floor_mod(x, d)), -1)
         return add(parts[1], add(multiply(quotient, whole), multiply(rest, {(a,): 1})))
-
-
-class _Search:
-    """One search for the best lower bound of a polynomial, with a limited number of steps.
-
-    Args:
-        prover: the prover whose ranges the search uses.
-        goal: the search ends at the first bound of at least ``goal``; None searches the best bound.
-    """
-
-    def __init__(self, prover: Prover, goal: int | None) -> None:
-        self.prover = prover
-        self.goal = goal
-        self.fuel = FUEL
-        self.seen: dict[object, Bound] = {}
-
-    def run(self, p: Polynomial, guards: Guards) -> Bound:
-        key = (frozenset(p.items()), *(frozenset(g.items()) for g in guards))
-        if key in self.seen:
-            return self.seen[key]
-        self.seen[key] = best = self.prover.numeric_minimum(p)
-        if not p or len(p) > MAX_TERMS or self.reached(best):
-            return best
-        steps: list[_Step] = []
-        # First bound the polynomials of every step numerically: most proofs end after one step.
-        for step in self.steps(p, guards):
-            steps.append(step)
-            lows = [self.prover.numeric_minimum(q) for q, _ in step]
-            best = largest(best, None if None in lows else min(cast(list[int], lows)))
-            if self.reached(best):
-                break
-        for step in steps:
-            if self.fuel <= 0 or self.reached(best):
-                break
-            self.fuel -= 1
-            best = largest(best, self.all_of(step))
-        self.seen[key] = best
-        return best
-
-    def reached(self, best: Bound) -> bool:
-        return best is not None and self.goal is not None and best >= self.goal
-
-    def all_of(self, step: _Step) -> Bound:
-        worst: Bound = None
-        for q, guards in step:
-            low = self.run(q, guards)
-            if low is None:
-                return None
-            worst = smallest(worst, low)
-        return worst
-
-    def steps(self, p: Polynomial, guards: Guards) -> Iterator[_Step]:
-        # Expand defined symbols last: facts and bounds may be stated in terms of these symbols.
-        order = self.prover.order(p)
-        named = [a for a in order if a in self.prover.definitions]
-        for a in (b for b in order if b not in named):
-            steps = self.eliminations(p, a, guards)
-            if steps:
-                yield from steps
-                break
-        for a in named:
-            yield from self.eliminations(p, a, guards)
-        for index, guard in enumerate(guards):
-            # p >= 0 follows from p - c*guard >= 0, because guard >= 0.
-            ratios = [p[m] // c for m, c in guard.items() if m in p and p[m] * c > 0]
-            if any(ratio > 0 for ratio in ratios):
-                ratio = min(r for r in ratios if r > 0)
-                yield [(add(p, guard, -ratio), guards[:index] + guards[index + 1 :])]
-
-    def eliminations(self, p: Polynomial, a: Atom, guards: Guards) -> list[_Step]:
-        exact = self.prover.exact(p, a)
-        if exact is not None and exact != p:
-            return [[(exact, guards)]]
-        lowers, uppers = self.prover.ends(a)
-        parts = coefficient_of(p, a)
-        if parts is None:
-            return self.by_term(p, a, guards)
-        sign = self.prover.sign(parts[0])
-        result: list[_Step] = []
-        if sign > 0:
-            result = [[(substitute(p, a, low), guards)] for low in lowers]
-        elif sign < 0:
-            result = [[(substitute(p, a, high), guards)] for high in uppers]
-        else:
-            result = [
-                [(substitute(p, a, low), guards), (substitute(p, a, high), guards)]
-                for low in lowers
-                for high in uppers
-            ]
-        if isinstance(a.expr, (Minimum, Maximum, Select)):
-            result.append(self.cases(p, a, guards))
-        return result
-
-    def by_term(self, p: Polynomial, a: Atom, guards: Guards) -> list[_Step]:
-        # p has a power of the atom a. If all atoms are at least 0, every term is monotone in a.
-        if not all(self.prover.natural(monomial) for monomial in p):
-            return []
-        lowers, uppers = self.prover.ends(a)
-        result: list[_Step] = []
-        for low in (x for x in lowers if self.prover.sign(x) > 0):
-            for high in uppers:
-                total: Polynomial = {}
-                for monomial, c in p.items():
-                    others = tuple(b for b in monomial if b is not a)
-                    end = power(low if c > 0 else high, monomial.count(a))
-                    total = add(total, multiply({others: c}, end))
-                result.append([(total, guards)])
-        return result
-
-    def cases(self, p: Polynomial, a: Atom, guards: Guards) -> _Step:
-        return [
-            (substitute(p, a, value), (*guards, *where)) for value, where in alternatives(a.expr)
-        ]

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import cast
 
 from sympy import Expr, Symbol, sympify
-from sympy.core.add import Add
 from sympy.core.basic import Basic
 
 from coordgraph.integers.bounds import TableBounds
@@ -27,10 +26,8 @@ from coordgraph.integers.polynomials import (
 )
 from coordgraph.integers.proofs import Prover
 from coordgraph.integers.provers import shared_prover
+from coordgraph.integers.split_bounds import alternatives
 from coordgraph.integers.tables import Search
-
-MAX_ALTERNATIVES = 16
-"""The largest number of bounds into which one bound that contains minima or maxima is split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ class Ranges:
                 known = replace(known, bounds=MappingProxyType(bounds)).with_index(symbol, size)
                 bounds = dict(known.bounds)
                 continue
-            highs = _alternatives(_expr(size) - 1, Minimum, Maximum)
+            highs = alternatives(_expr(size) - 1, Minimum, Maximum)
             highs.extend([bound for high in tuple(highs) for bound in known._guarded(high)])
             bounds[symbol] = Bounds((_expr(0),), _distinct(highs))
         return replace(known, bounds=MappingProxyType(bounds))
@@ -135,8 +132,8 @@ class Ranges:
         bounds. If a known guard limits an upper bound, the guard's limit becomes another upper
         bound of the symbol. Earlier statements about the symbol are dropped.
         """
-        lowers = _alternatives(_expr(lower), Maximum, Minimum)
-        highs = [u for upper in uppers for u in _alternatives(_expr(upper), Minimum, Maximum)]
+        lowers = alternatives(_expr(lower), Maximum, Minimum)
+        highs = [u for upper in uppers for u in alternatives(_expr(upper), Minimum, Maximum)]
         for high in tuple(highs):
             highs.extend(self._guarded(high))
         new = Bounds(_distinct(lowers), _distinct(highs))
@@ -146,7 +143,7 @@ class Ranges:
 
     def with_upper(self, symbol: Symbol, upper: IntegerLike) -> "Ranges":
         """A copy of the ranges with ``symbol <= upper`` added, as in a branch that tests this."""
-        highs = _alternatives(_expr(upper), Minimum, Maximum)
+        highs = alternatives(_expr(upper), Minimum, Maximum)
         old = self.bounds.get(symbol, Bounds())
         new = Bounds(old.lowers, _distinct([*highs, *old.uppers]))
         return self._bounded(symbol, new, forget=False)
@@ -179,8 +176,8 @@ class Ranges:
     def with_definitions(self, definitions: Mapping[Symbol, Expr]) -> "Ranges":
         """A copy of the ranges in which each symbol equals an expression and keeps its bounds.
 
-        Unlike `with_definition`, which gives a symbol a new value, it only adds what is known about
-        the value: the bounds of the symbols must hold for the expressions.
+        Unlike `with_definition`, which gives a symbol a new value and drops its old bounds, this
+        method adds facts: the expressions must be inside the bounds of their symbols.
         """
         return replace(self, definitions=MappingProxyType({**self.definitions, **definitions}))
 
@@ -247,7 +244,7 @@ class Ranges:
         def constant(e: Expr) -> bool:
             return all(s in fixed or s.is_positive for s in symbols_of(e))
 
-        uppers = [e for e in _alternatives(expr, Minimum, Maximum) if constant(e)]
+        uppers = [e for e in alternatives(expr, Minimum, Maximum) if constant(e)]
         uppers.extend(to_expression(top) for top in self._prover.maxima(p) if top != p)
         uppers.extend(self._guarded(expr))
         uppers.extend(() if high is None else (_expr(high),))
@@ -413,36 +410,6 @@ def _difference(a: Expr, b: Expr) -> Polynomial:
 
 def _distinct(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys(exprs))
-
-
-def _alternatives(expr: Expr, rising: type[Basic], falling: type[Basic]) -> list[Expr]:
-    """Split a bound with minima into several: ``min(a, b) + c`` into ``a + c`` and ``b + c``.
-
-    Args:
-        expr: the lower or upper bound.
-        rising: the function that is split if its coefficient is positive: `Minimum` for upper
-            bounds.
-        falling: the function that is split if its coefficient is negative: `Maximum` for upper
-            bounds.
-    """
-    pending, done = [expr], cast(list[Expr], [])
-    while pending:
-        current = pending.pop(0)
-        parts = _split(current, rising, falling)
-        if parts is None or len(pending) + len(done) >= MAX_ALTERNATIVES:
-            done.append(current)
-        else:
-            pending.extend(parts)
-    return done
-
-
-def _split(expr: Expr, rising: type[Basic], falling: type[Basic]) -> tuple[Expr, ...] | None:
-    for term in Add.make_args(expr):
-        scale, node = term.as_coeff_Mul()
-        if isinstance(node, rising if scale > 0 else falling):
-            rest = expr - term
-            return tuple(scale * cast(Expr, arg) + rest for arg in node.args)
-    return None
 
 
 def _copied(

@@ -86,7 +86,7 @@ class Memory:
         flat = self.flat[tensor]
         flat[places] = np.broadcast_to(value, elements.extents)[mask].astype(flat.dtype)
         written = self.written[tensor]
-        # Almost always each element occurs once, and `add.at` takes ten times as long.
+        # If each element occurs once, `+=` is correct; `add.at` takes ten times as long.
         if (places[1:] > places[:-1]).all():
             written[places] += 1
         else:

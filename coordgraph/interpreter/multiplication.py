@@ -11,7 +11,8 @@ __all__ = ["matrix_product"]
 MOST_WORK = 1 << 18
 """The largest number of multiplications of one BLAS call: OpenBLAS computes these in one thread."""
 FEWEST_ROWS = 8
-"""The smallest band of rows: products that need smaller ones are large, and threads pay off."""
+"""Smallest number of rows of a band. Products that need smaller bands are so large that BLAS may
+use threads for them."""
 
 
 def matrix_product(a: Array, b: Array) -> Array:

@@ -37,6 +37,7 @@ from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
+from coordgraph.verification.launch_candidates import far_launches
 from coordgraph.verification.launches import ranked_launches
 from coordgraph.verification.reference import Operands, make_operands, products
 from coordgraph.verification.verdicts import Counterexample
@@ -58,6 +59,7 @@ class Limits:
         schedulers: the names of the interpreter's schedulers under which each of these launches
             runs.
         questions: the largest number of inequalities that proofs about indices may ask `Ranges`.
+        constants: the largest number of constants of the graph that further launches pass.
     """
 
     launches: int
@@ -67,11 +69,12 @@ class Limits:
     elements: int
     schedulers: tuple[str, ...]
     questions: int
+    constants: int
 
 
 LIMITS = {
-    "default": Limits(8, 600, 1200, 3, 1 << 19, ("in-order",), 250),
-    "all": Limits(40, 20_000, 100_000, 12, 1 << 24, tuple(SCHEDULERS), 2000),
+    "default": Limits(8, 600, 1200, 3, 1 << 19, ("in-order",), 250, 2),
+    "all": Limits(40, 20_000, 100_000, 12, 1 << 24, tuple(SCHEDULERS), 2000, 9),
 }
 """The limits of each level of `KernelGraph.check`."""
 FEWEST = 4
@@ -130,7 +133,8 @@ class Evidence:
         count = sum(cost <= self.limits.total for cost in costs)
         # If the sizes that the graph fixes make every launch too costly, one large launch is
         # examined.
-        return ranked[: max(count, FEWEST)] or ranked_launches(self.graph, 1, LARGE)
+        near = ranked[: max(count, FEWEST)] or ranked_launches(self.graph, 1, LARGE)
+        return *near, *far_launches(self.graph, self.limits.constants)
 
     @cached_property
     def program(self) -> Program:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate, product
 
-from sympy import Integer
+from sympy import Add, Integer
+from sympy.core.relational import Relational
 
 from coordgraph.gemm import AXES
-from coordgraph.integers import FloorDiv, FloorMod, nodes_of
+from coordgraph.integers import FloorDiv, FloorMod, Maximum, Minimum, nodes_of
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import LARGEST_INDEX
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
 
-__all__ = ["launch_candidates", "launch_of"]
+__all__ = ["far_launches", "launch_candidates", "launch_of"]
 
 GROUPS = 3
 """The number of products in examined launches of batches and of groups."""
@@ -26,6 +27,8 @@ tile."""
 LARGEST_FACTOR = 16
 """Candidate launches vary the numbers of tiles around constant divisors in the graph up to this
 one."""
+FARTHEST = 130
+"""The largest constant in the graph that launches pass."""
 Tiles = tuple[int, int, int, int]
 """Numbers of tiles in m, n and k, and the number of workgroups."""
 
@@ -84,6 +87,39 @@ def _divisors(graph: KernelGraph) -> set[int]:
             if isinstance(divisor, Integer) and 1 < int(divisor) <= LARGEST_FACTOR:
                 found.add(int(divisor))
     return found - tile
+
+
+def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
+    """Launches just past the constants that the graph compares with, or divides by.
+
+    The candidates do not reach these constants. There are none in schedules of this library if the
+    number of workgroups is a launch argument.
+
+    Args:
+        graph: a scheduled graph.
+        count: the largest number of constants; the smallest ones are taken.
+    """
+    if isinstance(graph.workgroup.size, Integer):
+        return
+    shape = macro_tile(graph.coordinates)
+    for c in sorted(_thresholds(graph) - {e - by for e in shape for by in (0, 1)})[:count]:
+        past = c + 1
+        # The last two: a workgroup sums more than c k tiles, and a segment begins at k tile c.
+        alone, second = (1, 1, past, 1), (1, 1, 2 * c, 2)
+        for tiles in ((past, 1, 1, 3), (1, past, 1, 3), (1, 1, c, past), alone, second):
+            yield launch_of(graph, shape, tiles, 1)
+
+
+def _thresholds(graph: KernelGraph) -> set[int]:
+    """Constants with which the graph compares numbers, or by which it takes remainders."""
+    return {
+        int(part)
+        for value in graph.expressions
+        for node in nodes_of(value, FloorMod, Minimum, Maximum, Relational)
+        for arg in node.args
+        for part in (arg.args if isinstance(arg, Add) else (arg,))
+        if isinstance(part, Integer) and LARGEST_FACTOR < int(part) <= FARTHEST
+    }
 
 
 def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, number: int) -> Launch:

@@ -29,7 +29,7 @@ __all__ = ["MOST_MEASURED", "Measure", "search"]
 
 MOST_MEASURED = 20
 """The largest number of plans that are measured for a problem."""
-FIRST_BATCH, BATCH = 8, 4
+FIRST_BATCH, BATCH = 8, 6
 """Numbers of plans whose kernels are compiled in parallel: in the first step, in later steps."""
 FAR = 2.5
 """Plans whose predicted time exceeds this many times the shortest predicted time are left out."""

@@ -149,7 +149,7 @@ CLUSTERS = (
         "stages freed in a row and a column of the cluster only",
         PERSISTENT,
         RACE,
-        # One of the four workgroups has neither the same part of A nor the same part of B.
+        # In a 2 x 2 cluster, one of the other workgroups shares neither A nor B with a workgroup.
         ("barrier=barrier.empty arrivals=4", "barrier=barrier.empty arrivals=3"),
         (
             "workitem % 128 < 4 {",

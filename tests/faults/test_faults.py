@@ -39,6 +39,9 @@ QUICK = (
     "slot before the workspace",
     "columns of B spread evenly over the tiles",
     "as many tiles in m as 64 rows need",
+    "at most 64 iterations of a workgroup",
+    "at most 100 k tiles of a segment",
+    "a segment that begins at k tile 100 taken for the first",
     "at most 100 tiles in n of a group",
     "table read past its end before a tile that does not use the entry",
 )

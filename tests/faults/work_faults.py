@@ -150,6 +150,24 @@ SIZES = (
 )
 COVER = (
     Fault(
+        "at most 64 iterations of a workgroup",
+        "cover",
+        STREAM,
+        (("value=min(share, ", "value=min(min(share, 64), "),),
+    ),
+    Fault(
+        "at most 100 k tiles of a segment",
+        "cover",
+        STREAM,
+        (("For dim=for_k start=0 stop=k_count", "For dim=for_k start=0 stop=min(k_count, 100)"),),
+    ),
+    Fault(
+        "a segment that begins at k tile 100 taken for the first",
+        "cover",
+        STREAM,
+        (("If condition=k_first > 0 {", "If condition=k_first % 100 > 0 {"),),
+    ),
+    Fault(
         "dimension of partial sums too small",
         "cover",
         STREAM,

@@ -30,7 +30,7 @@ FOLDER = Path("build") / "fuzz"
 REFRESHED = 10
 """Number of mutants after which the progress bar is drawn again."""
 LOGGED = 60.0
-"""Seconds after which progress is printed again if the output is no terminal."""
+"""Seconds between two lines of progress if the output is no terminal."""
 LIMIT = 20.0
 """CPU seconds after which a mutant counts as a hang."""
 
@@ -73,9 +73,9 @@ def _run(given: argparse.Namespace) -> int:
 
 
 Update = Callable[[str, float], None]
-"""Shows a description of what was done, and how much of the total that is."""
+"""Type: shows progress, given a description and the part of the total that is done."""
 Show = Callable[[str], None]
-"""Prints a text."""
+"""Type: prints a text, such as a report of a failure."""
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _bar(total: float) -> Iterator[tuple[Update, Show]]:
 
 @contextmanager
 def _log(total: float) -> Iterator[tuple[Update, Show]]:
-    """A line of progress now and then, for logs."""
+    """Print a line of progress every `LOGGED` seconds, for outputs that are no terminal."""
     printed = time.monotonic()
 
     def update(text: str, done: float) -> None:

@@ -3,7 +3,7 @@
     python -m tests.support.random_graphs --count 2000 --seed 1
 
 checks 2000 graphs, prints the text of each graph that a check refutes (a false alarm), and counts
-the graphs by schedule, tile, and kind of products. `--seconds` ends it earlier.
+the graphs by schedule, tile, and kind of products. `--seconds` limits the time.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Drawn:
     @property
     def features(self) -> tuple[str, ...]:
         """The schedule, the tile and the kind of products, as texts to count."""
-        longest = sorted(FIRST_WORDS, key=len, reverse=True)  # stream-k ends other names
+        # Longest first, because `two-tile-stream-k` ends in `stream-k`.
+        longest = sorted(FIRST_WORDS, key=len, reverse=True)
         schedule = next(name for name in longest if name in self.pipeline)
         kind = self.gemm.get("group_axis", "m") if "grouped" in self.gemm else "one product"
         return (

@@ -10,7 +10,7 @@ from threading import Barrier
 
 from sympy import Symbol
 
-from coordgraph.integers import FloorDiv, floor_div, index_symbol, size_symbol
+from coordgraph.integers import FloorDiv, floor_div, index_symbol, nodes_of, size_symbol
 from coordgraph.integers.polynomials import (
     add,
     atom_of,
@@ -66,3 +66,18 @@ def test_atoms_come_in_the_order_of_their_keys():
     assert keys == sorted(map(order_key, (INDEX, N, floor_div(INDEX, N))))
     assert all(list(m) == sorted(m, key=lambda atom: atom.key) for m in p)
     assert to_expression(p) == ((INDEX + N) * floor_div(INDEX, N) + INDEX * N).expand()
+
+
+def test_nodes_are_those_of_sympy():
+    expr = floor_div(INDEX + N, N) * floor_div(INDEX, N) + floor_div(floor_div(INDEX, N), 3)
+    assert nodes_of(expr, FloorDiv) == expr.atoms(FloorDiv)
+    assert nodes_of(expr, Symbol) == {INDEX, N}
+    assert nodes_of(N, Symbol) == {N}
+    assert nodes_of(N, FloorDiv) == set()
+
+
+def test_shared_nodes_are_visited_once():
+    expr = floor_div(INDEX, N)
+    for _ in range(60):  # a tree of 2**60 nodes
+        expr = FloorDiv(expr + 1, expr + 2)
+    assert len(nodes_of(expr, FloorDiv)) == 61

@@ -12,6 +12,7 @@ from coordgraph.integers import (
     Select,
     ceil_div,
     index_symbol,
+    less,
     size_symbol,
 )
 
@@ -88,3 +89,12 @@ def test_assumptions() -> None:
     assert Select(Lt(x, y), x, y).is_commutative
     assert index_symbol("x") is x
     assert size_symbol("sk.tile").is_positive
+
+
+def test_a_comparison_is_evaluated_between_numbers_only() -> None:
+    assert less(S(1), S(2)) is S.true
+    assert less(S(2), S(2)) is S.false
+    assert less(x, size) == Lt(x, size)
+    kept = less(S(-1), x)
+    assert kept.args == (S(-1), x)  # SymPy's assumptions would say that this is true
+    assert Lt(S(-1), x) is S.true

@@ -18,9 +18,11 @@ from coordgraph.integers import (
     select,
     size_symbol,
 )
+from coordgraph.integers.elimination import Elimination
+from coordgraph.integers.guards import Guards
 from coordgraph.integers.points import SPANS, Points
 from coordgraph.integers.polynomials import Polynomial, add, atom_of, to_polynomial
-from coordgraph.integers.proofs import Guards, Prover, _Search
+from coordgraph.integers.proofs import Prover
 from tests.coordgraph.integers.strategies import Space, conditions, expressions, leaves, spaces
 from tests.coordgraph.integers.test_simplify_property import checked
 
@@ -53,7 +55,7 @@ def test_no_point_contradicts_a_proof(space: Space, guard: Expr, a: Expr, b: Exp
     for ranges in (space.ranges, space.ranges.with_guard(guard)):
         prover, p = prover_of(ranges), add(to_polynomial(b), to_polynomial(a), -1)
         for goal in (0, None):
-            low = _Search(prover, goal).run(p, prover.guards)
+            low = Elimination(prover, goal).run(p, prover.guards)
             least = prover.points.least(p)
             assert low is None or least is None or low <= least
             assert not prover.points.below(p, low if low is not None else -(10**9))
@@ -141,12 +143,12 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
     ranges = Ranges().with_fact(m * n, 10**6).with_index(i, m).with_index(j, n)
     searched: list[object] = []
 
-    class Recorded(_Search):
+    class Recorded(Elimination):
         def run(self, p: Polynomial, guards: Guards) -> int | None:
             searched.append(p)
             return super().run(p, guards)
 
-    monkeypatch.setattr(proofs, "_Search", Recorded)
+    monkeypatch.setattr(proofs, "Elimination", Recorded)
     below_all = to_polynomial(m * n - i * n - j - 1)
     assert not ranges.prove_less(i * n + j, m * n - 1)
     assert not ranges.prove_nonnegative(i - j)
@@ -162,9 +164,9 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
 def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search for the best bound takes fewer replacements if it ends at a value at a point."""
     tried: list[object] = []
-    all_of = _Search.all_of
+    all_of = Elimination._all_of
 
-    def recorded(search: _Search, step: list[tuple[Polynomial, Guards]]) -> int | None:
+    def recorded(search: Elimination, step: list[tuple[Polynomial, Guards]]) -> int | None:
         tried.append(step)
         return all_of(search, step)
 
@@ -176,7 +178,7 @@ def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyP
         assert fresh.minimum(to_polynomial(m * n - i * n - j)) == 1
         return len(tried)
 
-    monkeypatch.setattr(_Search, "all_of", recorded)
+    monkeypatch.setattr(Elimination, "_all_of", recorded)
     with_points = steps()
     monkeypatch.setattr(Points, "least", lambda *_: None)
     assert with_points < steps()

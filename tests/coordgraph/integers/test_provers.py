@@ -1,8 +1,9 @@
 """`Ranges` with the same statements share a prover and its cache of bounds."""
 
+import pytest
 from sympy import Expr, Symbol
 
-from coordgraph.integers import Ranges, index_symbol, size_symbol
+from coordgraph.integers import Ranges, elimination, index_symbol, size_symbol
 
 n, m = size_symbol("n"), size_symbol("m")
 i, j = index_symbol("i"), index_symbol("j")
@@ -63,3 +64,11 @@ def test_a_product_of_many_atoms_is_given_up() -> None:
         ranges = ranges.with_bounds(atom, 1, (2,))
         product *= atom
     assert not ranges.prove_nonnegative(product - n - 1)
+
+
+@pytest.mark.parametrize("most", [elimination.MOST_TERMS, 1])
+def test_a_search_ends_at_its_limit_of_terms(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elimination, "MOST_TERMS", most)
+    # The fact is another one for each limit, so that no prover of another test is shared.
+    ranges = Ranges().with_index(i, n).with_index(j, m).with_fact(n * m, 10_000 + most)
+    assert ranges.prove_nonnegative(10_000 + most - (i * m + j)) == (most > 1)

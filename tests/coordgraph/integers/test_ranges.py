@@ -69,6 +69,15 @@ def test_definitions_are_looked_through() -> None:
         known.with_definition(s, s + 1)
 
 
+def test_definitions_that_are_added_keep_bounds() -> None:
+    known = Ranges().with_bounds(share, 2, (9,)).with_definitions({share: ceil_div(total, W)})
+    assert known.interval(share) == (2, 9)
+    assert known.prove_nonnegative(share * W - total)
+    assert known.prove_nonnegative(9 * W - share * W)
+    assert not known.prove_nonnegative(8 * W - share * W)
+    assert known.with_definition(share, W).interval(share) == (1, None)
+
+
 def test_minimum_bounds_are_alternatives() -> None:
     known = STREAM.with_bounds(k, 0, (minimum(TK - floor_mod(t, TK), share - t) - 1,))
     assert [str(u) for u in known.bounds[k].uppers] == ["TK - FloorMod(t, TK) - 1", "share - t - 1"]

@@ -1,4 +1,4 @@
-"""Products of tiles: the same as numpy's, in bands that OpenBLAS computes in one thread."""
+"""`matrix_product` equals numpy's product; BLAS computes each of its bands in one thread."""
 
 import numpy as np
 import pytest
