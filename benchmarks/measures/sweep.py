@@ -15,9 +15,9 @@ the plans of --plans, in the same way as by `benchmarks gemm --regime sustained`
 record has a problem, a plan and its median time in seconds. Three options find plans that are
 faster than predicted: --families adds the best plan of every schedule and reduction, including
 those that the model never chooses; --clusters adds plans with clusters of four and eight
-workgroups, which the model never chooses either; and --explore adds random plans that are predicted
-to be slower. After a new fit, --again measures the fastest plan of each problem in older files
-together with the plans that the model prefers now.
+workgroups, which the model chooses only for products with few tiles; and --explore adds random
+plans that are predicted to be slower. After a new fit, --again measures the fastest plan of each
+problem in older files together with the plans that the model prefers now.
 
 The time limit includes compiling; no problem is started after it. --resume continues a file; the
 other options must be the same as in the run that wrote it.
@@ -103,7 +103,7 @@ def plans_for(
             `passes.choosing.known_schedules.family`) is added if it is predicted to take at most
             this many times the best plan's time. 0 adds none.
         clusters: the number of plans with the best predictions among those with clusters of more
-            than two CTAs, which the cost model never chooses.
+            than two CTAs, which the cost model chooses only for products with few output tiles.
     """
     gemm = replace(gemm_of_layout(dtype, layout), m=shape.m, n=shape.n, k=shape.k)
     if not allows_tma(gemm):

@@ -42,9 +42,9 @@ WIDTHS = {
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Rows and columns of a CTA's part of a tile that are tried with pingpong warpgroups."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
-"""CTAs along m and n of clusters of more than two CTAs. `benchmarks sweep --clusters` measures such
-plans; `choose` never returns one. They may help products with few output tiles, whose time is
-limited by the rate of the L2 cache."""
+"""CTAs along m and n of clusters of more than two CTAs. They help products with few output tiles,
+whose time is limited by the rate of the L2 cache; see `passes.choosing.candidates.far`. `benchmarks
+sweep --clusters` measures such plans for other products too."""
 LARGE_CLUSTER_WIDTHS = {
     48: (64, 128),
     64: (*range(32, 193, 16), 256),

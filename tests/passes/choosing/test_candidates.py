@@ -71,19 +71,50 @@ def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: boo
         assert plan.lowering.why_not(graphs[plan.tile]) is None, plan
 
 
-def test_large_clusters_are_measured_but_not_chosen():
-    problem = Gemm("bf16", m=736, n=672, k=24896, transpose_b=True)
+LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("size", "candidate"),
+    [
+        ((736, 672, 24896), True),
+        ((128, 128, 1024), True),
+        ((120, 672, 24896), False),  # few rows
+        ((736, 672, 1000), False),  # a short k
+        ((8192, 8192, 8192), False),  # more tiles than clusters
+    ],
+)
+def test_large_clusters_are_candidates_where_they_were_measured(
+    size: tuple[int, int, int], candidate: bool
+):
+    problem = Gemm("bf16", None, *size, transpose_b=True)
     usual, more = (candidates(problem, H200, large_clusters=large) for large in (False, True))
-    clusters = {plan.cluster for plan in plans_of(usual)}
-    added = {plan.cluster for plan in plans_of(more)} - clusters
-    assert max(m * n for m, n, _ in clusters) == 2
-    assert added == {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
-    large = more.cluster_m * more.cluster_n > 2
-    assert not chooseable(more, H200)[large].any()
-    assert chooseable(more, H200)[~large].any()
-    # A grid is no larger than the number of clusters that the device holds.
-    assert (more.workgroups[large] <= H200.slots(more.cluster_m * more.cluster_n)[large]).all()
-    assert {int(H200.slots(np.array([float(n)]))[0]) for n in (1, 2, 4, 8)} == {132, 66, 30, 15}
+    assert LARGE & {plan.cluster for plan in plans_of(more)} == LARGE
+    assert bool(LARGE & {plan.cluster for plan in plans_of(usual)}) == candidate
+    for table in (usual, more):
+        large = table.cluster_m * table.cluster_n > 2
+        slots = H200.slots(table.cluster_m * table.cluster_n)
+        tiles = np.ceil(table.m / table.tile_m) * np.ceil(table.n / table.tile_n)
+        chosen = chooseable(table, H200)
+        assert not chosen[large & (tiles > slots)].any()
+        assert chosen[large].any() == candidate
+        assert chosen[~large].any()
+        # A grid is no larger than the number of clusters that the device holds.
+        assert (table.workgroups[large] <= slots[large]).all()
+
+
+def test_large_clusters_are_no_candidates_for_batches_and_groups():
+    single = Gemm("bf16", None, 736, 672, 24896, transpose_b=True)
+    assert LARGE & {plan.cluster for plan in plans_of(candidates(single, H200))}
+    batch = candidates(replace(single, batched=True), H200, batches=2)
+    grouped = candidates(replace(single, grouped=True), H200, batches=2)
+    for table in (batch, grouped):
+        assert not LARGE & {plan.cluster for plan in plans_of(table)}
+
+
+def test_clusters_that_are_resident():
+    counts = (1, 2, 4, 8)
+    assert H200.slots(np.array(counts, float)).tolist() == [132, 66, 30, 15]
 
 
 @pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.slow)])
