@@ -35,10 +35,10 @@ FAR = 2.5
 """Plans whose predicted time exceeds this many times the shortest predicted time are left out."""
 WORTH = 1e-5
 """The search ends if no plan has an expected improvement of this fraction of the best time."""
-LEADERS, SIZES, NEAR = 5, 2, 1.2
-"""The first plans measured include up to LEADERS that differ in schedule or reduction, and SIZES more
-with other sizes of clusters, each predicted to take at most NEAR times the best of all: the model may
-be wrong about a schedule as a whole."""
+LEADERS, CLUSTERS, NEAR = 5, 3, 1.2
+"""The first plans measured include up to LEADERS that differ in schedule or reduction, and up to
+CLUSTERS with other clusters, each predicted to take at most NEAR times the best of all: the model
+may be wrong about a schedule or a cluster as a whole."""
 CLIP = 0.3
 """Largest error of the model that is attributed to plans that are alike, as a logarithm.
 
@@ -131,20 +131,20 @@ class _Search:
         return [int(row) for row in same.nonzero()[0] if t.plan(int(row)) == plan][:1]
 
     def leaders(self, given: Sequence[int], count: int) -> list[int]:
-        """`given`, the best of other schedules up to `count`, and of up to SIZES cluster sizes."""
+        """`given`, the best of other schedules up to `count`, and up to CLUSTERS other clusters."""
         t = self.table
         names = [schedule.name for schedule in t.schedules]
 
         def kind(row: int) -> tuple[str, int]:
             return names[int(t.schedule[row])], int(t.fixup[row])
 
-        def ctas(row: int) -> int:
-            return int(t.cluster_m[row] * t.cluster_n[row] * t.cluster_k[row])
+        def cluster(row: int) -> tuple[int, int, int]:
+            return int(t.cluster_m[row]), int(t.cluster_n[row]), int(t.cluster_k[row])
 
         found = list(given)
         near = (self.prior <= self.prior.min() + log(NEAR)).nonzero()[0]
         ordered = [int(row) for row in near[np.argsort(self.prior[near], kind="stable")]]
-        for property_of, most in ((kind, count), (ctas, count + SIZES)):
+        for property_of, most in ((kind, count), (cluster, count + CLUSTERS)):
             known = {property_of(row) for row in found}
             for row in ordered:
                 if property_of(row) not in known and len(found) < most:
