@@ -106,7 +106,7 @@ def _generator() -> str:
 
 
 def _sources(package: Path) -> Iterator[str]:
-    """The paths of a package's source files; as text, because `Path` takes longer than reading."""
+    """Paths of a package's source files, as strings, because making `Path` objects is slow."""
     for folder, _, names in os.walk(package):
         yield from (f"{folder}{os.sep}{name}" for name in names if name.endswith(".py"))
 

@@ -11,11 +11,11 @@ __all__ = ["collection_paused"]
 
 @contextmanager
 def collection_paused() -> Generator[None]:
-    """Pause the cyclic garbage collector of this process, unless it is off already.
+    """Pause the cyclic garbage collector of this process, in a `with` block, unless it is off.
 
     Generating a kernel makes several 100,000 objects, most of which live as long as the kernel or
-    the caches of expressions do. Each full collection visits them all; together collections took up
-    to a quarter of the time.
+    the caches of expressions do. Each full collection visits all these objects; collections took
+    up to a quarter of the time of code generation.
     """
     if not gc.isenabled():
         yield

@@ -6,7 +6,7 @@ Columns: `build`, a first build without checks; `check`, the default checks of t
 `share`, the ratio `check` / `build`; `again`, the checks at a second build of the graph in the same
 process; `all`, `graph.check(level="all")`. Times are CPU seconds, summed over all cores and
 including ptxas, and each is the least of several runs. Every run is a new process that reads the
-graph from its text, so neither the passes that made the graph nor other rows fill its caches. The
+graph from its text, so its caches hold nothing from passes or from other rows. The
 process is forked from one that has built small other graphs, so imports are not timed.
 The on-disk cache of kernels is off. No GPU is needed.
 """
@@ -62,7 +62,7 @@ WARM_TILE = (64, 32, 32)
 """Schedules and the macro tile of graphs that are built and checked before times are measured."""
 TARGETS = ("cpu", "sm_80", "sm_90a")
 RUNS = 3
-"""In how many processes each row is measured by default."""
+"""Default number of processes in which each row is measured."""
 
 
 def measure(
@@ -137,7 +137,7 @@ def _seconds(step: Callable[[], object]) -> float:
 
 
 def _clock() -> float:
-    """Seconds of all cores since this process began, with those of child processes that ended."""
+    """CPU seconds of this process since it began, and of its child processes that have ended."""
     return process_time() + sum(os.times()[2:4])
 
 

@@ -1,4 +1,4 @@
-"""Imports and initialises what `checking` measures; its fork server imports this module once."""
+"""Warm-up of `benchmarks checking`: its fork server imports this module once, before it forks."""
 
 from benchmarks.measures.checking import TARGETS, warm_up
 

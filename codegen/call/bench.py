@@ -31,6 +31,11 @@ FLUSH_BYTES, FLUSHES = 256 << 20, 4
 """Bytes of memory to write, and how often, before each sample: it keeps the GPU busy while the host
 enqueues the launches."""
 SAMPLE_SECONDS, MOST_LAUNCHES = 1e-3, 16
+"""SAMPLE_SECONDS: total seconds of the launches of a sample. MOST_LAUNCHES: their maximum."""
+SUSTAINED_SECONDS, HOST_SECONDS, MOST_SUSTAINED = 1.2e-2, 1.2e-5, 800
+"""SUSTAINED_SECONDS: seconds of launches in a sample under load, in which the GPU is so busy that
+the power limit lowers its clock. Kernels of less than HOST_SECONDS have short samples only, since
+the host does not enqueue launches faster. MOST_SUSTAINED: largest number of launches."""
 TOLERANCE = 2e-2
 """Largest difference from the first plan's result, relative to that result's largest element."""
 COMPARED_ROWS = 256
@@ -94,8 +99,8 @@ class Bench:
         self.stream = int(cuda("cuStreamCreate", 1))
         self.events = cuda("cuEventCreate", 0), cuda("cuEventCreate", 0)
         self.turn = 0
-        self.started: dict[Plan, tuple[Kernel, int]] = {}
-        """The kernel of each started plan, and the number of launches of a sample."""
+        self.started: dict[Plan, tuple[Kernel, float]] = {}
+        """The kernel of each started plan, and approximate seconds per launch."""
         self.right: npt.NDArray[np.float32] | None = None
 
     def close(self) -> None:
@@ -143,9 +148,8 @@ class Bench:
                 f"the result of the plan '{plan}' differs from the first plan's by {error:g}, "
                 "so one of them is wrong; call without tune=True"
             )
-        self.started[plan] = kernel, 2
-        count = int(SAMPLE_SECONDS / max(self.sample(plan), 1e-7))
-        self.started[plan] = kernel, min(max(count, 2), MOST_LAUNCHES)
+        self.started[plan] = kernel, SAMPLE_SECONDS / 2
+        self.started[plan] = kernel, max(self.sample(plan), 1e-7)
 
     def launch(self, plan: Plan, kernel: Kernel) -> None:
         """Launch a kernel once, on the next copy of the operands."""
@@ -156,11 +160,24 @@ class Bench:
 
     def sample(self, plan: Plan) -> float:
         """Seconds per launch of a started plan: the mean of several launches back to back."""
+        seconds = self.started[plan][1]
+        return self._sample(
+            plan, min(max(int(SAMPLE_SECONDS / seconds), 2), MOST_LAUNCHES), FLUSHES
+        )
+
+    def sample_under_load(self, plan: Plan) -> float:
+        """Seconds per launch, over so many launches that the GPU has its clock rate under load."""
+        seconds = self.started[plan][1]
+        if seconds < HOST_SECONDS:
+            return self.sample(plan)
+        return self._sample(plan, min(max(int(SUSTAINED_SECONDS / seconds), 4), MOST_SUSTAINED), 1)
+
+    def _sample(self, plan: Plan, count: int, flushes: int) -> float:
         from codegen.targets.nvptx.driver import cuda
 
-        kernel, count = self.started[plan]
+        kernel, _ = self.started[plan]
         before, after = self.events
-        for _ in range(FLUSHES):
+        for _ in range(flushes):
             cuda("cuMemsetD32Async", self.flush, 0, FLUSH_BYTES // 4, self.stream)
         cuda("cuEventRecord", before, self.stream)
         for _ in range(count):

@@ -184,7 +184,9 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
         )
     given = {elements_of(name): views[name].shape[0] for name in "ABCD" if name in views}
     if "D" not in views:
-        raise LaunchError("out is missing: its length depends on offsets, which are on the device")
+        raise LaunchError(
+            "out is missing: its length depends on offsets, which are on the device; pass out="
+        )
     return given | {"groups": offsets[1] - 1}
 
 

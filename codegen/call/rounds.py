@@ -18,9 +18,12 @@ __all__ = ["Rounds"]
 SCREENED, REPEATS, CLOSE = 2, 6, 1.08
 """Every plan of a group is sampled SCREENED times; plans whose median is at most CLOSE times the
 shortest median are sampled REPEATS more times."""
-FINALISTS, FINAL_REPEATS, FINAL_CLOSE = 3, 18, 1.04
+FINALISTS, FINAL_REPEATS, FINAL_CLOSE = 4, 12, 1.05
 """At the end the fastest plan is sampled FINAL_REPEATS times, in turn with up to FINALISTS - 1
 others that take at most FINAL_CLOSE times as long."""
+WARMING = 3
+"""Number of first samples of each finalist that are dropped, until the GPU has its clock rate under
+load."""
 
 
 class Rounds:
@@ -28,10 +31,14 @@ class Rounds:
 
     Args:
         sample: the function that returns the seconds of one launch of a plan.
+        final_sample: a function like `sample` with more launches, for the fastest plans at the end.
     """
 
-    def __init__(self, sample: Callable[[Plan], float]) -> None:
+    def __init__(
+        self, sample: Callable[[Plan], float], final_sample: Callable[[Plan], float] | None = None
+    ) -> None:
         self.sample = sample
+        self.final_sample = final_sample or sample
         self.seconds: dict[Plan, float] = {}
         """The seconds of each measured plan, corrected for the drift of clock rates."""
 
@@ -41,8 +48,8 @@ class Rounds:
             return []
         fastest = min(self.seconds, key=self.seconds.__getitem__) if self.seconds else None
         together = [*plans, *([fastest] if fastest and fastest not in plans else [])]
-        medians = self._medians(together, SCREENED, {})
-        medians = self._medians(_close(medians, CLOSE), REPEATS, medians)
+        medians = _medians(self.sample, together, SCREENED)
+        medians |= _medians(self.sample, _close(medians, CLOSE), REPEATS)
         drift = 1.0 if fastest is None else self.seconds[fastest] / medians[fastest]
         found = [medians[plan] * drift for plan in plans]
         self.seconds.update(zip(plans, found, strict=True))
@@ -53,23 +60,25 @@ class Rounds:
         close = _close(self.seconds, FINAL_CLOSE)[:FINALISTS]
         if len(close) < 2:
             return dict(self.seconds)
-        medians = self._medians(close, FINAL_REPEATS, {})
+        _medians(self.final_sample, close, WARMING)
+        medians = _medians(self.final_sample, close, FINAL_REPEATS)
         drift = statistics.median(medians[plan] / self.seconds[plan] for plan in close)
         best = min(medians.values())
         # Correcting for drift must not make a plan the fastest that was not sampled again.
         others = {plan: max(taken * drift, best) for plan, taken in self.seconds.items()}
         return {**medians, **{plan: t for plan, t in others.items() if plan not in medians}}
 
-    def _medians(
-        self, plans: Sequence[Plan], repeats: int, known: dict[Plan, float]
-    ) -> dict[Plan, float]:
-        """The medians in `known`, with new medians of `repeats` samples for each of `plans`."""
-        samples: dict[Plan, list[float]] = {plan: [] for plan in plans}
-        for turn in range(repeats):
-            for place in range(len(plans)):
-                plan = plans[(place + turn) % len(plans)]
-                samples[plan].append(self.sample(plan))
-        return {**known, **{plan: statistics.median(taken) for plan, taken in samples.items()}}
+
+def _medians(
+    sample: Callable[[Plan], float], plans: Sequence[Plan], repeats: int
+) -> dict[Plan, float]:
+    """The median of `repeats` samples of each plan; every round samples each plan once."""
+    samples: dict[Plan, list[float]] = {plan: [] for plan in plans}
+    for turn in range(repeats):
+        for place in range(len(plans)):
+            plan = plans[(place + turn) % len(plans)]
+            samples[plan].append(sample(plan))
+    return {plan: statistics.median(taken) for plan, taken in samples.items()}
 
 
 def _close(seconds: dict[Plan, float], factor: float) -> list[Plan]:

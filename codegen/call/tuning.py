@@ -85,7 +85,7 @@ def find_fastest(
         LaunchError: a plan gives a wrong result.
         CodegenError: no plan can be built.
     """
-    rounds = Rounds(bench.sample)
+    rounds = Rounds(bench.sample, bench.sample_under_load)
 
     def measure(plans: Sequence[Plan]) -> list[float]:
         advance("compiling", len(rounds.seconds))

@@ -46,7 +46,7 @@ def llvm_type(kind: DType) -> Any:
     Raises:
         CodegenError: generated code does no arithmetic in `kind`, for example in bf16.
     """
-    from llvmlite import ir  # launches use this module, and need no LLVM
+    from llvmlite import ir  # imported here, because launches import this module but not LLVM
 
     if not kind.is_float:
         return ir.IntType(kind.bits)

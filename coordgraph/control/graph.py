@@ -26,11 +26,11 @@ class ControlEdge(Enum):
     """The kind of an edge between two operations of a control graph."""
 
     BODY = "Body"
-    """From an operation to the first operation of its body."""
+    """The edge leads from an operation to the first operation of its body."""
     ELSE = "Else"
-    """From a branch to the first operation of its else-body."""
+    """The edge leads from an `If` to the first operation of its else-body."""
     SEQUENCE = "Sequence"
-    """From an operation to the next operation in the same body."""
+    """The edge leads from an operation to the next operation in the same body."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ known upper limits of polynomials.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from threading import get_ident
+from threading import get_ident, local
 from typing import TypeAlias, TypeVar, cast
 
 from sympy import Expr, Integer, Symbol
@@ -34,6 +34,10 @@ Fact: TypeAlias = tuple[Polynomial, int]
 """A known upper limit: a polynomial, and a number that its value never exceeds."""
 SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
 """The lower bounds and the upper bounds of an atom; every one of these bounds holds."""
+
+MOST_NESTED = 32
+"""The largest number of bounds that are computed each for the one before it. Bounds of correct
+kernels need up to 30; without a limit, Python's stack may overflow."""
 
 _Result = TypeVar("_Result")
 
@@ -81,6 +85,15 @@ def assumed_lower(symbol: Expr) -> Bound:
     if symbol.is_positive:
         return 1
     return 0 if symbol.is_nonnegative else None
+
+
+class _Nested(local):
+    """How many results of `NumericBounds` the thread computes, each for the one before it."""
+
+    depth = 0
+
+
+_nested = _Nested()
 
 
 class NumericBounds:
@@ -155,18 +168,21 @@ class NumericBounds:
         """Return `cache[target]`; if it is missing, compute it with `find()` first.
 
         If `find()` asks for the same result, because bounds of symbols depend on each other, it
-        gets a provisional one. Threads may share a prover: they compute the same result.
+        gets a provisional one; and so it does below `MOST_NESTED` results. Threads may share a
+        prover: they compute the same result.
         """
         if target in cache:
             return cache[target]
         token = get_ident(), id(cache), target
-        if token in self._open:
+        if token in self._open or _nested.depth >= MOST_NESTED:
             self.circular = True
             return provisional()
         self._open.add(token)
+        _nested.depth += 1
         try:
             found = cache[target] = find()
         finally:
+            _nested.depth -= 1
             self._open.discard(token)
         return found
 

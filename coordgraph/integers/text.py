@@ -168,9 +168,12 @@ class Printer:
                     f"{expr} has a power that cannot be written as a product; use exponents from "
                     f"1 to {MAX_POWER}"
                 )
-        texts = [(self.at(base, UNARY), int(exponent)) for base, exponent in powers]
+        texts = [(self.at(base, UNARY), int(count), base) for base, count in powers]
         texts.sort(key=lambda item: (item[0].startswith("("), item[0]))
-        factors = list(chain.from_iterable([text] * count for text, count in texts))
+        factors = list(chain.from_iterable([text] * count for text, count, _ in texts))
+        if coefficient != 1 and len(factors) > 1 and isinstance(texts[0][2], Add):
+            # SymPy multiplies a number into a sum: it would read `-(i + j)*j` as `(-i - j)*j`.
+            factors = [f"({'*'.join(factors)})"]
         if coefficient == 1:
             return "*".join(factors), PRODUCT
         if coefficient == -1:

@@ -50,8 +50,8 @@ class Limits:
     """How thoroughly `KernelGraph.check` examines a graph.
 
     Args:
-        launches: the number of launches that are examined at least. As many again are traced; they
-            are examined if their traces differ in kind.
+        launches: the least number of launches that are examined. As many further launches are
+            traced, and examined if their traces have new features.
         cost: the largest cost of a launch that is traced, in the units of `Launch.cost`.
         total: the largest cost of all traced launches together, unless only four are traced.
         runs: the largest number of launches that compute a product.
@@ -59,7 +59,8 @@ class Limits:
         schedulers: the names of the interpreter's schedulers under which each of these launches
             runs.
         questions: the largest number of inequalities that proofs about indices may ask `Ranges`.
-        constants: the largest number of constants of the graph that further launches pass.
+        constants: the largest number of constants of the graph for which a launch with larger sizes
+            is examined.
     """
 
     launches: int
@@ -188,22 +189,31 @@ class Evidence:
 
     @cached_property
     def run_launches(self) -> tuple[Launch, ...]:
-        """The launches whose product the interpreter computes: the cheapest ones."""
-        chosen: list[Launch] = []
-        left = self.limits.elements
+        """The launches whose product the interpreter computes, as many as the limits allow.
+
+        The first is the one with the highest `_interest`, and each further one adds the most
+        features to those before it: which axes end in a partial tile, and long segments.
+        """
         m, n, k = macro_tile(self.graph.coordinates)
-        shallow = sorted(self.traces, key=lambda pair: -_interest(*pair))
-        deep = sorted(shallow, key=lambda pair: -_depth(pair[1]))
-        seen = _ragged(self.graph, shallow[0][0]) if shallow else frozenset[str]()
-        wide = [pair for pair in shallow[1:] if _ragged(self.graph, pair[0]) - seen]
-        for launch, found in (*shallow[:1], *wide[:1], *deep[:1], *shallow[1:]):
+        deepest = max((_depth(found) for _, found in self.traces), default=0)
+        open_: list[tuple[Launch, frozenset[object]]] = []
+        left = self.limits.elements
+        costs: dict[str, int] = {}
+        for launch, found in sorted(self.traces, key=lambda pair: -_interest(*pair)):
+            deep = {"deep"} if _depth(found) == deepest else set[str]()
+            open_.append((launch, _ragged(self.graph, launch) | deep))
             work = sum(segment.k_count for segment in found.segments)
-            elements = work * max(m * k + k * n, OVERHEAD) + len(found.stores) * 2 * m * n
-            if launch in chosen:
-                continue
-            if elements <= left and len(chosen) < self.limits.runs:
-                chosen.append(launch)
-                left -= elements
+            stored = len(found.stores) * 2 * m * n
+            costs[str(launch)] = work * max(m * k + k * n, OVERHEAD) + stored
+        chosen: list[Launch] = []
+        seen: frozenset[object] = frozenset()
+        while open_ and len(chosen) < self.limits.runs:
+            best = max(open_, key=lambda pair: len(pair[1] - seen)) if chosen else open_[0]
+            open_.remove(best)
+            if costs[str(best[0])] <= left:
+                chosen.append(best[0])
+                seen |= best[1]
+                left -= costs[str(best[0])]
         return tuple(chosen)
 
     @cached_property
@@ -240,11 +250,11 @@ def _interest(launch: Launch, found: Trace) -> int:
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
 
 
-def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[str]:
-    """Axes that a launch divides into several tiles, of which the last one is not full."""
+def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[object]:
+    """The axes whose last tile is not full, and whether they have several tiles."""
     lengths = ((axis, getattr(graph.gemm, axis) or launch.values.get(axis, 0)) for axis in AXES)
     tiles = zip(lengths, macro_tile(graph.coordinates), strict=True)
-    return frozenset(axis for (axis, length), n in tiles if length > n and length % n)
+    return frozenset((axis, length > n) for (axis, length), n in tiles if length % n)
 
 
 def _depth(found: Trace) -> int:

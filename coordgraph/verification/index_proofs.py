@@ -220,7 +220,8 @@ class _Path:
         """Whether the index along `dim` is proved to be inside the dimension if all guards hold."""
         if dim not in self._known:
             self._known[dim] = False  # a cyclic path then ends here, unproved
-            self._known[dim] = self._by_edge(dim) or self._directly(dim)
+            if self.proofs.size(dim) is not None:  # without a size, no index is outside
+                self._known[dim] = self._by_edge(dim) or self._directly(dim)
         return self._known[dim]
 
     def _by_edge(self, dim: str) -> bool:

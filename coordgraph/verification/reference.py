@@ -15,6 +15,7 @@ from sympy import Symbol
 
 from coordgraph.elements import Number, dtype
 from coordgraph.epilogue.operand import ACCUMULATOR
+from coordgraph.errors import LaunchError
 from coordgraph.gemm import AXES, GemmProblem, read_of, row_step, tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, numpy_dtype
@@ -57,7 +58,8 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
     """Random operands of a launch, and the values of its parameters.
 
     Raises:
-        LaunchError: the graph's bounds on parameters exclude the launch.
+        LaunchError: the graph's bounds on parameters exclude the launch, or a tensor does not fit
+            in memory.
     """
     gemm, random = graph.gemm, np.random.default_rng(SEED)
     given = dict(launch.values)
@@ -86,7 +88,10 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
 def _random(tensor: Tensor, values: Mapping[str, Any], random: np.random.Generator) -> Array:
     shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
     least = 0 if dtype(tensor.dtype).number is Number.UNSIGNED else -1
-    return random.integers(least, 2, shape).astype(numpy_dtype(tensor.dtype))
+    try:
+        return random.integers(least, 2, shape).astype(numpy_dtype(tensor.dtype))
+    except MemoryError as error:
+        raise LaunchError(f"the tensor {tensor.name} of {prod(shape)} elements: {error}") from error
 
 
 def _packed_elements(gemm: GemmProblem, launch: Launch) -> dict[str, int]:

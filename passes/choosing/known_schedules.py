@@ -44,7 +44,7 @@ def counter_of(schedule: Pass) -> WorkCounter | None:
     kept = _kept().get(str(schedule)) if _ours(schedule) else None
     if kept is not None:
         return WorkCounter.from_data(kept)
-    from passes.choosing.enumeration import check  # imports the interpreter
+    from passes.choosing.enumeration import check  # only here, because it imports the interpreter
 
     try:
         counter = WorkCounter.derive(schedule)

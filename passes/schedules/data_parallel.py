@@ -12,6 +12,7 @@ from coordgraph.control.operations import For
 from coordgraph.coordinates.dimensions import ForLoop, Linear, Workgroup
 from coordgraph.coordinates.edges import Tile
 from coordgraph.integers import ceil_div
+from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass, option
 from passes.kit import MOST_WORKGROUPS, TileWork, flatten_into, number_of, workgroup_count
 
@@ -70,6 +71,8 @@ class DataParallel(Pass):
         with graph.edit(str(self)) as e:
             e.level = "scheduled"
             if not self.persistent:
+                if not e.parameters.ranges().prove_nonnegative(LARGEST_INDEX - tiles):
+                    e.assume(tiles)
                 e.coordinates.add(Workgroup("workgroup", tiles))
                 flatten_into(e, numbers, "workgroup")
                 e.kernel(*work.whole(), workgroup="workgroup")

@@ -1,4 +1,4 @@
-"""The garbage collector is paused while code is generated, and then as before."""
+"""The garbage collector is paused while code is generated, then enabled again if it was before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.codegen.nvptx.fake_driver import install, matrix
 
 @pytest.fixture
 def enabled() -> Generator[None]:
-    """The collector is on; afterwards it is as it was."""
+    """Enable the garbage collector during a test; then restore its earlier state."""
     before = gc.isenabled()
     gc.enable()
     yield

@@ -31,6 +31,7 @@ FAULTS: tuple[Fault, ...] = (
     *epilogue_faults.FIX_UP,
     *message_faults.PROGRESS,
     *sharing_faults.PROGRESS,
+    *work_faults.BOUNDS,
     *message_faults.BOUNDS,
     *sharing_faults.BOUNDS,
     *product_faults.BOUNDS,

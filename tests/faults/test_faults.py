@@ -37,6 +37,7 @@ QUICK = (
     "accumulator zeroed in every iteration",
     "every group multiplied by the first B",
     "slot before the workspace",
+    "columns of B without an extent, so without a guard",
     "columns of B spread evenly over the tiles",
     "as many tiles in m as 64 rows need",
     "at most 64 iterations of a workgroup",

@@ -17,7 +17,7 @@ from tests.faults.bases import (
 )
 from tests.faults.fault import Fault
 
-__all__ = ["COVER", "SIZES", "STRUCTURE"]
+__all__ = ["BOUNDS", "COVER", "SIZES", "STRUCTURE"]
 
 STRUCTURE = (
     Fault(
@@ -351,5 +351,14 @@ COVER = (
             ),
         ),
         LIST,
+    ),
+)
+BOUNDS = (
+    Fault(
+        "columns of B without an extent, so without a guard",
+        "bounds",
+        "data-parallel",
+        (("dim B.1: SubDimension size=n", "dim B.1: SubDimension"),),
+        {"transpose_a": True, "transpose_b": True},
     ),
 )

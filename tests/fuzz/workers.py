@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import mmap
 import multiprocessing as mp
@@ -22,7 +23,7 @@ from tests.fuzz.trial import Outcome, Result, attempt
 
 __all__ = ["Workers"]
 
-MEMORY = 6 << 30
+MEMORY = 12 << 30
 """Bytes of address space that a process may allocate after its start."""
 LIFETIME = 400
 """Number of mutants after which a process is replaced, so that its caches stay small."""
@@ -30,6 +31,8 @@ POLLED, WAITS = 0.5, 10
 """POLLED: interval in seconds at which the CPU time of a process is read. WAITS: factor of the time
 limit in wall-clock time."""
 NOTE_BYTES = 64
+M_ARENA_MAX = -8
+"""The option of the C library's `mallopt` that limits the number of its memory pools."""
 
 
 class Workers:
@@ -142,6 +145,7 @@ class Workers:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1)
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)  # each arena reserves 64 MiB of address space
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[0]) * mmap.PAGESIZE
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))

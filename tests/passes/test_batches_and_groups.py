@@ -319,3 +319,11 @@ def test_refusals():
         Rasterize(width=2)(Rasterize(width=2)(Gemm("f32", batched=True).graph(TILE)))
     with pytest.raises(PassError, match="a schedule has tied this graph"):
         StreamK()(StreamK()(problem))
+
+
+@pytest.mark.parametrize("order", ["reorder{group=5}", "grouped{groups=3}"])
+def test_a_grid_that_is_rounded_up_fits_its_bits(order: str):
+    """Groups of tiles round the number of workgroups up, for every product of a batch."""
+    problem = Gemm("f32", batched=True).graph(TILE)
+    found = Pipeline.parse(f"{order},data-parallel")(problem).check()
+    assert not found.refuted, found

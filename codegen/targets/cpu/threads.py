@@ -89,7 +89,7 @@ def run_on_threads(
         futures: list[Future[None]] = []
         try:
             for number in range(int(takes_part), threads):
-                futures.append(_helpers().submit(work, number))
+                futures.append(_submitted(work, number, threads))
             if takes_part:
                 work(0)
         except BaseException:
@@ -101,6 +101,32 @@ def run_on_threads(
                 pass
         for future in futures:
             future.result()
+
+
+def _submitted(work: Callable[[int], None], number: int, threads: int) -> Future[None]:
+    """Have a helper thread call `work(number)`.
+
+    Raises:
+        LaunchError: the system refuses to start another thread; the call will not happen.
+    """
+    future: Future[None] = Future()
+
+    def call() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work(number))
+            except BaseException as error:
+                future.set_exception(error)
+
+    try:
+        _helpers().submit(call)
+    except RuntimeError as error:
+        # The executor has queued the call all the same. If a thread has taken it, it counts.
+        if future.cancel():
+            raise LaunchError(
+                f"thread {number} of {threads} cannot be started ({error}); use fewer threads"
+            ) from error
+    return future
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from coordgraph.control.lowered import ReduceFragment
 from coordgraph.foreign_graphs import faults_named
 from passes import Pass
 
-# A cached kernel is loaded without LLVM and the code generator, so methods import them.
+# Methods import LLVM and the code generator, which a kernel from the cache does not need.
 if TYPE_CHECKING:
     from llvmlite import ir
 

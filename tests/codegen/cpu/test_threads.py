@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
 import pytest
 
 from codegen.targets.cpu import runtime
+from codegen.targets.cpu import threads as pool
 from codegen.targets.cpu.order import starting_order
 from codegen.targets.cpu.threads import VARIABLE, run_on_threads, thread_count
 from coordgraph import LaunchError
@@ -140,3 +142,26 @@ def test_every_thread_works_at_the_same_time():
 
     run_on_threads(work, 4)
     assert not together.broken
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_and_its_call_never_happens(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    queued: list[Callable[[], None]] = []
+
+    class Full:
+        """An executor at the limit of threads: it queues a call before it fails."""
+
+        def submit(self, call: Callable[[], None]) -> None:
+            queued.append(call)
+            raise RuntimeError("can't start new thread")
+
+    called: list[int] = []
+    stopped: list[bool] = []
+    monkeypatch.setattr(pool, "_helpers", Full)
+    with pytest.raises(LaunchError, match="thread 0 of 3 cannot be started"):
+        run_on_threads(called.append, 3, lambda: stopped.append(True))
+    assert stopped
+    for call in queued:  # a thread that is free later takes the call from the queue
+        call()
+    assert not called

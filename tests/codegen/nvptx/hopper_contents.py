@@ -51,10 +51,7 @@ class Contents:
     boxes: dict[Stage, list[tuple[Array, Array]]] = field(
         default_factory=dict[Stage, list[tuple[Array, Array]]]
     )
-    """For each step:
-
-    the places in the stage that its TMA boxes fill, and the k values loaded there.
-    """
+    """For each stage and step: the places in shared memory that TMA boxes fill, and their k."""
     steps: dict[Stage, int] = field(default_factory=dict[Stage, int])
 
     def copy(self, stage: Stage, size: int, step: int, places: Array, k: Array) -> None:

@@ -44,7 +44,7 @@ print(*sorted(sys.modules))
 
 
 def call(cache: Path) -> tuple[bool, set[str]]:
-    """Multiply in a new process: whether the kernel is from the cache, and modules loaded."""
+    """Multiply in a new process; return whether the kernel was cached, and all loaded modules."""
     done = subprocess.run(
         [sys.executable, "-c", CALL],
         cwd=ROOT,
@@ -62,7 +62,7 @@ def call(cache: Path) -> tuple[bool, set[str]]:
 def test_a_cached_call_imports_no_compiler_no_checks_and_no_simulation(tmp_path: Path):
     cached, modules = call(tmp_path)
     assert not cached
-    # These names would not be found if they were misspelt.
+    # A first call loads them, so their names are spelt correctly.
     assert {"llvmlite", "codegen.emit.walker", "codegen.targets.nvptx.sm_80.emit"} <= modules
     cached, modules = call(tmp_path)
     assert cached

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 from coordgraph import Gemm, KernelGraph
 from passes import Pipeline
@@ -35,5 +35,5 @@ def lowered() -> KernelGraph:
     return LowerToTensorCores()(scheduled(Gemm(), "stream-k{workgroups=132,owner=last}"))
 
 
-def all_graphs() -> list[KernelGraph]:
-    return [*(scheduled(g, p) for g in PROBLEMS for p in PIPELINES), lowered()]
+MAKERS = (*(partial(scheduled, g, p) for g in PROBLEMS for p in PIPELINES), lowered)
+"""Functions that return the graphs, which are not built while tests are collected."""

@@ -29,7 +29,7 @@ from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.integers import Select, index_symbol, size_symbol
 from coordgraph.parameters import Parameter, Parameters
 from coordgraph.text import from_json, parse_graph, print_graph, to_json
-from tests.coordgraph.text.graphs import PIPELINES, all_graphs, scheduled
+from tests.coordgraph.text.graphs import MAKERS, PIPELINES, scheduled
 from tests.support.golden import Golden
 
 THREE = Integer(3)
@@ -62,9 +62,9 @@ def around(*operations: Operation, **parts: object) -> KernelGraph:
     return replace(KernelGraph(Gemm(), control=ControlGraph(Kernel(tuple(operations)))), **parts)
 
 
-@pytest.mark.parametrize("number", range(len(all_graphs())))
+@pytest.mark.parametrize("number", range(len(MAKERS)))
 def test_the_law(number: int):
-    graph = all_graphs()[number]
+    graph = MAKERS[number]()
     text = print_graph(graph)
     read = parse_graph(text)
     assert read == graph

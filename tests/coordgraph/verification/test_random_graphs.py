@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
+from coordgraph import Gemm
 from coordgraph.verification import Outcome
+from passes import Pipeline
 from tests.faults.catalogue import FAULTS
 from tests.support import random_graphs
 from tests.support.random_graphs import (
@@ -29,6 +31,15 @@ def test_random_correct_graphs_are_not_refuted(seed: int, count: int):
         report = drawn.graph.check()
         assert not report.refuted, f"{drawn}\n{report}"
         assert Outcome.UNKNOWN not in {verdict.outcome for verdict in report}, str(drawn)
+
+
+def test_proofs_about_deeply_nested_bounds_end():
+    """Each bound of a Hilbert order's numbers is computed inside that of another, 51 deep."""
+    order = "rasterize{width=8,snake=true,along=m,order=hilbert},longest-first"
+    problem = Gemm("f32", grouped=True, group_axis="k", epilogue=random_graphs.scaled)
+    schedule = Pipeline.parse(f"{order},data-parallel{{persistent=true}}")
+    report = schedule(problem.graph((3, 5, 7)), verify="structure").check()
+    assert not report.refuted, report
 
 
 def test_all_schedules_orders_products_reductions_and_epilogues_are_drawn():

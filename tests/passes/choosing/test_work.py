@@ -178,7 +178,7 @@ def test_the_file_has_the_counters_of_all_that_may_be_chosen():
         assert (found[text].columns(*columns) == counter.columns(*columns)).all(), text
 
 
-@pytest.mark.parametrize("text", sorted(derived()))
+@pytest.mark.parametrize("text", sorted(json.loads(FILE.read_text("utf-8"))))
 def test_single_precision_is_exact_up_to_its_limit(text: str):
     counter = derived()[text]
     assert counter.single
