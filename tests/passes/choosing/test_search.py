@@ -72,6 +72,7 @@ def test_the_first_plans_differ(problem: Gemm):
     ("problem", "better"),
     [
         (DEEP, lambda plan: plan.cluster == (4, 2, 1)),
+        (DEEP, lambda plan: plan.cluster == (2, 1, 1)),
         (DEEP, lambda plan: "scatter" in plan.pipeline),
         (WIDE, lambda plan: plan.tile[:2] == (256, 192)),
         (WIDE, lambda plan: plan.cluster == (1, 1, 1)),
