@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -316,14 +317,14 @@ def test_ctrl_c_ends_one_long_workgroup(threads: int):
     ],
 )
 def test_tiles_past_the_end_of_a_tensor_are_empty(
-    schedule: str, gemm: dict[str, bool], more: tuple[str, str]
+    schedule: str, gemm: dict[str, Any], more: tuple[str, str]
 ):
     """A graph may have more tiles than its tensors need; kernels skip tiles past a tensor's end."""
     text = Pipeline.parse(schedule)(Gemm("f32", **gemm).graph((4, 4, 4))).text()
     assert more[0] in text
     kernel = HostKernel(parse(text.replace(*more)), debug=True)
     a, b = (np.arange(size, dtype=np.float32).reshape(shape) % 5 for size, shape in SHAPES)
-    tables = {"offsets": np.array([0, 6], np.int32)} if gemm else {}
+    tables: dict[str, Any] = {"offsets": np.array([0, 6], np.int32)} if gemm else {}
     d = kernel(a, b[None] if gemm else b, threads=2, **tables)
     assert np.array_equal(d, a @ b)
 
