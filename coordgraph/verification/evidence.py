@@ -134,7 +134,8 @@ class Evidence:
         # If the sizes that the graph fixes make every launch too costly, one large launch is
         # examined.
         near = ranked[: max(count, FEWEST)] or ranked_launches(self.graph, 1, LARGE)
-        return *near, *far_launches(self.graph, self.limits.constants)
+        far = [x for x in far_launches(self.graph, self.limits.constants) if x.cost <= LARGE]
+        return tuple({str(launch): launch for launch in (*near, *far)}.values())
 
     @cached_property
     def program(self) -> Program:
