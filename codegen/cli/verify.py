@@ -79,7 +79,8 @@ def verify(
     index leaves its tensor). With --target sm_90a or another GPU, the graph is also lowered, and
     memory order is checked: no data race and no deadlock between the threads of the kernel. Sizes
     that are given are examined alone; the others are chosen, such as those just below and above a
-    multiple of the tile. A file takes --m, --n, --k and -w only. The exit code is 1 if a check is refuted.
+    multiple of the tile. A file takes --m, --n, --k and -w only. The exit code is 1 if a check is
+    refuted.
 
     [bold]Examples[/]
 
