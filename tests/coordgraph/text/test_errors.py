@@ -44,6 +44,8 @@ CASES = {
         7,
         "there is a parameter 'a' already",
     ),
+    "empty range": (HEAD + "param a in 5..1", 3, 7, "'a' has the empty range 5..1"),
+    "empty range of a value": (HEAD + "param a in 2..1 = 1", 3, 7, "has the empty range 2..1"),
     "order of parameters": (
         HEAD + "param a in 1..2 = b + 1\nparam b in 1..2",
         3,
