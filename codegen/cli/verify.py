@@ -79,8 +79,11 @@ def verify(
     index leaves its tensor). With --target sm_90a or another GPU, the graph is also lowered, and
     memory order is checked: no data race and no deadlock between the threads of the kernel. Sizes
     that are given are examined alone; the others are chosen, such as those just below and above a
-    multiple of the tile. A file takes --m, --n, --k and -w only. The exit code is 1 if a check is
-    refuted.
+    multiple of the tile. A file takes --m, --n, --k and -w only.
+
+    Exit codes: 0 every property is proved or holds in the examined launches; 1 a check is refuted;
+    5 no check is refuted, but a property is neither proved nor examined, because every launch is
+    too large. Other codes are those of 'coordgraph --help'.
 
     [bold]Examples[/]
 
@@ -117,6 +120,8 @@ def verify(
         _print(report)
     if report.refuted:
         raise typer.Exit(ExitCode.CHECK_FAILED)
+    if report.unexamined:
+        raise typer.Exit(ExitCode.NOT_EXAMINED)
 
 
 def _refuse_made_options(context: typer.Context) -> None:

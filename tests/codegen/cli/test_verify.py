@@ -109,6 +109,13 @@ def test_a_file_refuses_options_that_it_cannot_take():
     assert "has m = 40" in unboxed(done.err)
 
 
+def test_a_property_that_is_not_examined_has_an_exit_code_of_its_own():
+    large = ("--m", "80000", "--n", "80000", "--k", "8", "-w", "3")
+    done = coordgraph("verify", "-s", "stream-k", *TILE, *large)
+    assert done.code == ExitCode.NOT_EXAMINED == 5
+    assert "cover     not examined" in done.out
+
+
 def test_a_gpu_target_checks_the_lowered_graph():
     options = ("-s", "stream-k", "--tile", "64x64x32", "--target", "sm_80")
     done = coordgraph("verify", *options, "--json")
