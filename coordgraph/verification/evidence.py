@@ -84,16 +84,8 @@ FEWEST = 4
 """The number of launches that are examined whatever they cost."""
 LARGE = 20_000
 """The largest cost of the only examined launch if every launch costs more than `Limits.cost`."""
-LONGEST = 2 * MOST_STEPS
-"""The largest number of loop iterations of one traced launch, over all workgroups, if
-`Limits.work` is smaller. An endless loop of one workgroup is found before."""
 OVERHEAD = 200
 """The cost of an operation on an empty tile, in loaded elements."""
-OVERHEAD = 200
-"""The cost of an operation on an empty tile, in loaded elements."""
-MOST_STEPS = 1 << 16
-"""The largest number of loop iterations of one workgroup; a workgroup with more counts as an
-endless loop."""
 EXCHANGES = (
     SendPartial,
     ReceivePartial,

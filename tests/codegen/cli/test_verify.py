@@ -86,6 +86,14 @@ def test_a_file_and_a_schedule_are_refused():
     assert "the graph has no schedule" in done.err
 
 
+def test_a_file_that_is_not_text_is_named(tmp_path: Path):
+    path = tmp_path / "rnd.bin"
+    path.write_bytes(b"coord\x8f")
+    done = coordgraph("verify", str(path))
+    assert done.code == ExitCode.USAGE
+    assert "rnd.bin is not UTF-8 text: byte 0x8f at offset 5; give a graph" in done.err
+
+
 def test_a_file_takes_sizes():
     sizes = ("--m", "20", "--n", "9", "--k", "30", "-w", "3")
     done = coordgraph("verify", "-", *sizes, "--json", stdin=stream_k())
