@@ -21,6 +21,10 @@ __all__ = [
 ]
 
 
+WIDEST = 100
+"""The largest number of characters of a line of text that the message of a `ParseError` shows."""
+
+
 class CoordGraphError(Exception):
     """Base class of every error that a user's input can cause.
 
@@ -105,15 +109,31 @@ class ParseError(CoordGraphError):
     Args:
         message: what is wrong.
         line, column: the position of the error in the text, counted from 1.
-        source: the line of text with the error, shown under the message if it is given.
+        source: the line of text with the error, shown under the message if it is given; a long
+            line is clipped around the column.
     """
 
     def __init__(self, message: str, line: int, column: int, source: str | None = None) -> None:
         self.message, self.line, self.column, self.source = message, line, column, source
         where = f"line {line}, column {column}: {message}"
         if source is not None and source.strip():  # a blank line has no column to point at
-            where += f"\n  {source}\n  {' ' * (column - 1)}^"
+            shown, caret = _clipped(source, column - 1)
+            where += f"\n  {shown}\n  {' ' * caret}^"
         super().__init__(where)
+
+
+def _clipped(source: str, at: int) -> tuple[str, int]:
+    """A line of text, and the position of one of its characters; a long line is clipped around it.
+
+    Args:
+        source: the line.
+        at: the position, counted from 0.
+    """
+    if len(source) <= WIDEST:
+        return source, at
+    first = max(0, min(at - WIDEST // 2, len(source) - WIDEST))
+    before, after = ("… " if first else ""), (" …" if first + WIDEST < len(source) else "")
+    return before + source[first : first + WIDEST] + after, at - first + len(before)
 
 
 class CodegenError(CoordGraphError):

@@ -50,6 +50,9 @@ class Parameter:
         minimum, maximum: the smallest and the largest allowed value; every launch checks both.
         value: the value as an expression in earlier parameters; None if the caller gives it.
         note: what the parameter means, for diagrams and error messages.
+
+    Raises:
+        VerifyError: `minimum` is larger than `maximum`.
     """
 
     name: str
@@ -57,6 +60,13 @@ class Parameter:
     maximum: int = LARGEST_SIZE
     value: Expr | None = None
     note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.minimum > self.maximum:
+            raise VerifyError(
+                f"the parameter '{self.name}' has the empty range {self.minimum}..{self.maximum}; "
+                "write the smallest allowed value first"
+            )
 
     @property
     def symbol(self) -> Symbol:

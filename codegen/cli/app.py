@@ -105,7 +105,7 @@ app = typer.Typer(
     epilog=(
         "[dim]Exit codes: 0 success; 1 the check failed, or graphs differ; 2 wrong arguments; 3 a "
         "graph, a pass or the parser refused the input; 4 the target, a tool or enough memory is "
-        "not available; 70 a bug in coordgraph.[/]"
+        "not available; 5 verify could not examine a property; 70 a bug in coordgraph.[/]"
     ),
 )
 

@@ -19,6 +19,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     REFUSED = 3
     UNAVAILABLE = 4
+    NOT_EXAMINED = 5
     BUG = 70
     """An internal error, with the value of EX_SOFTWARE in sysexits.h."""
 

@@ -41,14 +41,22 @@ def read_graph(path: str) -> KernelGraph:
 
     Raises:
         ParseError: the text is malformed; a note names the file.
+        UnicodeError: the bytes are not UTF-8 text; the message names the file.
     """
-    source = sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
+    name = "stdin" if path == STDIN else path
+    try:
+        source = sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UnicodeError(
+            f"{name} is not UTF-8 text: byte {error.object[error.start]:#04x} at offset "
+            f"{error.start}; give a graph in the text form or as JSON"
+        ) from error
     try:
         if source.lstrip().startswith("{"):
             return from_json(_json(source))
         return parse(source)
     except CoordGraphError as error:
-        error.add_note(f"in {'stdin' if path == STDIN else path}")
+        error.add_note(f"in {name}")
         raise
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,6 +31,13 @@ STYLES = {
 """The style of each verdict in the table."""
 
 
+MAKING = (
+    *("dtype", "out_dtype", "transpose_a", "transpose_b", "batched", "groups"),
+    *("schedule", "plan", "tile"),
+)
+"""Options that describe how a graph is made; a graph in a file takes none of them."""
+
+
 class Level(StrEnum):
     """How thoroughly a graph is examined."""
 
@@ -38,6 +47,7 @@ class Level(StrEnum):
 
 @takes_groups(target="cpu")
 def verify(
+    context: typer.Context,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -69,7 +79,11 @@ def verify(
     index leaves its tensor). With --target sm_90a or another GPU, the graph is also lowered, and
     memory order is checked: no data race and no deadlock between the threads of the kernel. Sizes
     that are given are examined alone; the others are chosen, such as those just below and above a
-    multiple of the tile. The exit code is 1 if a check is refuted.
+    multiple of the tile. A file takes --m, --n, --k and -w only.
+
+    Exit codes: 0 every property is proved or holds in the examined launches; 1 a check is refuted;
+    5 no check is refuted, but a property is neither proved nor examined, because every launch is
+    too large. Other codes are those of 'coordgraph --help'.
 
     [bold]Examples[/]
 
@@ -92,13 +106,12 @@ def verify(
     if source is None:
         graph = scheduled(problem, scheduling, fixed=True).graph
     else:
-        if scheduling.schedule is not None or scheduling.plan is not None:
-            raise typer.BadParameter(
-                "a file has a schedule already: leave out --schedule and --plan"
-            )
+        _refuse_made_options(context)
         graph = read_graph(source)
         if graph.level != "lowered":
             graph = from_graph(problem, graph).graph
+        given_sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
+        graph = _narrowed(graph, {**given_sizes, "workgroups": scheduling.workgroups})
     with working("checking the graph"):
         report = _report(graph, target, level.value)
     if as_json:
@@ -107,6 +120,65 @@ def verify(
         _print(report)
     if report.refuted:
         raise typer.Exit(ExitCode.CHECK_FAILED)
+    if report.unexamined:
+        raise typer.Exit(ExitCode.NOT_EXAMINED)
+
+
+def _refuse_made_options(context: typer.Context) -> None:
+    """Refuse the options that describe how a graph is made, which a graph in a file is already."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in MAKING
+        if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
+    ]
+    if given:
+        raise typer.BadParameter(
+            "a file has its problem, tile and schedule already: leave out " + ", ".join(given)
+        )
+
+
+def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGraph:
+    """The graph with launch arguments that allow only the given sizes.
+
+    Args:
+        graph: a scheduled or lowered graph.
+        sizes: the wanted value of each launch argument by name; None if it is free.
+
+    Raises:
+        typer.BadParameter: the graph does not take such an argument, or not this value.
+    """
+    from sympy import Integer
+
+    from coordgraph.gemm import AXES
+
+    free = {p.name: p for p in graph.parameters.given}
+    fixed = {axis: getattr(graph.gemm, axis) for axis in AXES}
+    if isinstance(grid := graph.workgroup.size, Integer):
+        fixed["workgroups"] = int(grid)
+    for name, size in sizes.items():
+        if size is None or fixed.get(name) == size:
+            continue
+        if fixed.get(name) is not None:
+            raise typer.BadParameter(
+                f"the graph in the file has {name} = {fixed[name]}: not {size}"
+            )
+        if name not in free:
+            known = ", ".join(free) or "none"
+            raise typer.BadParameter(
+                f"the graph in the file has no launch argument {name}; it takes {known}"
+            )
+        low, high = free[name].minimum, free[name].maximum
+        if not low <= size <= high:
+            raise typer.BadParameter(
+                f"{name} = {size} is outside {low}..{high}, the range in the file"
+            )
+        if low < 1 <= size:  # a positive minimum would give the parameter another symbol
+            raise typer.BadParameter(
+                f"the file declares {name} in {low}..{high}: change the range to {size}..{size}"
+            )
+        free[name] = replace(free[name], minimum=size, maximum=size)
+    items = tuple(free.get(p.name, p) for p in graph.parameters.items)
+    return replace(graph, parameters=replace(graph.parameters, items=items))
 
 
 def _report(graph: KernelGraph, target: str, level: Literal["default", "all"]) -> Report:

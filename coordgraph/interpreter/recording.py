@@ -39,7 +39,7 @@ from coordgraph.interpreter.tracing import (
     Trace,
     TraceEvent,
 )
-from coordgraph.interpreter.walking import Fuel, walk
+from coordgraph.interpreter.walking import Budget, Fuel, walk
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 
@@ -52,6 +52,7 @@ def trace(
     tables: Mapping[str, Sequence[int]] | None = None,
     *,
     most_steps: int | None = None,
+    budget: Budget | None = None,
 ) -> Trace:
     """Record which segments, sends, receives, epilogues and stores every workgroup executes.
 
@@ -62,27 +63,35 @@ def trace(
         tables: the entries of the tables that the graph reads, by name: `offsets` for groups;
             `m_offsets`, `n_offsets` and `k_offsets` for a list of products.
         most_steps: the largest number of loop iterations of one workgroup; None for no limit.
+        budget: counts the loop iterations of all workgroups; None for no limit.
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
         LaunchError: a parameter or a table is missing or out of bounds.
-        EvaluationError: a workgroup needs more iterations, or works on two output tiles at once.
+        EvaluationError: one workgroup or all workgroups need more iterations, or a workgroup works
+            on two output tiles at once.
     """
     given = dict(parameters or {})
     for p in graph.parameters.given:
         if p.minimum == 0:  # parameters that may be 0 (`read_c`, a stride) do not change the trace
             given.setdefault(p.name, 0)
     code = program(graph)
-    return record(code, graph.parameters.launch(given, tables or {}), most_steps)
+    return record(code, graph.parameters.launch(given, tables or {}), most_steps, budget)
 
 
-def record(code: Program, values: Mapping[str, Any], most_steps: int | None = None) -> Trace:
+def record(
+    code: Program,
+    values: Mapping[str, Any],
+    most_steps: int | None = None,
+    budget: Budget | None = None,
+) -> Trace:
     """The trace of a compiled program.
 
     Args:
         code: the program.
         values: the values of all parameters and the entries of all tables, by name.
         most_steps: the largest number of loop iterations of one workgroup; None for no limit.
+        budget: counts the loop iterations of all workgroups; None for no limit.
     """
     env = code.environment(values)
     (count,), tiles, shapes = code.grid(env), code.tiles(env), code.shapes(values)
@@ -90,7 +99,7 @@ def record(code: Program, values: Mapping[str, Any], most_steps: int | None = No
     workgroups: list[tuple[TraceEvent, ...]] = []
     disorder: list[str] = []
     for workgroup in range(count):
-        recorder = _Recorder(workgroup, depths or tiles[-1:], Fuel(workgroup, most_steps))
+        recorder = _Recorder(workgroup, depths or tiles[-1:], Fuel(workgroup, most_steps, budget))
         for _ in walk(code.steps, code.environment(values, workgroup), recorder):
             pass
         recorder.flush()

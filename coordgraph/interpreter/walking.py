@@ -10,7 +10,35 @@ from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.program import Branch, Let, Loop, Step, Work
 
-__all__ = ["Fuel", "Worker", "walk"]
+__all__ = ["Budget", "BudgetExceeded", "EndlessLoop", "Fuel", "Worker", "walk"]
+
+
+class EndlessLoop(EvaluationError):
+    """The loops of one workgroup have more iterations than `Fuel` allows."""
+
+
+class BudgetExceeded(EvaluationError):
+    """The loops of all workgroups of a launch have more iterations than a `Budget` allows."""
+
+
+class Budget:
+    """Limits the loop iterations of all workgroups of a launch together.
+
+    Args:
+        most: the largest number of iterations.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.spent = most, 0
+
+    def spend(self) -> None:
+        """Count one iteration; BudgetExceeded if the limit is exceeded."""
+        self.spent += 1
+        if self.spent > self.most:
+            raise BudgetExceeded(
+                f"the loops of all workgroups run for more than {self.most} iterations; choose a "
+                "smaller launch"
+            )
 
 
 class Fuel:
@@ -19,16 +47,19 @@ class Fuel:
     Args:
         workgroup: the number of the workgroup.
         most: the largest number of iterations; None for no limit.
+        budget: counts the iterations of all workgroups; None for no limit.
     """
 
-    def __init__(self, workgroup: int, most: int | None) -> None:
-        self._workgroup, self._most, self._burnt = workgroup, most, 0
+    def __init__(self, workgroup: int, most: int | None, budget: Budget | None = None) -> None:
+        self._workgroup, self._most, self._burnt, self._budget = workgroup, most, 0, budget
 
     def burn(self) -> None:
-        """Count one iteration; EvaluationError if the limit is exceeded."""
+        """Count one iteration; EndlessLoop or BudgetExceeded if there are too many."""
         self._burnt += 1
+        if self._budget is not None:
+            self._budget.spend()
         if self._most is not None and self._burnt > self._most:
-            raise EvaluationError(
+            raise EndlessLoop(
                 f"the loops of workgroup {self._workgroup} run for more than {self._most} "
                 "iterations; correct the bounds of its loops"
             )

@@ -206,7 +206,7 @@ class _Builder:
                             f"the parameter '{symbol.name}' must be defined above '{p.name}'"
                         )
             above.add(p.name)
-            items.append(Parameter(p.name, p.minimum, p.maximum, value, p.note))
+            items.append(_placed(p.at, Parameter, p.name, p.minimum, p.maximum, value, p.note))
         assumptions = (Assumption(self.expression(a.expr), a.maximum) for a in raw.assumptions)
         return Parameters(tuple(items), tuple(assumptions), tuple(map(self._table, raw.tables)))
 

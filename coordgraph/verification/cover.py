@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from coordgraph.verification.evidence import Evidence
 from coordgraph.verification.named import Finding, enumerated, named_check
+from coordgraph.verification.verdicts import Outcome
 
 __all__ = ["cover"]
 
@@ -14,8 +17,44 @@ __all__ = ["cover"]
     "with the right value, and nothing else is stored.",
 )
 def cover(evidence: Evidence) -> Finding:
-    """The check `cover`: trace the tiles of all examined launches, and compute D of some."""
+    """The check `cover`: trace the tiles of all examined launches, and compute D of some.
+
+    The detail of a graph that is not refuted names launches that are left out, and output tiles
+    outside D.
+    """
     found = evidence.counterexamples("cover")
     runs = len(evidence.run_launches)
     what = f"tiles, and elements of {runs}," if runs else "tiles"
-    return enumerated(evidence.traced_launches, what, found)
+    finding = enumerated(evidence.traced_launches, what, found)
+    if finding.outcome is Outcome.REFUTED:
+        return finding
+    notes = [finding.detail]
+    if count := evidence.left_out:
+        notes.append(
+            f"{count} {'launch' if count == 1 else 'launches'} left out, whose tiles or loop "
+            "iterations are too many"
+        )
+    outside, every = _tiles_outside(evidence)
+    if outside:
+        notes.append(f"{outside} of {every} output tiles lie outside D")
+    return finding._replace(detail="; ".join(notes))
+
+
+def _tiles_outside(evidence: Evidence) -> tuple[int, int]:
+    """How many output tiles of all traced launches are outside D, and how many tiles there are.
+
+    A graph whose tile count is too large is right, because accesses outside tensors are guarded,
+    but computes tiles that are never stored. Launches of groups are not counted.
+    """
+    outside = every = 0
+    gemm, unit = evidence.graph.gemm, evidence.graph.tilings.unit
+    for launch, found in evidence.traces:
+        if found.shapes:
+            continue
+        extents = (getattr(gemm, axis) or launch.values[axis] for axis in ("m", "n"))
+        rows, columns = (-(-length // size) for length, size in zip(extents, unit, strict=True))
+        *batch, m, n, _ = found.tiles
+        count = prod((*batch, m, n))
+        every += count
+        outside += count - prod((*batch, min(m, rows), min(n, columns)))
+    return outside, every

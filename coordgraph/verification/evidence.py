@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -28,16 +27,16 @@ from coordgraph.interpreter.faults import Fault
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.machine import Machine, Memory
 from coordgraph.interpreter.program import Program, Work, program
-from coordgraph.interpreter.recording import trace
 from coordgraph.interpreter.run import execute
 from coordgraph.interpreter.schedulers import SCHEDULERS
-from coordgraph.interpreter.tracing import OutputTile, Segment, Trace
+from coordgraph.interpreter.tracing import Trace
 from coordgraph.interpreter.walking import Fuel
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
 from coordgraph.verification.launch_candidates import far_launches
+from coordgraph.verification.launch_traces import MOST_STEPS, LaunchTraces
 from coordgraph.verification.launches import ranked_launches
 from coordgraph.verification.reference import Operands, make_operands, products
 from coordgraph.verification.verdicts import Counterexample
@@ -59,8 +58,15 @@ class Limits:
         schedulers: the names of the interpreter's schedulers under which each of these launches
             runs.
         questions: the largest number of inequalities that proofs about indices may ask `Ranges`.
+<<<<<<< HEAD
         constants: the largest number of constants of the graph for which a launch with larger sizes
             is examined.
+=======
+        constants: the largest number of constants of the graph that further launches pass.
+        work: the largest sum, over the traced launches, of output tiles, workgroups and loop
+            iterations. The costs of launches are estimates from the extents and the tile; tile
+            counts and loops of the graph may differ from these.
+>>>>>>> w-mend2
     """
 
     launches: int
@@ -71,11 +77,12 @@ class Limits:
     schedulers: tuple[str, ...]
     questions: int
     constants: int
+    work: int
 
 
 LIMITS = {
-    "default": Limits(8, 600, 1200, 3, 1 << 19, ("in-order",), 250, 2),
-    "all": Limits(40, 20_000, 100_000, 12, 1 << 24, tuple(SCHEDULERS), 2000, 9),
+    "default": Limits(8, 600, 1200, 3, 1 << 19, ("in-order",), 250, 2, 24_000),
+    "all": Limits(40, 20_000, 100_000, 12, 1 << 24, tuple(SCHEDULERS), 2000, 9, 500_000),
 }
 """The limits of each level of `KernelGraph.check`."""
 FEWEST = 4
@@ -84,9 +91,6 @@ LARGE = 20_000
 """The largest cost of the only examined launch if every launch costs more than `Limits.cost`."""
 OVERHEAD = 200
 """The cost of an operation on an empty tile, in loaded elements."""
-MOST_STEPS = 1 << 16
-"""The largest number of loop iterations of one workgroup; a workgroup with more counts as an
-endless loop."""
 EXCHANGES = (
     SendPartial,
     ReceivePartial,
@@ -118,6 +122,7 @@ class Evidence:
     ) -> None:
         self.graph, self.limits = graph, limits
         self._launches = launches
+        self._traces = LaunchTraces(graph)
 
     @property
     def chosen(self) -> bool:
@@ -135,7 +140,8 @@ class Evidence:
         # If the sizes that the graph fixes make every launch too costly, one large launch is
         # examined.
         near = ranked[: max(count, FEWEST)] or ranked_launches(self.graph, 1, LARGE)
-        return *near, *far_launches(self.graph, self.limits.constants)
+        far = [x for x in far_launches(self.graph, self.limits.constants) if x.cost <= LARGE]
+        return tuple({str(launch): launch for launch in (*near, *far)}.values())
 
     @cached_property
     def program(self) -> Program:
@@ -146,6 +152,12 @@ class Evidence:
     def traces(self) -> tuple[tuple[Launch, Trace], ...]:
         """The examined launches, with their traces."""
         return tuple((launch, found) for launch, found in self._traced if isinstance(found, Trace))
+
+    @property
+    def left_out(self) -> int:
+        """The number of launches that were not traced because of `Limits.work`."""
+        _ = self._traced
+        return self._traces.left_out
 
     @property
     def traced_launches(self) -> tuple[Launch, ...]:
@@ -159,22 +171,8 @@ class Evidence:
 
     @cached_property
     def _traced(self) -> tuple[tuple[Launch, Trace | Fault], ...]:
-        found: list[tuple[Launch, Trace | Fault]] = []
-        seen: set[tuple[object, ...]] = set()
-        for launch in self.launches:
-            try:
-                got = trace(self.graph, launch.values, launch.tables, most_steps=MOST_STEPS)
-                shapes = {*_shapes(got)}
-                if len(found) < self.limits.launches or shapes - seen or got.faults:
-                    found.append((launch, got))
-                seen |= shapes
-            except LaunchError:
-                continue
-            except NoEntry as error:
-                found.append((launch, Fault("bounds", f"a table is read outside it: {error}")))
-            except CoordGraphError as error:
-                found.append((launch, Fault("cover", str(error))))
-        return tuple(found)
+        work = self.limits.work if self.chosen else None
+        return self._traces.of(self.launches, self.limits.launches, work)
 
     def counterexamples(self, check: str) -> Iterator[Counterexample]:
         """One error of each kind that refutes a check: from traces first, then from runs."""
@@ -227,21 +225,6 @@ class Evidence:
                 if errors:
                     break
         return tuple(found)
-
-
-def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:
-    """The features of a trace: kinds of segments, numbers of partial sums, idle workgroups."""
-    receives = Counter(receive.tile for receive in found.receives)
-    for tile, segments in groupby(sorted(found.segments, key=_tile_of), key=_tile_of):
-        cut = [segment.role for segment in segments]
-        yield (*sorted(set(cut)), len(cut).bit_length(), receives[tile].bit_length())
-    for events in found.workgroups:
-        kinds = [type(event).__name__ for event in events if not isinstance(event, Segment)]
-        yield (*(kind for kind, _ in groupby(kinds)),)
-
-
-def _tile_of(segment: Segment) -> OutputTile:
-    return segment.tile
 
 
 def _interest(launch: Launch, found: Trace) -> int:

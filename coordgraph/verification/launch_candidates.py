@@ -156,11 +156,11 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
             values[name] = LARGEST_INDEX if name.startswith("elements_") else parameter.minimum
         if name in values:
             values[name] = min(max(values[name], parameter.minimum), parameter.maximum)
-    fixed = [getattr(gemm, axis) or extents[axis] for axis in AXES]
+    fixed = [getattr(gemm, axis) or values.get(axis, extents[axis]) for axis in AXES]
     m, n, k = (-(-length // extent) for length, extent in zip(fixed, shape, strict=True))
     products = GROUPS if gemm.batched or gemm.diagonal else 1
     size = graph.workgroup.size
-    grid = int(size) if isinstance(size, Integer) else workgroups
+    grid = int(size) if isinstance(size, Integer) else values.get("workgroups", workgroups)
     return Launch(values, tables, products * m * n + grid + k)
 
 

@@ -67,8 +67,13 @@ class LaunchFeatures:
             limits = zip(self._assumptions(*values), self._most, strict=True)
             if any(value > most for value, most in limits):
                 return None
-            sides = iter(self._sides(*values))
         except (CoordGraphError, ArithmeticError, LookupError):
+            return None  # `zero_divisions` reports a parameter that divides by 0
+        try:
+            sides = iter(self._sides(*values))
+        except ArithmeticError:  # in a formula that the kernel may not evaluate in this launch
+            sides = iter(())
+        except (CoordGraphError, LookupError):
             return None
         found: set[Feature] = {
             (p.name, min(value, 2))

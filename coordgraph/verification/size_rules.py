@@ -19,6 +19,7 @@ from coordgraph.verification.launch import Launch
 from coordgraph.verification.named import SHOWN, Finding, named_check
 from coordgraph.verification.size_borders import broken_rules
 from coordgraph.verification.verdicts import Counterexample, Outcome
+from coordgraph.verification.zero_divisions import zero_divisions
 
 __all__ = ["sizes"]
 
@@ -26,7 +27,7 @@ __all__ = ["sizes"]
 @named_check(
     "sizes",
     "The sizes of the dimensions of every edge obey the edge's size rule, and the dimension of "
-    "every tensor is as large as the tensor.",
+    "every tensor is as large as the tensor. No parameter divides by 0.",
 )
 def sizes(evidence: Evidence) -> Finding:
     """The check `sizes`: prove each size rule from the ranges of parameters, or evaluate it.
@@ -38,7 +39,7 @@ def sizes(evidence: Evidence) -> Finding:
     ranges = graph.parameters.ranges(definitions=True)
     rules = [*_rules(graph)]
     undecided = [(what, rule) for what, rule in rules if not proves(rule, ranges)]
-    counterexamples: list[Counterexample] = []
+    counterexamples = [*zero_divisions(graph)] if evidence.chosen else list[Counterexample]()
     for launch in evidence.launches:
         counterexamples += _broken(graph, undecided, launch)
     if evidence.chosen and not counterexamples:

@@ -155,6 +155,11 @@ class Report:
         return tuple(verdict for verdict in self.verdicts if verdict.refuted)
 
     @property
+    def unexamined(self) -> tuple[Verdict, ...]:
+        """The verdicts about properties that are neither proved nor examined in any launch."""
+        return tuple(verdict for verdict in self.verdicts if verdict.outcome is Outcome.UNKNOWN)
+
+    @property
     def seconds(self) -> float:
         """Seconds that all checks took together."""
         return sum(verdict.seconds for verdict in self.verdicts)

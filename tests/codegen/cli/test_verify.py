@@ -13,6 +13,11 @@ TILE = ("--tile", "8x8x8")
 CHECKS = ["sizes", "cover", "fix-up", "progress", "bounds"]
 
 
+def unboxed(error: str) -> str:
+    """The words of an error about arguments, without the box around them."""
+    return " ".join(error.replace("│", " ").split())
+
+
 def stream_k() -> str:
     return coordgraph("show", "text", "-s", "stream-k", *TILE).out
 
@@ -75,10 +80,48 @@ def test_a_verdict_says_how_many_launches_were_examined():
 def test_a_file_and_a_schedule_are_refused():
     done = coordgraph("verify", "-", "-s", "stream-k", stdin=stream_k())
     assert done.code == ExitCode.USAGE
-    assert "a file has a schedule already" in done.err
+    assert "leave out --schedule" in unboxed(done.err)
     done = coordgraph("verify", "-", stdin=coordgraph("show", "text", "--stage", "0").out)
     assert done.code == ExitCode.REFUSED
     assert "the graph has no schedule" in done.err
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path):
+    path = tmp_path / "rnd.bin"
+    path.write_bytes(b"coord\x8f")
+    done = coordgraph("verify", str(path))
+    assert done.code == ExitCode.USAGE
+    assert "rnd.bin is not UTF-8 text: byte 0x8f at offset 5; give a graph" in done.err
+
+
+def test_a_file_takes_sizes():
+    sizes = ("--m", "20", "--n", "9", "--k", "30", "-w", "3")
+    done = coordgraph("verify", "-", *sizes, "--json", stdin=stream_k())
+    assert (done.code, done.json["launches"]) == (ExitCode.OK, ["m=20, n=9, k=30, workgroups=3"])
+    done = coordgraph("verify", "-", *sizes[:2], "--json", stdin=stream_k())
+    assert len(done.json["launches"]) > 1
+    assert all(launch.startswith("m=20, ") for launch in done.json["launches"])
+
+
+def test_a_file_refuses_options_that_it_cannot_take():
+    given = ("--tile", "16x16x16", "--dtype", "f32", "--transpose-a", "--groups", "m")
+    done = coordgraph("verify", "-", *given, stdin=stream_k())
+    assert done.code == ExitCode.USAGE
+    assert "leave out --dtype, --transpose-a, --groups, --tile" in unboxed(done.err)
+    tiles = coordgraph("show", "text", "-s", "data-parallel", "--m", "40", *TILE).out
+    done = coordgraph("verify", "-", "-w", "3", stdin=tiles)
+    assert done.code == ExitCode.USAGE
+    assert "no launch argument workgroups; it takes n, k" in unboxed(done.err)
+    done = coordgraph("verify", "-", "--m", "41", stdin=tiles)
+    assert done.code == ExitCode.USAGE
+    assert "has m = 40" in unboxed(done.err)
+
+
+def test_a_property_that_is_not_examined_has_an_exit_code_of_its_own():
+    large = ("--m", "80000", "--n", "80000", "--k", "8", "-w", "3")
+    done = coordgraph("verify", "-s", "stream-k", *TILE, *large)
+    assert done.code == ExitCode.NOT_EXAMINED == 5
+    assert "cover     not examined" in done.out
 
 
 def test_a_gpu_target_checks_the_lowered_graph():

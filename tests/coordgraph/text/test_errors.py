@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from coordgraph import Gemm, ParseError, VerifyError, parse
+from coordgraph.errors import WIDEST
 from coordgraph.text import from_json, to_json
 from tests.coordgraph.text.graphs import scheduled
 
@@ -44,6 +45,8 @@ CASES = {
         7,
         "there is a parameter 'a' already",
     ),
+    "empty range": (HEAD + "param a in 5..1", 3, 7, "'a' has the empty range 5..1"),
+    "empty range of a value": (HEAD + "param a in 2..1 = 1", 3, 7, "has the empty range 2..1"),
     "order of parameters": (
         HEAD + "param a in 1..2 = b + 1\nparam b in 1..2",
         3,
@@ -116,10 +119,23 @@ def test_the_place_and_the_message(case: str):
     assert message in error.message
     assert (error.line, error.column) == (line, column)
     assert error.source == text.split("\n")[line - 1]
-    if error.source.strip():
+    if len(error.source) > WIDEST:
+        assert str(error).splitlines()[-1].strip() == "^"
+    elif error.source.strip():
         assert str(error).splitlines()[-1].index("^") == column + 1
     else:  # an empty line has no character to mark
         assert len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 3000), (1500, 1500), (3000, 0)])
+def test_a_long_line_is_clipped_around_the_error(before: int, after: int):
+    size = "1 + " * (before // 4) + "wrong" + " + 1" * (after // 4)
+    with pytest.raises(ParseError) as caught:
+        parse(f"{HEAD}dim a: Linear size={size}")
+    _, shown, caret = str(caught.value).splitlines()
+    assert len(shown) < 110
+    assert shown[caret.index("^") :].startswith("wrong")
+    assert (shown.strip()[0] == "…", shown[-1] == "…") == (before > 0, after > 0)
 
 
 def test_a_circle_is_named():

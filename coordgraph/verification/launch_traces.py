@@ -1,0 +1,116 @@
+"""`LaunchTraces`: traces of examined launches, within a budget of work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import prod
+
+from coordgraph.errors import CoordGraphError, LaunchError, NoEntry
+from coordgraph.interpreter.faults import Fault
+from coordgraph.interpreter.program import program
+from coordgraph.interpreter.recording import record
+from coordgraph.interpreter.tracing import OutputTile, Segment, Trace
+from coordgraph.interpreter.walking import Budget, BudgetExceeded, EndlessLoop
+from coordgraph.kernel import KernelGraph
+from coordgraph.verification.launch import Launch
+
+__all__ = ["MOST_STEPS", "LaunchTraces"]
+
+MOST_STEPS = 1 << 16
+"""The largest number of loop iterations of one workgroup; a workgroup with more counts as an
+endless loop."""
+LONGEST = 2 * MOST_STEPS
+"""The number of loop iterations that one traced launch may always have, over all workgroups, so
+that an endless loop of one workgroup is found."""
+SHORT = 2000
+"""The largest number of loop iterations of a launch, over all workgroups, after a launch with an
+endless loop."""
+
+
+class LaunchTraces:
+    """Traces launches of a graph, and counts the launches that are left out.
+
+    Args:
+        graph: a scheduled graph.
+    """
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._graph = graph
+        self.left_out = 0
+        """The number of launches that were not traced, because they are too much work."""
+
+    def of(
+        self, launches: Sequence[Launch], count: int, work: int | None
+    ) -> tuple[tuple[Launch, Trace | Fault], ...]:
+        """The launches with their traces, or with the error that ended the trace.
+
+        Args:
+            launches: the launches to trace, the most interesting ones first.
+            count: the number of traces to return at least; further traces are returned if they
+                differ in kind.
+            work: the largest sum of output tiles, workgroups and loop iterations of all launches;
+                launches that exceed it are left out. None for no limit.
+        """
+        found: list[tuple[Launch, Trace | Fault]] = []
+        seen: set[tuple[object, ...]] = set()
+        longest = max(work or 0, LONGEST)
+        for launch in launches:
+            budget = None if work is None else Budget(min(max(work, LONGEST), longest))
+            try:
+                got, size = self._trace(launch, budget, work)
+                if work is not None and budget is not None:
+                    work -= size + budget.spent
+                shapes = {*_shapes(got)}
+                if len(found) < count or shapes - seen or got.faults:
+                    found.append((launch, got))
+                seen |= shapes
+            except LaunchError:
+                continue
+            except BudgetExceeded:
+                if work is not None and budget is not None:
+                    work = max(work - budget.spent, 0)
+                self.left_out += 1
+            except EndlessLoop as error:
+                found.append((launch, Fault("cover", str(error))))
+                longest = SHORT  # one launch shows the loop; those that end early are traced
+            except NoEntry as error:
+                found.append((launch, Fault("bounds", f"a table is read outside it: {error}")))
+            except CoordGraphError as error:
+                found.append((launch, Fault("cover", str(error))))
+        return tuple(found)
+
+    def _trace(self, launch: Launch, budget: Budget | None, work: int | None) -> tuple[Trace, int]:
+        """The trace of a launch, and its number of output tiles and workgroups.
+
+        Raises:
+            LaunchError: the graph's bounds on parameters exclude the launch.
+            BudgetExceeded: the launch has more output tiles and workgroups than `work`, or more
+                loop iterations than the budget.
+            EvaluationError: the trace fails.
+        """
+        parameters, code = self._graph.parameters, program(self._graph)
+        least = {p.name: 0 for p in parameters.given if p.minimum == 0}
+        values = parameters.launch({**least, **launch.values}, launch.tables)
+        env = code.environment(values)
+        (grid,), tiles = code.grid(env), code.tiles(env)[:-1]
+        size = max(prod(tiles), 0) + grid
+        if work is not None and size > work:
+            raise BudgetExceeded(f"the launch has {size} output tiles and workgroups")
+        return record(code, values, MOST_STEPS, budget), size
+
+
+def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:
+    """The features of a trace: kinds of segments, numbers of partial sums, idle workgroups."""
+    receives = Counter(receive.tile for receive in found.receives)
+    for tile, segments in groupby(sorted(found.segments, key=_tile_of), key=_tile_of):
+        cut = [segment.role for segment in segments]
+        yield (*sorted(set(cut)), len(cut).bit_length(), receives[tile].bit_length())
+    for events in found.workgroups:
+        kinds = [type(event).__name__ for event in events if not isinstance(event, Segment)]
+        yield (*(kind for kind, _ in groupby(kinds)),)
+
+
+def _tile_of(segment: Segment) -> OutputTile:
+    return segment.tile
