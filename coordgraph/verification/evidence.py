@@ -58,15 +58,11 @@ class Limits:
         schedulers: the names of the interpreter's schedulers under which each of these launches
             runs.
         questions: the largest number of inequalities that proofs about indices may ask `Ranges`.
-<<<<<<< HEAD
         constants: the largest number of constants of the graph for which a launch with larger sizes
             is examined.
-=======
-        constants: the largest number of constants of the graph that further launches pass.
         work: the largest sum, over the traced launches, of output tiles, workgroups and loop
             iterations. The costs of launches are estimates from the extents and the tile; tile
             counts and loops of the graph may differ from these.
->>>>>>> w-mend2
     """
 
     launches: int
