@@ -48,9 +48,10 @@ from passes.choosing.similarity import FITTED, Scales, Similarity
 
 __all__ = ["Recorded", "Replay", "fit", "main", "record_of", "recorded", "replay", "table_of"]
 
-LISTED, LEAST = 12, 40
+LISTED, LEAST, MOST_RANKED = 12, 40, 400
 """LISTED: number of plans that the way `first 12` measures. LEAST: default of --least, the smallest
-number of recorded plans of a problem."""
+number of recorded plans of a problem. MOST_RANKED: number of best predictions among which recorded
+plans are looked up."""
 ERRORS, LEAST_NOISE = 1.5, 1e-3
 """ERRORS: --fit leaves out plans that take more than this many times the fastest of their problem.
 LEAST_NOISE: the least standard deviation of measurements in a fit."""
@@ -116,8 +117,10 @@ def recorded(rows: Iterable[dict[str, Any]], device: Constants, least: int) -> l
         gemm = problem_of(next(iter(by_plan.values())))
         table = Table.of((gemm, plan) for plan in plans)
         seconds = np.array([row["t"] for row in by_plan.values()], np.float64)
-        best = tuple(one.plan for one in rank(gemm, device, LISTED) if one.plan in plans)
-        found.append(Recorded(f"{m}x{n}x{k} {layout}", table, plans, seconds, best))
+        # Of more plans than LISTED: some may have become candidates after the times were taken.
+        best = [one.plan for one in rank(gemm, device, MOST_RANKED) if one.plan in plans]
+        listed = tuple(best[:LISTED])
+        found.append(Recorded(f"{m}x{n}x{k} {layout}", table, plans, seconds, listed))
     return found
 
 

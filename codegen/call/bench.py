@@ -31,7 +31,7 @@ FLUSH_BYTES, FLUSHES = 256 << 20, 4
 """Bytes of memory to write, and how often, before each sample: it keeps the GPU busy while the host
 enqueues the launches."""
 SAMPLE_SECONDS, MOST_LAUNCHES = 1e-3, 16
-"""Seconds of launches in a sample, and the largest number of launches."""
+"""SAMPLE_SECONDS: total seconds of the launches of a sample. MOST_LAUNCHES: their maximum."""
 SUSTAINED_SECONDS, HOST_SECONDS, MOST_SUSTAINED = 1.2e-2, 1.2e-5, 800
 """SUSTAINED_SECONDS: seconds of launches in a sample under load, in which the GPU is so busy that
 the power limit lowers its clock. Kernels of less than HOST_SECONDS have short samples only, since
@@ -166,7 +166,7 @@ class Bench:
         )
 
     def sample_under_load(self, plan: Plan) -> float:
-        """The same for so many launches that the GPU has the clock rate of sustained load."""
+        """Seconds per launch, over so many launches that the GPU has its clock rate under load."""
         seconds = self.started[plan][1]
         if seconds < HOST_SECONDS:
             return self.sample(plan)

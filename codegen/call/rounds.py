@@ -22,7 +22,8 @@ FINALISTS, FINAL_REPEATS, FINAL_CLOSE = 4, 12, 1.05
 """At the end the fastest plan is sampled FINAL_REPEATS times, in turn with up to FINALISTS - 1
 others that take at most FINAL_CLOSE times as long."""
 WARMING = 3
-"""Samples of each finalist that are not counted: the GPU reaches its clock under load in them."""
+"""Number of first samples of each finalist that are dropped, until the GPU has its clock rate under
+load."""
 
 
 class Rounds:
@@ -30,7 +31,7 @@ class Rounds:
 
     Args:
         sample: the function that returns the seconds of one launch of a plan.
-        final_sample: the function that does so for the fastest plans at the end, by more launches.
+        final_sample: a function like `sample` with more launches, for the fastest plans at the end.
     """
 
     def __init__(

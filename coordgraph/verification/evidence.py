@@ -49,8 +49,8 @@ class Limits:
     """How thoroughly `KernelGraph.check` examines a graph.
 
     Args:
-        launches: the number of launches that are examined at least. As many again are traced; they
-            are examined if their traces differ in kind.
+        launches: the least number of launches that are examined. As many further launches are
+            traced, and examined if their traces have new features.
         cost: the largest cost of a launch that is traced, in the units of `Launch.cost`.
         total: the largest cost of all traced launches together, unless only four are traced.
         runs: the largest number of launches that compute a product.
@@ -58,7 +58,8 @@ class Limits:
         schedulers: the names of the interpreter's schedulers under which each of these launches
             runs.
         questions: the largest number of inequalities that proofs about indices may ask `Ranges`.
-        constants: the largest number of constants of the graph that further launches pass.
+        constants: the largest number of constants of the graph for which a launch with larger sizes
+            is examined.
         work: the largest sum, over the traced launches, of output tiles, workgroups and loop
             iterations. The costs of launches are estimates from the extents and the tile; tile
             counts and loops of the graph may differ from these.

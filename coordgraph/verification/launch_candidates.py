@@ -28,7 +28,7 @@ LARGEST_FACTOR = 16
 """Candidate launches vary the numbers of tiles around constant divisors in the graph up to this
 one."""
 FARTHEST = 130
-"""The largest constant in the graph that launches pass."""
+"""The largest constant of a graph for which launches with larger sizes are made."""
 Tiles = tuple[int, int, int, int]
 """Numbers of tiles in m, n and k, and the number of workgroups."""
 
@@ -90,10 +90,10 @@ def _divisors(graph: KernelGraph) -> set[int]:
 
 
 def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
-    """Launches just past the constants that the graph compares with, or divides by.
+    """Launches whose sizes are just above constants that the graph compares with or divides by.
 
-    The candidates do not reach these constants. There are none in schedules of this library if the
-    number of workgroups is a launch argument.
+    The sizes of `launch_candidates` do not reach these constants. For schedules of this library the
+    result is empty if the number of workgroups is a launch argument.
 
     Args:
         graph: a scheduled graph.

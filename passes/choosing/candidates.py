@@ -37,9 +37,10 @@ GROUPED_ROWS = 128
 """Smallest number of rows of a CTA's part of a macro tile, for grouped products."""
 BANDS = (4, 8, 16)
 """Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
-MEASURED_EXTENT, MEASURED_DEPTH = 128, 1024
-"""Smallest extent along m and n, and along k, of products for which clusters of more than two CTAs
-were measured."""
+CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
+"""CLUSTERED_EXTENT: smallest extent along m and n, and CLUSTERED_DEPTHS: smallest and largest
+extent along k, of products for which the cost model may choose clusters of more than two CTAs. On
+both measured sizes with a larger k, its plans without such clusters were at least as fast."""
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
 
@@ -74,14 +75,17 @@ def unusual(table: Table) -> Flag:
 
 
 def far(table: Table, device: Constants) -> Flag:
-    """For each plan, whether it has clusters of more than two CTAs where none were measured.
+    """For each plan, whether it has clusters of more than two CTAs where they are not chosen.
 
-    They were measured for single products whose output tiles are no more than the clusters that the
-    device holds: in the geometric mean 1.14 times as fast as other plans.
+    They are chosen for single products whose output tiles are no more than the clusters that the
+    device holds. On 14 such products the plans that are chosen with them take 0.90 of the time of
+    those that are chosen without them, in the geometric mean, and none takes longer.
     """
     workgroups = table.cluster_m * table.cluster_n
     single = (table.l == 1) & (table.ragged_m == 0) & (table.ragged_k == 0)
-    deep = (np.minimum(table.m, table.n) >= MEASURED_EXTENT) & (table.k >= MEASURED_DEPTH)
+    least, most = CLUSTERED_DEPTHS
+    deep = (table.k >= least) & (table.k <= most)
+    deep &= np.minimum(table.m, table.n) >= CLUSTERED_EXTENT
     few = Shape(table).tiles <= device.slots(workgroups)
     return (workgroups > 2) & (table.cluster_k == 1) & ~(single & deep & few)
 
@@ -113,12 +117,14 @@ def candidates(
         reads_c: whether the epilogue reads C.
         all_kinds: whether to add schedules that the cost model never prefers, to measure them.
         tuning: whether to add plans that `codegen.matmul` chooses only if they were measured.
-        large_clusters: whether to add clusters of more than two CTAs where they were not measured.
+        large_clusters: whether to add clusters of more than two CTAs where the cost model never
+            chooses them (see `far`), to measure them.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
-    cut = _cut(problem, same, device, reads.element_bytes, large_clusters)
+    large = large_clusters or _has_large_clusters(problem, same, tuning=tuning)
+    cut = _cut(problem, same, device, reads.element_bytes, large, large_clusters)
     kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
     kinds += unusual_kinds(cut) if all_kinds else ()
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
@@ -180,8 +186,27 @@ def _takes(gemm: Gemm, schedule: Pass) -> bool:
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 
+def _has_large_clusters(problem: Gemm, size: Mapping[str, float], *, tuning: bool) -> bool:
+    """Whether a problem has candidates with clusters of more than two CTAs.
+
+    Args:
+        problem: the problem.
+        size: the problem's entries in the columns of a `Table`; see `extents`.
+        tuning: whether candidates are measured before one is chosen; then k may be larger.
+    """
+    least, most = CLUSTERED_DEPTHS
+    single = size["l"] == 1 and not problem.grouped
+    deep = least <= size["k"] and (tuning or size["k"] <= most)
+    return single and deep and min(size["m"], size["n"]) >= CLUSTERED_EXTENT
+
+
 def _cut(
-    problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: int, large_clusters: bool
+    problem: Gemm,
+    size: Mapping[str, float],
+    device: Constants,
+    c_bytes: int,
+    large_clusters: bool,
+    any_tiles: bool,
 ) -> Tiled:
     """The tilings (tile and cluster) that suit a size.
 
@@ -190,13 +215,12 @@ def _cut(
         size: the problem's entries in the columns of a `Table`; see `extents`.
         device: the constants of the device.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
-        large_clusters: whether to add clusters of more than two CTAs where they were not measured.
+        large_clusters: whether to add clusters of more than two CTAs.
+        any_tiles: whether to add such clusters also if there are more output tiles than clusters
+            that the device holds.
     """
     m, n, k = (size[axis] for axis in "mnk")
-    single = size["l"] == 1 and not problem.grouped
-    deep = min(m, n) >= MEASURED_EXTENT and k >= MEASURED_DEPTH
-    more = large_clusters or (single and deep)
-    known, held, small = _columns(c_bytes, dtype(problem.dtype).row, more)
+    known, held, small = _columns(c_bytes, dtype(problem.dtype).row, large_clusters)
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
@@ -212,7 +236,7 @@ def _cut(
         # times as long
         if problem.ragged("k"):
             keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
-    if more and not large_clusters:
+    if large_clusters and not any_tiles:
         workgroups = known[3] * known[4]
         tiles = np.ceil(m / known[0]) * np.ceil(n / known[1])
         keep &= (workgroups <= 2) | (tiles <= device.slots(workgroups))

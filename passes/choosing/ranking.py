@@ -89,7 +89,8 @@ def choices(
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
         all_kinds: whether to add schedules that the cost model never prefers; see `candidates`.
-        large_clusters: whether to add clusters of more than two CTAs; see `candidates`.
+        large_clusters: whether to add clusters of more than two CTAs where the cost model never
+            chooses them; see `candidates`.
 
     Raises:
         ValueError: m, n or k has no value.

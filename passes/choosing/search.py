@@ -35,9 +35,10 @@ FAR = 2.5
 """Plans whose predicted time exceeds this many times the shortest predicted time are left out."""
 WORTH = 1e-5
 """The search ends if no plan has an expected improvement of this fraction of the best time."""
-LEADERS, NEAR = 5, 1.2
-"""The first plans measured include the best predictions of up to LEADERS schedules and reductions
-that are at most NEAR times the best of all: the model may be wrong about a schedule as a whole."""
+LEADERS, CLUSTERS, NEAR = 5, 3, 1.2
+"""The first plans measured include up to LEADERS that differ in schedule or reduction, and up to
+CLUSTERS with other clusters, each predicted to take at most NEAR times the best of all: the model
+may be wrong about a schedule or a cluster as a whole."""
 CLIP = 0.3
 """Largest error of the model that is attributed to plans that are alike, as a logarithm.
 
@@ -130,18 +131,25 @@ class _Search:
         return [int(row) for row in same.nonzero()[0] if t.plan(int(row)) == plan][:1]
 
     def leaders(self, given: Sequence[int], count: int) -> list[int]:
-        """Up to `count` rows: `given`, then the best prediction of each other schedule, if near."""
-        names = [schedule.name for schedule in self.table.schedules]
+        """`given`, the best of other schedules up to `count`, and up to CLUSTERS other clusters."""
+        t = self.table
+        names = [schedule.name for schedule in t.schedules]
 
         def kind(row: int) -> tuple[str, int]:
-            return names[int(self.table.schedule[row])], int(self.table.fixup[row])
+            return names[int(t.schedule[row])], int(t.fixup[row])
 
-        found, known = list(given), {kind(row) for row in given}
+        def cluster(row: int) -> tuple[int, int, int]:
+            return int(t.cluster_m[row]), int(t.cluster_n[row]), int(t.cluster_k[row])
+
+        found = list(given)
         near = (self.prior <= self.prior.min() + log(NEAR)).nonzero()[0]
-        for row in map(int, near[np.argsort(self.prior[near], kind="stable")]):
-            if kind(row) not in known and len(found) < count:
-                known.add(kind(row))
-                found.append(row)
+        ordered = [int(row) for row in near[np.argsort(self.prior[near], kind="stable")]]
+        for property_of, most in ((kind, count), (cluster, count + CLUSTERS)):
+            known = {property_of(row) for row in found}
+            for row in ordered:
+                if property_of(row) not in known and len(found) < most:
+                    known.add(property_of(row))
+                    found.append(row)
         return found
 
     def add(self, row: int, seconds: float) -> None:

@@ -14,8 +14,8 @@ from benchmarks.__main__ import main, overview
 from benchmarks.measures import MEASURES
 
 ROOT = Path(benchmarks.measures.__file__).parents[2]
-HELPERS = {"__init__", "streaming"}
-"""Modules of `measures` that are not commands: `streaming` is used by `chosen --streaming`."""
+HELPERS = {"__init__", "checking_warm", "streaming"}
+"""Modules of `measures` that are not commands: `chosen --streaming` and `checking` use them."""
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:

@@ -77,7 +77,7 @@ def test_the_fastest_plans_are_sampled_again():
 
 
 def test_under_load_another_plan_may_be_the_fastest():
-    """The last samples decide among the fastest plans, and their times are kept."""
+    """Samples under load at the end decide among the fastest plans, and their times are kept."""
 
     def loaded(plan: Plan) -> float:
         return 2e-5 * (1.02 - PLANS.index(plan) / 100)

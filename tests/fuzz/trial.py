@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from enum import StrEnum
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from codegen.kernel import Kernel
 from codegen.targets.cpu.failures import StoppedLaunch
 from coordgraph import CoordGraphError, KernelGraph, LaunchError, from_json, parse
 from coordgraph.errors import UnnamedFault
-from coordgraph.gemm import tensor_of
+from coordgraph.gemm import AXES, tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import numpy_dtype
 from coordgraph.tensors import Role
@@ -211,10 +212,10 @@ def _run(
 
 def _call(kernel: Kernel, launch: Launch, compare: bool) -> int:
     graph, gemm = kernel.graph, kernel.graph.gemm
-    try:
-        operands = make_operands(graph, launch)
-    except LaunchError:  # too large for this machine
+    extents = [getattr(gemm, axis) or launch.values.get(axis, 1) for axis in AXES]
+    if any(a * b > MOST_ELEMENTS for a, b in combinations(extents, 2)):
         return 0
+    operands = make_operands(graph, launch)
     if any(array.size > MOST_ELEMENTS for array in operands.arrays.values()):
         return 0
     arrays: dict[str, Any] = {}

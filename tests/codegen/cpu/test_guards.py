@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,7 +174,7 @@ def test_nothing_is_written_after_an_interrupt(step: int, caught: int):
             "k_first value=(share*workgroup + for_tile) % (tiles_k - 13)",
             "a division by 0; divisors must be positive",
         ),
-        ("dim D.0: SubDimension size=m", "dim D.0: SubDimension size=n", r"-\d+ is divided"),
+        ("For dim=for_tile start=0 ", "For dim=for_tile start=-40 ", r"-\d+ is divided"),
         ("start=0 stop=k_count", "start=-9223372036854775807 stop=-9223372036854775800", "outside"),
     ],
 )
@@ -316,14 +317,14 @@ def test_ctrl_c_ends_one_long_workgroup(threads: int):
     ],
 )
 def test_tiles_past_the_end_of_a_tensor_are_empty(
-    schedule: str, gemm: dict[str, bool], more: tuple[str, str]
+    schedule: str, gemm: dict[str, Any], more: tuple[str, str]
 ):
     """A graph may have more tiles than its tensors need; kernels skip tiles past a tensor's end."""
     text = Pipeline.parse(schedule)(Gemm("f32", **gemm).graph((4, 4, 4))).text()
     assert more[0] in text
     kernel = HostKernel(parse(text.replace(*more)), debug=True)
     a, b = (np.arange(size, dtype=np.float32).reshape(shape) % 5 for size, shape in SHAPES)
-    tables = {"offsets": np.array([0, 6], np.int32)} if gemm else {}
+    tables: dict[str, Any] = {"offsets": np.array([0, 6], np.int32)} if gemm else {}
     d = kernel(a, b[None] if gemm else b, threads=2, **tables)
     assert np.array_equal(d, a @ b)
 

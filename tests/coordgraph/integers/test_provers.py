@@ -69,6 +69,6 @@ def test_a_product_of_many_atoms_is_given_up() -> None:
 @pytest.mark.parametrize("most", [elimination.MOST_TERMS, 1])
 def test_a_search_ends_at_its_limit_of_terms(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elimination, "MOST_TERMS", most)
-    # The fact is another one for each limit, so that no prover of another test is shared.
+    # Each limit has a fact of its own, so that no prover is shared with another test.
     ranges = Ranges().with_index(i, n).with_index(j, m).with_fact(n * m, 10_000 + most)
     assert ranges.prove_nonnegative(10_000 + most - (i * m + j)) == (most > 1)

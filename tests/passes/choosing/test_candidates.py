@@ -81,6 +81,7 @@ LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
         ((128, 128, 1024), True),
         ((120, 672, 24896), False),  # few rows
         ((736, 672, 1000), False),  # a short k
+        ((736, 672, 32776), False),  # a very deep k
         ((8192, 8192, 8192), False),  # more tiles than clusters
     ],
 )
@@ -101,6 +102,13 @@ def test_large_clusters_are_candidates_where_they_were_measured(
         assert chosen[~large].any()
         # A grid is no larger than the number of clusters that the device holds.
         assert (table.workgroups[large] <= slots[large]).all()
+
+
+def test_tuning_measures_large_clusters_for_a_very_deep_k():
+    problem = Gemm("bf16", None, 424, 328, 55736, transpose_b=True)
+    tuned = candidates(problem, H200, tuning=True)
+    assert LARGE & {plan.cluster for plan in plans_of(tuned)} == LARGE
+    assert not LARGE & {plan.cluster for plan in plans_of(candidates(problem, H200))}
 
 
 def test_large_clusters_are_no_candidates_for_batches_and_groups():

@@ -71,6 +71,7 @@ def test_the_first_plans_differ(problem: Gemm):
 @pytest.mark.parametrize(
     ("problem", "better"),
     [
+        (DEEP, lambda plan: plan.cluster == (4, 2, 1)),
         (DEEP, lambda plan: plan.cluster == (2, 1, 1)),
         (DEEP, lambda plan: "scatter" in plan.pipeline),
         (WIDE, lambda plan: plan.tile[:2] == (256, 192)),
