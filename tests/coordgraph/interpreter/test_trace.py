@@ -217,7 +217,7 @@ def beside(event: object) -> Trace:
         ),
         (
             beside(Send(3, 1, (0, 0))),
-            "workspace slot 1 is written 2 times by workgroup 1, with partial sums of output ",
+            "workspace slot 1 is written 2 times by workgroups 1, 3, with partial sums of output ",
         ),
         (
             without(Receive(1, 2, (0, 1))),
