@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
+from sympy import Basic
+
 from coordgraph.frontend import Gemm
 from coordgraph.gemm import GemmProblem
 from coordgraph.integers import to_text
@@ -34,6 +36,8 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
     for name, tensor in wanted.items():
         if name not in found:
             yield f"there is no tensor '{name}'; declare {_text(tensor)}"
+        elif found[name] != tensor and _text(found[name]) == _text(tensor):
+            yield from _other_ranges(graph, found[name], tensor)
         elif found[name] != tensor:
             yield f"{_text(found[name])} does not fit the problem; declare {_text(tensor)}"
     for name, tensor in found.items():
@@ -55,6 +59,29 @@ def _element_type(role: Role, gemm: GemmProblem) -> str | None:
     if role in (Role.FLAGS, Role.MAPS, Role.TIMELINE):
         return "i32"  # signals count arrivals; maps and records are words of 32 bits
     return gemm.accumulator if role in (Role.PARTIALS, Role.SUMS) else None
+
+
+def _other_ranges(graph: KernelGraph, found: Tensor, wanted: Tensor) -> Iterator[str]:
+    """Messages about parameters in a tensor's shape whose range begins below that of the problem.
+
+    Args:
+        graph: the graph.
+        found: the tensor that the graph declares.
+        wanted: the tensor of the problem, with parameters of the same names.
+    """
+    names = {str(symbol) for symbol in _symbols(found) - _symbols(wanted)}
+    for p in graph.parameters.items:
+        if p.name in names:
+            least = "negative" if p.minimum < 0 else "0"
+            yield (
+                f"tensor {found.name}: {p.name} may be {least}, because the parameter has the "
+                f"range {p.minimum}..{p.maximum}; declare param {p.name} in 1..{max(p.maximum, 1)}"
+            )
+
+
+def _symbols(tensor: Tensor) -> set[Basic]:
+    values = (*tensor.shape, *(tensor.strides or ()))
+    return {symbol for value in values for symbol in value.free_symbols}
 
 
 @lru_cache(KEPT)
