@@ -240,6 +240,11 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
                 f"{op.kind} (operation {position}): its tile has {len(op.tile)} numbers; name one "
                 "for each axis of the matrix"
             )
+        if isinstance(op, For) and op.step.is_Integer and int(op.step) < 1:
+            yield (
+                f"{op.kind} (operation {position}): the step over {op.dim} is {op.step}; a loop "
+                "needs a step of at least 1"
+            )
         if isinstance(op, Assign) and op.name in graph.coordinates:
             yield (
                 f"{op.kind} (operation {position}): '{op.name}' is a dimension; choose another name"

@@ -1,4 +1,4 @@
-"""The check `tensors`: a graph declares each tensor of its problem once, with the right shape.
+"""The check `tensors`: each tensor of the problem once, with its shape; types of workspaces.
 
 Kernel calls check arrays against these tensors, and reference results are computed from them. So
 their shapes must be those that `Gemm.graph` declares for the problem.
@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
+from sympy import Basic
+
 from coordgraph.frontend import Gemm
 from coordgraph.gemm import GemmProblem
 from coordgraph.integers import to_text
 from coordgraph.kernel import KernelGraph
-from coordgraph.tensors import Tensor
+from coordgraph.tensors import Role, Tensor
 
 __all__ = ["problems_of_tensors"]
 
@@ -34,14 +36,52 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
     for name, tensor in wanted.items():
         if name not in found:
             yield f"there is no tensor '{name}'; declare {_text(tensor)}"
+        elif found[name] != tensor and _text(found[name]) == _text(tensor):
+            yield from _other_ranges(graph, found[name], tensor)
         elif found[name] != tensor:
             yield f"{_text(found[name])} does not fit the problem; declare {_text(tensor)}"
     for name, tensor in found.items():
+        kind = _element_type(tensor.role, graph.gemm)
+        if kind not in (None, tensor.dtype):
+            yield (
+                f"the tensor '{name}' has the role '{tensor.role.value}' and elements of type "
+                f"{tensor.dtype}; declare it with elements of type {kind}"
+            )
         if name not in wanted and not tensor.role.workspace:
             yield (
                 f"the problem has no tensor '{name}', but its role is '{tensor.role.value}'; "
                 "remove it, or declare it as a workspace"
             )
+
+
+def _element_type(role: Role, gemm: GemmProblem) -> str | None:
+    """The element type of a workspace with a role; None for tensors of the problem."""
+    if role in (Role.FLAGS, Role.MAPS, Role.TIMELINE):
+        return "i32"  # signals count arrivals; maps and records are words of 32 bits
+    return gemm.accumulator if role in (Role.PARTIALS, Role.SUMS) else None
+
+
+def _other_ranges(graph: KernelGraph, found: Tensor, wanted: Tensor) -> Iterator[str]:
+    """Messages about parameters in a tensor's shape whose range begins below that of the problem.
+
+    Args:
+        graph: the graph.
+        found: the tensor that the graph declares.
+        wanted: the tensor of the problem, with parameters of the same names.
+    """
+    names = {str(symbol) for symbol in _symbols(found) - _symbols(wanted)}
+    for p in graph.parameters.items:
+        if p.name in names:
+            least = "negative" if p.minimum < 0 else "0"
+            yield (
+                f"tensor {found.name}: {p.name} may be {least}, because the parameter has the "
+                f"range {p.minimum}..{p.maximum}; declare param {p.name} in 1..{max(p.maximum, 1)}"
+            )
+
+
+def _symbols(tensor: Tensor) -> set[Basic]:
+    values = (*tensor.shape, *(tensor.strides or ()))
+    return {symbol for value in values for symbol in value.free_symbols}
 
 
 @lru_cache(KEPT)

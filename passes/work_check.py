@@ -50,7 +50,7 @@ def work_problems(graph: KernelGraph) -> tuple[str, ...]:
             continue
         except CoordGraphError as error:
             return (f"with {launch}: {error}",)
-        if problems := found.problems() or tuple(_stuck(found)):
+        if problems := tuple(map(str, found.faults)) or tuple(_stuck(found)):
             more = len(problems) - SHOWN
             shown = (*problems[:SHOWN], f"and {more} more") if more > 0 else problems
             return tuple(f"with {launch}: {problem}" for problem in shown)

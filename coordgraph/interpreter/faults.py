@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Fault"]
+__all__ = ["Fault", "places"]
 
 
 class Fault(NamedTuple):
@@ -21,3 +21,18 @@ class Fault(NamedTuple):
     message: str
     workgroups: tuple[int, ...] = ()
     tile: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        where = places(self.workgroups, self.tile)
+        return f"{self.message} [{', '.join(where)}]" if where else self.message
+
+
+def places(workgroups: tuple[int, ...], tile: tuple[int, ...]) -> list[str]:
+    """The workgroups and the output tile where a fault occurs, as phrases for messages."""
+    found: list[str] = []
+    if workgroups:
+        plural = "s" if len(workgroups) > 1 else ""
+        found.append(f"workgroup{plural} {', '.join(map(str, workgroups))}")
+    if tile:
+        found.append(f"output tile {tile}")
+    return found

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from coordgraph.errors import VerifyError
 from coordgraph.interpreter.faults import Fault
+from coordgraph.interpreter.slot_messages import outside_workspace, unmatched
 from coordgraph.validation import whole
 
 __all__ = [
@@ -399,23 +400,25 @@ class Trace:
 
     def _signals(self) -> Iterator[Fault]:
         """Faults of slots whose sends and receives differ, or that are outside the workspace."""
-        sent: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
-        got: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
-        who: dict[tuple[int, int], set[int]] = defaultdict(set)
-        for events, place in ((self.sends, sent), (self.receives, got)):
-            for event in events:
-                readers = event.readers if isinstance(event, Send) else 1
-                place[event.slot, event.turn] += [event.tile] * readers
-                who[event.slot, event.turn].add(event.workgroup)
-                if not 0 <= event.slot < self.slots:
-                    message = f"workspace slot {event.slot} is outside 0..{self.slots - 1}"
-                    yield Fault("bounds", message, (event.workgroup,), event.tile)
+        sent: dict[tuple[int, int], list[Send]] = defaultdict(list)
+        got: dict[tuple[int, int], list[Receive]] = defaultdict(list)
+        outside: dict[int, list[Send | Receive]] = defaultdict(list)
+        for event in (*self.sends, *self.receives):
+            if isinstance(event, Send):
+                sent[event.slot, event.turn].append(event)
+            else:
+                got[event.slot, event.turn].append(event)
+            if not 0 <= event.slot < self.slots:
+                outside[event.slot].append(event)
+        for slot, events in sorted(outside.items()):
+            message = outside_workspace(slot, self.slots)
+            who = tuple(sorted({event.workgroup for event in events}))
+            yield Fault("bounds", message, who, events[0].tile)
         for at in sorted(sent.keys() | got.keys()):
-            if sorted(sent[at]) != sorted(got[at]):
-                turn = f" in turn {at[1]}" if at[1] else ""
-                message = (
-                    f"workspace slot {at[0]} is sent partial sums of output tiles {sent[at]} but "
-                    f"received for {got[at]}{turn}"
-                )
-                tile = (sent[at] or got[at])[0]
-                yield Fault("fix-up", message, tuple(sorted(who[at])), tile)
+            tiles = sorted(send.tile for send in sent[at] for _ in range(send.readers))
+            if tiles != sorted(receive.tile for receive in got[at]):
+                events = [*sent[at], *got[at]]
+                writes = [(send.workgroup, send.tile, send.readers) for send in sent[at]]
+                message = unmatched(at, writes, [(r.workgroup, r.tile) for r in got[at]])
+                who = tuple(sorted({event.workgroup for event in events}))
+                yield Fault("fix-up", message, who, events[0].tile)

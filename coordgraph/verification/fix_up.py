@@ -69,8 +69,9 @@ def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Coun
             first, second = sends[:2]
             if not (order.before(parts[one], second) or order.before(parts[other], first)):
                 yield Counterexample(
-                    f"workspace slot {slot} is sent partial sums of output tiles {first.tile} and "
-                    f"{second.tile}, and the later one may overwrite the other before it is read",
+                    f"workgroup {first.workgroup} writes a partial sum of output tile {first.tile} "
+                    f"to workspace slot {slot}, and workgroup {second.workgroup} one of output "
+                    f"tile {second.tile}: the later one may overwrite the other before it is read",
                     launch,
                     (first.workgroup, second.workgroup),
                     second.tile,

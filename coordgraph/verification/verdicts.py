@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from coordgraph.errors import VerifyError
+from coordgraph.interpreter.faults import places
 from coordgraph.verification.launch import Launch
 
 __all__ = ["Counterexample", "Outcome", "Report", "Verdict"]
@@ -47,12 +48,7 @@ class Counterexample:
     interleaving: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        where: list[str] = []
-        if self.workgroups:
-            plural = "s" if len(self.workgroups) > 1 else ""
-            where.append(f"workgroup{plural} {', '.join(map(str, self.workgroups))}")
-        if self.tile:
-            where.append(f"output tile {self.tile}")
+        where = places(self.workgroups, self.tile)
         where += [f"{name} = {value}" for name, value in self.coordinates.items()]
         at = f" [{', '.join(where)}]" if where else ""
         start = f"with {self.launch}: " if self.launch is not None else ""

@@ -230,11 +230,20 @@ FAULTS: dict[str, tuple[Pass, str]] = {
     "two owners": (Faulty(SplitK(), both_own), "epilogues"),
     "no signal": (
         Faulty(StreamK(), without(SendPartial)),
-        "is sent partial sums of output tiles [] but received",
+        ", which no workgroup writes [workgroup",
     ),
-    "doubled signal": (Faulty(StreamK(owner="last"), twice(SendPartial)), "is sent"),
-    "no wait": (Faulty(SplitK(splits=3), without(ReceivePartial)), "but received for []"),
-    "no wait for a share": (Faulty(StreamK(reduction="scatter"), without(AwaitPartial)), "sent"),
+    "doubled signal": (
+        Faulty(StreamK(owner="last"), twice(SendPartial)),
+        "is written 2 times by workgroup",
+    ),
+    "no wait": (
+        Faulty(SplitK(splits=3), without(ReceivePartial)),
+        "from which no workgroup receives",
+    ),
+    "no wait for a share": (
+        Faulty(StreamK(reduction="scatter"), without(AwaitPartial)),
+        "from which no workgroup receives",
+    ),
     "pieces not added": (
         Faulty(StreamK(reduction="scatter"), without(AddPartial)),
         "on accumulator 'acc', to which it added slots [], and it waited for slots [",

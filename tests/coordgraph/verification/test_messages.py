@@ -1,0 +1,69 @@
+"""Messages about graphs with faults: each says what is wrong, and where."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from coordgraph import VerifyError, parse
+from coordgraph.interpreter.slot_messages import outside_workspace, unmatched
+from coordgraph.kernel import KernelGraph
+from passes.work_check import work_problems
+from tests.passes.schedules import symbolic
+
+
+def edited(pattern: str, new: str) -> KernelGraph:
+    text, count = re.subn(pattern, new, symbolic("stream-k{owner=first}").text())
+    assert count
+    return parse(text)
+
+
+def test_a_range_below_1_is_named():
+    with pytest.raises(
+        VerifyError, match=r"tensor A: k may be negative.*range -5\.\.7;.* in 1\.\.7"
+    ):
+        edited(r"param k in 1\.\.\d+", "param k in -5..7").verify()
+    with pytest.raises(VerifyError, match="tensor A: k may be 0, because the parameter has the"):
+        edited(r"param k in 1\.\.", "param k in 0..").verify()
+
+
+@pytest.mark.parametrize("step", [0, -1])
+def test_a_step_below_1_is_named(step: int):
+    graph = edited(r"For dim=partial.slot ([^{]*)\{", rf"For dim=partial.slot \1step={step} {{")
+    what = rf"For \(operation \d+\): the step over partial.slot is {step};"
+    with pytest.raises(VerifyError, match=what):
+        graph.verify()
+
+
+def test_a_missing_write_names_the_receiver():
+    graph = edited("SendPartial [^\n]*", "")
+    (first, *_) = graph.check()["fix-up"].counterexamples
+    assert re.fullmatch(
+        r"workgroup \d+ receives from workspace slot \d+, which no workgroup writes", first.problem
+    )
+    assert first.workgroups
+    assert re.search(
+        r"no workgroup writes \[workgroup \d+, output tile \(", work_problems(graph)[0]
+    )
+
+
+def test_an_empty_workspace_is_named_once_for_each_slot():
+    graph = edited(r"tensor flags i32 \[[^]]*\]", "tensor flags i32 [0]")
+    found = [x.problem for x in graph.check()["bounds"].counterexamples]
+    assert found
+    assert len(found) == len({*found})
+    assert all(re.search(r"slot \d+ is used, but the workspace is empty", x) for x in found)
+
+
+def test_messages_about_slots():
+    tile = (0, 1)
+    assert outside_workspace(4, 3) == "workspace slot 4 is outside 0..2"
+    assert unmatched((2, 1), [(3, tile, 1), (5, tile, 1)], []) == (
+        "workgroups 3, 5 write workspace slot 2 in turn 1, from which no workgroup receives"
+    )
+    assert unmatched((2, 0), [(3, tile, 1), (5, (1, 1), 1)], [(1, tile)]) == (
+        "workspace slot 2 is written 2 times by workgroups 3, 5, with partial sums of output tiles "
+        "(0, 1), (1, 1) for 2 receives, but it is received once by workgroup 1, for output tiles "
+        "(0, 1)"
+    )
