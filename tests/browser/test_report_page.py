@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from codegen import compile
-from coordgraph import Gemm
+from coordgraph import Gemm, parse
 from passes import StreamK, TwoTileStreamK
 from passes.simulation import simulate
 from tests.support.browser import chromium
@@ -116,8 +116,11 @@ def test_the_first_view_answers_without_scrolling(opened: Opened):
     assert "TFLOP/s" in text
     assert "measured" in text
     assert "of which tensor cores" in opened.text("#limit")
-    assert "of the peak of 948 TFLOP/s: 132 SMs × 4096 operations per cycle" in text
+    assert "of the peak of 948 TFLOP/s" in text
+    assert "132 SMs × 4096 operations per cycle" in opened.text("#peak")
+    assert "waits for loads included" in text
     assert "limit" in opened.text("#limit")
+    assert opened.page.get_attribute("#limit", "class") == "why"
     for selector in (
         "#utilisation",
         "#limit",
@@ -131,6 +134,24 @@ def test_the_first_view_answers_without_scrolling(opened: Opened):
         assert box["y"] + box["height"] < 900, selector
     shares = [s.strip() for s in opened.text("#overview .legend").split("%") if s.strip()]
     assert 97 <= sum(float(share.split()[-1]) for share in shares) <= 103
+
+
+def test_tiles_outside_d_are_the_first_reason(browser: Browser, tmp_path: Path):
+    """Most of the multiplying of a graph with a wrong tile count is on tiles outside D."""
+    text = str(StreamK()(Gemm("bf16").graph((128, 128, 64))))
+    wrong = parse(text.replace("(m + 127) // 128", "(m + 3) // 4"))
+    path = tmp_path / "outside.html"
+    wrong.report(path, m=512, n=512, k=512, workgroups=132)
+    page = browser.new_page()
+    found = Opened(page, path)
+    assert "outside D" in found.text(".why")
+    assert "No." in found.text("#overview .verdict")
+    assert "tiles outside D" in found.text("#overview .legend")
+    assert found.page.evaluate(
+        "getComputedStyle(document.querySelector('#overview .swatch.outside-D')).backgroundColor"
+    ) == ("rgb(122, 31, 31)")
+    assert found.complaints == []
+    page.close()
 
 
 def hover_middle(opened: Opened, selector: str, x: float, y: float) -> None:

@@ -8,18 +8,21 @@ function overview() {
   const left = el("div", {},
     el("p", { class: "verdict" }, "Is the GPU busy? ", el("strong", { class: tone }, h.answer + ".")),
     el("p", { class: `answer ${tone}`, id: "utilisation" }, (100 * h.utilisation).toFixed(0), el("small", {}, " %")),
-    el("p", { class: "soft" }, `of the ${m.slot === "SM" ? "SMs’" : "slots’"} time they multiply`, h.source === "measured" ? ", measured" : ", simulated"));
+    el("p", { class: "soft" }, `of the ${m.slot === "SM" ? "SMs’" : "slots’"} time they multiply, waits for loads included`, h.source === "measured" ? ", measured" : ", simulated"));
   const [bar, legend] = stack(run);
+  const wasted = h.cause === "tiles outside D"; // then no rate is the reason
+  const limit = el("p", { class: wasted ? null : "why", id: "limit" }, h.limit.text);
+  const why = el("p", { class: wasted ? "why" : null, id: "why" }, h.why);
   const right = el("div", {},
-    el("p", { class: "why", id: "limit" }, h.limit.text),
-    el("p", { id: "why" }, h.why),
+    wasted ? [why, limit] : [limit, why],
     h.advice ? el("p", { class: "try", id: "advice" }, h.advice) : null,
     el("p", { class: "label" }, `Where the time of ${plural(run.slots, m.slot)} goes`), bar, legend,
     el("dl", { class: "figures" },
       figure("time", micros(run.makespan), h.source),
-      figure("speed", `${digits(h.flops_per_second / 1e12)} TFLOP/s`, `${percent(h.of_peak)} of the peak of ${digits(h.peak / 1e12)} TFLOP/s: ${h.peak_source}`),
+      figure("speed", `${digits(h.flops_per_second / 1e12)} TFLOP/s`, `${percent(h.of_peak)} of the peak of ${digits(h.peak / 1e12)} TFLOP/s`),
       figure("tiles", String(DATA.tiles.count), `${DATA.tiles.shapes.map((s) => s.join("×")).join(", ")}`),
-      figure("workgroups", String(m.workgroups), `on ${plural(m.slots, m.slot)}`)));
+      figure("workgroups", String(m.workgroups), `on ${plural(m.slots, m.slot)}`)),
+    el("p", { class: "small soft", id: "peak" }, `Peak: ${h.peak_source}.`));
   const p = DATA.problem;
   const head = el("div", { class: "head" },
     el("h1", {}, `D = ${p.transpose_a ? "Aᵀ" : "A"} · ${p.transpose_b ? "Bᵀ" : "B"}, ${p.text}, ${p.dtype} to ${p.out_dtype}`),
