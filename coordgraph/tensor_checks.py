@@ -1,4 +1,4 @@
-"""The check `tensors`: a graph declares each tensor of its problem once, with the right shape.
+"""The check `tensors`: each tensor of the problem once, with its shape; types of workspaces.
 
 Kernel calls check arrays against these tensors, and reference results are computed from them. So
 their shapes must be those that `Gemm.graph` declares for the problem.
@@ -16,7 +16,7 @@ from coordgraph.frontend import Gemm
 from coordgraph.gemm import GemmProblem
 from coordgraph.integers import to_text
 from coordgraph.kernel import KernelGraph
-from coordgraph.tensors import Tensor
+from coordgraph.tensors import Role, Tensor
 
 __all__ = ["problems_of_tensors"]
 
@@ -41,11 +41,24 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
         elif found[name] != tensor:
             yield f"{_text(found[name])} does not fit the problem; declare {_text(tensor)}"
     for name, tensor in found.items():
+        kind = _element_type(tensor.role, graph.gemm)
+        if kind not in (None, tensor.dtype):
+            yield (
+                f"the tensor '{name}' has the role '{tensor.role.value}' and elements of type "
+                f"{tensor.dtype}; declare it with elements of type {kind}"
+            )
         if name not in wanted and not tensor.role.workspace:
             yield (
                 f"the problem has no tensor '{name}', but its role is '{tensor.role.value}'; "
                 "remove it, or declare it as a workspace"
             )
+
+
+def _element_type(role: Role, gemm: GemmProblem) -> str | None:
+    """The element type of a workspace with a role; None for tensors of the problem."""
+    if role in (Role.FLAGS, Role.MAPS, Role.TIMELINE):
+        return "i32"  # signals count arrivals; maps and records are words of 32 bits
+    return gemm.accumulator if role in (Role.PARTIALS, Role.SUMS) else None
 
 
 def _other_ranges(graph: KernelGraph, found: Tensor, wanted: Tensor) -> Iterator[str]:

@@ -17,6 +17,7 @@ BUCKETS = {
     "multiply": "#0072b2",
     "fix-up": "#b65f93",
     "epilogue": "#e69f00",
+    "outside D": "#7a1f1f",
     "hand-over": "#c9bb00",
     "wait": "#d55e00",
     "start": "#7d8794",

@@ -12,6 +12,7 @@ from coordgraph.elements import dtype
 from coordgraph.interpreter.lockstep import StepKind
 from passes.choosing import Plan, rank
 from passes.pipeline import Pipeline
+from passes.report.limits import limit_of, peak_source
 from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_plan
 
 __all__ = ["Alternative", "alternatives", "headline", "micros", "peak_flops", "share"]
@@ -20,7 +21,10 @@ SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k"
 """Schedules that are simulated as alternatives, with the same tiles and tile order."""
 BUSY, MOSTLY = 0.9, 0.75
 """BUSY, MOSTLY: utilisations from which the page answers "yes" or "mostly" to "is the GPU busy?".
-Utilisation is the fraction of the slots' time in which they multiply."""
+Utilisation is the fraction of the slots' time in which they multiply tiles of D."""
+PEAK_BUSY, PEAK_MOSTLY = 0.6, 0.4
+"""PEAK_BUSY, PEAK_MOSTLY: fractions of the peak that "yes" and "mostly" need besides. Multiplying
+includes waits for loads, so utilisation alone says little about the tensor cores."""
 WORTH = 0.02
 """An alternative is recommended if it saves at least this fraction of the time."""
 PLANS = 3
@@ -125,6 +129,7 @@ def headline(
     tiles: int,
     others: Sequence[Alternative],
     peak: float,
+    modelled: Mapping[str, float],
 ) -> dict[str, Any]:
     """The page's first section: whether the GPU is busy, the main cause if not, and advice.
 
@@ -134,21 +139,29 @@ def headline(
         tiles: number of output tiles.
         others: simulated alternatives.
         peak: the machine's peak, in operations per second.
+        modelled: seconds of the cost model's bounds `dram`, `l2` and `power`, or empty.
     """
     seconds = run["makespan"] / 1e9
     total = run["slots"] * seconds
     shares = {name: value / total if total else 0.0 for name, value in run["buckets"].items()}
     busy = shares["multiply"]
     rate = simulation.flops / seconds if seconds else 0.0
+    of_peak = rate / peak if peak else 0.0
+    # The model's traffic is that of the tiles of D alone.
+    bounds = {} if shares["outside D"] else modelled
+    limit = limit_of(busy, seconds, simulation, peak, bounds)
+    machine = simulation.machine
     worst, why = _cause(shares, simulation, tiles)
     return {
-        "answer": "Yes" if busy >= BUSY else "Mostly" if busy >= MOSTLY else "No",
+        "answer": _answer(busy, of_peak),
         "source": run["name"],
         "utilisation": busy,
         "seconds": seconds,
         "flops_per_second": rate,
         "peak": peak,
-        "of_peak": rate / peak if peak else 0.0,
+        "peak_source": peak_source(machine, peak / machine.processors / machine.clock),
+        "of_peak": of_peak,
+        "limit": limit.as_data(),
         "cause": worst,
         "why": why,
         "advice": _advice(others, simulation),
@@ -156,9 +169,17 @@ def headline(
     }
 
 
+def _answer(busy: float, of_peak: float) -> str:
+    """Whether the GPU is busy, from its utilisation and the achieved fraction of its peak."""
+    if busy >= BUSY and of_peak >= PEAK_BUSY:
+        return "Yes"
+    return "Mostly" if busy >= MOSTLY and of_peak >= PEAK_MOSTLY else "No"
+
+
 def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str, str]:
     """The bucket in which most time is lost, and a sentence that explains it."""
     losses = {
+        "tiles outside D": shares["outside D"],
         "the last wave": shares["tail"] + shares["gap"],
         "waits": shares["wait"],
         "fix-up": shares["fix-up"],
@@ -169,6 +190,8 @@ def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str,
     worst = max(losses, key=losses.__getitem__)
     lost = share(losses[worst])
     where = "SMs" if s.slots == s.machine.processors else "slots"
+    if worst == "tiles outside D":
+        return worst, f"{lost} multiplying output tiles that lie outside D, for nothing."
     if worst == "the last wave":
         return worst, f"{lost} idle: {_waves(s, tiles, where)}"
     if worst == "waits":

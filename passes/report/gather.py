@@ -19,6 +19,7 @@ from passes.report.rewrites import rewrites
 from passes.report.terms import terms
 from passes.report.timelines import (
     ACTIVITIES,
+    Grid,
     Measured,
     measured_run,
     simulated_run,
@@ -116,14 +117,17 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
     graph, machine = subject.graph, run.machine
     shapes = [tuple(t.shape) for t in graph.tilings]
     tiles = tilings_of(run, shapes)
-    simulated = simulated_run(run)
+    grid = _grid(graph, shapes, given)
+    simulated = simulated_run(run, grid)
     measured = None
     if subject.measured is not None:
-        measured = measured_run(subject.measured, simulated)
+        measured = measured_run(subject.measured, simulated, grid)
     runs = [simulated, *([measured] if measured else [])]
     deepest = graph if subject.lowered is None else subject.lowered
     peak = peak_flops(machine, graph.gemm.dtype)
     others = alternatives(graph, given, run, subject.kernel, subject.tables)
+    predicted = terms(graph, given, run, subject.kernel, runs)
+    bounds = {row["name"]: row["model"] for row in predicted["limits"] if row["name"] != "loop"}
     schedule = subject.title or ", ".join(graph.log)
     return {
         "format": FORMAT,
@@ -132,17 +136,25 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
         "problem": _problem(graph, tiles["products"], given),
         "schedule": schedule,
         "machine": _machine(machine, run, subject.kernel),
-        "headline": headline(measured or simulated, run, tiles["count"], others, peak),
+        "headline": headline(measured or simulated, run, tiles["count"], others, peak, bounds),
         "activities": list(ACTIVITIES),
         "runs": runs,
         "tiles": tiles,
-        "terms": terms(graph, given, run, subject.kernel, runs),
+        "terms": predicted,
         "passes": rewrites(deepest),
         "addresses": addresses(deepest, {**given, **subject.tables}),
         "addresses_of": deepest.level,
         "code": _code(subject),
         "proofs": None if subject.check is None else graph.check(level=subject.check).json(),
     }
+
+
+def _grid(
+    graph: KernelGraph, shapes: Sequence[tuple[int, ...]], given: Mapping[str, int]
+) -> Grid | None:
+    """The tiles of D; None if the extents of D are not known."""
+    m, n = (given.get(axis, getattr(graph.gemm, axis)) for axis in "mn")
+    return Grid(shapes, m, n) if isinstance(m, int) and isinstance(n, int) else None
 
 
 def _code(subject: Subject) -> dict[str, Any] | None:

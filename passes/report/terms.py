@@ -8,6 +8,7 @@ from typing import Any
 
 from coordgraph import CoordGraphError, Gemm, KernelGraph
 from passes.choosing import Plan
+from passes.choosing.explaining import COVERED, SUMMANDS
 from passes.choosing.model import cost
 from passes.choosing.plan_table import Table
 from passes.choosing.ranking import LIMITS, PARTS
@@ -17,12 +18,14 @@ __all__ = ["terms"]
 
 OF_BUCKETS: Mapping[str, tuple[str, ...]] = {
     "launch": ("launch", "start"),
-    "loop": ("multiply", "hand-over"),
+    "main": ("multiply", "outside D", "hand-over"),
     "tiles": ("epilogue",),
     "fixup": ("fix-up", "wait"),
+    "cluster": (),
     "idle": ("gap", "tail"),
 }
 """For each term of the cost model, the buckets of a run whose time it predicts, in a mean slot."""
+MAIN = f"the main loop: the largest of {', '.join(COVERED)}, and more where others are close to it"
 IDLE = "slots without work; the model counts the busiest workgroup, so it has no such term"
 
 
@@ -41,7 +44,7 @@ def terms(
     rows = [
         {
             "name": name,
-            "what": PARTS.get(name, IDLE),
+            "what": MAIN if name == "main" else PARTS.get(name, IDLE),
             "model": predicted.get(name),
             "runs": [
                 sum(run["buckets"][b] for b in buckets) / run["slots"] if run["slots"] else 0.0
@@ -49,10 +52,11 @@ def terms(
             ],
         }
         for name, buckets in OF_BUCKETS.items()
+        if buckets or predicted.get(name)
     ]
     limits = [
         {"name": name, "what": what, "model": predicted[name]}
-        for name, what in LIMITS.items()
+        for name, what in {"loop": PARTS["loop"], **LIMITS}.items()
         if name in predicted
     ]
     return {
@@ -95,4 +99,6 @@ def _predicted(
         found = cost(Table.of([(replace(gemm, m=m, n=n, k=k), plan)]), machine.constants)
     except (CoordGraphError, ValueError) as error:
         return {}, f"The cost model does not cover this launch: {error}"
-    return found.row(0), ""
+    row = found.row(0)
+    rest = sum(row[name] for name in SUMMANDS if name != "main")
+    return {**row, "main": row["total"] - rest}, ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = [
     "ACTIVITIES",
     "BUCKETS",
     "EventColumns",
+    "Grid",
     "Measured",
     "buckets_of",
     "measured_run",
@@ -39,8 +41,10 @@ IN_BUCKET: Mapping[str, tuple[Activity, ...]] = {
     "start": (Activity.START,),
 }
 """The activities of each bucket. If events of a slot overlap, the first bucket counts the time."""
-BUCKETS = (*IN_BUCKET, "launch", "gap", "tail")
-"""Names of the buckets into which a slot's time is divided. `launch` is the time before the slot's
+OUTSIDE = "outside D"
+BUCKETS = (*IN_BUCKET, OUTSIDE, "launch", "gap", "tail")
+"""Names of the buckets into which a slot's time is divided. `outside D` is the time of multiplying
+output tiles that lie entirely outside D, which does not count as `multiply`. `launch` is the time before the slot's
 first event, `gap` the time between events, and `tail` the time after the last one. The time of a
 slot without events is `tail`."""
 OF_TILE = ("product", "m", "n", "first", "count")
@@ -61,23 +65,48 @@ Measured = EventColumns | Columns
 """Type of a measured timeline: columns by name, or an object that has them."""
 
 
-def simulated_run(simulation: Simulation) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Grid:
+    """The tiles of D.
+
+    Args:
+        shapes: m, n and k of each tile shape, in the order of the graph's `tilings`.
+        m, n: extents of D.
+    """
+
+    shapes: Sequence[tuple[int, ...]]
+    m: int
+    n: int
+
+    def outside(self, events: Columns) -> list[bool]:
+        """For each event, whether its output tile lies entirely outside D."""
+        found = list[bool]()
+        for tiling, m, n in zip(events["tiling"], events["m"], events["n"], strict=True):
+            rows, columns = self.shapes[tiling][:2] if 0 <= tiling < len(self.shapes) else (0, 0)
+            found.append(m * rows >= self.m or n * columns >= self.n)
+        return found
+
+
+def simulated_run(simulation: Simulation, grid: Grid | None = None) -> dict[str, Any]:
     """Report data of a simulated run: events, makespan in ns, and seconds of each bucket."""
     columns = simulation.event_columns()
     step = simulation.events.step
     tiling = simulation.steps.tiling[np.maximum(step, 0)] if len(simulation.steps) else step
     columns["tiling"] = np.where(step >= 0, tiling, -1).tolist()
-    run = _run("simulated", columns, simulation.slots, simulation.makespan)
+    run = _run("simulated", columns, simulation.slots, simulation.makespan, grid)
     return {**run, "launch": round(simulation.launch_seconds * NANOSECONDS)}
 
 
-def measured_run(measured: Measured, simulated: Mapping[str, Any] | None) -> dict[str, Any]:
+def measured_run(
+    measured: Measured, simulated: Mapping[str, Any] | None, grid: Grid | None = None
+) -> dict[str, Any]:
     """Report data of a measured run, in the same form as `simulated_run` returns.
 
     Args:
         measured: events with the columns of `Simulation.event_columns`; times in seconds.
         simulated: the data of the simulated run of the same launch, from which missing tile shapes
             are taken; None if there is none.
+        grid: the tiles of D; None counts no tile as outside D.
 
     Returns:
         The run; `processors` has the numbers of the SMs of each slot.
@@ -108,7 +137,7 @@ def measured_run(measured: Measured, simulated: Mapping[str, Any] | None) -> dic
     slots = max(len(processors), 0 if simulated is None else int(simulated["slots"]))
     if "tiling" not in columns:
         columns["tiling"] = _tilings_like(columns, simulated)
-    return {**_run("measured", columns, slots, makespan), "processors": processors}
+    return {**_run("measured", columns, slots, makespan, grid), "processors": processors}
 
 
 def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list[int]:
@@ -123,7 +152,9 @@ def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list
     return [-1 if row[2] is None else known.get(row, 0) for row in own]
 
 
-def _run(name: str, columns: Columns, slots: int, makespan: float) -> dict[str, Any]:
+def _run(
+    name: str, columns: Columns, slots: int, makespan: float, grid: Grid | None
+) -> dict[str, Any]:
     count = len(columns["begin"])
     events: dict[str, list[Any]] = {
         side: np.rint(np.asarray(columns[side], float) * NANOSECONDS).astype(int).tolist()
@@ -139,7 +170,8 @@ def _run(name: str, columns: Columns, slots: int, makespan: float) -> dict[str, 
     if roles := columns.get("role"):
         events["role"] = [str(role) for role in roles]
     span = round(makespan * NANOSECONDS)
-    buckets = buckets_of(_consumers(events), slots, span)
+    kept = _consumers(events)
+    buckets = buckets_of(kept, slots, span, None if grid is None else grid.outside(kept))
     return {"name": name, "slots": slots, "makespan": span, "events": events, "buckets": buckets}
 
 
@@ -154,21 +186,26 @@ def _consumers(events: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
     }
 
 
-def buckets_of(events: Columns, slots: int, makespan: int) -> dict[str, float]:
+def buckets_of(
+    events: Columns, slots: int, makespan: int, outside: Sequence[bool] | None = None
+) -> dict[str, float]:
     """Seconds of each of `BUCKETS`, summed over slots; the total is slots times makespan.
 
     Args:
         events: columns in nanoseconds, with activities as indices into `ACTIVITIES`.
         slots: number of slots.
         makespan: nanoseconds from the begin of the launch to its end.
+        outside: for each event, whether its output tile lies outside D; None if none does.
     """
     begin, end, slot, activity = (
         np.asarray(events[name], np.int64) for name in ("begin", "end", "slot", "activity")
     )
     found: dict[str, float] = {}
     taken, covered = np.zeros(len(begin), bool), 0
-    for name, activities in IN_BUCKET.items():
-        taken |= np.isin(activity, activities)
+    empty = np.zeros(len(begin), bool) if outside is None else np.asarray(outside, bool)
+    empty &= activity == Activity.MULTIPLY
+    for name in (*IN_BUCKET, OUTSIDE):
+        taken |= empty if name == OUTSIDE else np.isin(activity, IN_BUCKET[name]) & ~empty
         total = _union(begin[taken], end[taken], slot[taken], makespan)
         found[name], covered = float(total - covered), total
     first, last = np.full(slots, makespan), np.zeros(slots, np.int64)

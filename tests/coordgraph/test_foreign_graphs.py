@@ -44,6 +44,14 @@ def with_tensors(change: Callable[[tuple], tuple]) -> KernelGraph:
             parse(TEXT.replace("tensor B f32 [k, n] input", "tensor B f32 [k, 3] input")),
             r"tensor B f32 \[k, 3\] input does not fit",
         ),
+        (
+            parse(TEXT.replace("tensor flags i32", "tensor flags bf16")),
+            "'flags' has the role 'flags' and elements of type bf16; declare .* of type i32",
+        ),
+        (
+            parse(TEXT.replace("tensor partials f32", "tensor partials bf16")),
+            "'partials' has the role 'partials' and elements of type bf16; declare .* type f32",
+        ),
     ],
 )
 def test_tensors_are_those_of_the_problem(graph: KernelGraph, problem: str):

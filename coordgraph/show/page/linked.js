@@ -1,7 +1,7 @@
 "use strict";
 // The section with the tile map and the timelines: what is chosen in one is lit in the others.
 
-const BUCKET_NAMES = { multiply: "multiply", "fix-up": "fix-up", epilogue: "epilogue", "hand-over": "hand-over", wait: "wait", start: "first loads", launch: "launch", gap: "idle between", tail: "idle at the end" };
+const BUCKET_NAMES = { multiply: "multiply", "fix-up": "fix-up", epilogue: "epilogue", "hand-over": "hand-over", wait: "wait", start: "first loads", launch: "launch", gap: "idle between", "outside D": "tiles outside D", tail: "idle at the end" };
 
 /** The bar of where the slots' time goes, and its legend. */
 function stack(run) {
@@ -11,8 +11,8 @@ function stack(run) {
   for (const [name, seconds] of Object.entries(run.buckets)) {
     if (seconds / total < 0.0005) continue;
     const idle = name === "gap" || name === "tail" ? "idle" : "";
-    bar.append(el("span", { class: idle, style: `width:${100 * seconds / total}%;background-color:var(--${name})`, title: `${BUCKET_NAMES[name]} ${percent(seconds / total)}` }));
-    legend.append(el("li", {}, el("span", { class: `swatch ${name}`, style: `background-color:var(--${name})` }), `${BUCKET_NAMES[name]} `, el("b", {}, percent(seconds / total))));
+    bar.append(el("span", { class: idle, style: `width:${100 * seconds / total}%;background-color:var(--${name.replace(" ", "-")})`, title: `${BUCKET_NAMES[name]} ${percent(seconds / total)}` }));
+    legend.append(el("li", {}, el("span", { class: `swatch ${name.replace(" ", "-")}`, style: `background-color:var(--${name.replace(" ", "-")})` }), `${BUCKET_NAMES[name]} `, el("b", {}, percent(seconds / total))));
   }
   return [bar, legend];
 }

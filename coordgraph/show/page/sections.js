@@ -11,12 +11,13 @@ function overview() {
     el("p", { class: "soft" }, `of the ${m.slot === "SM" ? "SMs’" : "slots’"} time they multiply`, h.source === "measured" ? ", measured" : ", simulated"));
   const [bar, legend] = stack(run);
   const right = el("div", {},
-    el("p", { class: "why", id: "why" }, h.why),
+    el("p", { class: "why", id: "limit" }, h.limit.text),
+    el("p", { id: "why" }, h.why),
     h.advice ? el("p", { class: "try", id: "advice" }, h.advice) : null,
     el("p", { class: "label" }, `Where the time of ${plural(run.slots, m.slot)} goes`), bar, legend,
     el("dl", { class: "figures" },
       figure("time", micros(run.makespan), h.source),
-      figure("speed", `${digits(h.flops_per_second / 1e12)} TFLOP/s`, `${percent(h.of_peak)} of ${digits(h.peak / 1e12)}`),
+      figure("speed", `${digits(h.flops_per_second / 1e12)} TFLOP/s`, `${percent(h.of_peak)} of the peak of ${digits(h.peak / 1e12)} TFLOP/s: ${h.peak_source}`),
       figure("tiles", String(DATA.tiles.count), `${DATA.tiles.shapes.map((s) => s.join("×")).join(", ")}`),
       figure("workgroups", String(m.workgroups), `on ${plural(m.slots, m.slot)}`)));
   const p = DATA.problem;
@@ -50,8 +51,8 @@ function modelSection() {
   const bytes = (x) => (x >= 1e9 ? `${digits(x / 1e9)} GB` : x >= 1e6 ? `${digits(x / 1e6)} MB` : `${digits(x / 1e3)} kB`);
   const m = t.memory;
   section("model", "Model", "Where the time goes: the cost model beside the runs",
-    el("p", { class: "soft" }, "The model's terms are those of the busiest workgroup; those of a run are the mean of all slots.", t.note ? ` ${t.note}` : ""),
+    el("p", { class: "soft" }, "The model's terms are those of the busiest workgroup: launch, main, tiles, fixup and cluster add up to its total. Those of a run are the mean of all slots. The model's total and the simulated one are two predictions: the model computes terms, the simulation runs every workgroup's steps in time, so they differ.", t.note ? ` ${t.note}` : ""),
     el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, body))),
-    t.limits.length ? el("div", { class: "scroll" }, el("h3", {}, "What the main loop cannot beat"), el("table", {}, el("tbody", {}, t.limits.map((r) => row(r.name, r.what, r.model, []))))) : null,
+    t.limits.length ? el("div", { class: "scroll" }, el("h3", {}, "What main is the largest of"), el("table", {}, el("tbody", {}, t.limits.map((r) => row(r.name, r.what, r.model, []))))) : null,
     el("p", { class: "small soft" }, `Memory delivers ${bytes(m.read)} of A and B (${digits(m.read / m.compulsory)} times their size), the L2 cache is asked for ${bytes(m.asked)}, D has ${bytes(m.stored)}, partial sums and flags have ${bytes(m.workspace)}.`));
 }

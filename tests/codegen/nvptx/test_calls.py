@@ -419,3 +419,16 @@ def test_records_of_a_timeline_are_cleared_before_its_launch(fake_driver: FakeDr
         *_, (_, size, cleared_at) = fake_driver.copied
         assert size > 0
         assert cleared_at == launches
+
+
+def test_a_timeline_on_a_stream_that_captures_is_refused(fake_driver: FakeDriver):
+    graph = DataParallel()(Gemm().graph((128, 256, 64)))
+    made = codegen.compile(graph, "sm_90a", timeline=True)
+    assert isinstance(made, CudaKernel)
+    count_arguments(made, fake_driver)
+    a, b, _, d = operands()
+    made(a, b, out=d, stream=77)
+    fake_driver.capturing[77] = 1
+    with pytest.raises(LaunchError, match="captures a CUDA graph, which runs nothing"):
+        made.timeline(a, b, out=d, stream=77)
+    assert len(fake_driver.launches) == 1

@@ -61,6 +61,53 @@ def test_overlapping_events_are_counted_once():
     assert nanoseconds == {"multiply": 40, "epilogue": 20, "launch": 10, "gap": 10, "tail": 120}
 
 
+def test_tiles_outside_d_do_not_count_as_multiplying():
+    """A tile count for tiles of 4 rows gives 32 times too many output tiles of 128 rows."""
+    text = str(scheduled(StreamK()))
+    wrong = text.replace("(m + 127) // 128", "(m + 3) // 4")
+    assert wrong != text
+    sizes = {"m": 512, "n": 512, "k": 512, "workgroups": 132}
+    found = make_report(Subject(parse(wrong), sizes)).data
+    head, buckets = found["headline"], found["runs"][0]["buckets"]
+    assert head["answer"] == "No"
+    assert head["utilisation"] < 0.1
+    assert head["cause"] == "tiles outside D"
+    assert "outside D" in head["why"]
+    assert buckets["outside D"] > 8 * buckets["multiply"]
+    assert sum(buckets.values()) == pytest.approx(
+        found["runs"][0]["slots"] * found["runs"][0]["makespan"] / 1e9
+    )
+
+
+def test_the_first_view_names_the_limit_of_multiplying():
+    sizes = {"m": 2304, "n": 2304, "k": 4096}
+    found = make_report(Subject(scheduled(StreamK()), sizes)).data
+    head = found["headline"]
+    assert head["utilisation"] > 0.9
+    assert head["answer"] == "Mostly"  # because of the fraction of the peak
+    bounds = {row["name"]: row["model"] for row in found["terms"]["limits"]}
+    limit = head["limit"]
+    assert (limit["name"], limit["seconds"]) == ("l2", bounds["l2"])
+    assert limit["tensor"] == pytest.approx(head["of_peak"] / head["utilisation"])
+    assert "limited by L2 requests" in limit["text"]
+    assert "132 SMs × 4096 operations per cycle × 1.75 GHz" in head["peak_source"]
+
+
+def test_no_rate_limits_a_launch_of_one_tile():
+    found = make_report(Subject(scheduled(DataParallel()), {"m": 128, "n": 128, "k": 64})).data
+    assert found["headline"]["limit"]["name"] == ""
+    assert "no rate limits" in found["headline"]["limit"]["text"]
+
+
+@pytest.mark.parametrize("step", [DataParallel(), StreamK()])
+def test_terms_of_the_model_add_up_to_its_total(step: Pass):
+    found = make_report(Subject(scheduled(step), WAVES)).data["terms"]
+    modelled = [row["model"] for row in found["rows"] if row["model"] is not None]
+    assert sum(modelled) == pytest.approx(found["total"]["model"])
+    largest = max(row["model"] for row in found["limits"])
+    assert {row["name"]: row["model"] for row in found["rows"]}["main"] >= largest
+
+
 def test_the_first_view_names_the_last_wave(data_parallel: HtmlReport):
     head = data_parallel.data["headline"]
     assert head["answer"] == "No"
@@ -230,8 +277,8 @@ def test_terms_stand_beside_the_runs(data_parallel: HtmlReport):
     assert sum(row["runs"][0] for row in found["rows"]) == pytest.approx(run["makespan"] / 1e9)
     rows = {row["name"]: row for row in found["rows"]}
     assert rows["fixup"]["model"] == 0
-    assert rows["loop"]["model"] == pytest.approx(rows["loop"]["runs"][0], rel=0.5)
-    assert {row["name"] for row in found["limits"]} == {"dram", "l2", "power"}
+    assert rows["main"]["model"] == pytest.approx(rows["main"]["runs"][0], rel=0.5)
+    assert {row["name"] for row in found["limits"]} == {"loop", "dram", "l2", "power"}
 
 
 def test_machines_without_a_model_say_so():

@@ -1,0 +1,86 @@
+"""What limits multiplying: the largest lower bound of a launch's time, and what tensor cores do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from passes.simulation import Machine, Simulation
+
+__all__ = ["Limit", "limit_of", "peak_source"]
+
+NAMES = {
+    "dram": "DRAM traffic",
+    "l2": "L2 requests",
+    "power": "power",
+    "tensor": "tensor cores",
+}
+EXPLAINS = 0.5
+"""A bound is named as the limit if it is at least this fraction of the launch's time."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The largest lower bound of the time of a launch.
+
+    Args:
+        name: `dram`, `l2`, `power` or `tensor`; '' if no bound is half of the time.
+        seconds: the largest bound, in seconds.
+        tensor: tensor cores' share of the time spent multiplying, if they ran at their peak.
+        source: what predicts the bound: `model` or `simulation`.
+        text: a sentence with these figures.
+    """
+
+    name: str
+    seconds: float
+    tensor: float
+    source: str
+    text: str
+
+    def as_data(self) -> dict[str, Any]:
+        """The limit as plain data."""
+        return asdict(self)
+
+
+def limit_of(
+    busy: float,
+    seconds: float,
+    simulation: Simulation,
+    peak: float,
+    modelled: Mapping[str, float],
+) -> Limit:
+    """Find the largest lower bound of a launch's time.
+
+    Args:
+        busy: the fraction of the slots' time in which they multiply tiles of D.
+        seconds: the time of the launch.
+        simulation: the simulated run of the same launch.
+        peak: operations per second of the machine's tensor cores.
+        modelled: seconds of the cost model's bounds `dram`, `l2` and `power`; if empty, `dram` and
+            `l2` are computed from the simulated traffic.
+    """
+    machine = simulation.machine
+    bounds = dict(modelled) or {
+        "dram": (simulation.read_bytes + simulation.stored_bytes) / machine.dram_rate,
+        "l2": simulation.asked_bytes / machine.l2_rate,
+    }
+    bounds["tensor"] = simulation.flops / peak if peak else 0.0
+    source = "model" if modelled else "simulation"
+    name = max(bounds, key=bounds.__getitem__)
+    most, total = bounds[name], busy * seconds
+    tensor = min(bounds["tensor"] / total, 1.0) if total else 0.0
+    text = f"Multiplying {100 * busy:.0f} %, of which tensor cores {100 * tensor:.0f} %; "
+    figures = f"{most * 1e6:.3g} of {seconds * 1e6:.3g} µs"
+    if most < EXPLAINS * seconds:
+        text += f"no rate limits the launch: the largest bound is {NAMES[name]}, {figures}."
+        return Limit("", most, tensor, source, text)
+    text += f"limited by {NAMES[name]}: {figures}."
+    return Limit(name, most, tensor, source, text)
+
+
+def peak_source(machine: Machine, rate: float) -> str:
+    """What a peak is the product of; `rate` is operations per cycle of an SM."""
+    clock = f"{machine.clock / 1e9:.3g} GHz"
+    of = "fitted to measured times" if machine.constants is not None else "of the documents"
+    return f"{machine.processors} SMs × {rate:.0f} operations per cycle × {clock}, a clock {of}"
