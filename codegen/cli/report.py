@@ -102,7 +102,7 @@ def report(
     console = stdout()
     busy = f"{head['utilisation']:.0%} multiplying, {duration(head['seconds'])}"
     console.print(busy, style="bold", highlight=False)
-    for text in filter(None, (head["why"], head["advice"])):
+    for text in filter(None, (head["limit"]["text"], head["why"], head["advice"])):
         console.print(text, highlight=False)
     console.print(str(file), style="dim", highlight=False, soft_wrap=True)
 

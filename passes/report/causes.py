@@ -12,10 +12,10 @@ from coordgraph.elements import dtype
 from coordgraph.interpreter.lockstep import StepKind
 from passes.choosing import Plan, rank
 from passes.pipeline import Pipeline
-from passes.report.limits import limit_of, peak_source
+from passes.report.limits import limit_of, micros, peak_source, share
 from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_plan
 
-__all__ = ["Alternative", "alternatives", "headline", "micros", "peak_flops", "share"]
+__all__ = ["Alternative", "alternatives", "headline", "peak_flops"]
 
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
 """Schedules that are simulated as alternatives, with the same tiles and tile order."""
@@ -249,16 +249,3 @@ def _advice(others: Sequence[Alternative], s: Simulation) -> str:
 
 def _signed(change: float) -> str:
     return f"{'−' if change < 0 else '+'}{share(abs(change))}"
-
-
-def share(part: float) -> str:
-    """Format a fraction as a percentage, such as `14 %`."""
-    return f"{100 * part:.0f} %"
-
-
-def micros(seconds: float) -> str:
-    """Format a time in µs with three digits, or in ms from 1000 µs on."""
-    micro = seconds * 1e6
-    if micro >= 1000:
-        return f"{micro / 1000:.3g} ms"
-    return f"{micro:.3g} µs"

@@ -29,7 +29,7 @@ from passes.simulation import Kernel, Machine, Simulation, simulate
 
 __all__ = ["FORMAT", "Subject", "make_report"]
 
-FORMAT = 2
+FORMAT = 3
 """Version of the report's data format; it is raised when a field changes its meaning."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from passes.simulation import Machine, Simulation
 
-__all__ = ["Limit", "limit_of", "peak_source"]
+__all__ = ["Limit", "limit_of", "micros", "peak_source", "share"]
 
 NAMES = {
     "dram": "DRAM traffic",
@@ -70,8 +70,8 @@ def limit_of(
     name = max(bounds, key=bounds.__getitem__)
     most, total = bounds[name], busy * seconds
     tensor = min(bounds["tensor"] / total, 1.0) if total else 0.0
-    text = f"Multiplying {100 * busy:.0f} %, of which tensor cores {100 * tensor:.0f} %; "
-    figures = f"{most * 1e6:.3g} of {seconds * 1e6:.3g} µs"
+    text = f"Multiplying {share(busy)}, of which tensor cores {share(tensor)}; "
+    figures = f"{micros(most)} of {micros(seconds)}"
     if most < EXPLAINS * seconds:
         text += f"no rate limits the launch: the largest bound is {NAMES[name]}, {figures}."
         return Limit("", most, tensor, source, text)
@@ -84,3 +84,16 @@ def peak_source(machine: Machine, rate: float) -> str:
     clock = f"{machine.clock / 1e9:.3g} GHz"
     of = "fitted to measured times" if machine.constants is not None else "of the documents"
     return f"{machine.processors} SMs × {rate:.0f} operations per cycle × {clock}, a clock {of}"
+
+
+def share(part: float) -> str:
+    """Format a fraction as a percentage, such as `14 %`."""
+    return f"{100 * part:.0f} %"
+
+
+def micros(seconds: float) -> str:
+    """Format a time in µs with three digits, or in ms from 1000 µs on."""
+    micro = seconds * 1e6
+    if micro >= 1000:
+        return f"{micro / 1000:.3g} ms"
+    return f"{micro:.3g} µs"

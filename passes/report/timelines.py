@@ -44,9 +44,9 @@ IN_BUCKET: Mapping[str, tuple[Activity, ...]] = {
 OUTSIDE = "outside D"
 BUCKETS = (*IN_BUCKET, OUTSIDE, "launch", "gap", "tail")
 """Names of the buckets into which a slot's time is divided. `outside D` is the time of multiplying
-output tiles that lie entirely outside D, which does not count as `multiply`. `launch` is the time before the slot's
-first event, `gap` the time between events, and `tail` the time after the last one. The time of a
-slot without events is `tail`."""
+output tiles that lie entirely outside D, which does not count as `multiply`. `launch` is the time
+before the slot's first event, `gap` the time between events, and `tail` the time after the last
+one. The time of a slot without events is `tail`."""
 OF_TILE = ("product", "m", "n", "first", "count")
 NEEDED = ("begin", "end", "workgroup", "slot", "activity")
 KNOWN = (*NEEDED, *OF_TILE, "behind", "role", "rank", "tiling")

@@ -115,7 +115,17 @@ def test_the_first_view_answers_without_scrolling(opened: Opened):
     assert opened.text("#utilisation").endswith("%")
     assert "TFLOP/s" in text
     assert "measured" in text
-    for selector in ("#utilisation", "#why", "#advice", "#overview .stack", "#overview .legend"):
+    assert "of which tensor cores" in opened.text("#limit")
+    assert "of the peak of 948 TFLOP/s: 132 SMs × 4096 operations per cycle" in text
+    assert "limit" in opened.text("#limit")
+    for selector in (
+        "#utilisation",
+        "#limit",
+        "#why",
+        "#advice",
+        "#overview .stack",
+        "#overview .legend",
+    ):
         box = opened.page.locator(selector).bounding_box()
         assert box is not None
         assert box["y"] + box["height"] < 900, selector
