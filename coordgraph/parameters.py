@@ -334,7 +334,8 @@ def _evaluated(name: str, value: Expr, values: Mapping[str, int]) -> int:
         return int(evaluate(value, values))
     except ZeroDivisionError as error:
         raise LaunchError(
-            f"{name} = {to_text(value)} divides by 0 in this launch; change the launch arguments"
+            f"{name} = {to_text(value)} divides by 0 in this launch; change the launch arguments, "
+            "or in the graph make the divisor at least 1"
         ) from error
 
 

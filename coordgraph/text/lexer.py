@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coordgraph.errors import ParseError
+from coordgraph.errors import WIDEST, ParseError
 from coordgraph.integers.text import MAX_DIGITS
 from coordgraph.text.raw import RawExpression
 
@@ -152,7 +152,8 @@ class Cursor:
         found = {"newline": "the end of the line", "end": "the end"}.get(token.kind)
         if token.kind == "sign" and token.text == '"':
             return self.error('the string is not closed on its line; add a closing "')
-        return self.error(f"expected {what}, found {found or repr(token.text)}")
+        text = token.text if len(token.text) <= WIDEST else token.text[:WIDEST] + "…"
+        return self.error(f"expected {what}, found {found or repr(text)}")
 
     def at(self, *signs: str) -> bool:
         """True if the next token is one of the signs in `signs`, such as `{`."""

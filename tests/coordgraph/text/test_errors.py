@@ -138,6 +138,12 @@ def test_a_long_line_is_clipped_around_the_error(before: int, after: int):
     assert (shown.strip()[0] == "…", shown[-1] == "…") == (before > 0, after > 0)
 
 
+def test_a_long_token_is_clipped():
+    with pytest.raises(ParseError) as caught:
+        parse(f"{HEAD}dim a Linear{'x' * 3000} = 2")
+    assert len(str(caught.value)) < 400
+
+
 def test_a_circle_is_named():
     text = DIMS + "edge PassThrough a -> b\nedge PassThrough b -> a"
     with pytest.raises(VerifyError, match=r"cycle: (a -> b|b -> a)"):
