@@ -10,7 +10,7 @@ import numpy as np
 
 from passes.base import Pass
 from passes.choosing.plan_table import Column, Flag
-from passes.choosing.tuned_schedules import SLIVER, TUNED
+from passes.choosing.tuned_schedules import INTERLEAVED, SLIVER, TUNED
 from passes.schedules.hybrid_stream_k import HybridStreamK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
@@ -156,6 +156,10 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
         # Leave out grids whose workgroups divide tiles evenly: `candidates` yields them.
         room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
         yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
+    uneven = divisible(cut) & alike & (cut.tiles < slots) & (slots % cut.tiles > 0)
+    shares = cut.tiles * cut.depth / np.maximum(slots, 1)
+    for schedule in INTERLEAVED if cut.counted else ():
+        yield Kind(schedule, uneven & (shares >= LEAST_DEPTH), slots)
 
 
 def tuned_kinds(cut: Tiled) -> Iterator[Kind]:
