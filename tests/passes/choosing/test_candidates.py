@@ -184,6 +184,7 @@ def test_every_family_is_there():
     streamed = ("stream-k", "two-tile-stream-k", "hybrid-stream-k")
     others = {f"{name} {how}" for name in streamed for how in ("scatter", "without slivers")}
     others |= {f"hybrid-stream-k {how}" for how in ("tree", "turnstile")}
+    others |= {"stream-k interleaved", "stream-k scatter interleaved"}
     every = candidates(problem, H200, all_kinds=True)
     assert families(plans_of(every)) == usual | others
     few = candidates(replace(problem, m=256), H200, all_kinds=True)
