@@ -15,7 +15,7 @@ from passes.schedules.hybrid_stream_k import HybridStreamK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["Kind", "Tiled", "divisible", "tuned_kinds", "unusual_kinds"]
+__all__ = ["Kind", "Tiled", "divisible", "interleaved_kinds", "tuned_kinds", "unusual_kinds"]
 
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
 """Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans whose workgroups send
@@ -156,10 +156,21 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
         # Leave out grids whose workgroups divide tiles evenly: `candidates` yields them.
         room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
         yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
-    uneven = divisible(cut) & alike & (cut.tiles < slots) & (slots % cut.tiles > 0)
-    shares = cut.tiles * cut.depth / np.maximum(slots, 1)
-    for schedule in INTERLEAVED if cut.counted else ():
-        yield Kind(schedule, uneven & (shares >= LEAST_DEPTH), slots)
+
+
+def interleaved_kinds(cut: Tiled, *, chosen: bool) -> Iterator[Kind]:
+    """Stream-K on all SMs with interleaved k, if tiles cannot be divided evenly among workgroups.
+
+    Args:
+        cut: a problem with every tiling that suits it.
+        chosen: whether to leave out schedules that the cost model never prefers.
+    """
+    if not cut.counted:
+        return
+    some = divisible(cut) & (cut.tiling[6] == 1) & (cut.tiles < cut.slots)
+    some &= (cut.slots % cut.tiles > 0) & (cut.tiles * cut.depth >= LEAST_DEPTH * cut.slots)
+    for schedule in INTERLEAVED[: 1 if chosen else None]:
+        yield Kind(schedule, some, cut.slots)
 
 
 def tuned_kinds(cut: Tiled) -> Iterator[Kind]:

@@ -17,9 +17,12 @@ SLIVER = 8
 """Value that is tried for the schedule option `least_segment`, in main loop iterations."""
 INTERLEAVED: tuple[StreamK, ...] = tuple(
     StreamK(owner="first", reduction=reduction, k_order="interleaved")
-    for reduction in ("scatter", "peers")
+    for reduction in ("peers", "scatter")
 )
-"""Stream-K schedules in which all workgroups are at nearly the same k at any time."""
+"""Stream-K schedules in which all workgroups are at nearly the same k at any time.
+
+The first may be chosen without a measurement if A and B do not fit the L2 cache.
+"""
 TUNED: tuple[Pass, ...] = (
     *(
         kind(owner="last", least_segment=SLIVER)
