@@ -1,4 +1,4 @@
-"""`Interleave`: number the iterations of tiles so that concurrent shares are at nearly the same k."""
+"""`Interleave`: sort the k tiles of output tiles by the time at which workgroups reach them."""
 
 from __future__ import annotations
 

@@ -280,3 +280,15 @@ def test_bands_where_there_is_something_to_share():
 def test_plans_without_clusters_stay_among_them():
     table = candidates(Gemm("bf16", m=300, n=400, k=500), H200)
     assert any(plan.cluster == NO_CLUSTER for plan in plans_of(table))
+
+
+def test_k_is_interleaved_only_if_the_cache_does_not_hold_a_and_b():
+    few, deep = (
+        candidates(Gemm("bf16", m=1152, n=432, k=k, transpose_b=True), H200) for k in (15000, 61312)
+    )
+    assert not few.interleaved.any()
+    assert deep.interleaved.any()
+    assert chooseable(deep, H200)[deep.interleaved].all()
+    every = candidates(Gemm("bf16", m=1152, n=432, k=15000, transpose_b=True), H200, tuning=True)
+    assert every.interleaved.any()
+    assert not chooseable(every, H200)[every.interleaved].any()
