@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from codegen.call.alignment import alignment_of
@@ -12,7 +13,7 @@ from codegen.call.arrays import library
 from codegen.call.checks import NO_OFFSETS, problem_parameters
 from codegen.call.request import PlanRequest
 from codegen.call.views import LABELS, TensorView, numpy_view, single
-from coordgraph import Gemm, LaunchError, VerifyError
+from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError
 from coordgraph.elements import DTYPES, DType, dtype
 from coordgraph.gemm import GROUP_AXES
 from coordgraph.validation import a_type, flag
@@ -179,13 +180,19 @@ def _wrong_type(label: str, kind: DType, fit: Sequence[DType], where: str = "") 
     )
 
 
+@lru_cache(maxsize=64)
+def _graph(gemm: Gemm) -> KernelGraph:
+    """The unscheduled graph of a problem; it relates the extents of the tensors."""
+    return gemm.graph()
+
+
 def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRequest:
     """The `PlanRequest` of a call; an extent of 0 is replaced by 1, since any plan will do.
 
     Raises:
         LaunchError: the shapes of A and B do not fit, or an extent is too large.
     """
-    sizes = problem_parameters(gemm.graph(), views, beta=beta)
+    sizes = problem_parameters(_graph(gemm), views, beta=beta)
     try:
         problem = replace(gemm, **{axis: max(sizes[axis], 1) for axis in "mnk"})
     except VerifyError as error:  # an extent is larger than kernels support

@@ -349,6 +349,18 @@ class CudaKernel(Kernel):
                     self._functions[key] = self._builder.load(where, variant)
             return self._functions[key]
 
+    def preload(self, where: Device, *, reads_c: bool = False) -> None:
+        """Load the code for tensors with aligned rows on a GPU, so that a call need not.
+
+        Args:
+            where: the GPU.
+            reads_c: whether the code is for calls that pass C.
+
+        Raises:
+            CodegenError: the driver cannot assemble the code, or spills its registers.
+        """
+        self._load(where, self._builder.variant(self._builder.aligned, reads_c=reads_c))
+
     @cached_property
     def waits(self) -> str:
         """Which workgroups a workgroup waits for, by number: none, lower, higher or mixed."""

@@ -18,6 +18,7 @@ COMMANDS = (
     *("run", "trace", "show", "eval", "opt", "verify", "simulate", "report", "compile", "passes"),
     "explain",
     "doctor",
+    "warm",
 )
 NEEDS_GPU = "needs an NVIDIA GPU"
 
