@@ -77,7 +77,7 @@ def test_the_fastest_plans_are_sampled_again():
 
 
 def test_under_load_another_plan_may_be_the_fastest():
-    """Samples under load at the end decide among the fastest plans, and their times are kept."""
+    """The fastest plans are measured again under load, and these times decide which is the best."""
 
     def loaded(plan: Plan) -> float:
         return 2e-5 * (1.02 - PLANS.index(plan) / 100)
@@ -157,7 +157,7 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(compile_workers, "__name__", "tests.codegen.noting_worker")
     with CompileWorkers(REQUEST) as workers:
         workers.compile(PLANS[:2])
-        assert not workers.started  # fewer than `LEAST_KERNELS`
+        assert not workers.started  # 2 kernels are fewer than `LEAST_KERNELS`
         workers.compile(PLANS)
         assert 1 <= len(workers.started) <= 2
         noted = {path.read_text() for path in tmp_path.glob("noted*")}

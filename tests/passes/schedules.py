@@ -150,7 +150,8 @@ def parameters(graph: KernelGraph, problem: Problem) -> dict[str, int]:
 
 
 def moved(name: str, depth: int) -> int:
-    """The most iterations that `least_segment` can add to a share by moving its two borders."""
+    """The most iterations that `least_segment` can add to a workgroup's share by moving its ends.
+    """
     least = schedule(name).options.get("least_segment", 1)
     assert isinstance(least, int)
     return min(least - 1, (depth - 1) // 2) + min(least - 1, depth // 2)

@@ -223,7 +223,8 @@ def test_what_is_broken_is_noticed(name: str, change: Rewrite, told: str):
 def test_partials_that_are_sent_are_not_added_to():
     """`SendPartial` cannot use slots of the `atomic` reduction.
 
-    Atomic additions need slots that are zero before the launch, so their tensor has another role.
+    Slots for atomic additions must be zero before a launch, so they are a tensor with another role
+    than slots for partial sums that are stored.
     """
 
     def sent(op: Operation) -> Operation:
@@ -237,7 +238,10 @@ def test_partials_that_are_sent_are_not_added_to():
 @pytest.mark.parametrize(("name", "by"), [("turn", 1), ("turn_first", 1)])
 @pytest.mark.parametrize("schedule", [LAST, SPLIT])
 def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
-    """If a sender's turn is wrong, it denotes another workgroup, so no wait direction is proved."""
+    """No wait direction is proved if the number of a sender (its turn) is wrong.
+
+    A wrong number denotes another workgroup than the one that sends.
+    """
 
     def bent(op: Operation) -> Operation:
         wrong = isinstance(op, Assign) and op.name == name
@@ -248,9 +252,9 @@ def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
 
 
 def test_turns_in_no_order_prove_nothing():
-    """No wait direction is proved if a later turn does not mean a higher workgroup number.
+    """No wait direction is proved if senders are not numbered in the order of workgroups.
 
-    The last sender's number then says nothing about those of the other senders.
+    The workgroup of the last sender then does not bound those of the other senders.
     """
     graph = symbolic(LAST)
     (edge,) = (e for e in graph.coordinates.edges if isinstance(e, Join) and TURN in e.upstream)

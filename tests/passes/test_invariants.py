@@ -140,7 +140,7 @@ def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Proble
         assert most <= -(-(found.tiles[2] - 1) // share) + 1
         return
     assert most <= 2
-    # Each workgroup streams the iterations of one to two tiles; all other tiles are whole.
+    # Each workgroup gets Stream-K iterations of one to two tiles; all other tiles are whole.
     if tiles % workgroups == 0:
         assert not found.sends
     depth, least = found.tiles[2], 6 if "least=6" in name else 1

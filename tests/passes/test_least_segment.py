@@ -59,9 +59,9 @@ def test_a_tile_is_cut_no_more_often_than_without(problem: tuple[int, int, int, 
 @given(problems(most=40), leasts)
 @settings(max_examples=40)
 def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], least: int):
-    """`forward` finds the workgroup and local index of every iteration, as the trace has them.
+    """`forward` maps every iteration to the workgroup that executes it and to its index there.
 
-    In this way the fix-up finds the workgroups that share a tile.
+    Both agree with the trace. A fix-up finds the workgroups that share a tile in this way.
     """
     graph = symbolic(str(StreamK(least_segment=least)))
     given_ = parameters(graph, problem)
@@ -141,8 +141,8 @@ def test_the_edge_is_written_and_drawn():
 
 
 def test_the_walk_is_counted_from_where_the_share_begins():
-    """The first index of a share is computed once; the index of an iteration is that plus a
-    count.
+    """The index of a workgroup's first iteration is computed once; later indices add the loop
+    indices.
     """
     graph = StreamK(least_segment=4)(Gemm("f32").graph(TILE))
     at = ["sk.begin", "for_tile", "for_k"]

@@ -1,4 +1,7 @@
-"""The `scatter` reduction: every workgroup with a piece of a tile finishes a share of it."""
+"""The `scatter` reduction: all workgroups that computed partial sums of a tile divide its fix-up.
+
+Each of them adds up and stores some of the tile's shares.
+"""
 
 from __future__ import annotations
 

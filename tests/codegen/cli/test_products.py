@@ -59,7 +59,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.slow  # test_help_examples.py runs the same lines, with the default tile
+@pytest.mark.slow  # quick tests run these examples with the default tile, in test_help_examples.py
 @pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
 def test_the_examples_of_the_help(words: list[str]):
     assert coordgraph(*words, "--tile", "32x32x32", "--repeat", "1").code == 0

@@ -379,9 +379,10 @@ class Role:
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
     def _add_share(self, node: Node) -> None:
-        """Record that a piece of a share was added.
+        """Add one workgroup's partial sum of a share, the part of a tile that a reduce-scatter
+        completes.
 
-        Only the first access of the piece is simulated; it represents its other accesses.
+        Only the first access to the partial sum is simulated; it represents the other accesses.
         """
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):

@@ -60,7 +60,7 @@ KERNELS = (*PLAIN, *VECTORS, *HOPPER)
 
 
 def sums(made: Configuration) -> tuple[object, ...]:
-    """The options that decide how partial sums are added; other tests assemble all other code."""
+    """The options that change the code for adding partial sums; quick tests cover their values."""
     machine = (made.consumers, made.boxes, made in PLAIN)
     return (machine, made.vectors.d, any(extent > 1 for extent in made.cluster))
 

@@ -78,7 +78,9 @@ def together(step: Pass, large: Shape, small: Shape, layout: str = "nt") -> Kern
 
 
 def renamed(text: str, graph: KernelGraph) -> str:
-    """The text with coordinates renamed as those of small tiles in a graph of both shapes."""
+    """The text with each coordinate renamed to the small tiles' coordinate in a graph of both
+    shapes.
+    """
 
     def name(found: re.Match[str]) -> str:
         own = PREFIX + found[0]
@@ -90,7 +92,10 @@ def renamed(text: str, graph: KernelGraph) -> str:
 
 
 def written(op: Operation, name: Callable[[str], str] = str) -> str:
-    """An operation with renamed coordinates; the terms of `And` are sorted again."""
+    """The text of an operation, with coordinates renamed by `name`.
+
+    Renaming changes the order of the terms of a conjunction, so they are sorted.
+    """
     text = name(repr(op))
     return re.sub(r"Eq\(.*?\) & Eq\(.*?\)", lambda x: str(sorted(x[0].split(" & "))), text)
 
@@ -327,9 +332,7 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 
 
 def test_memory_is_that_of_the_largest_tile():
-    """A kernel with small tiles needs no more shared memory and has no fewer stages than one
-    without.
-    """
+    """Small tiles in addition to large ones need no more shared memory and cost no stages."""
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (

@@ -1,4 +1,8 @@
-"""Sums that move: partial sums through memory in a fix-up, and sums in a cluster that divides k."""
+"""How sums move between the workgroups of a Hopper kernel.
+
+Partial sums move through global memory in a fix-up, and through shared memory in a cluster that
+divides k.
+"""
 
 from __future__ import annotations
 
@@ -105,10 +109,10 @@ def owners(this: Lowered) -> int:
 
 
 def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
-    """The steps of a fix-up, as (range of steps, vector accesses of each).
+    """The steps of a fix-up, as pairs (range of steps, vector accesses of a thread in each step).
 
-    All full steps are one entry; a shorter last step, if any, is another. Also checks that the
-    operations `copies` copy that many elements in a step.
+    All full steps are one entry; a shorter last step, if any, is another. Also checks that each
+    operation in `copies` copies what the warpgroups of one tile access in a step.
     """
     total, most = this.size("piece.vector"), this.size("fixup.place")
     assert this.size("fixup.step") == -(-total // most), "as few steps as there are"
@@ -120,7 +124,10 @@ def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
 
 
 def by_turns(nodes: Sequence[Node], every: int) -> list[list[Node]]:
-    """The operations in groups of `every`, one group for each place that receives partial sums."""
+    """Consecutive operations as lists of `every`.
+
+    Each list belongs to one place in the program where partial sums are received.
+    """
     return [list(nodes[first : first + every]) for first in range(0, len(nodes), every)]
 
 
@@ -320,7 +327,10 @@ def test_all_who_hold_a_product_meet_between_the_data_and_what_says_it_is_there(
 
 
 def allowed(this: Lowered, node: Node, **at: int) -> bool:
-    """True if all branches around an operation are taken, where these indices alone decide them."""
+    """Whether an operation is executed at the given indices.
+
+    Only branches whose condition depends on these indices alone are tested; others count as taken.
+    """
     values = with_warp({name.replace("_", "."): np.array(value) for name, value in at.items()})
 
     def known(condition: Basic | None) -> bool:
@@ -379,8 +389,9 @@ def test_what_follows_a_sum_is_for_the_first_workgroup(configuration: Configurat
 
 
 def arrivals(this: Lowered, barrier: str) -> Iterator[tuple[int, int, bool]]:
-    """(sender, receiver, True if it publishes stores) of each arrival at a cluster barrier,
-    for one sum.
+    """Each arrival at the cluster barrier while one sum is exchanged.
+
+    An arrival is (rank of the sender, rank of the receiver, True if it publishes stores).
     """
     (node,) = this.nodes(ArriveBarrier, barrier=barrier)[:1]
     op = node.op

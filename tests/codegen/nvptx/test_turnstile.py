@@ -48,8 +48,9 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", chosen(KERNELS[2:4], KERNELS), ids=str)
 def test_flags_count_turns(configuration: Configuration):
-    """One operation waits, with acquire order, until the flag has a number; one sets the
-    flag with release order.
+    """A sender waits until the flag holds its turn, and then sets the flag for the next sender.
+
+    The wait is an acquire load, the set a release store.
     """
     program = configuration.program
     control = program.lowered.control

@@ -147,16 +147,17 @@ def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bo
 
 @cache
 def streamed(tile: tuple[int, int, int], reduction: Any) -> KernelGraph:
-    """A Stream-K graph, which stands for all streamed schedules with this tile and reduction.
+    """A Stream-K graph that represents all schedules of the Stream-K family with this tile and
+    reduction.
 
-    For the lowering these schedules differ in nothing else.
+    Whether they can be lowered depends on nothing else.
     """
     return StreamK(reduction=reduction).apply(Gemm("bf16", transpose_b=True).graph(tile))
 
 
 @pytest.mark.parametrize("every", [11, pytest.param(3, marks=pytest.mark.slow)])
 def test_streamed_candidates_can_be_lowered(every: int):
-    """Streamed candidates can be lowered; a sample of them is tested.
+    """Candidates of the Stream-K family can be lowered; a sample of them is tested.
 
     Whether a plan can be lowered does not depend on its grid, bands of tiles or full waves.
     """

@@ -147,9 +147,10 @@ def test_a_cluster_asks_the_cache_for_less():
 
 
 def test_a_ring_of_three_stages_waits():
-    """A ring with fewer stages costs time: 128 x 320 has room for three, 256 x 160 for four.
+    """The predicted time rises if shared memory has room for fewer stages of k tiles.
 
-    Both tiles have equally many multiplications.
+    128 x 320 tiles have three stages and 256 x 160 tiles four; both have equally many
+    multiplications.
     """
     three = price("128x320x64 data-parallel", 2048, 5120, 8192)
     four = price("256x160x64 data-parallel", 2048, 5120, 8192)

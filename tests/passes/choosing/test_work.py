@@ -69,7 +69,7 @@ def scheduled(pipeline: str) -> KernelGraph:
 
 
 def counted(pipeline: str, m: int, n: int, depth: int, grid: int) -> tuple[Counts, Trace]:
-    """The work counts of the cost model, and the trace of the same schedule to compare them with.
+    """The cost model's work counts for a schedule, and the trace of that schedule for comparison.
 
     The problem has m x n output tiles with `depth` k tiles each.
     """
@@ -164,7 +164,7 @@ def test_a_counter_that_is_wrong_is_found():
 
 
 def test_the_file_has_the_counters_of_all_that_may_be_chosen():
-    """The file has work counters of all schedules that automatic choice considers.
+    """The JSON file of known schedules has the work formulas of all schedules of automatic choice.
 
     `python -m passes.choosing.known_schedules` writes the file.
     """

@@ -113,7 +113,7 @@ def test_laws_hold_for_every_corner(corner: str):
 @given(problems(), st.integers(1, 9), st.sampled_from(["data-parallel", "split-k{splits=3}"]))
 def test_laws_hold_for_random_problems(problem: Problem, processors: int, name: str):
     graph = scheduled(name, (4, 4, 4)) if name not in SCHEDULES else symbolic(name)
-    # A workgroup that waits for later ones needs them to run, so split tiles have slots enough.
+    # With split-k a workgroup may wait for one with a higher number, so all workgroups get a slot.
     slots = processors if name == "data-parallel" else 10_000
     s = run_graph(graph, problem, small(slots))
     check_slots(s)
@@ -129,7 +129,8 @@ def test_laws_hold_for_random_problems(problem: Problem, processors: int, name: 
 def test_more_processors_never_take_longer_with_whole_tiles(tiles_m: int, tiles_n: int, w: int):
     graph = scheduled("data-parallel")
     problem = {"m": 128 * tiles_m, "n": 128 * tiles_n, "k": 512}
-    # Without shared resources a machine with more SMs cannot be slower.
+    # With unlimited L2 and DRAM rates SMs do not slow each other down, so one more SM never costs
+    # time.
     alone = {"l2_rate": 1e30, "dram_rate": 1e30}
     one, two = (simulate(graph, problem, small(count, **alone)) for count in (w, w + 1))
     assert two.makespan <= one.makespan * (1 + 1e-9)
@@ -173,7 +174,8 @@ def test_pingpong_overlaps_the_ends_of_tiles_with_main_loops():
 
 def test_a_pingpong_warpgroup_finishes_its_tile_before_it_begins_another():
     assert H200.constants is not None
-    slow = H200.constants.with_figures({"tile_seconds": 20e-6})  # longer than main loops
+    # Longer than a tile's main loop takes.
+    slow = H200.constants.with_figures({"tile_seconds": 20e-6})
     graph = scheduled("data-parallel{persistent=true}")
     problem = {"m": 128 * 132, "n": 128 * 6, "k": 512}
     machine = replace(H200, constants=slow)
