@@ -179,7 +179,7 @@ def test_without_a_cache_nothing_is_compiled_elsewhere(monkeypatch: pytest.Monke
 
 
 def test_operands_of_an_epilogue_are_passed():
-    """Kernels get every operand that their epilogue needs: arrays of the caller, and numbers."""
+    """Tuning passes every operand that an epilogue needs to the kernels: arrays and scalars."""
 
     @epilogue(bias="n", scale="")
     def scaled(acc: Any, bias: Any, scale: Any) -> Any:

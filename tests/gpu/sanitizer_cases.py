@@ -54,7 +54,7 @@ COUNT = len(CASES) + len(GROUPS) + len(LISTS)
 
 
 def run(number: int) -> None:
-    """Run the case with this number; it launches twice and compares exactly."""
+    """Run case `number`: launch its kernel twice and compare the results exactly."""
     if number < len(CASES):
         run_single(number)
     elif number < len(CASES) + len(GROUPS):

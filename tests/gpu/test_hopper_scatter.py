@@ -1,4 +1,4 @@
-"""Reduce-scatter on Hopper: few tiles in many pieces, with equal bits in every run.
+"""Reduce-scatter on Hopper: many workgroups per output tile give equal bits in every run.
 
 The kernels have no watchdog, as users get them: run with `--timeout-method=thread`.
 """

@@ -193,7 +193,7 @@ def test_records_without_room_are_counted():
 
 
 def test_timelines_of_several_sizes_do_not_mix():
-    """Launches with small sizes after large ones use a part of the workspace only."""
+    """The timeline of a small launch after a large one has only the records of the small launch."""
     kernel = kernel_of(CASES[0])
     sizes = [(256, 512, 512), (4096, 4096, 128), (256, 512, 512)]
     for m, n, k in sizes:

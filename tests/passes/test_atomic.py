@@ -113,8 +113,9 @@ def test_the_sums_are_zero_before_and_after():
 @pytest.mark.parametrize("name", [LAST, SPLIT])
 @pytest.mark.parametrize(("schedule", "back"), [(InOrder(), False), (Reversed(), True)])
 def test_sums_are_rounded_as_they_come(name: str, schedule: Scheduler, back: bool):
-    """Each piece of k contributes one number; the numbers are added in the order in which
-    pieces run.
+    """Atomic sums are rounded as if numbers are added in the order in which the workgroups run.
+
+    Each workgroup's part of k contributes one number to the test's sum.
     """
     pieces = 6
     numbers, a, b = one_number_a_piece(pieces)
@@ -278,7 +279,7 @@ def test_a_slot_that_two_tiles_have_is_noticed():
 
 
 def test_every_piece_counts_once():
-    """The owner waits for all 15 pieces, but reads only one slot."""
+    """The owner of a tile waits for 15 partial sums, but reads only the slot that has their sum."""
     graph = symbolic(LAST)
     found = trace(graph, parameters(graph, in_tiles(1, 1, 16, 16)))
     assert Counter(r.workgroup for r in found.receives) == {15: 15}

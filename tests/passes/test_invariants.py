@@ -34,7 +34,10 @@ every_order = pytest.mark.parametrize("order", ORDERS)
 
 
 def waits_for_lower(name: str) -> bool:
-    """True if workgroups wait for lower numbers only: with owner=last, the default of split-k."""
+    """Whether workgroups wait only for workgroups with lower numbers.
+
+    They do so with owner=last, which is the default of split-k.
+    """
     return "owner=first" not in name if "split-k" in name else "owner=last" in name
 
 
@@ -192,7 +195,7 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
 def test_the_direction_of_waits_is_derived(name: str):
     sharing = "lower" if waits_for_lower(name) else "higher"
     expected = "none" if name.startswith(WHOLE_TILES) else sharing
-    if "scatter" in name:  # workgroups wait for those of lower and of higher number
+    if "scatter" in name:  # workgroups wait for lower- and higher-numbered ones
         expected = "mixed"
     assert wait_direction(symbolic(name)) == expected
     assert wait_direction(numeric(name, (9, 13, 23, 5), "group")) == expected

@@ -76,7 +76,8 @@ def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], 
         for k in range(segment.k_first, segment.k_first + segment.k_count):
             at = {**values, **dict(zip(names, (*segment.tile, k), strict=True))}
             assert evaluate(holder, at) == segment.workgroup
-            # A workgroup's local indices are less than its number of iterations.
+            # An iteration's index in its workgroup is less than the workgroup's number of
+            # iterations.
             seen[segment.workgroup] += 1
             assert 0 <= evaluate(local, at) < found.iterations[segment.workgroup]
     assert tuple(seen[w] for w in range(len(found.iterations))) == found.iterations
@@ -102,10 +103,11 @@ def test_results_under_all_schedulers(
 
 
 def test_borders_move_to_the_nearer_end():
-    """A border of shares inside a tile moves to the nearer end of the tile.
+    """If one workgroup's iterations end shortly before or after a tile's end, they end there
+    instead.
 
-    Four tiles of 16 iterations on 3 workgroups: shares of 22 would end at iteration 6 of the second
-    tile and at iteration 12 of the third.
+    Four tiles of 16 iterations on 3 workgroups: ranges of 22 iterations would end at iteration 6 of
+    the second tile and at iteration 12 of the third.
     """
     problem = in_tiles(2, 2, 16, 3)
 

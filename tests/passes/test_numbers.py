@@ -53,8 +53,8 @@ def segments(found: Trace, workgroup: int) -> list[tuple[int, int, int]]:
 
 
 def parts(name: str, problem: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Four numbers of iterations: of Stream-K tiles, in all and per workgroup; of whole tiles
-    likewise.
+    """Stream-K iterations in total and per workgroup, then data-parallel ones in total and per
+    workgroup.
     """
     graph = symbolic(name)
     values = graph.parameters.evaluate({**parameters(graph, problem), "read_c": 0})
@@ -150,7 +150,7 @@ def test_the_parts_of_two_tile_stream_k(
 def test_the_parts_of_hybrid_stream_k(
     name: str, problem: tuple[int, int, int, int], expected: tuple[int, int, int, int]
 ):
-    """With T tiles, W workgroups and TK k tiles per tile, (T mod W)·TK iterations are streamed.
+    """With T tiles, W workgroups and TK k tiles per tile, (T mod W)·TK are Stream-K iterations.
 
     57 x 57 tiles are 3249 = 24·132 + 81 = 10·304 + 209.
     """

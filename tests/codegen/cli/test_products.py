@@ -23,7 +23,7 @@ TRANSPOSED = ("--transpose-a", "--transpose-b")
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels on disk, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

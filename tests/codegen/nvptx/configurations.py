@@ -47,7 +47,8 @@ __all__ = [
 
 Choice = TypeVar("Choice")
 KEPT = 128
-"""The number of graphs, and of programs, that are cached: sweeps have thousands."""
+"""The most graphs, and the most compiled programs, that are kept in memory: sweeps have thousands.
+"""
 
 SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (DataParallel(),),

@@ -181,7 +181,7 @@ def lowered(configuration: Configuration) -> Lowered:
 
 
 def with_warp(indices: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The indices with the warp's number added: the thread's number divided by 32."""
+    """The given indices, with the warp's number (thread / 32) if the thread's number is given."""
     if "workitem" not in indices:
         return indices
     return {**indices, "warp.number": indices["workitem"] // 32}

@@ -1,7 +1,7 @@
-"""The walk of one warpgroup through a lowered Hopper kernel, and what each operation does in the
-model.
+"""Simulated execution of a lowered Hopper kernel by one warpgroup.
 
-Only the first threads of a warpgroup are simulated. A walk yields the condition that it waits for.
+Only the first threads of a warpgroup are simulated. A generator executes the operations in order
+and yields the conditions that the warpgroup waits for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Agent = Iterator[Ready]
 
 
 class Role:
-    """The walk of one warpgroup through the control graph."""
+    """One warpgroup that executes the control graph of a kernel, operation by operation."""
 
     def __init__(
         self, machine: Hopper, number: int, rank: int, warpgroup: int, warp: int = 0
@@ -204,7 +204,7 @@ class Role:
 
     @property
     def step(self) -> int:
-        """The step of the stage ring at this point of the walk."""
+        """The step of the stage ring that the warpgroup has reached."""
         return self.env[index_symbol("ring.step")]
 
     # Operations that copy to shared memory, and wgmma.
@@ -302,7 +302,7 @@ class Role:
         return shared.within, self.place(node, "stage")
 
     def _stage(self, node: Node, dim: str) -> tuple[Stage, int]:
-        """The stage that a place in shared memory belongs to, and the place within that stage."""
+        """The stage that contains a shared-memory address, and the offset of the address in it."""
         coordinates = self.machine.graph.coordinates
         shared = coordinates[dim]
         assert isinstance(shared, Shared)

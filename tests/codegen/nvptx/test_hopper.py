@@ -62,8 +62,8 @@ def test_the_ring_never_drains():
     this = lowered(boxed((128, 256, 64), schedule=TwoTileStreamK(workgroups=132)))
     stages = this.size("stage")
     waits = this.nodes(WaitBarrier)
-    # Two roles, each with three loops: a streamed loop, a data-parallel loop, and a loop over
-    # partial sums, whose shorter last step is separate code.
+    # Two roles, each with four waits: in a Stream-K loop, in a data-parallel loop, and in a loop
+    # over partial sums, whose shorter last step is separate code.
     assert len(waits) == 8
     for node in waits:
         for step in range(3 * stages):

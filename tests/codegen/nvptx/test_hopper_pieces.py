@@ -187,9 +187,7 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", ADDED, ids=str)
 def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
-    """Each element of a slot is added to, read and cleared by the same register of the same
-    thread.
-    """
+    """With atomic sums, one register of one thread adds to, reads and clears each element."""
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
     (add,), clears = this.nodes(ReduceFragment), this.nodes(FillElements)

@@ -1,4 +1,7 @@
-"""Reduce-scatter on Hopper: where shares are stored, which waits a kernel has, and assembly."""
+"""Reduce-scatter on Hopper: where the shares of a tile are stored, and which waits a kernel has.
+
+Shares are the equal parts into which a reduce-scatter divides a tile.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ def test_flags_count_readers(configuration: Configuration):
     assert raised.startswith("%r")
     (taken,) = re.findall(r"ld\.acquire\.gpu\.global\.u32 v, \[(%rd\d+)\]; setp\.eq\.u32", text)
     assert f"red.relaxed.gpu.global.add.u32 [{taken}], 0xffffffff;" in text
-    # Other workgroups write the pieces in the same launch, so loads must not use the
+    # Other workgroups store the partial sums in the same launch, so they must not be loaded by the
     # non-coherent path.
     assert "ld.global.nc" not in text
     assert Facts.of(configuration.program).together
@@ -220,7 +223,7 @@ def scattered(
 
 
 def finished(machine: Hopper) -> Counter[int]:
-    """The number of shares whose epilogue each workgroup has run."""
+    """For each workgroup, the number of shares (parts of tiles) whose epilogue it has run."""
     found: Counter[int] = Counter()
     for (number, _, _), count in machine.finished.items():
         found[number] += count
@@ -245,7 +248,10 @@ def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: 
 
 
 def test_all_who_have_a_piece_finish_shares():
-    """Five workgroups with pieces of one tile finish 7, 7, 6, 6 and 6 of its 32 shares."""
+    """Five workgroups that compute one tile complete 7, 7, 6, 6 and 6 of its 32 shares.
+
+    Shares are the equal parts into which a reduce-scatter divides a tile.
+    """
     graph = scattered(STREAMS[0])
     shares = graph.coordinates[SHARE].fixed_size
     machine = play(graph, (1, 1, 20, 5))
@@ -279,7 +285,7 @@ def no_barrier_after(kind: type[Operation]) -> Rewrite:
 
 
 def not_the_first(op: Operation) -> Operation:
-    """A fault: do not wait for the first piece."""
+    """A fault: a workgroup does not wait for the first partial sum that it reads."""
     if not isinstance(op, For) or op.dim != "partial.first":
         return op
     return replace(op, start=op.start + 1)
@@ -290,7 +296,7 @@ def other_shares(op: Operation) -> Operation:
 
 
 def one_end(op: Operation) -> Operation:
-    """A fault: send both pieces of a workgroup to the same slot."""
+    """A fault: a workgroup stores its two partial sums, of two tiles, to the same slot."""
     end = isinstance(op, SetCoordinate) and op.dim == END
     return replace(op, value=Integer(0)) if end else op
 

@@ -1,4 +1,7 @@
-"""Reduce-scatter with mma.sync: shares are pairs of registers; kernels assemble without a spill."""
+"""Reduce-scatter with mma.sync: a share of a tile is a pair of registers in every thread.
+
+Kernels assemble without a register spill.
+"""
 
 from __future__ import annotations
 

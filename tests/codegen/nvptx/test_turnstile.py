@@ -1,7 +1,6 @@
-"""Kernels with turnstile reduction, where pieces are added to one slot in order.
+"""Kernels with turnstile reduction, where workgroups add partial sums to one slot in order.
 
-No kernel spills registers, and flags count the pieces that were added.
-
+No kernel spills registers, and the flag of a slot counts the partial sums in it.
 """
 
 from __future__ import annotations

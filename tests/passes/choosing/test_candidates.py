@@ -201,9 +201,9 @@ def test_nothing_that_has_other_bits_in_every_run_is_a_candidate():
 
 
 def test_reductions_are_tried_where_they_differ():
-    """Tree and turnstile are candidates only if a tile has three pieces or more.
+    """Tree and turnstile are candidates only if at least three workgroups compute a tile.
 
-    With two pieces, every reduction adds one piece to the other.
+    With two workgroups, every reduction adds one partial sum to the other.
     """
     table = candidates(Gemm("bf16", m=2048, n=2304, k=8192), H200, all_kinds=True)
     tree, turnstile = (table.fixup == FIXUPS.index(kind) for kind in ("tree", "turnstile"))

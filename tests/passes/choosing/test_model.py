@@ -224,9 +224,9 @@ def test_partial_sums_are_received_in_as_many_steps_as_the_lowering_has(tile: st
 
 
 def test_reductions_of_many_pieces():
-    """The fix-up of a tile in 16 pieces, for every reduction.
+    """The predicted fix-up of a tile that 16 workgroups compute, for every reduction.
 
-    `peers` adds 15 pieces one after another, `tree` needs 4 levels, `turnstile` 15 sends and
+    `peers` adds 15 partial sums one after another, `tree` needs 4 levels, `turnstile` 15 sends and
     receives in sequence, `scatter` one send and one finish.
     """
     size, way = (128, 128, 64 * 64), {}

@@ -156,7 +156,8 @@ def test_stream_k_fills_the_last_wave():
     assert shared.idle < 0.3 * whole.idle
     assert shared.makespan < 0.95 * whole.makespan
     assert (whole.fix_ups, whole.workspace_bytes) == (0, 0)
-    # Every border between two workgroups' shares that is inside a tile makes one fix-up.
+    # There is one fix-up wherever one workgroup's iterations end and the next one's begin inside a
+    # tile.
     share = -(-324 * 64 // 132)
     assert shared.fix_ups == sum(share * w % 64 != 0 for w in range(1, 132))
 
