@@ -68,7 +68,7 @@ def test_the_fastest_plans_are_sampled_again():
     clock = Clock()
     rounds = Rounds(close)
     rounds.measure(PLANS)
-    rounds.seconds[PLANS[4]] = 0.99e-5  # as if one short measurement were an outlier
+    rounds.seconds[PLANS[4]] = 0.99e-5  # an outlier, too short
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found.keys() == set(PLANS)

@@ -358,7 +358,7 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def sweep_cases(spec: Spec) -> tuple[Case, ...]:
-    """Whole tiles and ragged tiles with C on the whole device, and ragged tiles on 3 workgroups."""
+    """Three launches: whole tiles, ragged tiles with C, and ragged tiles with C on 3 workgroups."""
     ragged = _served((997, 1218, 777), spec.layout)
     whole = (
         Case(spec, (1536, 1536, 1024), 1),

@@ -1,4 +1,5 @@
-"""Benchmark commands run on small problems: all contenders are right, and rows are written."""
+"""Benchmark commands on small problems: the result of every kernel is right, and rows are written.
+"""
 
 from __future__ import annotations
 

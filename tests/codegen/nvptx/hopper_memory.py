@@ -22,7 +22,7 @@ OUTSIDE: Place = (-1, -1)
 Stage = tuple[str, int]
 """A stage in shared memory: the operand's buffer and the stage's number."""
 Step = tuple[Place, Place]
-"""What one multiplication reads: the boxes of A and of B."""
+"""Where the boxes of A and of B begin that one multiplication reads."""
 Sum = tuple[Step, ...]
 Where = tuple[int, int, int]
 """A warpgroup's identity: workgroup, rank in the cluster, warpgroup number."""
@@ -62,8 +62,8 @@ class Barrier:
 class Box:
     """A TMA box in shared memory.
 
-    The fields are the box's step of the stage ring, and the warpgroups that have multiplied the
-    box.
+    The fields are where it begins in its tensor, its step of the stage ring, and the warpgroups
+    that have multiplied it.
     """
 
     place: Place

@@ -374,7 +374,7 @@ class Role:
             return
         self.own.count(f"consumer {self.warpgroup}", self.step)
         first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
-        if begins:  # the first run of a slot represents its other runs
+        if begins:  # only the first partial sums of a slot are simulated
             own = 0 if self.machine.turns else self.warpgroup
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
@@ -407,7 +407,8 @@ class Role:
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
         assert op.destination == "partials", "shared memory is filled where groups end"
-        # The clear in step 0 of a fix-up represents the clears in its other steps.
+        # Only the clear in step 0 of a fix-up is simulated; it represents the clears in other
+        # steps.
         if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:
             self.machine.clear_partials(self.place(node, op.destination))
 

@@ -155,8 +155,9 @@ def test_the_kernel_waits_for_earlier_launches_before_it_reads_offsets():
 
 
 def test_what_the_host_need_not_know():
-    """Values that the device computes are no kernel arguments, and the host never divides by
-    them.
+    """Values that the device computes from group offsets are not passed as kernel arguments.
+
+    The host computes no magic numbers for divisions by them.
     """
     facts = Facts.of(program(LAST, (128, 128, 32), "group"))
     deferred = facts.parameters.deferred

@@ -47,8 +47,9 @@ def problem(layout: str, size: tuple[int, int, int]) -> Gemm:
 
 @cache
 def kernels(layout: str) -> tuple[Plan, ...]:
-    """One plan for each distinct kernel among the candidates; bands of tiles do not change the
-    kernel.
+    """One plan for each distinct kernel among the candidates.
+
+    Plans that differ only in their bands of tiles have one kernel.
     """
     found: dict[str, Plan] = {}
     for size in SIZES:

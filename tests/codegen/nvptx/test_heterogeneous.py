@@ -174,7 +174,11 @@ SLOTS = (
 
 
 def fills(this: Lowered, prefix: str, warpgroup: int) -> Iterator[tuple[list[int], set[int]]]:
-    """For each box of a tile: the number of the slot, and the waits before a warpgroup fills it."""
+    """For each box of an output tile: the waits before it is filled, and the addresses that are
+    written.
+
+    A wait is the number of TMA stores that may still be pending after it.
+    """
     (node,) = this.nodes(StoreFragment, destination=f"{prefix}D.shared")
     (parent,) = (
         n

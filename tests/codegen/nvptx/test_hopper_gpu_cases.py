@@ -63,7 +63,7 @@ def needed(spec: Spec) -> tuple[Variant, ...]:
 
 
 def for_boxes(spec: Spec) -> tuple[Variant, Variant]:
-    """The machine code of a kernel for aligned tensors, with C and without C."""
+    """The variants of a kernel's machine code for aligned tensors: without C, and with C."""
     return boxes(chunk_of_d(spec), reads_c=False), boxes(chunk_of_d(spec), reads_c=True)
 
 

@@ -64,7 +64,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Schedules and groups; schedules other than the first are combined with some of the groups."""
+    """The first schedule with all problems, and each other schedule with some of them."""
     for place, schedule in enumerate(SCHEDULES):
         for number, groups in enumerate(GROUPS):
             if place == 0 or number % len(SCHEDULES) == place:

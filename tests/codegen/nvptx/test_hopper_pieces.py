@@ -242,7 +242,8 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
 def test_roles_take_the_same_steps(configuration: Configuration):
     """Producer and consumers advance the stage ring by the same steps.
 
-    Ping-pong consumers are tested on the simulated GPU instead, since their count is an expression.
+    Ping-pong consumers are tested on the simulated GPU instead, since the number of their steps is
+    an expression.
     """
     this = lowered(configuration)
     made, used = (skeleton(op.body) for op in this.operations(Counter) if op.dim == "ring.step")

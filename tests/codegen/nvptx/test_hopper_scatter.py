@@ -95,8 +95,8 @@ def test_it_is_assembled(configuration: Configuration):
     "configuration", chosen(KERNELS[5:12:4], [*KERNELS[::4], KERNELS[5], KERNELS[9]]), ids=str
 )
 def test_flags_count_readers(configuration: Configuration):
-    """A flag is set to the number of readers with release order; each reader takes one by an
-    acquire atomic.
+    """A flag is set to the number of readers by a release store; an acquire atomic of each reader
+    subtracts one.
     """
     text = configuration.program.ptx
     (raised,) = re.findall(r"st\.release\.gpu\.global\.u32 \[%rd\d+\], (\S+);", text)
@@ -113,9 +113,7 @@ def test_flags_count_readers(configuration: Configuration):
 def test_a_share_is_read_where_it_was_sent_and_stored_where_it_belongs(
     configuration: Configuration,
 ):
-    """Each register reads the place in the slot where its value was sent, and stores to its
-    element of D.
-    """
+    """Each register reads its value where the sender stored it, and stores to its element of D."""
     this = lowered(configuration)
     (send,) = this.nodes(StoreFragment, destination="partials")
     whole, shared = (
@@ -171,8 +169,9 @@ def stored(this: Lowered, node: Node, shares: int | None) -> Array:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 66, 131])
 def test_batches_take_every_peer_once_and_in_order(count: int):
-    """Batches of peers contain every peer once, in order; only the largest batch size may be
-    repeated.
+    """Partial sums are received in batches that contain every sending workgroup once, in order.
+
+    Only the largest batch size may be repeated.
     """
     this = lowered(FROM_REGISTERS[2])
     (finish,) = this.nodes(For, dim=SHARE)

@@ -44,7 +44,7 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", [KERNELS[0], KERNELS[3]], ids=str)
 def test_a_share_is_read_where_it_was_sent(configuration: Configuration):
-    """Registers of a share read from one slot exactly the elements that they then store."""
+    """The registers of a share read exactly those elements of a slot that they then store to D."""
     graph = configuration.program.lowered
     roots = resolve(graph.control.root.body, graph.scope())
     nodes = [node for root in roots for node in root.walk()]

@@ -79,10 +79,10 @@ LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
     [
         ((736, 672, 24896), True),
         ((128, 128, 1024), True),
-        ((120, 672, 24896), False),  # few rows
-        ((736, 672, 1000), False),  # a short k
-        ((736, 672, 32776), False),  # a very deep k
-        ((8192, 8192, 8192), False),  # more tiles than clusters
+        ((120, 672, 24896), False),  # no large clusters if m is small
+        ((736, 672, 1000), False),  # no large clusters if k is small
+        ((736, 672, 32776), False),  # no large clusters if k is very large
+        ((8192, 8192, 8192), False),  # nor if there are many output tiles
     ],
 )
 def test_large_clusters_are_candidates_where_they_were_measured(

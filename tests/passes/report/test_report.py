@@ -48,7 +48,7 @@ def test_buckets_agree_with_the_simulation(step: Pass):
 
 
 def test_overlapping_events_are_counted_once():
-    """Time in which events of a slot overlap counts once; multiplying has priority."""
+    """Overlapping events of one CTA slot are counted once in the time; multiplying has priority."""
     multiply, finish = (ACTIVITIES.index(name) for name in ("multiply", "finish"))
     events = {
         "begin": [10, 20, 60],
@@ -168,7 +168,10 @@ def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], 
 
 
 def test_measured_rows_are_those_of_the_simulation():
-    """Rows are numbered by workgroup, as in the simulation; the page also names the row's SM."""
+    """The rows of a measured timeline are in the order of the simulated ones, by workgroup.
+
+    The page also names the SM of each measured row.
+    """
     columns = measured_columns()
     turned = [(5 * slot + 3) % 132 for slot in columns["slot"]]
     subject = Subject(scheduled(DataParallel()), WAVES, measured={**columns, "slot": turned})

@@ -33,7 +33,7 @@ def run_graph(graph: KernelGraph, problem: Problem, machine: Machine) -> Simulat
 
 
 def check_slots(s: Simulation) -> None:
-    """Events of a slot do not overlap, and their gaps are the idle time."""
+    """Check that events of a CTA slot do not overlap, and that gaps between them are idle time."""
     e, gaps = s.events, 0.0
     for slot in range(s.slots):
         own = np.flatnonzero((e.slot == slot) & (e.behind == 0))
@@ -48,7 +48,8 @@ def check_slots(s: Simulation) -> None:
 
 
 def check_work(s: Simulation) -> None:
-    """Every step with a duration is one event, and k tiles are multiplied as often as planned."""
+    """Check that every main loop is simulated once, and a workgroup's events follow without gaps.
+    """
     e, steps = s.events, s.steps
     assert float(e.end.max()) == s.makespan
     multiplied = e.step[e.activity == Activity.MULTIPLY]
