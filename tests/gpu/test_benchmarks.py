@@ -1,5 +1,4 @@
-"""Benchmark commands on small problems: the result of every kernel is right, and rows are written.
-"""
+"""Benchmark commands on small problems: results of all kernels are right, and rows are written."""
 
 from __future__ import annotations
 

@@ -141,7 +141,8 @@ def test_clocks_are_sane(case: Case):
     ctas = found.workgroup * 8 + found.rank
     for cta in np.unique(ctas):
         assert len(np.unique(found.slot[ctas == cta])) == 1
-    # At most 1 CTA (on Hopper) or 8 CTAs share an SM; more lanes would mean that clocks disagree.
+    # At most 1 CTA (on Hopper) or 8 CTAs run on an SM at a time; more would mean that clocks
+    # disagree.
     assert found.lanes <= (1 if case[2] else 8)
 
 

@@ -150,9 +150,9 @@ def parameters(graph: KernelGraph, problem: Problem) -> dict[str, int]:
 
 
 def moved(name: str, depth: int) -> int:
-    """The most iterations that `least_segment` can add to one workgroup.
+    """The most iterations that the option `least_segment` can add to one workgroup.
 
-    It moves the first and the last iteration of a workgroup to tile ends that are near.
+    The option moves the first and the last iteration of a workgroup to tile ends that are near.
     """
     least = schedule(name).options.get("least_segment", 1)
     assert isinstance(least, int)

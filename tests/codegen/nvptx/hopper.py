@@ -44,7 +44,9 @@ class Lowered:
 
     @cached_property
     def everything(self) -> list[Node]:
-        """All resolved operations of the graph, in program order."""
+        """All operations of the graph in program order, with the coordinates that each of them
+        uses.
+        """
         roots = resolve(self.graph.control.root.body, self.graph.scope())
         return [node for root in roots for node in root.walk()]
 

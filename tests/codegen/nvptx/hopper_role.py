@@ -374,7 +374,7 @@ class Role:
             return
         self.own.count(f"consumer {self.warpgroup}", self.step)
         first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
-        if begins:  # only the first partial sums of a slot are simulated
+        if begins:  # only the first access to a slot is simulated
             own = 0 if self.machine.turns else self.warpgroup
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 

@@ -298,7 +298,7 @@ WRITTEN = (
         ((128, 256, 64), 256, 1),
         ((128, 320, 64), 160, 2),
         ((128, 384, 64), 192, 2),
-        # three 64-row blocks do not divide by two warpgroups, so they divide the columns
+        # 3 blocks of 64 rows: warpgroups divide the columns instead
         ((192, 256, 64), 128, 1),
         ((64, 48, 64), 48, 1),
     ],

@@ -48,8 +48,7 @@ def check_slots(s: Simulation) -> None:
 
 
 def check_work(s: Simulation) -> None:
-    """Check that every main loop is simulated once, and a workgroup's events follow without gaps.
-    """
+    """Check that each main loop is simulated once, and that a workgroup's events have no gaps."""
     e, steps = s.events, s.steps
     assert float(e.end.max()) == s.makespan
     multiplied = e.step[e.activity == Activity.MULTIPLY]
