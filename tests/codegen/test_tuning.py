@@ -68,7 +68,7 @@ def test_the_fastest_plans_are_sampled_again():
     clock = Clock()
     rounds = Rounds(close)
     rounds.measure(PLANS)
-    rounds.seconds[PLANS[4]] = 0.99e-5  # an outlier, too short
+    rounds.seconds[PLANS[4]] = 0.99e-5  # an outlier: the time is too short
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found.keys() == set(PLANS)
@@ -88,7 +88,8 @@ def test_under_load_another_plan_may_be_the_fastest():
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found[PLANS[3]] == loaded(PLANS[3])
-    # Plans that were not sampled under load are scaled by the same drift, and are not preferred.
+    # Plans that were not measured under load get their earlier time, multiplied by the slowdown of
+    # the others, and are not preferred.
     assert 2e-5 < found[PLANS[5]] < 2.2e-5
     assert clock.count == 0
 

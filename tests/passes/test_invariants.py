@@ -132,7 +132,7 @@ def test_stream_k_shares_are_equal_but_for_the_last(name: str, least: int, probl
 def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Problem):
     """A tile has at most two segments if there are as many tiles as workgroups, or more.
 
-    With fewer tiles, the bound is that of the schedule's docstring.
+    With fewer tiles, the docstring of `TwoTileStreamK` gives the bound.
     """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))
