@@ -93,7 +93,7 @@ def traced(case: Case, timeline: bool | int = True) -> Timeline:
 
 
 def consumers(t: Timeline) -> np.ndarray[Any, Any]:
-    """For each event, whether a consumer, or a thread without a role, recorded it."""
+    """For each event, whether it was recorded by a consumer, or by a kernel without warp roles."""
     return t.role != ROLES.index("producer")
 
 

@@ -1,7 +1,7 @@
 """From A and B to wgmma: TMA boxes, multicast, swizzle, descriptors and mbarriers.
 
-`tests.codegen.nvptx.isa` models TMA and the tensor core; their addresses come from the lowered
-graph.
+`tests.codegen.nvptx.isa` models TMA and the tensor core; the addresses that both use come from the
+lowered graph.
 """
 
 from __future__ import annotations
