@@ -1,4 +1,4 @@
-"""Architectures registered from outside the library work in all of its functions."""
+"""Every function of the library works with architectures that are registered from outside it."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def kernel(target: str, tile: Any = (128, 128, 64), **options: Any) -> CudaKerne
 
 @pytest.mark.usefixtures("ptxas")
 def test_facts_of_its_own():
-    """A registered architecture's own facts are used.
+    """The shared memory and the names that an architecture was registered with are used.
 
-    Less shared memory gives fewer stages, and LLVM and ptxas get the names that it gives for them.
+    Less shared memory gives fewer stages; LLVM and ptxas get the registered names.
     """
     stages = {
         name: kernel(name).lowered.coordinates["stage"].fixed_size for name in ("sm_80", "sm_8x")
@@ -196,7 +196,10 @@ def test_gpus_get_the_best_that_runs_on_them():
 
 
 def test_a_processor_that_llvm_does_not_know_is_refused():
-    """LLVM would end the process: it cannot select instructions for its oldest processor."""
+    """An architecture without a processor name that LLVM knows is refused with an error.
+
+    LLVM would assume its oldest processor, fail to select instructions and end the process.
+    """
     register(Architecture("sm_86s", 86, 65536, (MMA_SYNC,)))
     try:
         with pytest.raises(CodegenError, match=r"knows no GPU 'sm_86s'; register .* with isa="):

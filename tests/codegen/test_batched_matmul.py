@@ -43,7 +43,11 @@ def stored(batch: np.ndarray, turned: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("most", [14, pytest.param(40, marks=pytest.mark.slow)])
 def test_batches_are_as_numpy_has_them(most: int):
-    """Extents up to 14 need few kernels; larger ones need a kernel for each of 27 macro tiles."""
+    """`matmul` of batches returns the array that NumPy returns, and refuses what NumPy refuses.
+
+    Extents up to 14 need few kernels; the slow run has larger ones, with a kernel for each of 27
+    macro tiles.
+    """
     extent = st.integers(0, most)
     settings(max_examples=30, deadline=None)(
         given(
@@ -309,7 +313,7 @@ def test_calls_of_matrices_and_of_batches_are_told_apart(
     for a, b, d in calls:
         assert codegen.matmul(a, b, out=d) is d
     assert fake.launches[len(first) :] == first
-    with pytest.raises(TypeError):  # another batch size needs a first launch
+    with pytest.raises(TypeError):  # another batch size calls `first_launch`, which is None here
         codegen.matmul(batch(3, 512, 64, A), batch(3, 64, 768, B), out=batch(3, 512, 768, D))
 
 

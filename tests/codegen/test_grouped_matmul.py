@@ -44,7 +44,7 @@ def turned(array: np.ndarray) -> np.ndarray:
 
 
 sizes = st.lists(st.integers(0, 40), min_size=1, max_size=6)
-# Other extents of tensors need kernels with other macro tiles.
+# Larger extents have more macro tiles, and so more kernels to compile; only the slow run has them.
 extents = pytest.mark.parametrize("most", [14, pytest.param(40, marks=pytest.mark.slow)])
 
 
@@ -106,7 +106,7 @@ def test_where_groups_begin_is_data(monkeypatch: pytest.MonkeyPatch):
         found = codegen.grouped_matmul(a, b, np.array(offsets, np.int32))
         for group, part in enumerate(slices(offsets)):
             assert np.array_equal(found[part], a[part] @ b[group])
-    with pytest.raises(TypeError):  # another layout of B needs a first launch
+    with pytest.raises(TypeError):  # another layout of B calls `first_launch`, which is None here
         codegen.grouped_matmul(a, turned(b).swapaxes(-1, -2), BORDERS)
 
 

@@ -112,7 +112,7 @@ def test_clusters(schedule: Any, cluster: dict[str, Any]):
 
 @every
 def test_threads(spec: Spec):
-    """Four threads launch at once on their own streams; then one without a CUDA context does."""
+    """Results are right if four threads launch at once, and then one without a CUDA context."""
     problems = [Problem.make(spec, (392, 264, 1032), seed) for seed in range(4)]
     expected = [problem.run() for problem in problems]
     torch.cuda.synchronize()

@@ -40,7 +40,7 @@ SLEEP = 600_000_000
 
 @every_schedule
 def test_a_hundred_replays(spec: Spec):
-    """A CUDA graph is replayed a hundred times; the kernel was launched before its capture."""
+    """Each of a hundred replays of a CUDA graph gives the bits of the launch before its capture."""
     problem = Problem.make(spec, SHAPE)
     expected, out = problem.run(), problem.out()
     graph = torch.cuda.CUDAGraph()

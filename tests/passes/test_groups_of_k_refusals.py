@@ -22,9 +22,10 @@ from tests.passes.test_groups_of_k import M, N, graph
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_which_schedules_share_depths_that_are_data(name: str):
-    """Schedules of whole tiles or equal shares accept tiles with different numbers of k tiles.
+    """Which schedules accept tiles with different numbers of k tiles.
 
-    Schedules that cut tiles into equal pieces or move borders of shares refuse them.
+    Schedules with whole tiles or with equally many iterations per workgroup accept them. Schedules
+    that cut every tile into equal parts, or that move range ends to tile ends, refuse them.
     """
     needs_one_depth = ("split-k", "heterogeneous", "least_segment", "first=dp", "waves=contiguous")
     right = not any(word in name for word in needs_one_depth)

@@ -25,7 +25,7 @@ NEEDS_GPU = "needs an NVIDIA GPU"
 
 @pytest.fixture(scope="module", autouse=True)
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One working folder and one cache of kernels, which all examples share."""
+    """A temporary working folder and disk cache of kernels, which all examples share."""
     folder = tmp_path_factory.mktemp("examples")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -23,7 +23,7 @@ TRANSPOSED = ("--transpose-a", "--transpose-b")
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels on disk, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -59,7 +59,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.slow  # test_help_examples.py runs the same lines, with the default tile
+@pytest.mark.slow  # quick tests run these examples with the default tile, in test_help_examples.py
 @pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
 def test_the_examples_of_the_help(words: list[str]):
     assert coordgraph(*words, "--tile", "32x32x32", "--repeat", "1").code == 0

@@ -110,9 +110,11 @@ def test_groups_of_k(case: Case):
 
 
 def test_groups_of_rows():
-    """An operand along n is shared by all groups; one along ln has a vector for each group.
+    """In a product grouped along m, the axes of an epilogue operand say which elements a group
+    reads.
 
-    Operands along m and mn are divided like the rows.
+    A vector with axis n is shared by all groups. An operand with axes l and n has one vector for
+    each group. Operands with axis m are divided into groups like the rows of D.
     """
 
     @ep.epilogue(bias="ln", common="n", row="m", c=ep.operand("mn", optional=True))

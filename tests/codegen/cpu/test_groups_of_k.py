@@ -159,7 +159,7 @@ def test_other_types():
 
 
 def test_other_groups_need_no_other_kernel():
-    """One kernel serves as many groups as in the first call, more, fewer, and a single one."""
+    """A compiled kernel accepts any number of groups, more or fewer than in its first call."""
     made, problem = kernel("stream-k{owner=last}"), Groups("f32", 20, 30, [64])
     for offsets in (
         [0, 16, 32, 48, 64],

@@ -176,8 +176,8 @@ def test_other_types(sizes: list[Sizes], workgroups: int):
 
 
 def test_other_lists_need_no_other_kernel():
-    """One kernel serves as many products as in the first call, more, fewer, one, and the
-    maximum.
+    """A compiled kernel accepts any number of products up to the maximum: more or fewer than in its
+    first call, or one.
     """
     made, random = kernel("stream-k{owner=last}"), np.random.default_rng(0)
     for groups in (4, 4, 9, 2, 1, 64):

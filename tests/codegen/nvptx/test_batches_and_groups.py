@@ -155,8 +155,9 @@ def test_the_kernel_waits_for_earlier_launches_before_it_reads_offsets():
 
 
 def test_what_the_host_need_not_know():
-    """Values that the device computes are no kernel arguments, and the host never divides by
-    them.
+    """Values that the device computes from group offsets are not passed as kernel arguments.
+
+    The host computes no magic numbers for divisions by them.
     """
     facts = Facts.of(program(LAST, (128, 128, 32), "group"))
     deferred = facts.parameters.deferred
@@ -174,7 +175,7 @@ def kernel(schedule: Pass, kind: str, target: str, tile: Any = (128, 128, 64)) -
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -242,7 +243,7 @@ def test_c_is_out_only_with_the_same_strides(fake_driver: FakeDriver):
         for rows, columns, at in ((256, 128, A_AT), (512, 128, B_AT), (256, 512, D_AT))
     )
     made(a, b, d, d, beta=1.0)
-    made(a, b, d, d, beta=1.0)  # these arrays have passed the checks of an earlier call
+    made(a, b, d, d, beta=1.0)  # repeated: the result of the first call's checks is reused
     with pytest.raises(LaunchError, match="out overlaps c"):
         made(a, b, matrices(5, 256, 512, D_AT, stride=0), d, beta=1.0)
     apart, together = matrices(5, 256, 512, C_AT, stride=0), matrices(5, 256, 512, D_AT, stride=0)

@@ -26,7 +26,7 @@ TILE = (128, 128, 64)
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -406,7 +406,10 @@ def test_plans_are_bounded(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPa
 
 
 def test_records_of_a_timeline_are_cleared_before_its_launch(fake_driver: FakeDriver):
-    """Threads without records leave their part of the buffer as an earlier owner wrote it."""
+    """The buffer of timeline records is set to zero before each launch.
+
+    Threads that record nothing write nothing, so old contents would be read as records.
+    """
     graph = DataParallel()(Gemm().graph((128, 256, 64)))
     made = codegen.compile(graph, "sm_90a", timeline=True)
     assert isinstance(made, CudaKernel)

@@ -1,4 +1,4 @@
-"""The data about a kernel that a launch needs survives a round trip through plain values."""
+"""What a launch needs to know about a kernel is unchanged after conversion to JSON and back."""
 
 from __future__ import annotations
 

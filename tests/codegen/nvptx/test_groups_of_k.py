@@ -354,7 +354,7 @@ def test_what_the_host_need_not_know():
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -1,4 +1,4 @@
-"""The instructions that multiply in a kernel: outputs name them, and callers can require them."""
+"""Which multiply instruction a kernel uses: outputs name it, and callers can require it."""
 
 from __future__ import annotations
 
