@@ -90,8 +90,8 @@ def compile(
             then compute a wrong product, wait for ever or corrupt memory.
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
             which `kernel.timeline(a, b)` returns. Each role of a workgroup (its producer or a
-            consumer) keeps 1024 records, or as many as this number says, and only counts further
-            ones.
+            consumer) keeps 1024 records, or `timeline` records if that is a number, and counts
+            further ones without keeping them.
         nvtx: whether each call is an NVTX range, which Nsight Systems shows; needs the package
             nvtx. None reads the environment variable COORDGRAPH_NVTX.
 

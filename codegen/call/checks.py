@@ -116,7 +116,9 @@ def problem_parameters(
     beta: float = 0.0,
     scalars: Mapping[str, float] | None = None,
 ) -> dict[str, int]:
-    """Values of the graph's size parameters (m, n, k, batches, …) and of its `read_…` parameters.
+    """Values of the graph's size parameters (m, n, k, batches, …), and of `read_c` and its like.
+
+    `read_NAME` is 1 if the kernel reads the optional epilogue operand NAME, else 0.
 
     Sizes may be 0, which kernels do not support: see `codegen.call.zero_extents`.
 
@@ -177,7 +179,7 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
             f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
             "where each group begins, and where the last ends"
         )
-    if not given_offsets.contiguous:  # a launch computes the address of each of its rows
+    if not given_offsets.contiguous:  # a launch computes the address of each row of `offsets`
         raise LaunchError(
             f"offsets is not contiguous row-major (strides {given_offsets.strides}); pass a "
             "contiguous copy"

@@ -127,7 +127,7 @@ def describe(
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         batched=not grouped,
-        # Further operands may have the batch as a coordinate, so it must stay a batch.
+        # Other epilogue operands may depend on the batch index, which a joined product lacks.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
     )
     swap_a, swap_b = arrangement.transpose
@@ -180,7 +180,7 @@ def _wrong_type(label: str, kind: DType, fit: Sequence[DType], where: str = "") 
 
 
 def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRequest:
-    """The `PlanRequest` of a call; an extent of 0 is replaced by 1, since any plan will do.
+    """The `PlanRequest` of a call; extents of 0 become 1, since an empty product has no best plan.
 
     Raises:
         LaunchError: the shapes of A and B do not fit, or an extent is too large.
@@ -191,7 +191,7 @@ def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRe
     except VerifyError as error:  # an extent is larger than kernels support
         raise LaunchError(str(error).removeprefix("Gemm: ")) from error
     wide = (x for x in gemm.operands if x != "C" and gemm.axes[x] == "mn")
-    # Operands with an element for every element of D need as many registers as C.
+    # An operand with one element for each element of D needs as many registers as C.
     reads_c = beta != 0 or any(x in views for x in wide)
     batches = max(sizes.get("batches", sizes.get("groups", 1)), 1)
     device = views["A"].device

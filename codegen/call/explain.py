@@ -259,7 +259,7 @@ def explain_problem(
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
-    """Why `explain` assumed this device although the caller named none: the end of its line."""
+    """Text that says why `explain` assumed a device, if the caller named none."""
     if refusal is not None:
         return f", assumed: no GPU can be used, since {refusal}"
     if here:

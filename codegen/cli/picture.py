@@ -58,7 +58,7 @@ class Summary:
     fix_ups: int
     utilisation: float
     products: tuple[tuple[int, ...], ...] = ()
-    """Numbers of tiles in m, n and k of each product of a list; empty if all products are alike."""
+    """For a list of products: each one's numbers of tiles in m, n and k; empty if all are equal."""
 
     @classmethod
     def of(cls, trace: Trace) -> Summary:

@@ -215,7 +215,7 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
 
 
 def _gpu_of(target: str) -> Device | None:
-    """The first GPU of this machine if it has that architecture, else None."""
+    """The first GPU of this machine if its architecture is `target`, else None."""
     from codegen.targets.nvptx.driver import device, unavailable
 
     if unavailable():

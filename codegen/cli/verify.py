@@ -125,7 +125,7 @@ def verify(
 
 
 def _refuse_made_options(context: typer.Context) -> None:
-    """Refuse the options that describe how a graph is made, which a graph in a file is already."""
+    """Refuse options that say how to make a graph: for a graph from a file they have no use."""
     given = [
         f"--{name.replace('_', '-')}"
         for name in MAKING

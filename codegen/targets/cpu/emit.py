@@ -51,7 +51,7 @@ class HostWalker(GuardedWalker):
         guarded: whether the code stops the launch with an error if an index is outside its tensor
             or buffer.
         foreign: whether the graph may be wrong, so that proofs from its sizes may be wrong too. The
-            guarded and the unguarded code of such a graph compute the same numbers.
+            guarded and the unguarded code of such a graph compute the same indices.
     """
 
     widest = True

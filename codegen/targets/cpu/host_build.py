@@ -18,7 +18,7 @@ __all__ = ["Build"]
 
 @dataclass(frozen=True)
 class Build:
-    """Machine code of a CPU kernel, with the facts that its launches need.
+    """Machine code of a CPU kernel, with the properties that its launches need.
 
     Attributes:
         code: the machine code.

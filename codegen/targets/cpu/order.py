@@ -61,7 +61,7 @@ def _topological(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]] | None,
 ) -> Array:
-    """An order in which every workgroup is after those that it waits for, from a traced run."""
+    """An order with every workgroup after those that it waits for, which a traced run finds."""
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
     found = trace(graph, given, tables)
     for waiting, signals in sorted(found.wait_edges()):

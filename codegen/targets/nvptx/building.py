@@ -28,7 +28,7 @@ from passes import Pass
 __all__ = ["Builder", "Choice"]
 
 FACTS, CODE = "facts.json", "kernel.ptx"
-"""The names of the two files of a cache entry: the facts about a program, and its PTX."""
+"""The names of the two files of a cache entry: a program's `Facts` as JSON, and its PTX."""
 
 
 class Choice(NamedTuple):
@@ -256,7 +256,7 @@ class Builder:
         return cache.key_of(self._text, str(self._entry), str(variant), *map(str, options))
 
     def _cached(self, variant: Variant) -> tuple[Facts, bytes] | None:
-        """The facts and the PTX of a variant in the cache on disk; None without a valid entry."""
+        """The `Facts` and the PTX of a variant in the cache on disk; None without a valid entry."""
         key = self._key(variant)
         files = cache.load(key) if key else None
         try:

@@ -29,8 +29,8 @@ class _Latest(threading.local):
         self.call: CheckedCall | None = None
         self.stream = 0
         self.alone = False
-        """True while the timeline is recorded: launches then wait for earlier ones, which they
-        could overlap."""
+        """Whether `timeline` is running: then the host waits for earlier launches of the stream
+        before it launches the kernel, so that no other kernel runs at the same time."""
 
 
 class _Noted:
@@ -45,7 +45,7 @@ class _Noted:
         self.plan, self.latest, self.shape = plan, latest, plan.shape
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether D may share memory with another tensor."""
+        """Whether the address ranges of D and another tensor overlap."""
         return self.plan.overlaps(pointers)
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:

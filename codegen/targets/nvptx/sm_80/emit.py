@@ -174,7 +174,7 @@ class CudaWalker(TableWalker):
         return Instructions(self.builder)
 
     def _magic(self, divisor: Any) -> Any:
-        """The multiplier and shift that replace a division by `divisor`; None if it is no constant.
+        """The multiplier and shift for division by `divisor`; None if it varies during a launch.
 
         For a divisor that is constant during a launch, the host computes multiplier and shift. The
         first division by a divisor adds both to the kernel's arguments.
@@ -210,14 +210,15 @@ class CudaWalker(TableWalker):
         """The symbols in the index along `dim`, except symbols that only select a table's entry."""
         found = node.place(dim)
         parts = (found.values[0], found.guard)
-        # Each table read is replaced by a new symbol. Numbers would not do: if two reads became
-        # equal numbers, a divisor that is the difference of the two would become 0.
+        # Each table read is replaced by a new symbol, so that the symbols in its index disappear.
+        # Constants would not do: if two reads became equal constants, a divisor that is the
+        # difference of the two reads would become 0.
         loads = {x for part in parts for x in part.atoms(Load)}
         reads = {x: Dummy(integer=True, nonnegative=True) for x in loads}
         return {symbol for part in parts for symbol in part.xreplace(reads).free_symbols}
 
     def _hide(self, symbols: set[Any]) -> None:
-        """Make the values of symbols opaque to LLVM's optimiser, until the scope of values ends."""
+        """Make the values of symbols opaque to LLVM's optimiser, in the current scope."""
         for symbol in sorted(symbols & self.values.keys(), key=str):
             value = self.values[symbol]
             if not isinstance(value, int | ir.AllocaInstr):

@@ -24,7 +24,7 @@ __all__ = ["HopperWalker"]
 
 OWN_MEMORY = 0x3FFFF
 """Mask for the bits of a shared-memory address that wgmma's matrix descriptors encode. Higher bits
-of the address hold the rank of a workgroup in its cluster."""
+of the address hold the rank of the CTA in its cluster."""
 DESCRIPTOR_UNIT = 16
 """The unit, in bytes, of addresses in matrix descriptors (PTX ISA, "Matrix Descriptor Format")."""
 
@@ -47,10 +47,10 @@ class HopperWalker(CudaWalker):
         return self.builder.add(self.base, self._offset(node, dim, 1))
 
     def _offset(self, node: Node, dim: str, unit: int) -> ir.Value:
-        """The offset of the element at `node` from the start of shared memory.
+        """The offset, from the start of shared memory, of the element that an operation accesses.
 
         Args:
-            node: the operation, which gives the position.
+            node: the operation; its loop indices select the element.
             dim: the dimension of the shared memory.
             unit: the unit of the result, in bytes.
         """
@@ -62,7 +62,7 @@ class HopperWalker(CudaWalker):
         """The wgmma matrix descriptor of an operand in shared memory.
 
         Args:
-            node: the operation, which gives the position.
+            node: the operation; its loop indices select the operand's first element.
             dim: the dimension of the operand's shared memory.
             strides: the leading and the stride byte offset (PTX ISA, "Strides").
             row: bytes of a swizzled row: 128, 64 or 32.
@@ -160,10 +160,10 @@ class HopperWalker(CudaWalker):
         self.ptx.copy_run(target, self.builder.ptrtoint(source, I64), size, barrier)
 
     def _ranks(self, node: Node, along: tuple[str, ...]) -> ir.Value:
-        """The 16-bit multicast mask of a TMA load: a bit for each receiving workgroup's rank.
+        """The 16-bit multicast mask of a TMA load: a bit for the rank of each CTA that receives it.
 
         Args:
-            node: the operation, which gives the position of this workgroup in the cluster.
+            node: the operation, which gives the position of this CTA in the cluster.
             along: the cluster coordinates along which the receivers lie.
         """
         coordinates = self.graph.coordinates
