@@ -157,7 +157,7 @@ class Kernel(ABC):
 
     @property
     def ptx(self) -> str:
-        """The PTX of the kernel's program for tensors with the best alignment.
+        """The PTX of the program for tensors whose rows and addresses are aligned to 16 bytes.
 
         Raises:
             CodegenError: the target does not generate PTX.

@@ -40,7 +40,7 @@ NO_OFFSETS = "offsets are missing: where each group begins, and where the last e
 
 
 class ArgumentMismatch(LaunchError):
-    """An array of a type or layout that this kernel does not take, but another kernel would.
+    """Raised for an array of a type or layout that this kernel refuses, but another would take.
 
     Args:
         problem: the first part of the message: what is wrong, and how to change the array.
@@ -78,7 +78,8 @@ def numpy_views(
         operands: the operands of the epilogue by tensor, with C among them; then `c` is None.
 
     Raises:
-        LaunchError: as for `numpy_view`; or A or B is missing, or `out` is read-only.
+        LaunchError: an argument is no numpy array, or has an element type or layout that kernels do
+            not support; A or B is missing; or `out` is read-only.
     """
     arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets, **(operands or {})}
     views = {n: single(n, numpy_view(x, label(n))) for n, x in arrays.items() if x is not None}
@@ -179,7 +180,7 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
             f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
             "where each group begins, and where the last ends"
         )
-    if not given_offsets.contiguous:  # a launch computes the address of each row of `offsets`
+    if not given_offsets.contiguous:  # a kernel reads each row from its address on
         raise LaunchError(
             f"offsets is not contiguous row-major (strides {given_offsets.strides}); pass a "
             "contiguous copy"
@@ -202,7 +203,10 @@ def rows_of_offsets(gemm: GemmProblem, offsets: Any) -> dict[str, Any]:
 
 
 def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
-    """The views by the names of the graph's tensors; each row of 2D offsets becomes a table."""
+    """Views by the names of the graph's tensors.
+
+    For a list of products, each row (m, n, k) of the argument `offsets` becomes a view of its own.
+    """
     found = dict(views)
     if graph.gemm.diagonal and OFFSETS in found:
         every = found.pop(OFFSETS)

@@ -56,7 +56,7 @@ class ByRule:
 
     @property
     def best(self) -> ByRule:
-        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
+        """This object, so that `best.plan` is the chosen plan in every kind of explanation."""
         return self
 
     def as_data(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Tuned:
 
     @property
     def best(self) -> Tuned:
-        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
+        """This object, so that `best.plan` is the chosen plan in every kind of explanation."""
         return self
 
     def as_data(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def explain_problem(
     batches: int = 1,
     reads_c: bool = False,
 ) -> Explanation | Tuned | ByRule:
-    """As `explain`, for a `Gemm` with its sizes; `batches` is the number of products or groups."""
+    """Explain the choice of a plan for a `Gemm` with sizes, of `batches` products or groups."""
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     batches = whole(batches, "batches", least=1)
     refusal = LowerToTensorCores().why_not(problem.graph())

@@ -172,7 +172,7 @@ def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGrap
             raise typer.BadParameter(
                 f"{name} = {size} is outside {low}..{high}, the range in the file"
             )
-        if low < 1 <= size:  # a positive minimum would give the parameter another symbol
+        if low < 1 <= size:  # with a minimum >= 1 the size's symbol differs from that in the edges
             raise typer.BadParameter(
                 f"the file declares {name} in {low}..{high}: change the range to {size}..{size}"
             )

@@ -64,7 +64,7 @@ def _halves(b: ir.IRBuilder, value: ir.Value) -> list[ir.Value]:
 
 
 def _word(walker: Walker, expr: Expr, node: Node) -> ir.Value:
-    """Emit the value of an expression whose indices are resolved, with 32 bits."""
+    """Emit the value of an index expression, as a 32-bit integer."""
     return walker.expressions.widen(walker.number(expr, node), 32, expr, node.scope.ranges)
 
 

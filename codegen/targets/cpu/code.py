@@ -37,7 +37,7 @@ class HostCode:
         text: the LLVM IR before optimisation.
         engine: LLVM's execution engine, which owns the machine code.
         from_cache: whether the object file was read from the cache on disk.
-        quick: whether LLVM optimised it less to save time, see `host_code`.
+        quick: whether LLVM optimised the code less, to save compile time.
     """
 
     text: str

@@ -139,7 +139,7 @@ class HostWalker(GuardedWalker):
         self.builder.ret_void()
         entry.branch(start)
 
-    # Records of a timeline
+    # Methods that emit records of a timeline
 
     def emit_Stamp(self, node: Node, op: Stamp) -> None:
         """Emit the stores of a timeline record's words."""
@@ -149,7 +149,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, op.destination, RECORD_WORDS)
         store_words(self.builder, words, address)
 
-    # Addresses, loads and stores
+    # Methods that emit addresses, loads and stores
 
     def _kind(self, dim: str) -> DType:
         """The element type of the buffer or tensor whose dimension is `dim`."""
@@ -233,7 +233,7 @@ class HostWalker(GuardedWalker):
         if width != 1:
             raise CodegenError(f"an operation has width={width}; the CPU target needs width=1")
 
-    # Flags of workspace slots
+    # Methods that emit operations on the flags of workspace slots
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         """Emit a store that raises a flag, with release semantics for all earlier stores."""
@@ -269,7 +269,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, dim)
         self.builder.atomic_rmw("xchg", address, value, "release")
 
-    # Operations on registers
+    # Methods that emit operations on registers
 
     def _type(self, width: int) -> Any:
         scalar = self.sums.type

@@ -22,7 +22,7 @@ __all__ = ["Circle", "starting_order"]
 
 
 class Circle(LaunchError):
-    """No starting order suffices: workgroups wait for each other, so all must run concurrently."""
+    """Raised if workgroups wait for each other in a cycle, so that all must run concurrently."""
 
 
 def starting_order(

@@ -140,7 +140,7 @@ class CudaKernel(Kernel):
         return f"{made}, loading by the driver" if self._functions else made
 
     def choice(self, alignment: int = ALIGNED_BYTES, *, reads_c: bool = False) -> Choice:
-        """The lowering that multiplies tensors of an alignment, and why faster ones do not.
+        """The lowering used for tensors of this alignment, and why faster lowerings are not used.
 
         Args:
             alignment: the largest power of two, up to 16, that divides the addresses and strides of

@@ -81,7 +81,7 @@ class Facts:
 
     @property
     def together(self) -> bool:
-        """Whether all workgroups must be resident at once: some wait for those of higher number."""
+        """Whether all workgroups must be resident at once: some wait for higher-numbered ones."""
         return self.waits in ("higher", "mixed")
 
     def workgroups(self, values: Mapping[str, int]) -> int:
@@ -105,7 +105,7 @@ class Facts:
             return None
         return tuple(int(evaluate(stride, values)) for stride in tensor.strides)
 
-    # Conversion to and from plain data
+    # Methods that convert to and from plain data
 
     def to_json(self) -> dict[str, Any]:
         """This object as plain data for `json.dumps`; expressions become text."""
@@ -208,5 +208,5 @@ def _texts(expressions: Iterable[Expr]) -> list[str]:
 
 
 def _each(read: Callable[[str], Expr], texts: Iterable[str]) -> tuple[Expr, ...]:
-    """The expressions that `read` parses from texts."""
+    """The expression that `read` parses from each text."""
     return tuple(read(text) for text in texts)

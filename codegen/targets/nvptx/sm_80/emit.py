@@ -224,7 +224,7 @@ class CudaWalker(TableWalker):
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
 
-    # Records of a timeline
+    # Methods that emit records of a timeline
 
     def emit_Stamp(self, node: Node, op: Stamp) -> None:
         words = stamp_words(self, node, op, self.ptx)
@@ -239,7 +239,7 @@ class CudaWalker(TableWalker):
         spent = self.builder.sub(self.ptx.cycles(), before)
         self.builder.store(self.builder.add(self.builder.load(slot, typ=I32), spent), slot)
 
-    # Copies, barriers and flags
+    # Methods that emit copies, barriers and operations on flags
 
     def _when(self, guard: Any) -> Any:
         """A context manager: code that is emitted in it is executed only if `guard` is true."""

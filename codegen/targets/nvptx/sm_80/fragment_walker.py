@@ -71,7 +71,7 @@ class FragmentWalker(Walker):
         self.sums: Arithmetic
         """Emits arithmetic in the accumulator's type."""
 
-    # Element types and addresses
+    # Methods that find element types and addresses
 
     def _element(self, dim: str) -> DType:
         """The element type of a tensor or of a shared-memory dimension."""
@@ -101,7 +101,7 @@ class FragmentWalker(Walker):
         offset = b.mul(index, ir.Constant(I64, size))
         return b.gep(self.given[dim], [offset], source_etype=ir.IntType(8)), guard
 
-    # Operations on registers
+    # Methods that emit operations on registers
 
     def _slots(
         self, node: Node, name: str, dims: tuple[str, ...], width: int

@@ -130,7 +130,7 @@ class Instructions:
         return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, args)
 
     def prefix_sum(self, value: ir.Value, lane: ir.Value) -> ir.Value:
-        """The inclusive prefix sum of `value` over the lanes of the warp; `lane` is the lane."""
+        """The inclusive prefix sum of `value` over a warp's lanes; `lane` is the lane's number."""
         for distance in (1, 2, 4, 8, 16):
             numbers = [ir.Constant(I32, n) for n in (-1, distance, 0)]
             args = [numbers[0], value, *numbers[1:]]

@@ -114,7 +114,7 @@ class HopperWalker(CudaWalker):
         self.ptx.barrier_wait(self._shared(node, op.barrier), parity, cluster=op.cluster)
 
     def _narrow(self, index: Expr, node: Node) -> ir.Value:
-        """The value of a resolved index expression, as a 32-bit LLVM integer."""
+        """The value of an index expression, as a 32-bit LLVM integer."""
         return self.expressions.widen(self.number(index, node), 32, index, node.scope.ranges)
 
     def _map(self, tensor: str, box: tuple[int, ...]) -> ir.Value:
@@ -211,7 +211,7 @@ class HopperWalker(CudaWalker):
         trans = op.form.endswith(".trans")
         self.ptx.stmatrix(self._shared(node, op.destination), packed, trans=trans)
 
-    # wgmma instructions
+    # Methods that emit wgmma instructions
 
     def _accumulators(self, name: str) -> list[ir.AllocaInstr]:
         """The stack slots of all registers of the accumulator `name`."""
