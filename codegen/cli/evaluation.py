@@ -80,9 +80,9 @@ def known_scope(
 ) -> Scoped:
     """The scope with the known coordinates: those in `at`, or, if `at` is empty, the default ones.
 
-    The default for `Direction.REVERSE`, which derives tensor indices, is the dimensions at the
-    machine's end of the graph: no edge has them upstream. For `Direction.FORWARD` it is those at
-    the tensors' end: no edge has them downstream.
+    The default for `Direction.REVERSE`, which derives tensor indices, is all dimensions that are
+    upstream of no edge (hardware and loops). The default for `Direction.FORWARD` is all dimensions
+    that are downstream of no edge (tensors).
     """
     coordinates = graph.coordinates
     scope = Scoped(coordinates, graph.parameters.ranges())

@@ -90,7 +90,7 @@ def _from_disk_or_compiled(text: str, quick: bool) -> HostCode:
     if content is not None:
         return HostCode(text, _loaded(content, machine), True, quick)
     with cache.building(key):
-        content = _cached(key)  # another process may have stored it meanwhile
+        content = _cached(key)  # another process may have stored the object file meanwhile
         from_cache = content is not None
         if content is None:
             content = machine.emit_object(_optimized(text, machine, quick))

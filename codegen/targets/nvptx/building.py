@@ -160,7 +160,7 @@ class Builder:
         return found
 
     def why_not(self, lowering: Lowering) -> str | None:
-        """Why a lowering refuses the graph even for aligned tensors and no C; None if it accepts."""
+        """Why a lowering refuses the graph even for aligned tensors and no C; else None."""
         name = lowering.instructions
         if name not in self._refusals:
             best = lowering.variant(self.aligned, reads_c=False)
@@ -273,7 +273,7 @@ class Builder:
         try:
             with where.current():
                 loaded = Loaded(facts, code, where)
-        except Spilled:  # another driver version, whose code did not spill, stored it
+        except Spilled:  # no register was spilled by the driver that stored the PTX
             return None
         self.programs[variant] = replace(
             self.program(variant), bytes_in_flight=facts.bytes_in_flight

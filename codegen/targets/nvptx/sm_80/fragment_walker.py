@@ -174,12 +174,12 @@ class FragmentWalker(Walker):
     def _packed(self, values: list[ir.Value], element: DType, kind: DType) -> ir.Value:
         """Convert registers to an element type, and pack them as they are stored in memory.
 
-        Integers are converted to f32 first.
+        Values of another type than `element` are converted to f32, and from f32 to `element`.
 
         Args:
             values: the registers.
             element: the element type in memory.
-            kind: the type of the numbers in the registers.
+            kind: the type of the values, whose bits the registers hold.
         """
         if kind != self.sums.kind:
             number = Arithmetic(self.builder, kind).type
@@ -263,7 +263,8 @@ class FragmentWalker(Walker):
             values = {n: each[i % len(each)] for n, each in operands.items()}
             values[ACCUMULATOR] = self.builder.load(slot, typ=self.sums.type)
             result = op.function.emit(emit, values, gemm.accumulator, out)
-            if result.type != self.sums.type:  # f32 bits in an i32 register
+            # The register has the type of the sum (i32), so the bits of an f32 result are stored.
+            if result.type != self.sums.type:
                 result = self.builder.bitcast(result, self.sums.type)
             self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
         if self.issued > before:
