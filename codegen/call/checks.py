@@ -180,7 +180,8 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
             f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
             "where each group begins, and where the last ends"
         )
-    if not given_offsets.contiguous:  # a kernel reads each row from its address on
+    # Kernels get one address for each row of `offsets`, and read the row as if it had no gaps.
+    if not given_offsets.contiguous:
         raise LaunchError(
             f"offsets is not contiguous row-major (strides {given_offsets.strides}); pass a "
             "contiguous copy"

@@ -114,7 +114,7 @@ def main() -> None:
     from coordgraph import CoordGraphError
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so prints are not read as answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout carries the answers, so prints go to stderr
     while True:
         try:
             request, plan = pickle.load(sys.stdin.buffer)

@@ -143,7 +143,7 @@ def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
     def defer(number: int, frame: FrameType | None) -> None:
         caught.append((number, frame))
-        if before is signal.default_int_handler:  # the delayed handler raises KeyboardInterrupt
+        if before is signal.default_int_handler:  # KeyboardInterrupt follows: stop early
             stop()
 
     before = signal.getsignal(signal.SIGINT)

@@ -273,7 +273,8 @@ class Builder:
         try:
             with where.current():
                 loaded = Loaded(facts, code, where)
-        except Spilled:  # no register was spilled by the driver that stored the PTX
+        except Spilled:
+            # The PTX was stored under another driver version, which spilled no registers.
             return None
         self.programs[variant] = replace(
             self.program(variant), bytes_in_flight=facts.bytes_in_flight

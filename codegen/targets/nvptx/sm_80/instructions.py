@@ -226,7 +226,8 @@ class Instructions:
         """
         _, shape, kind = instruction.split(".")
         name, operands = f"llvm.nvvm.mma.{shape}.row.col.{kind}", [*a, *b]
-        if kind == "f16":  # named after the types of D and C; A and B are <2 x half>
+        if kind == "f16":
+            # LLVM names this intrinsic after the types of D and C; A and B are <2 x half>.
             name, half2 = f"llvm.nvvm.mma.{shape}.row.col.f32.f32", ir.VectorType(ir.HalfType(), 2)
             operands = [self.builder.bitcast(x, half2) for x in operands]
         struct = ir.LiteralStructType([x.type for x in c])
