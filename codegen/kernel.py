@@ -41,7 +41,7 @@ class IndexExpression:
 
 
 def index_expressions(nodes: tuple[Node, ...]) -> list[IndexExpression]:
-    """All indices that a resolved control graph computes, in order of first use, no duplicates."""
+    """All indices that operations and their bodies compute, in order of first use, once each."""
     found: dict[IndexExpression, None] = {}
     for root in nodes:
         for node in root.walk():

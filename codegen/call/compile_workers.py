@@ -114,7 +114,7 @@ def main() -> None:
     from coordgraph import CoordGraphError
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout carries the answers, so prints go to stderr
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints go to stderr, not to the answers
     while True:
         try:
             request, plan = pickle.load(sys.stdin.buffer)

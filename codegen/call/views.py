@@ -110,7 +110,7 @@ def type_name(name: str, what: str) -> str:
                 "offsets.astype('int32') of numpy, CuPy and JAX"
             ) from error
         alike = [d for d in DTYPES.values() if d.library[0] == name[0]]
-        # for floats, suggest an accumulator type (its `accumulator` is the type itself) first
+        # for floats, suggest a type first that is its own accumulator type, such as f32
         alike.sort(key=lambda d: name[0] == "f" and d.accumulator != d.name)
         hint = f"; convert it, as by {what}.astype(numpy.{alike[0].library})" if alike else ""
         raise LaunchError(f"{what}: {error}{hint}") from error

@@ -133,7 +133,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """Raise VerifyError if a coordinate is negative, or not below the dimension's size if known."""
+    """Raise VerifyError if a coordinate is negative, or at or above its size, if that is known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):

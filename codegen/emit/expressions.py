@@ -66,7 +66,7 @@ class Hazards:
     """Hooks for values that a wrong graph may put out of range; this class checks nothing."""
 
     unproved = False
-    """True if range proofs may be wrong, because a wrong graph declares wrong sizes."""
+    """Whether range proofs may be wrong, because a wrong graph declares wrong sizes."""
 
     def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
         """Hook for a dividend that is proved to be at least 0; returns the value to divide.

@@ -15,7 +15,7 @@ __all__ = ["host_machine", "optimize", "ptx_machine"]
 NO_LAYOUT = 'target datalayout = ""'
 
 OLDEST_PTX = ".version 3.2"
-"""The PTX version that LLVM emits by default, which is older than sm_50."""
+"""The PTX version that LLVM emits for an unknown processor: too old for sm_50 and later."""
 
 
 @cache

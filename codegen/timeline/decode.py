@@ -149,8 +149,8 @@ class _Lines:
         self.origin = np.zeros(size, np.uint64)
         self.offset = np.zeros(size)
         zero = times.min() if len(times) else np.uint64(0)
-        # All SMs have the same clock rate, so it is fitted by least squares to the pairs of all
-        # SMs.
+        # All SMs have the same clock rate, so it is fitted by least squares to the (clock, global
+        # timer) pairs of all SMs.
         fits: list[tuple[int, float, float]] = []
         products = squares = 0.0
         for each in map(int, np.unique(of)):
@@ -197,7 +197,7 @@ def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Wor
 def _join_loads(
     activity: Words, cta: Words, begin: NDArray[np.float64], tiles: tuple[Words, ...]
 ) -> None:
-    """Give each LOAD event the tile of the MULTIPLY event that uses it, in the same order."""
+    """Give the i-th LOAD event of each CTA the tile of the CTA's i-th MULTIPLY event."""
     order = np.lexsort((begin, cta))
     loads = order[activity[order] == Activity.LOAD]
     multiplies = order[activity[order] == Activity.MULTIPLY]

@@ -187,7 +187,7 @@ class CudaProgram:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the kernel itself waits for earlier launches, so may start before they end."""
+        """Whether the kernel itself waits for earlier launches, so it may start before they end."""
         return bool(self.lowered.control.of_kind(AwaitEarlierLaunch))
 
     @property

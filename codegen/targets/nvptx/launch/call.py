@@ -281,7 +281,7 @@ class Depthless:
         self.alpha_first = alpha_first
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether the address range of D overlaps another tensor's; A and B are empty, so never."""
+        """Whether D overlaps another tensor's address range; A and B are empty, so they do not."""
         return self.plan.overlaps((self.zeros, self.zeros, *pointers[2:]))
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
