@@ -118,7 +118,7 @@ class Products:
         return f"{size}, groups along {p.groups} of {lengths}"
 
     def shapes_of(self, tensor: str) -> tuple[tuple[int, ...], ...]:
-        """Shapes of a tensor's arrays: one for each product of a list of products, else only one."""
+        """A tensor's array shapes: one for each product of a list of products, else only one."""
         p = self.problem
         axes = {"A": "km" if p.transpose_a else "mk", "B": "nk" if p.transpose_b else "kn"}
         order = axes.get(tensor, "mn")

@@ -30,7 +30,7 @@ class _Latest(threading.local):
         self.stream = 0
         self.alone = False
         """Whether `timeline` is running: then the host waits for earlier launches of the stream
-        before it launches the kernel, so that no other kernel runs at the same time."""
+        before it launches the kernel, so that the kernel does not overlap them."""
 
 
 class _Noted:
