@@ -184,10 +184,12 @@ def _records(timeline: bool | int, target: str) -> int:
 
 
 def _check_arguments(graph: KernelGraph, target: str) -> None:
-    """Refuse arguments of `compile` that are no scheduled graph, or no name of a target.
+    """Check the types of the arguments of `compile`, and that the graph is scheduled.
 
     Raises:
-        VerifyError, CodegenError: as `compile`.
+        VerifyError: no schedule has been applied to the graph.
+        CodegenError: an argument has a wrong type, the graph is lowered already, or the size of its
+            grid depends on data in device memory.
     """
     if not isinstance(graph, KernelGraph):
         raise CodegenError(

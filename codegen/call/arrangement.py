@@ -44,8 +44,8 @@ class Arrangement:
         batch: for a batch, the shape of D: number of products, rows and columns; else None.
         expand: for A and B of a batch, whether the operand is a single matrix, which is expanded
             with a stride of 0 to one matrix for each product.
-        as_one_product: compute a batch as one product of more rows. B must be a single matrix, and
-            in A, C and D the matrices must lie one after another.
+        as_one_product: whether a batch is computed as one product of more rows. B must be a single
+            matrix, and in A, C and D the matrices must lie one after another.
     """
 
     transpose: tuple[bool, bool] = NEITHER

@@ -75,7 +75,7 @@ def numpy_views(
     Args:
         a, b, c, out: A, B, C and D; C and D may be None.
         offsets: the offsets of groups, or None.
-        operands: the operands of the epilogue by tensor, with C among them; then `c` is None.
+        operands: the operands of the epilogue, by tensor. C may be among them if `c` is None.
 
     Raises:
         LaunchError: an argument is no numpy array, or has an element type or layout that kernels do

@@ -26,7 +26,7 @@ _ONE_AXIS = tuple(axis for axis in GROUP_AXES if len(axis) == 1)
 
 @dataclass(frozen=True)
 class Call:
-    """The description of a call.
+    """What a call of `matmul` multiplies: the problem, and the arrays that the kernel gets.
 
     Args:
         request: the problem, its device, and the alignment of A and B.
@@ -45,7 +45,7 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
     Args:
         inputs: arrays by the names of arguments, `a` first. Their shapes, strides, types, devices
             and alignment are in the key.
-        c, out: C and D, or None. In the key are the type of D, and whether they are contiguous.
+        c, out: C and D, or None. In the key are the type of D, and whether C and D are contiguous.
 
     Raises:
         LaunchError: an argument is not an array of a supported library.
@@ -99,7 +99,7 @@ def describe(
     transpose_b: bool,
     **problem: Any,
 ) -> Call:
-    """Describe a call.
+    """Find the problem, the device and the arrays for a kernel from the arrays of a call.
 
     Args:
         arrays: the operands by the names of the graph's tensors: A, B, C, D, the offsets of groups

@@ -40,7 +40,7 @@ def first_launch(
         arrays: the operands by the names of the graph's tensors.
         scalars: alpha, beta and the stream.
         plan: the caller's plan, or None.
-        tune: measure plans first, unless they were measured before.
+        tune: whether to measure plans first, unless they were measured before.
         numbers: further scalars of the epilogue, by name.
         options: further arguments of `describe`.
 

@@ -112,8 +112,8 @@ class Check:
     Args:
         error: ‖D - reference‖ / ‖reference‖.
         tolerance: the largest `error` that passes.
-        wrong: elements that differ by more than rounding explains.
-        unwritten: elements that still have the bits of `poisoned`.
+        wrong: number of elements that differ by more than rounding explains.
+        unwritten: number of elements that still have the bits of `poisoned`.
     """
 
     error: float

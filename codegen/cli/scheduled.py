@@ -120,7 +120,7 @@ def scheduled(
     Args:
         problem: the options of the problem.
         how: the schedule or the plan, and the target, which is not `native`.
-        fixed: make the given sizes constants of the graph, not launch arguments.
+        fixed: whether the given sizes become constants of the graph, not launch arguments.
         reads_c: whether C is added; `--plan auto` then chooses a plan that has registers for C.
 
     Raises:

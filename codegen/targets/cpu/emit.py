@@ -367,7 +367,7 @@ class HostWalker(GuardedWalker):
         """Emit a load of an epilogue operand's element; 0 if it is padding or not passed.
 
         Args:
-            node: the operation `op` in the control graph.
+            node: the node of the operation `op` in the control graph.
             tensor: the tensor of the operand.
             kind: the type of the loaded value.
             op: the operation that applies the epilogue.
