@@ -72,7 +72,7 @@ def first_launch(
         tune_plans(call.request, call.views, stream)
     try:
         (d,) = try_plans(call.request, plan, launch)
-    # The advice on `Gemm(…)` is omitted, because it is for callers of kernels.
+    # The advice on `Gemm(…)` is left out: it is for callers of kernels, not of `matmul`.
     except ArgumentMismatch as error:
         raise LaunchError(error.problem) from None
     return d

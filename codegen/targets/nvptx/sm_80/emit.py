@@ -251,7 +251,7 @@ class CudaWalker(TableWalker):
         with self._scoped():
             if self.narrow:
                 # A tile takes many narrow copies, and a thread has too few registers for the
-                # addresses of all of them at once.
+                # addresses of all of them at once, so LLVM must not compute these in advance.
                 self._hide(self._place_symbols(node, op.source))
             self._copy_elements(node, op)
 
