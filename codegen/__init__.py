@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from codegen.kernel import Kernel
     from passes.simulation.launching import simulate
 else:
-    # These modules load sympy, networkx and numpy.
+    # Imported at the first use, because these modules load sympy, networkx and numpy.
     __getattr__, __dir__ = late_names(
         __name__,
         {

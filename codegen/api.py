@@ -90,8 +90,8 @@ def compile(
             then compute a wrong product, wait for ever or corrupt memory.
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
             which `kernel.timeline(a, b)` returns. Each role of a workgroup (its producer or a
-            consumer) keeps 1024 records, or as many as this number says, and only counts further
-            ones.
+            consumer) keeps 1024 records, or `timeline` records if that is a number, and counts
+            further ones without keeping them.
         nvtx: whether each call is an NVTX range, which Nsight Systems shows; needs the package
             nvtx. None reads the environment variable COORDGRAPH_NVTX.
 
@@ -184,10 +184,12 @@ def _records(timeline: bool | int, target: str) -> int:
 
 
 def _check_arguments(graph: KernelGraph, target: str) -> None:
-    """Refuse arguments of `compile` that are no scheduled graph, or no name of a target.
+    """Check the types of the arguments of `compile`, and that the graph is scheduled.
 
     Raises:
-        VerifyError, CodegenError: as `compile`.
+        VerifyError: no schedule has been applied to the graph.
+        CodegenError: an argument has a wrong type, the graph is lowered already, or the size of its
+            grid depends on data in device memory.
     """
     if not isinstance(graph, KernelGraph):
         raise CodegenError(

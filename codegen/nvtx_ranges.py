@@ -29,7 +29,7 @@ def wanted(nvtx: bool | None) -> bool:
     """Whether kernel calls are NVTX ranges: `nvtx`, or if it is None the environment variable.
 
     Raises:
-        CodegenError: `nvtx` or the variable has another value.
+        CodegenError: `nvtx` is not True, False or None, or the variable is not 0, 1 or empty.
     """
     if nvtx is None:
         text = os.environ.get(VARIABLE, "")

@@ -214,7 +214,7 @@ def _report(log: str, cubin: bytes) -> PtxasReport:
 
 
 def _use(registers: int | None, frame: tuple[int, int, int], shared: int) -> KernelUse:
-    """The record for a function; `frame` is (stack frame, spill stores, spill loads) in bytes."""
+    """The `KernelUse` of a function; `frame`: bytes of stack frame, spill stores, spill loads."""
     stack, stores, loads = frame
     return KernelUse(registers, stores, loads, stack, shared)
 

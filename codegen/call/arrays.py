@@ -29,11 +29,11 @@ class Library:
     """An array library of which only DLPack or the CUDA array interface is used."""
 
     waits = False
-    """The library cannot be given a CUDA stream to wait for: `finish` must follow each launch."""
+    """Whether `finish` must follow each launch: the library cannot wait for a CUDA stream."""
     on_host = False
-    """The arrays of the library lie in host memory."""
+    """Whether the arrays of the library are in host memory."""
     makes_views = False
-    """Reshaping or expanding an array makes a view of the same memory, never a copy."""
+    """Whether reshaping or expanding an array makes a view of the same memory, never a copy."""
 
     def view(self, array: Any, what: str) -> TensorView:
         """Address, shape, strides and type of a GPU array.

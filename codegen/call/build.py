@@ -147,7 +147,7 @@ def compile_plan(
 def _lowering_of(
     plan: Plan, graph: KernelGraph, target: str, alignment: int, *, reads_c: bool
 ) -> Pass | None:
-    """The best lowering of the target with the plan's options; None if the plan has no options.
+    """The target's fastest lowering that has the plan's options; None if the plan has no options.
 
     Raises:
         CodegenError: no lowering of the target has the plan's options and takes these tensors.

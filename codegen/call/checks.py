@@ -40,7 +40,7 @@ NO_OFFSETS = "offsets are missing: where each group begins, and where the last e
 
 
 class ArgumentMismatch(LaunchError):
-    """An array of a type or layout that this kernel does not take, but another kernel would.
+    """Raised for an array of a type or layout that this kernel refuses, but another would take.
 
     Args:
         problem: the first part of the message: what is wrong, and how to change the array.
@@ -75,10 +75,11 @@ def numpy_views(
     Args:
         a, b, c, out: A, B, C and D; C and D may be None.
         offsets: the offsets of groups, or None.
-        operands: the operands of the epilogue by tensor, with C among them; then `c` is None.
+        operands: the operands of the epilogue, by tensor. C may be among them if `c` is None.
 
     Raises:
-        LaunchError: as for `numpy_view`; or A or B is missing, or `out` is read-only.
+        LaunchError: an argument is no numpy array, or has an element type or layout that kernels do
+            not support; A or B is missing; or `out` is read-only.
     """
     arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets, **(operands or {})}
     views = {n: single(n, numpy_view(x, label(n))) for n, x in arrays.items() if x is not None}
@@ -116,7 +117,9 @@ def problem_parameters(
     beta: float = 0.0,
     scalars: Mapping[str, float] | None = None,
 ) -> dict[str, int]:
-    """Values of the graph's size parameters (m, n, k, batches, …) and of its `read_…` parameters.
+    """Values of the graph's size parameters (m, n, k, batches, …), and of `read_c` and its like.
+
+    `read_NAME` is 1 if the kernel reads the optional epilogue operand NAME, else 0.
 
     Sizes may be 0, which kernels do not support: see `codegen.call.zero_extents`.
 
@@ -177,7 +180,8 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
             f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
             "where each group begins, and where the last ends"
         )
-    if not given_offsets.contiguous:  # a launch computes the address of each of its rows
+    # Kernels get one address for each row of `offsets`, and read the row as if it had no gaps.
+    if not given_offsets.contiguous:
         raise LaunchError(
             f"offsets is not contiguous row-major (strides {given_offsets.strides}); pass a "
             "contiguous copy"
@@ -200,7 +204,10 @@ def rows_of_offsets(gemm: GemmProblem, offsets: Any) -> dict[str, Any]:
 
 
 def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
-    """The views by the names of the graph's tensors; each row of 2D offsets becomes a table."""
+    """Views by the names of the graph's tensors.
+
+    For a list of products, each row (m, n, k) of the argument `offsets` becomes a view of its own.
+    """
     found = dict(views)
     if graph.gemm.diagonal and OFFSETS in found:
         every = found.pop(OFFSETS)

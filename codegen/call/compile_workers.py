@@ -82,7 +82,7 @@ class CompileWorkers:
         try:
             jobs = [pickle.dumps((self.request, plan)) for plan in new.values()]
         except (pickle.PicklingError, AttributeError, TypeError):
-            return  # an epilogue that other processes cannot import
+            return  # pickle refuses an epilogue function that cannot be imported by name
         count = min(self.most, os.cpu_count() or 1, len(jobs))
         with suppress(OSError):
             while len(self.started) < count:
@@ -107,7 +107,7 @@ class CompileWorkers:
         self._idle.put(worker)
 
     def _run(self, job: bytes) -> None:
-        """Send a job to an idle process and wait for its answer; an ended process does nothing."""
+        """Send a job to an idle process, and wait until the process has answered or ended."""
         worker = self._idle.get()
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -125,7 +125,7 @@ def main() -> None:
     from coordgraph import CoordGraphError
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so prints are not read as answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints go to stderr, not to the answers
     while True:
         try:
             request, plan = pickle.load(sys.stdin.buffer)

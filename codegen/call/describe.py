@@ -27,7 +27,7 @@ _ONE_AXIS = tuple(axis for axis in GROUP_AXES if len(axis) == 1)
 
 @dataclass(frozen=True)
 class Call:
-    """The description of a call.
+    """What a call of `matmul` multiplies: the problem, and the arrays that the kernel gets.
 
     Args:
         request: the problem, its device, and the alignment of A and B.
@@ -46,7 +46,7 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
     Args:
         inputs: arrays by the names of arguments, `a` first. Their shapes, strides, types, devices
             and alignment are in the key.
-        c, out: C and D, or None. In the key are the type of D, and whether they are contiguous.
+        c, out: C and D, or None. In the key are the type of D, and whether C and D are contiguous.
 
     Raises:
         LaunchError: an argument is not an array of a supported library.
@@ -100,7 +100,7 @@ def describe(
     transpose_b: bool,
     **problem: Any,
 ) -> Call:
-    """Describe a call.
+    """Find the problem, the device and the arrays for a kernel from the arrays of a call.
 
     Args:
         arrays: the operands by the names of the graph's tensors: A, B, C, D, the offsets of groups
@@ -128,7 +128,7 @@ def describe(
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         batched=not grouped,
-        # Further operands may have the batch as a coordinate, so it must stay a batch.
+        # Other epilogue operands may depend on the batch index, which a joined product lacks.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
     )
     swap_a, swap_b = arrangement.transpose
@@ -187,7 +187,7 @@ def _graph(gemm: Gemm) -> KernelGraph:
 
 
 def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRequest:
-    """The `PlanRequest` of a call; an extent of 0 is replaced by 1, since any plan will do.
+    """The `PlanRequest` of a call; extents of 0 become 1, since an empty product has no best plan.
 
     Raises:
         LaunchError: the shapes of A and B do not fit, or an extent is too large.
@@ -198,7 +198,7 @@ def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRe
     except VerifyError as error:  # an extent is larger than kernels support
         raise LaunchError(str(error).removeprefix("Gemm: ")) from error
     wide = (x for x in gemm.operands if x != "C" and gemm.axes[x] == "mn")
-    # Operands with an element for every element of D need as many registers as C.
+    # An operand with one element for each element of D needs as many registers as C.
     reads_c = beta != 0 or any(x in views for x in wide)
     batches = max(sizes.get("batches", sizes.get("groups", 1)), 1)
     device = views["A"].device

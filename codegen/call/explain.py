@@ -56,7 +56,7 @@ class ByRule:
 
     @property
     def best(self) -> ByRule:
-        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
+        """This object: as in other explanations, `best.plan` is the chosen plan."""
         return self
 
     def as_data(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Tuned:
 
     @property
     def best(self) -> Tuned:
-        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
+        """This object: as in other explanations, `best.plan` is the chosen plan."""
         return self
 
     def as_data(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def explain_problem(
     batches: int = 1,
     reads_c: bool = False,
 ) -> Explanation | Tuned | ByRule:
-    """As `explain`, for a `Gemm` with its sizes; `batches` is the number of products or groups."""
+    """Explain the choice of a plan for a `Gemm` with sizes, of `batches` products or groups."""
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     batches = whole(batches, "batches", least=1)
     refusal = LowerToTensorCores().why_not(problem.graph())
@@ -259,7 +259,7 @@ def explain_problem(
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
-    """Why `explain` assumed this device although the caller named none: the end of its line."""
+    """Text that says why `explain` assumed a device, if the caller named none."""
     if refusal is not None:
         return f", assumed: no GPU can be used, since {refusal}"
     if here:

@@ -12,7 +12,7 @@ __all__ = ["check_overlap"]
 
 
 def check_overlap(views: Mapping[str, TensorView]) -> None:
-    """Raise LaunchError if D shares memory with another tensor; layouts must be checked before."""
+    """Raise LaunchError if D shares memory with another tensor; call it after checking layouts."""
     out = views.get("D")
     for name, other in views.items():
         if out is None or name == "D" or not (how := _overlap(out, other)):
@@ -27,7 +27,7 @@ def check_overlap(views: Mapping[str, TensorView]) -> None:
 
 
 def _overlap(one: TensorView, other: TensorView) -> str:
-    """How the memory of two arrays overlaps, as a format string for a name; '' if not at all."""
+    """Text that says how two arrays overlap, with `{}` for the name of `other`; '' if not."""
     if not (one.bytes and other.bytes):
         return ""
     apart = other.pointer - one.pointer

@@ -54,7 +54,7 @@ class TensorView:
 
     @property
     def matrix_stride(self) -> int:
-        """Elements from one matrix of a batch to the next; for a single matrix, its elements."""
+        """Elements from one matrix of a batch to the next; a single matrix's number of elements."""
         return self.strides[0] if self.shape[0] != 1 else prod(self.shape[1:])
 
     @property
@@ -110,7 +110,7 @@ def type_name(name: str, what: str) -> str:
                 "offsets.astype('int32') of numpy, CuPy and JAX"
             ) from error
         alike = [d for d in DTYPES.values() if d.library[0] == name[0]]
-        # among floating-point types, one in which sums are held comes first
+        # for floats, suggest a type first that is its own accumulator type, such as f32
         alike.sort(key=lambda d: name[0] == "f" and d.accumulator != d.name)
         hint = f"; convert it, as by {what}.astype(numpy.{alike[0].library})" if alike else ""
         raise LaunchError(f"{what}: {error}{hint}") from error

@@ -149,11 +149,11 @@ def compile_command(
 
 
 def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...], str]:
-    """The matrix instructions of the written code, why it has no faster ones, and those of a call.
+    """(instructions of the written code, why faster ones are not used, instructions of a call).
 
-    The written code needs matrices whose rows are multiples of 16 bytes. For other sizes a call
-    runs another program of the kernel, and the last text names that program's instructions;
-    otherwise the last text is empty.
+    The written code needs matrices whose rows are multiples of 16 bytes. For other sizes, a call
+    of the kernel runs another program, and the last text names the matrix instructions of that
+    program; otherwise the last text is empty.
     """
     notes: tuple[str, ...] = getattr(kernel, "lowering_notes", ())
     family, at_call = kernel.instruction_family, made.instructions(kernel)[0]

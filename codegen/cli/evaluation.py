@@ -80,8 +80,9 @@ def known_scope(
 ) -> Scoped:
     """The scope with the known coordinates: those in `at`, or, if `at` is empty, the default ones.
 
-    The default coordinates are the dimensions without edges below them for `Direction.REVERSE`, and
-    those without edges above them for `Direction.FORWARD`.
+    The default for `Direction.REVERSE`, which derives tensor indices, is all dimensions that are
+    upstream of no edge (hardware and loops). The default for `Direction.FORWARD` is all dimensions
+    that are downstream of no edge (tensors).
     """
     coordinates = graph.coordinates
     scope = Scoped(coordinates, graph.parameters.ranges())
@@ -132,7 +133,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """Raise an error for a number outside its dimension, if the size of the dimension is known."""
+    """Raise VerifyError if a coordinate is negative, or at or above its size, if that is known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):
@@ -143,7 +144,7 @@ def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, i
 def split_point(
     graph: KernelGraph, at: Mapping[str, str | None], given: Mapping[str, str]
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Split --at into coordinates and launch arguments; those of --with are added to the latter.
+    """Split --at into coordinates and launch arguments; add the launch arguments of --with.
 
     Raises:
         typer.BadParameter: --at and --with both give a launch argument.

@@ -103,7 +103,7 @@ class Products:
 
     @property
     def empty(self) -> bool:
-        """Whether all products have an extent of 0; a kernel then does not run its schedule."""
+        """Whether every product has an extent of 0; a kernel then does not run its schedule."""
         return self.flops == 0
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class Products:
         return f"{size}, groups along {p.groups} of {lengths}"
 
     def shapes_of(self, tensor: str) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the arrays of a tensor: one for each product of a list, else only one."""
+        """A tensor's array shapes: one for each product of a list of products, else only one."""
         p = self.problem
         axes = {"A": "km" if p.transpose_a else "mk", "B": "nk" if p.transpose_b else "kn"}
         order = axes.get(tensor, "mn")

@@ -121,7 +121,7 @@ def _diagrams(made: Scheduled, folder: Path | None) -> dict[str, Path]:
 
 @dataclass
 class _Done:
-    """The results of a run."""
+    """The results of `coordgraph run`."""
 
     made: Scheduled
     products: Products
@@ -245,7 +245,7 @@ def _trace(products: Products, graph: KernelGraph, grid: int | None) -> Trace | 
 
 
 class _Report:
-    """The printed report of a run."""
+    """The printed report of `coordgraph run`."""
 
     def __init__(self, done: _Done) -> None:
         self.done = done

@@ -44,7 +44,7 @@ class Form(StrEnum):
 
 
 class Part(StrEnum):
-    """The two graphs of a kernel; a diagram shows one of them."""
+    """The coordinate graph and the control graph of a kernel; a diagram shows one of them."""
 
     COORDINATES = "coordinates"
     CONTROL = "control"
@@ -239,7 +239,7 @@ def _print_json(
     only: Sequence[str],
     provenance: bool,
 ) -> None:
-    """Print one JSON document, with the graph as data for the form `json`, else as a text."""
+    """Print a JSON document that has the graph as data (form `json`), or as text (other forms)."""
     found = {"stages": names, "stage": stage.number, "name": stage.name, "form": form.value}
     if form is Form.JSON and before is None:
         print_json({**found, "graph": stage.graph.json(provenance=provenance)})
@@ -250,7 +250,7 @@ def _print_json(
 
 
 def _print_provenance(graph: KernelGraph, only: Sequence[str], *, as_json: bool) -> None:
-    """Print which pass made each record of a graph."""
+    """Print which pass made each dimension, edge, operation and other record of a graph."""
     if as_json:
         origins = graph.json(provenance=True)["origins"]
         kept = [o for o in origins if o["part"] == "dimension" and o["key"] in only]

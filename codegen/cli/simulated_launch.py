@@ -24,7 +24,7 @@ class SimulatedLaunch:
         made: the scheduled graph, with the plan or pipeline it was made by.
         products: the extents of all products.
         machine: the GPU.
-        kernel: the cluster shape and the number of consumers with which the graph is compiled.
+        kernel: the cluster shape, and how consumer warpgroups work: cooperative or pingpong.
     """
 
     made: Scheduled

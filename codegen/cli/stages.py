@@ -124,7 +124,11 @@ def lower(stage: Stage, target: str) -> Stage:
 
 
 def choose(found: list[Stage], wanted: str | None) -> Stage:
-    """The stage with a number, the name of a pass or its text; the last if `wanted` is None."""
+    """Find a stage by its number, its name, or the name without options; None means the last stage.
+
+    Raises:
+        typer.BadParameter: there is no such stage.
+    """
     if wanted is None:
         return found[-1]
     for stage in reversed(found):

@@ -125,7 +125,7 @@ def verify(
 
 
 def _refuse_made_options(context: typer.Context) -> None:
-    """Refuse the options that describe how a graph is made, which a graph in a file is already."""
+    """Refuse options that say how to make a graph: for a graph from a file they have no use."""
     given = [
         f"--{name.replace('_', '-')}"
         for name in MAKING
@@ -172,7 +172,7 @@ def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGrap
             raise typer.BadParameter(
                 f"{name} = {size} is outside {low}..{high}, the range in the file"
             )
-        if low < 1 <= size:  # a positive minimum would give the parameter another symbol
+        if low < 1 <= size:  # with a minimum >= 1 the size's symbol differs from that in the edges
             raise typer.BadParameter(
                 f"the file declares {name} in {low}..{high}: change the range to {size}..{size}"
             )

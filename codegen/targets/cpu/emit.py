@@ -51,7 +51,7 @@ class HostWalker(GuardedWalker):
         guarded: whether the code stops the launch with an error if an index is outside its tensor
             or buffer.
         foreign: whether the graph may be wrong, so that proofs from its sizes may be wrong too. The
-            guarded and the unguarded code of such a graph compute the same numbers.
+            guarded and the unguarded code of such a graph compute the same indices.
     """
 
     widest = True
@@ -139,7 +139,7 @@ class HostWalker(GuardedWalker):
         self.builder.ret_void()
         entry.branch(start)
 
-    # Records of a timeline
+    # Methods that emit records of a timeline
 
     def emit_Stamp(self, node: Node, op: Stamp) -> None:
         """Emit the stores of a timeline record's words."""
@@ -149,7 +149,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, op.destination, RECORD_WORDS)
         store_words(self.builder, words, address)
 
-    # Addresses, loads and stores
+    # Methods that emit addresses, loads and stores
 
     def _kind(self, dim: str) -> DType:
         """The element type of the buffer or tensor whose dimension is `dim`."""
@@ -233,7 +233,7 @@ class HostWalker(GuardedWalker):
         if width != 1:
             raise CodegenError(f"an operation has width={width}; the CPU target needs width=1")
 
-    # Flags of workspace slots
+    # Methods that emit operations on the flags of workspace slots
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         """Emit a store that raises a flag, with release semantics for all earlier stores."""
@@ -269,7 +269,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, dim)
         self.builder.atomic_rmw("xchg", address, value, "release")
 
-    # Operations on registers
+    # Methods that emit operations on registers
 
     def _type(self, width: int) -> Any:
         scalar = self.sums.type
@@ -367,7 +367,7 @@ class HostWalker(GuardedWalker):
         """Emit a load of an epilogue operand's element; 0 if it is padding or not passed.
 
         Args:
-            node: the operation `op` in the control graph.
+            node: the node of the operation `op` in the control graph.
             tensor: the tensor of the operand.
             kind: the type of the loaded value.
             op: the operation that applies the epilogue.

@@ -22,7 +22,7 @@ __all__ = ["Circle", "starting_order"]
 
 
 class Circle(LaunchError):
-    """No starting order suffices: workgroups wait for each other, so all must run concurrently."""
+    """Raised if workgroups wait for each other in a cycle, so that all must run concurrently."""
 
 
 def starting_order(
@@ -61,7 +61,7 @@ def _topological(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]] | None,
 ) -> Array:
-    """An order in which every workgroup is after those that it waits for, from a traced run."""
+    """An order with every workgroup after those that it waits for, which a traced run finds."""
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
     found = trace(graph, given, tables)
     for waiting, signals in sorted(found.wait_edges()):

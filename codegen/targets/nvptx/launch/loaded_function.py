@@ -15,7 +15,7 @@ Clusters"); larger clusters need the function attribute NON_PORTABLE_CLUSTER_SIZ
 
 
 class Spilled(CodegenError):
-    """The CUDA driver spilled a kernel's registers to local memory, which makes the kernel slow."""
+    """Raised if the CUDA driver spills a kernel's registers to local memory, which is slow."""
 
 
 class Function:
@@ -136,7 +136,7 @@ class Function:
 
 
 def _attribute(name: str) -> Any:
-    """A new `CUlaunchAttribute` of the id CU_LAUNCH_ATTRIBUTE_<name>; the caller sets its value."""
+    """A new `CUlaunchAttribute` with id CU_LAUNCH_ATTRIBUTE_<name>; the caller sets its value."""
     driver = bindings()
     made = driver.CUlaunchAttribute()
     made.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
