@@ -215,8 +215,8 @@ class GemmProblem:
             if number is not None and number != operand.is_scalar:
                 kind = "a number" if number else "a tensor"
                 raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' must be {kind}; change it or "
-                    "rename it"
+                    f"Gemm: the epilogue's operand '{operand.name}' is not {kind}, which kernels "
+                    f"expect under this name; declare {kind}, or rename the operand"
                 )
             if (
                 self.diagonal

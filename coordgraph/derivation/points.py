@@ -248,5 +248,6 @@ def check_inside(
         end = int(evaluate(size, values)) if size is not None and decided else None
         if index < 0 or (end is not None and index >= end):
             raise EvaluationError(
-                f"{name} = {index} is outside its dimension {described(graph, name, values)}"
+                f"{name} = {index} is outside its dimension {described(graph, name, values)}; give "
+                "an index inside"
             )

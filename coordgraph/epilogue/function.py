@@ -54,8 +54,8 @@ class EpilogueFunction:
         names = [o.name for o in self.operands]
         if len({*names, ACCUMULATOR}) <= len(names):
             raise VerifyError(
-                f"epilogue {self.name}: the operands {', '.join(names)} must have different names, "
-                f"none of them {ACCUMULATOR}; rename one"
+                f"epilogue {self.name}: the operands {', '.join(names)} contain a name twice, or "
+                f"the name {ACCUMULATOR} of the sum of products; rename one"
             )
         seen = {ACCUMULATOR, *names}
         for number, step in enumerate(self.steps):
@@ -362,8 +362,8 @@ def _kinds(function: EpilogueFunction, accumulator: str, default: str) -> Kinds:
         for argument, kind in zip(step.arguments, filled, strict=True):
             if not isinstance(argument, str) and (why := _unfit(argument, kind)):
                 raise VerifyError(
-                    f"epilogue {function.name}: {step.operation} of {kind} and {argument}, which "
-                    f"is no value of {kind}: {why}"
+                    f"epilogue {function.name}: {step.operation} combines a value of type {kind} "
+                    f"with {argument}, which is no value of {kind}: {why}"
                 )
         try:
             kind = operation.kind(filled, **options)

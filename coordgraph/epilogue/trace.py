@@ -33,7 +33,8 @@ def epilogue(
     """
     if wrong:
         raise VerifyError(
-            'write @epilogue() with parentheses, and operands by name: @epilogue(bias="n")'
+            "@epilogue takes no positional argument; write @epilogue() with parentheses, and "
+            'operands by name: @epilogue(bias="n")'
         )
     named = {name: _named(name, given) for name, given in operands.items()}
 

@@ -293,5 +293,5 @@ def parse_expression(text: str, symbols: Callable[[str], Expr]) -> Expr:
         message = "the expression is nested too deeply for Python's stack"
         raise ExpressionSyntaxError(message, parser.token.column) from error
     if parser.token.kind != "end":
-        raise parser.error("expected an operator")
+        raise parser.error("expected an operator or the end of the expression")
     return cast(Expr, node)

@@ -205,7 +205,10 @@ class _Entries(Sequence[int]):
         assert isinstance(index, int)
         entry = self.step * index
         if self.most is not None and entry > self.most:
-            raise NoEntry(f"entry {index}, which is larger than {self.most}")
+            raise NoEntry(
+                f"entry {index} is {entry}, which is larger than {self.most}, the maximum of the "
+                "table; read an earlier entry"
+            )
         return entry
 
     def __len__(self) -> int:

@@ -84,7 +84,7 @@ def scalar(value: Any, what: str, sums: DType) -> float:
             raise TypeError
         found = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise LaunchError(f"{what} = {value!r} is not a number") from None
+        raise LaunchError(f"{what} = {value!r} is not a number; give an int or a float") from None
     if sums.is_float:
         return found
     if not found.is_integer() or not sums.least <= found <= sums.largest:
@@ -92,7 +92,7 @@ def scalar(value: Any, what: str, sums: DType) -> float:
         if what in DEFAULTS:
             raise LaunchError(
                 f"{what} = {value} scales sums of type {sums}, so {whole}; to use another factor, "
-                "scale D afterwards"
+                "scale D after the launch"
             )
         raise LaunchError(
             f"{what} = {value} is an operand of type {sums}, so {whole}; for other numbers declare "
@@ -261,7 +261,10 @@ def bind(
     for name, array in arrays.items():
         shape = tuple(int(evaluate(extent, values)) for extent in graph.tensor(name).shape)
         if array.shape != shape:
-            raise LaunchError(f"{name} has the shape {array.shape}; the graph needs {shape}")
+            raise LaunchError(
+                f"{name} has the shape {array.shape}, but the graph needs {shape}; pass an array "
+                "of that shape"
+            )
     return arrays, numbers, values
 
 
@@ -298,7 +301,7 @@ def _arrays(
         what = "not a table of this graph; leave it out"
         if wrong[0] not in tables:
             what = f"a table of this graph, and is missing; pass it as tables={{'{wrong[0]}': …}}"
-        raise LaunchError(f"{wrong[0]} is {what}")
+        raise LaunchError(f"the argument 'tables' does not fit the graph: {wrong[0]} is {what}")
     return arrays | {name: _typed(t, tables[name]) for name, t in known.items()}
 
 
@@ -315,7 +318,8 @@ def _typed(tensor: Tensor, value: object) -> Array:
         )
     if value.ndim != len(tensor.shape):
         raise LaunchError(
-            f"{tensor.name} has {value.ndim} axes; the graph needs {len(tensor.shape)}"
+            f"{tensor.name} has {value.ndim} axes, but the graph needs {len(tensor.shape)}; "
+            "reshape the array"
         )
     return value
 
@@ -343,7 +347,7 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
             shape = ", ".join(map(to_text, tensor.shape))
             raise LaunchError(
                 f"{tensor.name} has the shape {array.shape}: axis {axis} of ({shape}) must be "
-                f"{expected}"
+                f"{expected}; pass an array of that extent"
             )
 
 

@@ -146,7 +146,9 @@ class _Builder:
         values = {name: self.value(value) for name, value in raw.values.items()}
         for name in required_fields(raw.cls, without=tuple(bodies)):
             if name not in values:
-                raise raw.at.error(f"{raw.cls.__name__} needs a value for '{name}'")
+                raise raw.at.error(
+                    f"{raw.cls.__name__} has no value for '{name}', which it needs; give one"
+                )
         return _placed(raw.at, raw.cls, **values, **bodies)
 
     def coordinates(
@@ -177,7 +179,8 @@ class _Builder:
             return ControlGraph()
         if not issubclass(root.cls, Kernel):
             raise root.at.error(
-                f"the outermost operation must be a Kernel, not {root.cls.__name__}"
+                f"the outermost operation is {root.cls.__name__}, but must be a Kernel; put the "
+                "operations into a Kernel"
             )
         return ControlGraph(cast("Kernel", self._operation(root)))
 

@@ -71,7 +71,9 @@ def test_fixed_sizes_and_types():
 
 def test_bounds_are_checked_as_before():
     facts = again(Facts.of(program(StreamK())))
-    with pytest.raises(LaunchError, match="the kernel's index arithmetic needs at most 2147483647"):
+    with pytest.raises(
+        LaunchError, match="the kernel's index arithmetic allows at most 2147483647"
+    ):
         facts.parameters.evaluate({**GIVEN, "m": 2**30, "n": 2**30, "workgroups": 1})
 
 

@@ -188,9 +188,9 @@ def test_options_are_converted_to_the_type_of_their_default():
     assert leaky(0.01).steps[0].constants == ()
     assert ep.parse_function(ep.function_text(leaky(np.float32(0.1)))) == leaky(np.float32(0.1))
     for wrong in ("0.1", None, True, [0.1], 10**400):
-        refused("leaky_relu: slope=.*must be a number", lambda wrong=wrong: leaky(wrong))
+        refused("leaky_relu: the option slope=.*must be a number", lambda wrong=wrong: leaky(wrong))
     refused(
-        "slope='x': it must be a number",
+        "slope='x' is invalid: it must be a number",
         lambda: ep.parse_function("f() { %0 = leaky_relu(acc, slope=x); %0 }"),
     )
     refused(
@@ -254,7 +254,9 @@ def test_numbers_that_i32_cannot_hold(number: float):
     def moved(acc: Any) -> Any:
         return acc + number
 
-    refused("add of i32 and .* use ep.cast", lambda: Gemm("i8", epilogue=moved))
+    refused(
+        "add combines a value of type i32 with .* use ep.cast", lambda: Gemm("i8", epilogue=moved)
+    )
     assert Gemm("f32", epilogue=moved)
 
 
