@@ -77,8 +77,8 @@ def register(
     for name, emitter in (emitters or {}).items():
         if _EMITTERS.get(name, emitter) != emitter:
             raise CodegenError(
-                f"the instructions {name} have another emitter already; give the lowering a name "
-                "of its own in Lowering.instructions"
+                f"the instructions {name} have another emitter already; give the lowering another "
+                "name in Lowering.instructions"
             )
     known = {**_EMITTERS, **(emitters or {})}
     for lowering in architecture.lowerings:

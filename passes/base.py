@@ -209,7 +209,10 @@ class Pass(ABC):
         with self._named("why_not"):
             reason = self.why_not(graph)
         if reason is not None and not isinstance(reason, str):
-            raise PassError(f"{self} failed: why_not returned {reason!r}, not words or None")
+            raise PassError(
+                f"{self} failed: its method why_not returned {reason!r}; return None, or a str "
+                "with the reason why the pass does not apply"
+            )
         return f"{self} refuses: {reason}" if reason else None
 
     def __call__(self, graph: KernelGraph, verify: Verify = "work") -> KernelGraph:

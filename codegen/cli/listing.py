@@ -100,7 +100,9 @@ def explain(
         sizes = {"--m": problem.m, "--n": problem.n, "--k": problem.k}
         missing = [option for option, value in sizes.items() if value is None]
         if len(missing) == len(sizes):
-            raise typer.BadParameter("name a pass, or give --m, --n and --k")
+            raise typer.BadParameter(
+                "neither a pass nor a problem is given; name a pass, or give --m, --n and --k"
+            )
         if missing:
             raise typer.BadParameter(f"a problem has three sizes: give {', '.join(missing)} too")
         gemm = replace(problem, batched=batches is not None).gemm(fixed=True)

@@ -64,7 +64,8 @@ class Products:
         """
         if (problem.groups != "") != (extents is not None):
             raise typer.BadParameter(
-                "--groups and --extents go together, as in --groups m --extents 200,0,56"
+                "only one of --groups and --extents is given; give both, as in --groups m "
+                "--extents 200,0,56"
             )
         if batches is not None and extents is not None:
             raise typer.BadParameter("give --batches or --groups, not both")

@@ -150,8 +150,8 @@ def _parted(graph: KernelGraph, tiles: str) -> Ragged:
     found = ragged_edge(graph, tiles)
     if found is None:
         raise PassError(
-            f"the dimension '{tiles}' has neither a size nor a Ragged edge with its size in each "
-            "group; give it one of them"
+            f"the dimension '{tiles}' has neither a size nor a Ragged edge that divides it among "
+            "groups; give it one of them"
         )
     return found
 

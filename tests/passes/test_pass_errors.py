@@ -56,7 +56,7 @@ class Breaks(Pass):
     [
         ("why_not", "failed in why_not: ZeroDivisionError: integer division", ZeroDivisionError),
         ("why_not of another", "failed in why_not: something is not there", VerifyError),
-        ("no words", "failed: why_not returned True, not words or None", None),
+        ("no words", "failed: its method why_not returned True; return None", None),
         ("nothing", "failed: apply returned NoneType, not a KernelGraph; end it with", None),
         ("text", "failed: apply returned str, not a KernelGraph", None),
         ("another", "failed in apply: stream-k cannot start: a schedule has tied", PassError),

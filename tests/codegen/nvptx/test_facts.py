@@ -94,15 +94,15 @@ def test_bounds_are_checked_as_before():
 )
 def test_other_data_is_refused(change: dict[str, Any]):
     data = Facts.of(program(DataParallel())).to_json()
-    with pytest.raises(ValueError, match="the data are no facts of a kernel"):
+    with pytest.raises(ValueError, match="the data do not describe a kernel"):
         Facts.from_json({**data, **change})
     without = dict(data)
     del without[next(iter(change))]
-    with pytest.raises(ValueError, match="the data are no facts of a kernel"):
+    with pytest.raises(ValueError, match="the data do not describe a kernel"):
         Facts.from_json(without)
 
 
 @pytest.mark.parametrize("data", [None, [], 3, "facts", {}])
 def test_what_is_no_mapping_is_refused(data: Any):
-    with pytest.raises(ValueError, match="the data are no facts of a kernel"):
+    with pytest.raises(ValueError, match="the data do not describe a kernel"):
         Facts.from_json(data)
