@@ -151,8 +151,8 @@ def test_a_plan_for_groups_can_be_told():
         ({"group_axis": "k"}, "b has shape 5x20x24; a matrix is needed"),
         (
             {"offsets": BORDERS.astype(np.int64)},
-            r"offsets holds int64, but must hold i32; convert it by offsets\.to\(torch\.int32\), or "
-            r"by offsets\.astype\('int32'\)",
+            r"offsets holds int64, but must hold i32; convert it by offsets\.to\(torch\.int32\), "
+            r"or by offsets\.astype\('int32'\)",
         ),
         ({"offsets": BORDERS[1:]}, "offsets has 5 entries, but 6 are needed; give groups [+] 1"),
         ({"offsets": BORDERS.astype(np.float32)}, "offsets holds f32, the kernel takes i32"),
