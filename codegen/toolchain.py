@@ -183,7 +183,10 @@ def disassemble(cubin: bytes) -> str:
         raise CodegenError(f"{cuobjdump} failed:\n{done.stdout}{done.stderr}")
     if not done.stdout.strip():
         where = _set_by("cuobjdump")
-        raise WrongTool(f"{cuobjdump} printed no SASS, so it is not the program cuobjdump{where}")
+        raise WrongTool(
+            f"{cuobjdump} printed no SASS, so it is not the program cuobjdump{where}; install "
+            "NVIDIA's"
+        )
     return done.stdout
 
 

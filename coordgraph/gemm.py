@@ -224,9 +224,9 @@ class GemmProblem:
                 and operand.axes not in ("mn", "lmn", "l", "")
             ):
                 raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' has axes '{operand.axes}', but "
-                    "with group_axis=mnk the axes must be 'lmn' (stored like D), 'l' (one element "
-                    "per group) or '' (one element)"
+                    f"Gemm: the epilogue's operand '{operand.name}' has axes '{operand.axes}', "
+                    "which group_axis=mnk does not allow; use 'lmn' (stored like D), 'l' (one "
+                    "element per group) or '' (one element)"
                 )
         kind, sums = function.kinds(self.accumulator, out).result, dtype(self.accumulator)
         if kind not in (sums.name, "f32"):

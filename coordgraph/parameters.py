@@ -295,7 +295,9 @@ class Parameters:
                 values[p.name] = whole(given[p.name], p.name, LaunchError)
                 _check_bounds(p, values[p.name])
             else:
-                raise LaunchError(f"the parameter '{p.name}' needs a value ({p.note})")
+                raise LaunchError(
+                    f"the parameter '{p.name}' needs a value ({p.note}); pass it at the launch"
+                )
         return values
 
     def _upper_bound(self, values: Mapping[str, int]) -> Callable[[Expr], int | None]:

@@ -260,7 +260,7 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
     )
     if view.dtype != tensor.dtype:
         raise ArgumentMismatch(
-            f"{name} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it",
+            f"{name} holds {view.dtype}, but the kernel takes {tensor.dtype}; convert it",
             _other_kernel(tensor, view),
         )
     if view.shape != expected and tensor.name not in LABELS:

@@ -118,7 +118,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
             return graph.parameters[word].symbol
         if word in graph.coordinates:
             return graph.coordinates.symbol(word)
-        raise KeyError(word)
+        raise KeyError(f"unknown symbol '{word}'")
 
     try:
         value = parse_expression(text, symbol)

@@ -100,7 +100,7 @@ def _import(modules: list[str] | None) -> list[str] | None:
             import_module(module)
         except Exception as error:  # a module may raise anything while it is imported
             raise typer.BadParameter(
-                f"the module {module} cannot be imported: {type(error).__name__}: {error}"
+                f"--import {module}: the import failed: {type(error).__name__}: {error}"
             ) from error
     return modules
 

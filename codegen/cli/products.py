@@ -68,11 +68,11 @@ class Products:
                 "--extents 200,0,56"
             )
         if batches is not None and extents is not None:
-            raise typer.BadParameter("give --batches or --groups, not both")
+            raise typer.BadParameter("both --batches and --groups are given; give one of them")
         needed = [axis for axis in "mnk" if axis not in problem.groups]
         missing = [f"--{axis}" for axis in needed if getattr(problem, axis) is None]
         if missing:
-            raise typer.BadParameter(f"these sizes are missing: give {', '.join(missing)} too")
+            raise typer.BadParameter(f"sizes are missing; give {', '.join(missing)} too")
         if extents is not None:
             return cls._grouped(problem, extents)
         shape = Shape(problem.m or 0, problem.n or 0, problem.k or 0)
@@ -83,7 +83,7 @@ class Products:
         axes = problem.groups
         if given := [f"--{axis}" for axis in axes if getattr(problem, axis) is not None]:
             raise typer.BadParameter(
-                f"--extents gives the sizes along {axes} of each group: leave out "
+                f"--extents gives the sizes along {axes} of each group; leave out "
                 f"{', '.join(given)}"
             )
         shapes = tuple(_shape(problem, text) for text in extents.split(","))

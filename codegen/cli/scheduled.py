@@ -139,7 +139,7 @@ def scheduled(
     given = {"--schedule": schedule, "--workgroups": how.workgroups, "--tile": how.tile}
     if others := [name for name, value in given.items() if value is not None]:
         raise typer.BadParameter(
-            f"--plan gives the tile, the schedule and the grid: leave out {', '.join(others)}"
+            f"--plan gives the tile, the schedule and the grid; leave out {', '.join(others)}"
         )
     if plan == AUTO and not problem.single:
         raise typer.BadParameter(

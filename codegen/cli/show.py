@@ -135,8 +135,8 @@ def show(
         return
     if names and (form, part) != (Form.MERMAID, Part.COORDINATES):
         raise typer.BadParameter(
-            "--only does not work with this form; use it as 'show mermaid --only NAMES' or 'show "
-            "--provenance --only NAMES'"
+            "--only selects coordinates, which this form does not draw; use it as 'show mermaid "
+            "--only NAMES' or 'show --provenance --only NAMES'"
         )
     if as_json:
         _print_json(chosen, before, form, part, [s.name for s in found], names, provenance)

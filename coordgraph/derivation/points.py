@@ -107,14 +107,16 @@ def _parameter(graph: KernelGraph, name: str, value: Any) -> int:
     if not parameter.minimum <= number <= parameter.maximum:
         raise VerifyError(
             f"{name} = {number} is out of bounds: it must be in "
-            f"{parameter.minimum}..{parameter.maximum}"
+            f"{parameter.minimum}..{parameter.maximum}; give a number in this range"
         )
     return number
 
 
 def _entries(table: Table, value: Any) -> Sequence[int]:
     if table.derived:
-        raise VerifyError(f"the table {table.name} follows from other tables; give those")
+        raise VerifyError(
+            f"the table {table.name} is computed from other tables; give those instead"
+        )
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise VerifyError(f"{table.name} is a table; give its entries, such as [0, 3, 5]")
     return [whole(entry, f"an entry of {table.name}") for entry in value]  # type: ignore[reportUnknownVariableType]

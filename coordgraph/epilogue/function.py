@@ -63,20 +63,20 @@ class EpilogueFunction:
             operation.checked(dict(step.constants))
             if len(step.arguments) != operation.arity:
                 raise VerifyError(
-                    f"epilogue {self.name}: {step.operation} takes {operation.arity} values, not "
-                    f"{len(step.arguments)}"
+                    f"epilogue {self.name}: {step.operation} takes {operation.arity} values, but "
+                    f"{len(step.arguments)} are given; correct the step"
                 )
             for argument in step.arguments:
                 if isinstance(argument, str) and argument not in seen:
                     raise VerifyError(
                         f"epilogue {self.name}: step %{number} uses '{argument}', which is neither "
-                        "acc, nor an operand, nor an earlier step"
+                        "acc, nor an operand, nor an earlier step; use one of them"
                     )
             seen.add(f"%{number}")
         if not isinstance(self.result, str) or self.result not in seen:
             raise VerifyError(
-                f"epilogue {self.name} must return acc, an operand or a step such as %0, not "
-                f"{self.result!r}"
+                f"epilogue {self.name} returns {self.result!r}, which is neither acc, nor an "
+                "operand, nor a step such as %0; return one of them"
             )
         used = self.needs(self.result)
         if unused := [name for name in names if name not in used]:

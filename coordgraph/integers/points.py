@@ -167,7 +167,7 @@ class _Point(dict[Atom, int | None]):
             return _Entries(self.number % 3)
         most = self.value(to_polynomial(known.maximum))
         if most is None or most < 0:
-            raise KeyError(symbol.name)
+            raise KeyError(f"the maximum of the table '{symbol.name}' is unknown")
         return _Entries(max(known.step or 0, self.number % 3), most)
 
 

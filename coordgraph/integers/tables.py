@@ -20,7 +20,10 @@ from coordgraph.integers.polynomials import nodes_of
 
 def _refuse_no_table(table: Basic) -> None:
     if not isinstance(table, Symbol):
-        raise TypeError(f"the symbol of a table is needed, but {table!r} is given")
+        raise TypeError(
+            f"the symbol of a table is needed, but {table!r} is given; make one by "
+            "index_symbol(name)"
+        )
 
 
 class Load(IntegerFunction):

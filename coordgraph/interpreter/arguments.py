@@ -61,8 +61,9 @@ def scalars(gemm: GemmProblem, alpha: Any, beta: Any) -> tuple[float, float]:
     found = scalar(alpha, "alpha", sums), scalar(beta, "beta", sums)
     if found[1] and not sums.is_float and gemm.out_dtype != sums.name:
         raise LaunchError(
-            f"beta = {beta} adds C, whose type is {gemm.out_dtype}, to sums of type {sums}; make "
-            f"the kernel with Gemm(out_dtype='{sums}'), or add C to D afterwards"
+            f"beta = {beta} would add C, whose type is {gemm.out_dtype}, to sums of type {sums}, "
+            f"and kernels add equal types only; make the kernel with Gemm(out_dtype='{sums}'), or "
+            "add C to D afterwards"
         )
     return found
 
@@ -288,7 +289,7 @@ def _arrays(
     if len(wanted) != len(inputs):
         names = ", ".join(t.name for t in wanted)
         raise LaunchError(
-            f"{len(inputs)} inputs are given, but the graph has {len(wanted)}: pass {names}"
+            f"{len(inputs)} inputs are given, but the graph has {len(wanted)}; pass {names}"
         )
     arrays = {t.name: _typed(t, x) for t, x in zip(wanted, inputs, strict=True)}
     for name, operand in graph.gemm.operands.items():

@@ -129,7 +129,7 @@ class _Builder:
         if symbol is None:
             if name not in self._ids:
                 self._unknown = name
-                raise KeyError(name)
+                raise KeyError(f"unknown symbol '{name}'")
             symbol = self._symbols[name] = index_symbol(name)
         return symbol
 
@@ -206,7 +206,8 @@ class _Builder:
                 for symbol in sorted(value.free_symbols, key=str):
                     if symbol.name in names and symbol.name not in above:
                         raise p.value.at.error(
-                            f"the parameter '{symbol.name}' must be defined above '{p.name}'"
+                            f"the parameter '{p.name}' uses '{symbol.name}', which is defined "
+                            f"below it; define '{symbol.name}' above '{p.name}'"
                         )
             above.add(p.name)
             items.append(_placed(p.at, Parameter, p.name, p.minimum, p.maximum, value, p.note))

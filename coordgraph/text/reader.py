@@ -260,7 +260,8 @@ class _Reader:
             name = ELSE.get(written, written)
             if name not in raw.cls.BODIES or name in raw.bodies:
                 raise c.error(
-                    f"the operation {raw.cls.__name__} has no further body '{written}'", at
+                    f"the operation {raw.cls.__name__} has no further body '{written}'; remove it",
+                    at,
                 )
             raw.bodies[name] = self._body(depth + 1)
 

@@ -256,7 +256,7 @@ def test_outputs_must_fit(shared: bool):
         codegen.matmul(whole(3, 4, 10)[..., ::2], b)
     with pytest.raises(LaunchError, match=r"b is not contiguous .*; pass a contiguous copy$"):
         codegen.matmul(a, (whole(5, 12) if shared else whole(3, 5, 12))[..., ::2])
-    with pytest.raises(LaunchError, match=r"b holds f64, the kernel takes f32; convert it$"):
+    with pytest.raises(LaunchError, match=r"b holds f64, but the kernel takes f32; convert it$"):
         codegen.matmul(a, b.astype(np.float64))
     with pytest.raises(
         LaunchError, match=r"out holds i32; matrices hold .* or f64 here: convert it$"

@@ -155,7 +155,7 @@ def test_a_plan_for_groups_can_be_told():
             r"or by offsets\.astype\('int32'\)",
         ),
         ({"offsets": BORDERS[1:]}, "offsets has 5 entries, but 6 are needed; give groups [+] 1"),
-        ({"offsets": BORDERS.astype(np.float32)}, "offsets holds f32, the kernel takes i32"),
+        ({"offsets": BORDERS.astype(np.float32)}, "offsets holds f32, but the kernel takes i32"),
         (
             {"offsets": [0, 90]},
             "offsets is a list, not an array; make an i32 array .* numpy.array.*numpy.int32",

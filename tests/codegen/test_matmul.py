@@ -139,7 +139,7 @@ def test_operands_must_fit():
         codegen.matmul(a, a)
     with pytest.raises(LaunchError, match=r"a is not contiguous .*; pass a contiguous copy$"):
         codegen.matmul(a[:, ::2], b[:3])
-    with pytest.raises(LaunchError, match=r"b holds f64, the kernel takes f32; convert it$"):
+    with pytest.raises(LaunchError, match=r"b holds f64, but the kernel takes f32; convert it$"):
         codegen.matmul(a, b.astype(np.float64))
     with pytest.raises(LaunchError, match=r"^a is 4x6 and b is 4x5: k would be 6 and 4"):
         codegen.matmul(np.asfortranarray(a), b[:4])

@@ -92,7 +92,7 @@ def test_what_is_offered_helps_where_a_name_is_misspelt(install: Install):
         (
             "a-pass = test_plug_in:Plugged",
             SOURCE.replace("test-plugged", "stream-k"),
-            "PassError: test_plug_in.Plugged has the name 'stream-k' of passes.schedules",
+            "PassError: test_plug_in.Plugged has the name 'stream-k', which passes.schedules",
         ),
     ],
 )

@@ -83,7 +83,7 @@ class HostKernel(Kernel):
         if graph.level != "scheduled":
             raise CodegenError(
                 f"the graph has the level '{graph.level}'; pass a graph with one schedule applied, "
-                "such as StreamK()(graph), which the kernel lowers itself"
+                "such as StreamK()(graph), because compiling the kernel lowers it"
             )
         super().__init__(graph, "cpu")
         self._lowered = lower(graph, timeline)

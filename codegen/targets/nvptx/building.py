@@ -113,7 +113,9 @@ class Builder:
             if len(refused) == 1 or None in dict(refused).values():
                 raise
             reasons = "; ".join(f"{family} refuses: {reason}" for family, reason in refused)
-            raise CodegenError(f"{self.architecture}: {reasons}") from error
+            raise CodegenError(
+                f"no kernel for {self.architecture} can be compiled from this graph: {reasons}"
+            ) from error
 
     def _only(self, instructions: str) -> Lowering:
         """The lowering named `instructions`, such as `wgmma`.
@@ -131,7 +133,7 @@ class Builder:
         if reason := self.why_not(found):
             raise CodegenError(
                 f"{self.architecture}: instructions='{instructions}' cannot be used, because "
-                f"{found.family} refuses: {reason}"
+                f"{found.family} refuses: {reason}; leave instructions out"
             )
         return found
 

@@ -67,7 +67,8 @@ class Swizzle(Edge):
             )
         if self.function == "xor" and not _power_of_two(self.modulus):
             raise VerifyError(
-                f"{self}: modulus = {self.modulus}, but the modulus of 'xor' must be a power of two"
+                f"{self}: modulus = {self.modulus} is not a power of two, as '{self.function}' "
+                "needs; choose one that is, such as 8"
             )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:

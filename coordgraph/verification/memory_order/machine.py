@@ -161,8 +161,8 @@ class Machine:
         if asynchronous:
             if late := own & ~agent.clock.fenced.get("registers", 0):
                 raise Conflict(
-                    f"wgmma uses registers of {access.fragment} without a FenceMultiplies after "
-                    "the thread's own accesses to them",
+                    f"wgmma uses registers of {access.fragment} without a FenceMultiplies "
+                    "after the thread's own accesses to them; add one before wgmma",
                     late,
                 )
             used[1] |= read | write

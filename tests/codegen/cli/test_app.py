@@ -116,7 +116,11 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("compile", "-e", "indices"), 2, "'-e': 'indices' is not one of 'ptx'"),
         ((*EVAL, "--at", "A.tile.0=0,m=8", "--with", "m=9"), 2, "--at and --with both give m"),
         (("verify", "x.txt", "--from", "y.txt"), 2, "the graph is given twice"),
-        (("run", *SIZES, "--batches", "2", "--groups", "m", "--extents", "3,4"), 2, "not both"),
+        (
+            ("run", *SIZES, "--batches", "2", "--groups", "m", "--extents", "3,4"),
+            2,
+            "give one of them",
+        ),
         (("show", "--from", "/no/such/file"), 2, "No such file"),
         (
             ("show", "--stage", "lowered", "-t", "interpreter"),
@@ -127,7 +131,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("explain", "strem-k"), 2, "did you mean 'stream-k'"),
         (("explain",), 2, "name a pass, or give --m, --n and --k"),
         (("explain", "--n", "3"), 2, "give --m, --k too"),
-        (("explain", "stream-k", "--device", "cpu"), 2, "give a pass or a problem"),
+        (("explain", "stream-k", "--device", "cpu"), 2, "give one of them"),
         (
             ("explain", *SIZES[:6], "--gpu", "TPU"),
             3,
@@ -163,7 +167,11 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
             3,
             "outside its dimension, whose indices are 0..0",
         ),
-        ((*EVAL, "--at", "workgroup=1+"), 2, "expected a value, found the end (column 3)"),
+        (
+            (*EVAL, "--at", "workgroup=1+"),
+            2,
+            "expected a value, such as a number or a name, found the end (column 3)",
+        ),
         ((*EVAL, "--at", "workgroup=1,workgroup=2"), 2, "given twice"),
         ((*EVAL, "--with", "mm=3"), 3, "did you mean m"),
         ((*EVAL, "--with", "m=many"), 2, "whole number"),

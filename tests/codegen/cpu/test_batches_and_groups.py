@@ -147,7 +147,7 @@ def call(**changes: Any) -> Any:
         ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must be non-decreasing"),
         (
             {"offsets": np.array([0, 4, 9, 20], np.float32)},
-            "offsets holds f32, the kernel takes i32; convert it$",
+            "offsets holds f32, but the kernel takes i32; convert it$",
         ),
         (
             {"offsets": np.zeros(8, np.int32)[::2]},
@@ -155,7 +155,7 @@ def call(**changes: Any) -> Any:
         ),
         (
             {"a": np.zeros((20, 8), np.int32)},
-            "a holds i32, the kernel takes f32; convert it$",
+            "a holds i32, but the kernel takes f32; convert it$",
         ),
         (
             {"c": np.zeros((5, 20), np.float32).T, "beta": 1.0},

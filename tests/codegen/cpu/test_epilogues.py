@@ -186,7 +186,7 @@ def whole_tiles(case: Case, target: str) -> Any:
             {"bias": np.ones((1, N), np.float32)},
             r"bias has the shape \(1, 27\), but \(n,\) is needed",
         ),
-        ({"bias": np.ones(N)}, "bias holds f64, the kernel takes f32"),
+        ({"bias": np.ones(N)}, "bias holds f64, but the kernel takes f32"),
         ({"bias": np.ones(2 * N, np.float32)[::2]}, "bias is not contiguous"),
         ({"beta": 1.0}, "beta is no operand of the epilogue"),
         ({"alpha": 2.0}, "alpha is no operand of the epilogue"),

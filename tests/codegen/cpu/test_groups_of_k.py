@@ -231,7 +231,10 @@ def test_the_call_that_is_changed_is_right():
         ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must be non-decreasing"),
         ({"offsets": np.array([-1, 4, 9, 20], np.int32)}, "is negative"),
         ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "offsets holds int64, but must hold i32"),
-        ({"offsets": np.array([0, 4, 9, 20], np.float32)}, "offsets holds f32, the kernel takes"),
+        (
+            {"offsets": np.array([0, 4, 9, 20], np.float32)},
+            "offsets holds f32, but the kernel takes",
+        ),
         ({"offsets": np.zeros((2, 2), np.int32)}, "offsets has shape 2x2; a vector is needed"),
         ({"offsets": np.array(4, np.int32)}, "offsets has shape a scalar; a vector is needed"),
         ({"offsets": np.zeros(8, np.int32)[::2]}, "offsets is not contiguous"),

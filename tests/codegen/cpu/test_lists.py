@@ -262,7 +262,7 @@ def changed(axis: int, *entries: int) -> np.ndarray:
         ),
         ({"offsets": np.array(4, np.int32)}, "offsets has the shape a scalar"),
         ({"offsets": RISING.astype(np.int64)}, "offsets holds int64, but must hold i32"),
-        ({"offsets": RISING.astype(np.float32)}, "offsets holds f32, the kernel takes i32"),
+        ({"offsets": RISING.astype(np.float32)}, "offsets holds f32, but the kernel takes i32"),
         ({"offsets": np.zeros((3, 6), np.int32)[:, ::2]}, "offsets is not contiguous"),
         ({"offsets": np.zeros((3, 66), np.int32)}, "groups = 65 is outside 1..64"),
         ({"offsets": changed(0, 0, 3, 2)}, "entries must be non-decreasing"),

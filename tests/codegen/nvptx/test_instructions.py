@@ -86,7 +86,7 @@ def test_a_tile_that_no_lowering_takes_is_refused_by_each():
     with pytest.raises(CodegenError) as caught:
         codegen.compile(graph, "sm_90a")
     said = str(caught.value)
-    assert f"sm_90a: {HOPPER} refuses: tile 256x256x64: a workgroup's part 256x256" in said
+    assert f"from this graph: {HOPPER} refuses: tile 256x256x64: a workgroup's part 256x256" in said
     assert f"{OLDER} refuses: the output tile 256x256 needs 256 accumulator registers" in said
     assert said.endswith("the tile 128x256x64 works")
 

@@ -112,7 +112,7 @@ SHARED = "a", ("b", "c", "d")
         (lambda: Swizzle(*SWIZZLED, modulus=8, divisor=-1), "divisor = -1 must be at least 1"),
         (lambda: Swizzle(*SWIZZLED, modulus="8"), "modulus = '8' is not a whole number"),
         (lambda: Swizzle(*SWIZZLED, modulus=8.0), "modulus = 8.0 is not a whole number"),
-        (lambda: Swizzle(*SWIZZLED, modulus=6), "must be a power of two"),
+        (lambda: Swizzle(*SWIZZLED, modulus=6), "is not a power of two"),
         (lambda: Share(*SHARED, tile=0), "tile = 0 must be at least 1"),
         (lambda: Share(*SHARED, share=-1), "share = -1 must be at least 1"),
         (lambda: Share(*SHARED, before=-1), "before = -1 must be at least 0"),

@@ -121,8 +121,8 @@ def test_what_is_refused():
     refused("bias is not declared", lambda: ep.epilogue()(unused))
     refused("use ep.where", lambda: ep.epilogue()(branch))
     refused("traced values and numbers", lambda: ep.epilogue()(array))
-    refused("must return a traced value", lambda: ep.epilogue()(number))
-    refused("coordinates 'nm'", lambda: ep.epilogue(bias="nm")(unused))
+    refused("returns .*, which is not computed from acc", lambda: ep.epilogue()(number))
+    refused("'nm' are not coordinates", lambda: ep.epilogue(bias="nm")(unused))
     refused("no option 'way'", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, way=1)))
     refused(
         "must be 'none' or 'tanh'", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, approximate="x"))
@@ -148,10 +148,10 @@ def test_what_can_be_called_is_traced():
 
 @pytest.mark.parametrize("given", [5, None, ["n"]])
 def test_coordinates_that_are_no_text(given: Any):
-    refused('as in bias="n", or operand', lambda: ep.epilogue(bias=given))
-    refused("coordinates .* must be text", lambda: ep.operand(given))
+    refused('write bias="n", or bias=operand', lambda: ep.epilogue(bias=given))
+    refused("coordinates .* is not text", lambda: ep.operand(given))
     if given is not None:
-        refused("type .* must be text", lambda: ep.operand("n", given))
+        refused("type .* is not text", lambda: ep.operand("n", given))
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_no_operand_can_have_a_name_of_a_graph(options: dict[str, Any]):
         ("f() { %0 = nothing(acc); %0 }", "no epilogue operation 'nothing'"),
         ("f() { %0 = relu(bias); %0 }", "step %0 uses 'bias', which is neither"),
         ("f() { %1 = relu(acc); %1 }", "step '%1 = relu"),
-        ("f(x: q) { x }", "coordinates 'q'"),
+        ("f(x: q) { x }", "'q' are not coordinates"),
         ("what", "is not an epilogue"),
         ("f(nan: n) { %0 = add(acc, nan); %0 }", "reads nan as a number; rename"),
         ("f(true: n) { %0 = add(acc, true); %0 }", "reads true as a number; rename"),

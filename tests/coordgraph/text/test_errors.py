@@ -56,7 +56,7 @@ CASES = {
         HEAD + "param a in 1..2 = b + 1\nparam b in 1..2",
         3,
         19,
-        "'b' must be defined above 'a'",
+        "define 'b' above 'a'",
     ),
     "needless symbol": (DIMS + "symbol a positive", 5, 8, "'a' is defined elsewhere"),
     "symbol without sort": (HEAD + "symbol a", 3, 9, "expected 'positive' or 'nonnegative'"),
@@ -72,7 +72,12 @@ CASES = {
     "strides": (DIMS + "edge Split a -> b strides=(1, 2)", 5, 1, "2 strides are given"),
     "condition": (KERNEL % "If condition=a", 7, 18, "a condition is needed here, not an integer"),
     "integer": (KERNEL % "Assign name=x value=a < 1", 7, 25, "an integer expression is needed"),
-    "expression": (KERNEL % "Assign name=x value=a + * 2", 7, 29, "expected a value, found '*'"),
+    "expression": (
+        KERNEL % "Assign name=x value=a + * 2",
+        7,
+        29,
+        "expected a value, such as a number or a name, found '*'",
+    ),
     "division": (KERNEL % "Assign name=x value=a // 0", 7, 27, "division by the literal 0"),
     "no expression": (KERNEL % "Assign name=x value=", 7, 25, "expected an expression, found the"),
     "truth": (
