@@ -71,8 +71,8 @@ def register(
     """
     if not isinstance(architecture, Architecture):
         raise CodegenError(
-            f"{architecture!r} is no Architecture; write register(Architecture('sm_86x', 86, "
-            "101376, (MMA_SYNC,)))"
+            f"{architecture!r} is no Architecture; pass one, as in register(Architecture('sm_86x', "
+            "86, 101376, (MMA_SYNC,)))"
         )
     for name, emitter in (emitters or {}).items():
         if _EMITTERS.get(name, emitter) != emitter:

@@ -184,8 +184,8 @@ def disassemble(cubin: bytes) -> str:
     if not done.stdout.strip():
         where = _set_by("cuobjdump")
         raise WrongTool(
-            f"{cuobjdump} printed no SASS, so it is not the program cuobjdump{where}; install "
-            "NVIDIA's"
+            f"{cuobjdump} printed no SASS, so it is not the program cuobjdump of the CUDA "
+            f"toolkit{where}; install that"
         )
     return done.stdout
 
@@ -245,7 +245,7 @@ def _variable(tool: str) -> str:
 
 def _set_by(tool: str) -> str:
     """Suffix of an error message about a wrong tool: the variable that set its path, or ''."""
-    return f"; {_variable(tool)} gave its path" if os.environ.get(_variable(tool)) else ""
+    return f" ({_variable(tool)} gave its path)" if os.environ.get(_variable(tool)) else ""
 
 
 def _places(tool: str) -> Iterator[str]:

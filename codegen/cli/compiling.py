@@ -111,7 +111,9 @@ def compile_command(
         made = from_graph(problem, read_graph(source))
     if output is not None and not wanted:
         kinds = ", ".join(kind.value for kind in Emit)
-        raise typer.BadParameter(f"--output needs --emit; give one or more of {kinds}")
+        raise typer.BadParameter(
+            f"--output is given without --emit; add --emit with one or more of {kinds}"
+        )
     if len(wanted) > 1 and output is None and not as_json:
         raise typer.BadParameter(
             "--emit is given several times, which needs a folder; give --output DIR"

@@ -193,6 +193,8 @@ def _shape(problem: Problem, text: str) -> Shape:
     axes = problem.groups
     if not re.fullmatch("x".join([r"\s*\d{1,9}\s*"] * len(axes)), text):
         wanted = "m, n and k, as in 64x96x128" if len(axes) > 1 else "a whole number"
-        raise typer.BadParameter(f"--extents: '{text}' of a group along {axes} is not {wanted}")
+        raise typer.BadParameter(
+            f"--extents: '{text}' of a group along {axes} is not {wanted}; correct this part"
+        )
     given = dict(zip(axes, map(int, text.split("x")), strict=True))
     return Shape(*(given[axis] if axis in given else getattr(problem, axis) for axis in "mnk"))

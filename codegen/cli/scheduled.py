@@ -143,7 +143,8 @@ def scheduled(
         )
     if plan == AUTO and not problem.single:
         raise typer.BadParameter(
-            "--plan auto is for single products; give a plan or a schedule for batches and groups"
+            "--plan auto chooses plans for single products only; give a plan or a schedule for "
+            "batches and groups"
         )
     from passes.choosing import Plan
 

@@ -102,7 +102,8 @@ def _parameter(graph: KernelGraph, name: str, value: Any) -> int:
     parameter, number = graph.parameters[name], whole(value, name)
     if parameter.value is not None:
         raise VerifyError(
-            f"{name} follows from other parameters: {name} = {to_text(parameter.value)}; give those"
+            f"{name} is computed from other parameters: {name} = {to_text(parameter.value)}; give "
+            "those instead"
         )
     if not parameter.minimum <= number <= parameter.maximum:
         raise VerifyError(

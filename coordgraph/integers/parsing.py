@@ -242,7 +242,8 @@ class _Parser:
         if token.kind == "number":
             if len(token.text) > MAX_DIGITS:
                 raise ExpressionSyntaxError(
-                    f"a number may have at most {MAX_DIGITS} digits, not {len(token.text)}",
+                    f"the number has {len(token.text)} digits, but may have at most "
+                    f"{MAX_DIGITS}; use a smaller number",
                     token.column,
                 )
             return Integer(int(token.text)), 1

@@ -255,8 +255,8 @@ def register(*architectures: Architecture) -> None:
     for new in architectures:
         if not isinstance(new, Architecture):
             raise CodegenError(
-                f"{new!r} is no Architecture; write register(Architecture('sm_86x', 86, 101376, "
-                "(MMA_SYNC,)))"
+                f"{new!r} is no Architecture; pass one, as in register(Architecture('sm_86x', 86, "
+                "101376, (MMA_SYNC,)))"
             )
         if new.name in ARCHITECTURES:
             raise CodegenError(
@@ -265,8 +265,8 @@ def register(*architectures: Architecture) -> None:
             )
         if not new.lowerings or new.lowerings[-1].alignment > 1:
             raise CodegenError(
-                f"{new.name}: the last of its lowerings must take tensors of any alignment; "
-                "append one, such as MMA_SYNC"
+                f"{new.name}: the last of its lowerings does not take tensors of any alignment; "
+                "append one that does, such as MMA_SYNC"
             )
         ARCHITECTURES[new.name] = new
 

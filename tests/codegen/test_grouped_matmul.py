@@ -174,7 +174,7 @@ def test_a_plan_for_groups_can_be_told():
         ({"alpha": "x"}, "alpha = 'x' is not a number"),
         ({"transpose_b": "no"}, "transpose_b = 'no' is neither True nor False"),
         ({"plan": 5}, "plan = 5 is neither a Plan nor its text"),
-        ({"stream": 5}, "CPU kernels have no streams"),
+        ({"stream": 5}, "kernels for the CPU have no streams"),
     ],
 )
 def test_wrong_calls(change: dict[str, Any], words: str):

@@ -274,7 +274,7 @@ def test_what_is_no_plan(value: Any):
         ({"out": np.zeros((4, 5), np.int32)}, "out holds i32; matrices hold bf16, f16, f32 or f64"),
         ({"out": 4}, "out is an int, not a numpy array; convert it with numpy.asarray"),
         ({"c": [[1]], "beta": 1.0}, "c is a list, not a numpy array"),
-        ({"stream": "x"}, "CPU kernels have no streams"),
+        ({"stream": "x"}, "kernels for the CPU have no streams"),
     ],
 )
 def test_options_are_looked_at(options: dict[str, Any], words: str):

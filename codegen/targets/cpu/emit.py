@@ -61,7 +61,10 @@ class HostWalker(GuardedWalker):
         self, graph: KernelGraph, triple: str = "", *, guarded: bool = False, foreign: bool = False
     ) -> None:
         if graph.coordinates.of_kind(Workitem):
-            raise CodegenError("the graph was lowered for a GPU; lower it with LowerToHost instead")
+            raise CodegenError(
+                "the graph was lowered for a GPU; lower the scheduled graph with LowerToHost "
+                "instead"
+            )
         super().__init__(graph, guarded=guarded, foreign=foreign)
         self.triple = triple
         self.accumulator = dtype(graph.gemm.accumulator)

@@ -79,7 +79,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("run", *SIZES, "--m", "0"), 2, "--m"),
         (("run", *SIZES, "--tile", "128x128"), 2, "128x128x32"),
         (("run", *SIZES, "--tile", "128x0x32"), 2, "three positive numbers"),
-        (("compile", "-t", "cpu", "-o", "kernel.s"), 2, "--output needs --emit"),
+        (("compile", "-t", "cpu", "-o", "kernel.s"), 2, "--output is given without --emit"),
         (("run", *SIZES, "--dtype", "i32"), 2, "'i32' is not one of the types"),
         (("run", *SIZES, "--dtype", "fp4"), 2, "not one of the types bf16"),
         (("run", *SIZES, "--target", "sm_x"), 2, "is not a target; there are"),
