@@ -105,7 +105,7 @@ def compile_command(
         made = scheduled(problem, replace(scheduling, target=target), fixed=True)
     elif given := [f"--{name}" for name, value in others.items() if value is not None]:
         raise typer.BadParameter(
-            f"--from gives a scheduled graph, which has these already; leave out {', '.join(given)}"
+            f"--from gives a graph that is scheduled already; leave out {', '.join(given)}"
         )
     else:
         made = from_graph(problem, read_graph(source))

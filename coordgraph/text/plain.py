@@ -191,7 +191,7 @@ def _read_graph(data: Any, at: Path) -> RawGraph:
     raw = RawGraph(at)
     for name in top:
         if name not in _PARTS:
-            raise at.error(f"unknown part '{name}'{suggest(str(name), _PARTS)}")
+            raise at.error(f"'{name}' is no part of a graph{suggest(str(name), _PARTS)}")
     raw.gemm = RawRecord(Gemm, at / "gemm")
     _read_fields(raw.gemm, _mapping(top.get("gemm", {}), at / "gemm"), at / "gemm", ())
     if "level" in top:

@@ -158,7 +158,11 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         ),
         (("run", *SIZES, "--plan", "64x64x64@c2x1 stream-k", "-t", "cpu"), 3, "no clusters on cpu"),
         (("compile", "--plan", PLAN, "-s", "stream-k"), 2, "leave out --schedule"),
-        (("compile", "--from", "-", "--plan", PLAN), 2, "--from gives a scheduled graph"),
+        (
+            ("compile", "--from", "-", "--plan", PLAN),
+            2,
+            "--from gives a graph that is scheduled already",
+        ),
         (("eval", "A.7", "--stage", "0", "-s", "reorder"), 3, "did you mean"),
         ((*EVAL, "--at", "workgruop=1"), 3, "did you mean 'workgroup'"),
         ((*EVAL, "--at", "workgroup=3"), 3, "give more indices, such as 'A.index.0'"),

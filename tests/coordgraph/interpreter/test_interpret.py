@@ -266,7 +266,7 @@ def test_a_loop_that_goes_nowhere():
 
 
 def test_product_of_what_was_not_loaded():
-    with pytest.raises(EvaluationError, match="the operands A and B are multiplied but not loaded"):
+    with pytest.raises(EvaluationError, match="no LoadTile loads A and B"):
         run(changed(graph(), LoadTile))
 
 
