@@ -183,7 +183,10 @@ def disassemble(cubin: bytes) -> str:
         raise CodegenError(f"{cuobjdump} failed:\n{done.stdout}{done.stderr}")
     if not done.stdout.strip():
         where = _set_by("cuobjdump")
-        raise WrongTool(f"{cuobjdump} printed no SASS, so it is not the program cuobjdump{where}")
+        raise WrongTool(
+            f"{cuobjdump} printed no SASS, so it is not the program cuobjdump of the CUDA "
+            f"toolkit{where}; install that"
+        )
     return done.stdout
 
 
@@ -242,7 +245,7 @@ def _variable(tool: str) -> str:
 
 def _set_by(tool: str) -> str:
     """Suffix of an error message about a wrong tool: the variable that set its path, or ''."""
-    return f"; {_variable(tool)} gave its path" if os.environ.get(_variable(tool)) else ""
+    return f" ({_variable(tool)} gave its path)" if os.environ.get(_variable(tool)) else ""
 
 
 def _places(tool: str) -> Iterator[str]:

@@ -79,8 +79,8 @@ class Arrangement:
         for name, shape in zip("ab", shapes, strict=True):
             if batched and len(shape) > MATRICES:
                 raise LaunchError(
-                    f"{name} has {len(shape)} axes; a matrix, or a batch of three axes is needed: "
-                    "flatten those before the last two into one"
+                    f"{name} has {len(shape)} axes, but a matrix, or a batch of three axes is "
+                    "needed; flatten all axes before the last two into one"
                 )
         if min(len(a), len(b)) < MATRIX:
             return cls()  # fewer than two axes: `describe` raises the error
@@ -93,7 +93,10 @@ class Arrangement:
         count = of_b if of_a == 1 else of_a
         if of_b not in (1, count):
             needed = (count, *b[1:])
-            raise LaunchError(f"b is {shape_text(b)}, {shape_text(needed)} is needed")
+            raise LaunchError(
+                f"b is {shape_text(b)}, but {shape_text(needed)} is needed; pass one matrix for "
+                "each matrix of a"
+            )
         batch = (count, sizes["m"], sizes["n"])
         if may_join and not transpose_a and _is_one_product(views, count):
             return cls((False, transpose[1]), batch, as_one_product=True)
@@ -122,7 +125,9 @@ class Arrangement:
             for name, array in (("c", c), ("out", out)):
                 if array is not None and tuple(array.shape) != self.batch:
                     given, needed = (shape_text(tuple(s)) for s in (array.shape, self.batch or ()))
-                    raise LaunchError(f"{name} is {given}, {needed} is needed")
+                    raise LaunchError(
+                        f"{name} is {given}, but {needed} is needed; pass an array of this shape"
+                    )
             b = library(b).first_matrix(b) if len(b.shape) == MATRICES else b
             a, c, out = (x if x is None else library(x).as_one_matrix(x) for x in (a, c, out))
         count = self.batch[0] if self.batch is not None else 1

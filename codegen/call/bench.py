@@ -147,8 +147,8 @@ class Bench:
         error = float(np.abs(found - self.right).max())
         if not error <= TOLERANCE * max(float(np.abs(self.right).max()), 1e-30):
             raise LaunchError(
-                f"the result of the plan '{plan}' differs from the first plan's by {error:g}, "
-                "so one of them is wrong; call without tune=True"
+                f"the result of the plan '{plan}' differs from the first plan's by {error:g}, so "
+                "one of them is wrong; call matmul without tune=True"
             )
         self.started[plan] = kernel, SAMPLE_SECONDS / 2
         self.started[plan] = kernel, max(self.sample(plan), 1e-7)

@@ -165,12 +165,18 @@ def _lowering_of(
         if refusal is not None:
             refusals.append(refusal)
         elif reason := final.why_not(graph):
-            raise CodegenError(f"'{plan.kernel}' where C is added: {reason}")
+            raise CodegenError(
+                f"the plan '{plan.kernel}' does not work for calls that add C: {reason}; choose "
+                "another plan"
+            )
         else:
             return final if plan.options else None
     if plan.asks_for:
         why = f": {'; '.join(refusals)}" if refusals else ""
-        raise CodegenError(f"'{plan.kernel}': no {plan.asks_for} on {target}{why}")
+        raise CodegenError(
+            f"the plan '{plan.kernel}' cannot be used, because there are no {plan.asks_for} on "
+            f"{target}{why}; leave {plan.asks_for} out of the plan"
+        )
     return None
 
 
@@ -182,5 +188,6 @@ def check_grid(plan: Plan, graph: KernelGraph) -> None:
     """
     if plan.workgroups is not None and "workgroups" not in graph.parameters:
         raise CodegenError(
-            f"'{plan}': '{plan.pipeline}' has no grid to choose; leave out 'on {plan.workgroups}'"
+            f"the plan '{plan}' gives a number of workgroups, which '{plan.pipeline}' does not let "
+            f"a plan choose; leave out 'on {plan.workgroups}'"
         )

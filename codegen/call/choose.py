@@ -30,8 +30,8 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
         yield wanted
     elif wanted is not None:
         raise LaunchError(
-            f"plan = {wanted!r} is neither a Plan nor the text of one, such as "
-            "'128x256x64 data-parallel'; coordgraph explain prints those that suit a problem"
+            f"plan = {wanted!r} is neither a Plan nor its text; write it like '128x256x64 "
+            "data-parallel', or let `coordgraph explain` list the plans for a problem"
         )
     else:
         times = None if request.target == "cpu" else measured.remembered(request)

@@ -86,7 +86,7 @@ def check_offsets(offsets: Any) -> None:
         raise LaunchError(NO_OFFSETS)
     if isinstance(offsets, list | tuple | range):
         raise LaunchError(
-            f"offsets: {a_type(offsets)} is no array; make one of i32 where a and b are: "
+            f"offsets is {a_type(offsets)}, not an array; make an i32 array where a and b are: "
             "torch.tensor(offsets, dtype=torch.int32, device=a.device), or for the CPU "
             "numpy.array(offsets, numpy.int32)"
         )
@@ -134,7 +134,8 @@ def describe(
     swap_a, swap_b = arrangement.transpose
     if grouped and axis == "m" and transpose_a != swap_a:
         raise LaunchError(
-            "groups are rows of a, so a must be row-major: pass a contiguous copy, no transpose"
+            "a is given as its transpose, but groups are rows of a, so a must be row-major; pass a "
+            "contiguous copy, without a transpose"
         )
     if arrangement.changes:
         changed = arrangement.operands(*(arrays.get(name) for name in "ABCD"))

@@ -23,7 +23,10 @@ def check_overlap(views: Mapping[str, TensorView]) -> None:
         same = (out.pointer, out.dtype, out.bytes) == (other.pointer, other.dtype, other.bytes)
         if name not in ("A", "B", OFFSETS) and same and out.shape == other.shape:
             continue
-        raise LaunchError(f"out {how.format(label(name))}; give out memory of its own")
+        raise LaunchError(
+            f"argument 'out' {how.format(label(name))}; pass an array for 'out' that shares no "
+            "memory with the other arguments"
+        )
 
 
 def _overlap(one: TensorView, other: TensorView) -> str:

@@ -119,7 +119,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
             return graph.parameters[word].symbol
         if word in graph.coordinates:
             return graph.coordinates.symbol(word)
-        raise KeyError(word)
+        raise KeyError(f"unknown symbol '{word}'")
 
     try:
         value = parse_expression(text, symbol)
@@ -138,7 +138,10 @@ def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, i
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):
         bounds = "0 or more" if end is None else f"0..{end - 1}"
-        raise VerifyError(f"{name} = {value} is outside its size: it must be in {bounds}")
+        raise VerifyError(
+            f"{name} = {value} is outside its dimension, whose indices are {bounds}; give one of "
+            "them"
+        )
 
 
 def split_point(
@@ -182,7 +185,10 @@ def launch_values(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int
         )
     for p in graph.parameters.items:
         if p.name in numbers and not p.minimum <= numbers[p.name] <= p.maximum:
-            raise LaunchError(f"{p.name} = {numbers[p.name]} is outside {p.minimum}..{p.maximum}")
+            raise LaunchError(
+                f"{p.name} = {numbers[p.name]} is outside {p.minimum}..{p.maximum}; give a value "
+                "in this range"
+            )
         if p.value is not None and {s.name for s in _symbols(p.value)} <= set(numbers):
             numbers[p.name] = int(evaluate(p.value, numbers))
     return numbers

@@ -139,11 +139,12 @@ def scheduled(
     given = {"--schedule": schedule, "--workgroups": how.workgroups, "--tile": how.tile}
     if others := [name for name, value in given.items() if value is not None]:
         raise typer.BadParameter(
-            f"--plan gives the tile, the schedule and the grid: leave out {', '.join(others)}"
+            f"--plan gives the tile, the schedule and the grid; leave out {', '.join(others)}"
         )
     if plan == AUTO and not problem.single:
         raise typer.BadParameter(
-            "--plan auto is for single products; give a plan or a schedule for batches and groups"
+            "--plan auto chooses plans for single products only; give a plan or a schedule for "
+            "batches and groups"
         )
     from passes.choosing import Plan
 

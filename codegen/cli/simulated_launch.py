@@ -67,7 +67,9 @@ def simulated_launch(
     gpu = machine_of(machine)
     products = Products.of(problem, batches, extents)
     if products.empty:
-        raise typer.BadParameter("nothing is multiplied: give sizes of at least 1")
+        raise typer.BadParameter(
+            "an extent of the problem is 0, so nothing is multiplied; give sizes of at least 1"
+        )
     if source is None:
         how = replace(scheduling, target=gpu.architecture)
         made = scheduled(products.problem, how, fixed=False, reads_c=beta != 0)

@@ -45,7 +45,10 @@ def runnable(target: str) -> None:
         )
     here = device(0).architecture
     if not asked.runs_on(architecture_of(here).capability):
-        raise Unavailable(f"{target} does not run here: the GPU is {device(0).name}, {here}")
+        raise Unavailable(
+            f"{target} does not run here: the GPU is {device(0).name}, {here}; choose --target "
+            f"{here}"
+        )
 
 
 def describe_target(target: str, threads: int | None = None) -> str:

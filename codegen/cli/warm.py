@@ -56,7 +56,14 @@ def warm_command(
     from time import perf_counter
 
     import codegen
+    from codegen.cli.errors import Unavailable
+    from codegen.targets.nvptx.driver import unavailable
 
+    if reason := unavailable():
+        raise Unavailable(
+            f"warm needs an NVIDIA GPU, whose driver assembles the kernels: {reason.rstrip('.')}; "
+            "run it on the machine that will run the program"
+        )
     start = perf_counter()
     found = codegen.warm(
         dtype,

@@ -120,7 +120,7 @@ def test_scalars_are_whole_numbers(target: str):
         with pytest.raises(LaunchError, match=why):
             kernel(a, b, **wrong)
     floats = codegen.compile(DataParallel()(cg.Gemm("i8", out_dtype="f32").graph()), target)
-    with pytest.raises(LaunchError, match="adds C, whose type is f32, to sums of type i32"):
+    with pytest.raises(LaunchError, match="would add C, whose type is f32, to sums of type i32"):
         floats(a, b, c.astype(np.float32), beta=1)
     assert np.array_equal(floats(a, b, c.astype(np.float32), beta=0), product(a, b))
 

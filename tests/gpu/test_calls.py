@@ -178,7 +178,7 @@ def test_what_is_refused_after_a_good_call():
         made(problem.a.cpu(), problem.b, out=out)
     with pytest.raises(LaunchError, match="a has no memory of its own"):
         made(problem.a.to_sparse(), problem.b, out=out)
-    with pytest.raises(LaunchError, match="out overlaps b"):
+    with pytest.raises(LaunchError, match="'out' overlaps b"):
         made(problem.a, problem.b, out=problem.b)
     with pytest.raises(LaunchError, match="holds f16"):
         made(problem.a.half(), problem.b, out=out)

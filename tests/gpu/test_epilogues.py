@@ -131,7 +131,9 @@ def test_arguments_that_do_not_fit():
     a, b = (torch.ones(64, 64, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     with pytest.raises(LaunchError, match="residual is missing"):
         kernel(a, b, bias=a[0])
-    with pytest.raises(LaunchError, match=r"bias: shape \(63,\) given, \(n,\) = \(64,\) needed"):
+    with pytest.raises(
+        LaunchError, match=r"bias has the shape \(63,\), but \(n,\) = \(64,\) is needed"
+    ):
         kernel(a, b, bias=a[0, :63], residual=b)
     with pytest.raises(
         LaunchError, match=r"bias lies on 'cpu'; move it to the GPU with \.cuda\(\)"

@@ -61,7 +61,10 @@ class HostWalker(GuardedWalker):
         self, graph: KernelGraph, triple: str = "", *, guarded: bool = False, foreign: bool = False
     ) -> None:
         if graph.coordinates.of_kind(Workitem):
-            raise CodegenError("the graph was lowered for a GPU; lower it with LowerToHost instead")
+            raise CodegenError(
+                "the graph was lowered for a GPU; lower the scheduled graph with LowerToHost "
+                "instead"
+            )
         super().__init__(graph, guarded=guarded, foreign=foreign)
         self.triple = triple
         self.accumulator = dtype(graph.gemm.accumulator)
@@ -231,7 +234,10 @@ class HostWalker(GuardedWalker):
     def _one(width: int) -> None:
         """Raise CodegenError unless `width` is 1; LLVM itself vectorises element-wise CPU code."""
         if width != 1:
-            raise CodegenError(f"an operation has width={width}; the CPU target needs width=1")
+            raise CodegenError(
+                f"an operation has width={width}, but the CPU target supports only width=1; lower "
+                "the graph with LowerToHost"
+            )
 
     # Methods that emit operations on the flags of workspace slots
 
@@ -313,7 +319,10 @@ class HostWalker(GuardedWalker):
     def _vector(self, dim: str, width: int, guard: Any) -> Any:
         """The LLVM type of a vector of `width` elements; CodegenError if `dim` is no buffer."""
         if dim not in self.buffers or guard is not True:
-            raise CodegenError(f"a vector access of '{dim}': the CPU allows it for buffers only")
+            raise CodegenError(
+                f"a vector access uses '{dim}', but on the CPU it may use only buffers, without a "
+                "guard; lower the graph with LowerToHost"
+            )
         return self._type(width)
 
     def _align(self, width: int) -> int:
@@ -411,5 +420,7 @@ class HostWalker(GuardedWalker):
             case "multiply-add":
                 result = self.sums.add(total, self.sums.multiply(a, b))
             case _:
-                raise CodegenError(f"the CPU has no '{op.instruction}'; use fma or multiply-add")
+                raise CodegenError(
+                    f"the CPU has no instruction '{op.instruction}'; use fma or multiply-add"
+                )
         self.builder.store(result, slots[2])

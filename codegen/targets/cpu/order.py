@@ -70,7 +70,9 @@ def _topological(
         return np.array(list(TopologicalSorter(before).static_order()), dtype=np.int64)
     except CycleError as error:
         circle = " -> ".join(map(str, error.args[1]))
-        told = f"workgroups wait for each other in a circle ({circle})"
         if not found.stuck():
-            raise Circle(told) from None
-        raise LaunchError(f"{told}, and would do so for ever") from None
+            raise Circle(f"workgroups wait for each other in a circle ({circle})") from None
+        raise LaunchError(
+            "the launch would never end, because workgroups wait for each other in a circle "
+            f"({circle}); apply another schedule"
+        ) from None

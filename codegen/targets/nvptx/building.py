@@ -113,7 +113,9 @@ class Builder:
             if len(refused) == 1 or None in dict(refused).values():
                 raise
             reasons = "; ".join(f"{family} refuses: {reason}" for family, reason in refused)
-            raise CodegenError(f"{self.architecture}: {reasons}") from error
+            raise CodegenError(
+                f"no kernel for {self.architecture} can be compiled from this graph: {reasons}"
+            ) from error
 
     def _only(self, instructions: str) -> Lowering:
         """The lowering named `instructions`, such as `wgmma`.
@@ -126,12 +128,12 @@ class Builder:
         if self.lowering is not None and type(self.lowering) is not found.kind:
             raise CodegenError(
                 f"instructions='{instructions}' and lowering={self.lowering} contradict each "
-                f"other: give options of {found.kind.__name__}, or leave out one of the two"
+                f"other; give options of {found.kind.__name__}, or leave out one of the two"
             )
         if reason := self.why_not(found):
             raise CodegenError(
-                f"{self.architecture}: instructions='{instructions}' was passed, and "
-                f"{found.family} refuses: {reason}"
+                f"{self.architecture}: instructions='{instructions}' cannot be used, because "
+                f"{found.family} refuses: {reason}; leave instructions out"
             )
         return found
 
@@ -156,7 +158,10 @@ class Builder:
         wanted = getattr(options, "architecture", self.architecture)
         wrong = None if wanted == self.architecture else f"it is for {wanted}"
         if reason := wrong or self.why_not(found[0]):
-            raise CodegenError(f"{self.architecture}: {options} refuses the graph: {reason}")
+            raise CodegenError(
+                f"{self.architecture}: {options} refuses the graph: {reason}; choose another "
+                "lowering, or leave lowering out"
+            )
         return found
 
     def why_not(self, lowering: Lowering) -> str | None:
@@ -175,7 +180,10 @@ class Builder:
                 return Choice(chosen, lowering.family, tuple(found))
             refusal = self._declined(lowering, alignment, reads_c=reads_c)
             found.append(f"{lowering.instructions}: {refusal}")
-        raise AssertionError(chosen)
+        raise AssertionError(
+            f"{self.architecture} has no lowering with the instructions {chosen}, which the "
+            "variant of the kernel uses; report this as a defect"
+        )
 
     def _declined(self, lowering: Lowering, alignment: Alignment, *, reads_c: bool) -> str | None:
         """Why `lowering` is not used for tensors of this alignment."""

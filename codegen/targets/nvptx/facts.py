@@ -146,7 +146,9 @@ class Facts:
         try:
             return cls._read(data)
         except (CoordGraphError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"the data are no facts of a kernel: {error}") from error
+            raise ValueError(
+                f"the data do not describe a kernel: {error}; use the result of to_json()"
+            ) from error
 
     @classmethod
     def _read(cls, data: Mapping[str, Any]) -> Facts:

@@ -74,7 +74,9 @@ class CudaProgram:
 
             return with_timeline(self.chosen, self.timeline)(self.graph).verify()
         except PassError as error:
-            raise CodegenError(f"{self.architecture}: {error}") from error
+            raise CodegenError(
+                f"no kernel for {self.architecture} can be compiled from this graph: {error}"
+            ) from error
 
     @property
     def chosen(self) -> Pass:

@@ -120,6 +120,6 @@ def _refuse_capture(stream: int) -> None:
     """Raise LaunchError if `stream` captures a CUDA graph: the kernel would not run."""
     if int(cuda("cuStreamIsCapturing", stream)):
         raise LaunchError(
-            "timeline() was called on a stream that captures a CUDA graph, where no kernel runs; "
-            "ask for it on another stream, or before the capture"
+            "timeline() was called for a stream that captures a CUDA graph, where no kernel runs; "
+            "call it for another stream, or before the capture"
         )

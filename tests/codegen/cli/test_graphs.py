@@ -99,7 +99,9 @@ def test_groups_that_are_refused():
     assert "given by offsets at launch" in " ".join(fixed.err.replace("│", " ").split())
     auto = coordgraph("compile", "--groups", "k", "--plan", "auto", "--target", "sm_90a")
     assert auto.code == 2
-    assert "--plan auto is for single products" in " ".join(auto.err.replace("│", " ").split())
+    assert "--plan auto chooses plans for single products only" in " ".join(
+        auto.err.replace("│", " ").split()
+    )
 
 
 def test_graphs_are_piped_from_command_to_command(tmp_path: Path):

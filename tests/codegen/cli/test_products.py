@@ -91,10 +91,10 @@ def test_no_depth(target: str):
     ("words", "why"),
     [
         (("--m", "8", "--n", "8"), "give --k too"),
-        (("--groups", "m", "--n", "8", "--k", "8"), "--groups and --extents go together"),
-        (("--extents", "3,4", *BATCH[:6]), "--groups and --extents go together"),
+        (("--groups", "m", "--n", "8", "--k", "8"), "only one of --groups and --extents is given"),
+        (("--extents", "3,4", *BATCH[:6]), "only one of --groups and --extents is given"),
         ((*ALONG_M, "--m", "25"), "leave out --m"),
-        ((*ALONG_M, "--batches", "2"), "not both"),
+        ((*ALONG_M, "--batches", "2"), "give one of them"),
         (ALONG_M[:-2], "give --k too"),
         (("--groups", "mnk", "--extents", "3,4"), "'3' of a group along mnk is not m, n and k"),
         (

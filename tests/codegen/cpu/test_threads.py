@@ -113,7 +113,7 @@ def test_what_is_not_zero_again_is_an_error(name: str, tensor: str):
     problem.check(workgroups=3)
     ((kept,),) = code._workspaces._free.values()
     kept.tensors[tensor][-1] = 1
-    with pytest.raises(LaunchError, match="are not zero"):
+    with pytest.raises(LaunchError, match="is not zero"):
         problem.run(workgroups=3)
     problem.check(workgroups=3)
 

@@ -205,13 +205,13 @@ def test_a_call_of_groups(fake_driver: FakeDriver):
     assert (of_b.shape, of_b.stride, of_b.matrices) == ((7, 256, 128), 256, 2 * 256 * 128)
     # The rows of all groups form one matrix.
     assert (of_d.shape, of_d.box) == ((1000, 256), (64, 64))
-    with pytest.raises(LaunchError, match="offsets has 7 entries; 8 are needed"):
+    with pytest.raises(LaunchError, match="offsets has 7 entries, but 8 are needed"):
         made(a, b, out=d, offsets=offsets(6))
     with pytest.raises(LaunchError, match="offsets are missing"):
         made(a, b, out=d)
     with pytest.raises(LaunchError, match="offsets holds f32"):
         made(a, b, out=d, offsets=offsets(7, dtype="f32"))
-    with pytest.raises(LaunchError, match="out overlaps offsets"):
+    with pytest.raises(LaunchError, match="'out' overlaps offsets"):
         made(a, b, out=matrix(1000, 256, OFFSETS_AT), offsets=offsets(7))
 
 
@@ -243,12 +243,12 @@ def test_c_is_out_only_with_the_same_strides(fake_driver: FakeDriver):
         for rows, columns, at in ((256, 128, A_AT), (512, 128, B_AT), (256, 512, D_AT))
     )
     made(a, b, d, d, beta=1.0)
-    made(a, b, d, d, beta=1.0)  # repeated: the result of the first call's checks is reused
-    with pytest.raises(LaunchError, match="out overlaps c"):
+    made(a, b, d, d, beta=1.0)  # these arrays have passed the checks of an earlier call
+    with pytest.raises(LaunchError, match="'out' overlaps c"):
         made(a, b, matrices(5, 256, 512, D_AT, stride=0), d, beta=1.0)
     apart, together = matrices(5, 256, 512, C_AT, stride=0), matrices(5, 256, 512, D_AT, stride=0)
     made(a, b, apart, d, beta=1.0)
-    with pytest.raises(LaunchError, match="out overlaps c"):
+    with pytest.raises(LaunchError, match="'out' overlaps c"):
         made(a, b, together, d, beta=1.0)
     assert len(fake_driver.launches) == 3
 

@@ -117,8 +117,8 @@ def test_a_call_like_one_before_is_not_checked_again(
 @pytest.mark.parametrize(
     ("d_at", "words"),
     [
-        (A_AT, "out overlaps a"),
-        (B_AT + 2 * K * N - 16, "out overlaps b"),
+        (A_AT, "'out' overlaps a"),
+        (B_AT + 2 * K * N - 16, "'out' overlaps b"),
         (C_AT - 16, "overlaps c"),
     ],
 )
@@ -155,7 +155,7 @@ def test_refusals_stay_after_a_good_call(fake_driver: FakeDriver):
 
 def test_without_an_output_there_must_be_somebody_to_make_it(fake_driver: FakeDriver):
     made = kernel()
-    with pytest.raises(LaunchError, match="pass out="):
+    with pytest.raises(LaunchError, match="pass an array of yours as the argument 'out'"):
         made(*operands()[:2])
     assert not fake_driver.launches
 

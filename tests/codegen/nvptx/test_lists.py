@@ -381,10 +381,10 @@ def test_calls_that_are_refused(fake_driver: FakeDriver):
         ({"offsets": offsets(7, strides=(16, 2))}, "offsets is not contiguous"),
         ({"offsets": offsets(7, strides=(9, 1))}, r"offsets is not contiguous .*\(9, 1\)"),
         ({"offsets": offsets(7, strides=(-8, 1))}, r"offsets is not contiguous .*\(-8, 1\)"),
-        ({"out": None}, "out is missing: its length depends on offsets"),
-        ({"out": vector(OFFSETS_AT, 800)}, "out overlaps offsets"),
+        ({"out": None}, "argument 'out' is missing"),
+        ({"out": vector(OFFSETS_AT, 800)}, "'out' overlaps offsets"),
         ({"a": matrix(100, 80, A_AT)}, "a has shape 100x80; a vector is needed"),
-        ({"c": vector(C_AT, 31), "beta": 1.0}, "c is 31, 32000 is needed"),
+        ({"c": vector(C_AT, 31), "beta": 1.0}, "c is 31, but 32000 is needed"),
     ):
         call: dict[str, Any] = {
             "a": vector(A_AT, 8000),

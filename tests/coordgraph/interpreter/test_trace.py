@@ -36,7 +36,9 @@ def test_a_workgroup_that_is_not_launched():
     found = trace(StreamK(workgroups=3)(Gemm("f32").graph((4, 4, 4))), SIZES)
     assert found.of(2)
     for wrong in (3, -1, "0"):
-        with pytest.raises(VerifyError, match=r"workgroup = .* (must be|is not a whole number)"):
+        with pytest.raises(
+            VerifyError, match=r"workgroup = .* (must be|is not a whole)|there is no workgroup 3"
+        ):
             found.of(wrong)  # type: ignore[arg-type]
 
 

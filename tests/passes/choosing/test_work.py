@@ -191,7 +191,7 @@ def test_single_precision_is_exact_up_to_its_limit(text: str):
 
 
 def test_the_number_of_workgroups_is_the_plan_s():
-    with pytest.raises(PassError, match="the number of workgroups is 5, and a plan gives it"):
+    with pytest.raises(PassError, match="a fixed number of workgroups, 5, but a plan chooses"):
         WorkCounter.derive(StreamK(workgroups=5))
 
 

@@ -75,7 +75,7 @@ class Loaded:
         elif workgroups is not None:
             raise LaunchError(
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
-                "it out, or apply the schedule with workgroups=None"
+                "workgroups out, or apply the schedule with workgroups=None"
             )
         values = parameters.evaluate(given)
         grid = self.facts.workgroups(values)

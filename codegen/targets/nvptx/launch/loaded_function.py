@@ -53,7 +53,8 @@ class Function:
         status, self.module = driver.cuModuleLoadData(code + b"\0")
         if status != driver.CUresult.CUDA_SUCCESS:
             raise CodegenError(
-                f"the driver cannot assemble the kernel for {where.name}: {describe(status)}"
+                f"the driver cannot assemble the kernel for {where.name}: {describe(status)}; a "
+                "newer NVIDIA driver may be needed"
             )
         self.device, self.threads, self.shared_bytes = where, threads, shared_bytes
         self.cluster, self.together, self.overlaps = cluster, together, overlaps

@@ -122,8 +122,8 @@ class FragmentWalker(Walker):
     def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
         if not op.form.startswith("ldmatrix.x4"):
             raise CodegenError(
-                f"LoadFragment has the form '{op.form}'; GPUs have ldmatrix.x4 and "
-                "ldmatrix.x4.trans: lower the graph with LowerToTensorCores"
+                f"LoadFragment has the form '{op.form}', but GPUs have only ldmatrix.x4 and "
+                "ldmatrix.x4.trans; lower the graph with LowerToTensorCores"
             )
         address, _ = self._address(node, op.source)
         values = self.ptx.ldmatrix(address, trans=op.form.endswith(".trans"))
@@ -154,8 +154,8 @@ class FragmentWalker(Walker):
         address, guard = self._address(node, op.destination)
         if guard is not True or self._element(op.destination) != self.sums.kind:
             raise CodegenError(
-                f"ReduceFragment adds to '{op.destination}'; GPUs add {self.sums.kind} to memory "
-                "that has no padding only: lower the graph with LowerToTensorCores or LowerToHopper"
+                f"ReduceFragment adds to '{op.destination}', but GPUs add {self.sums.kind} only to "
+                "memory without padding; lower the graph with LowerToTensorCores or LowerToHopper"
             )
         values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
         self.ptx.reduce(address, values, self.sums.kind, vector=op.form == "vector")
