@@ -78,4 +78,6 @@ def test_examples_run(command: tuple[str, ...], most: int | None, monkeypatch: p
             continue
         done = run(line)
         no_gpu = done.code == ExitCode.UNAVAILABLE and NEEDS_GPU in done.err
-        assert done.code == 0 or (no_gpu and ("sm_" in line or command == ("warm",))), f"{line}\n{done.err}"
+        assert done.code == 0 or (no_gpu and ("sm_" in line or command == ("warm",))), (
+            f"{line}\n{done.err}"
+        )
