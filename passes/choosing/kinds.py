@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -158,18 +158,21 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
         yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
 
 
-def interleaved_kinds(cut: Tiled, *, chosen: bool) -> Iterator[Kind]:
+def interleaved_kinds(
+    cut: Tiled, wanted: Flag, schedules: Sequence[Pass] = INTERLEAVED
+) -> Iterator[Kind]:
     """Stream-K on all SMs with interleaved k, if tiles cannot be divided evenly among workgroups.
 
     Args:
         cut: a problem with every tiling that suits it.
-        chosen: whether to leave out schedules that the cost model never prefers.
+        wanted: for each tiling, whether to try it.
+        schedules: the schedules to try.
     """
     if not cut.counted:
         return
-    some = divisible(cut) & (cut.tiling[6] == 1) & (cut.tiles < cut.slots)
+    some = wanted & divisible(cut) & (cut.tiling[6] == 1) & (cut.tiles < cut.slots)
     some &= (cut.slots % cut.tiles > 0) & (cut.tiles * cut.depth >= LEAST_DEPTH * cut.slots)
-    for schedule in INTERLEAVED[: 1 if chosen else None]:
+    for schedule in schedules:
         yield Kind(schedule, some, cut.slots)
 
 

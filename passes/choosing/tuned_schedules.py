@@ -21,7 +21,8 @@ INTERLEAVED: tuple[StreamK, ...] = tuple(
 )
 """Stream-K schedules in which all workgroups are at nearly the same k at any time.
 
-The first may be chosen without a measurement if A and B do not fit the L2 cache.
+The first may be chosen without a measurement if the L2 cache does not hold what several output
+tiles share of A and B.
 """
 TUNED: tuple[Pass, ...] = (
     *(

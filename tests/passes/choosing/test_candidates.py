@@ -293,3 +293,10 @@ def test_k_is_interleaved_only_if_the_cache_does_not_hold_a_and_b():
     every = candidates(Gemm("bf16", m=1152, n=432, k=15000, transpose_b=True), H200, tuning=True)
     assert every.interleaved.any()
     assert not chooseable(every, H200)[every.interleaved].any()
+
+
+def test_k_is_not_interleaved_if_each_tile_has_its_own_rows_of_a():
+    """B, which all tiles share, fits the cache; A does not, but no tile reads another's rows."""
+    found = candidates(Gemm("bf16", m=2000, n=152, k=26888, transpose_b=True), H200)
+    assert found.interleaved.any()
+    assert (found.tile_n[found.interleaved] < 152).all()
