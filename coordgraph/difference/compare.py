@@ -41,7 +41,7 @@ def compare(before: KernelGraph, after: KernelGraph) -> Difference:
 
 
 class _Comparison:
-    """The comparison of two graphs that have the same names of dimensions."""
+    """Compares two graphs in which corresponding dimensions have the same names."""
 
     def __init__(self, before: KernelGraph, after: KernelGraph) -> None:
         self.before, self.after = before, after
@@ -67,7 +67,7 @@ class _Comparison:
             differing["level"] = (old.level, new.level)
         first, second = ([d.id for d in graph.dangling] for graph in (old, new))
         if first != second and sorted(first) == sorted(second):
-            # Schedules number tiles in this order.
+            # Schedules number output tiles in the order of the dangling dimensions.
             order = ", ".join(first), ", ".join(second)
             differing["order of dangling tile numbers"] = order
         if differing:
@@ -81,7 +81,7 @@ class _Comparison:
         key: Callable[[R], Any],
         line: Callable[[R], str],
     ) -> Iterator[Change]:
-        """The changes between records that have a name."""
+        """The records of one part that were added, removed or changed; `key` gives their names."""
         old, new = {key(r): r for r in first}, {key(r): r for r in second}
         for name, record in old.items():
             if name not in new:
@@ -132,7 +132,7 @@ class _Comparison:
         return Row(line, old.depths[i], i, change, _branch(old, i))
 
     def _row(self, old: Tree, new: Tree, found: Mapping[int, int], j: int) -> Row:
-        """The row of an operation of the second graph."""
+        """The line of the merged tree for operation `j` of the second graph."""
         op, depth, within = new.operations[j], new.depths[j], self._around(new, j)
         line = self.printer.operation(op)
         branch = _branch(new, j)

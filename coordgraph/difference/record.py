@@ -177,4 +177,5 @@ class Difference:
 
 
 LINES = Hook[[Difference], list[tuple[str, str]]]("Difference.text", "coordgraph.difference.report")
-"""The function behind `Difference.text`: lines with the names of their styles."""
+"""The function that implements `Difference.text`: it returns lines with the names of their
+styles."""

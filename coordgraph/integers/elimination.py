@@ -80,7 +80,7 @@ class Elimination:
         self.seen: dict[object, Bound] = {}
 
     def run(self, p: Polynomial, guards: Guards) -> Bound:
-        """The best lower bound of ``p`` that is found, or None, where all guards are at least 0."""
+        """The best lower bound found for ``p`` where all ``guards`` are >= 0; None if none is."""
         key = (frozenset(p.items()), *(frozenset(g.items()) for g in guards))
         if key in self.seen:
             return self.seen[key]

@@ -73,7 +73,7 @@ class _Point(dict[Atom, int | None]):
 
     Args:
         ranges: the ranges that contain the point.
-        number: the number of the point.
+        number: the position of the point among all generated points; it determines the values.
         outer: the point of the enclosing scope, and the symbol that the inner scope adds.
     """
 
@@ -105,7 +105,7 @@ class _Point(dict[Atom, int | None]):
         return total
 
     def inside(self) -> bool:
-        """Whether all facts and guards are known to hold."""
+        """Whether all facts and guards are known to hold at this point."""
         gaps = [(self.value(p), limit) for p, limit in self.ranges.facts]
         guards = map(self.value, self.ranges.guards)
         return all(value is not None and value <= limit for value, limit in gaps) and all(

@@ -108,7 +108,7 @@ def widths(graph: KernelGraph, program: Program, proofs: IndexProofs) -> Iterato
 
 
 def too_wide(graph: KernelGraph, width: Width) -> Counterexample | None:
-    """A counterexample: a launch in which a value does not fit its bits; None if none is found.
+    """A launch in which a value does not fit its bits, as a counterexample; None if none is found.
 
     The launch arguments are within the graph's bounds. Values that read a table are not tried.
     """

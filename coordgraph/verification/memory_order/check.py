@@ -37,7 +37,7 @@ SHOWN = 3
 def memory_order(graph: KernelGraph, launches: Sequence[Launch]) -> Verdict:
     """Run the check `memory order` of a lowered graph on some launches.
 
-    The verdict's time is not set.
+    The verdict's field `seconds` is not set.
 
     Raises:
         VerifyError: the graph has an operation that declares no memory effects.

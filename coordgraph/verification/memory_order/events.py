@@ -115,6 +115,6 @@ class Log:
 
 
 def value_of(step: Step, number: int, name: str, agent: Agent) -> int:
-    """The value of an effect's number, such as a flag's index, for one simulated thread."""
+    """The value of an effect's operand, such as a flag's index, for one simulated thread."""
     found = step.values[number, name]
     return int(found if isinstance(found, int) else found[agent.thread])

@@ -38,7 +38,7 @@ class _Phase:
 
     Args:
         event: the bit of the event that completed the phase.
-        clock: the events that happened before, none of them visible.
+        clock: the events that happened before the completion; the clock makes none of them visible.
         seen: the events that a wait for the phase makes visible, by (workgroup, scope) of the
             arrivals that released them.
     """
@@ -158,11 +158,11 @@ class Mbarrier:
         self.current, self.pending = [], self.arrivals
 
     def passes(self, parity: int) -> bool:
-        """Whether `mbarrier.try_wait.parity` succeeds."""
+        """Whether `mbarrier.try_wait.parity` with this parity succeeds."""
         return len(self.phases) % 2 != parity
 
     def wait(self, clock: Clock, workgroup: int, scope: str, event: int) -> int:
-        """End a wait: the thread acquires what the completed phase released. Return its number."""
+        """End a wait: acquire what the completed phase released. Return the phase's number."""
         phase = len(self.phases) - 1
         if phase > 0 and not self.phases[phase - 1].event & clock.time:
             raise Conflict(
