@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from codegen.cache import cache_directory
     from codegen.call.explain import explain
     from codegen.call.matmul import grouped_matmul, matmul
+    from codegen.call.warming import warm
     from codegen.kernel import Kernel
     from passes.simulation.launching import simulate
 else:
-    # These modules load sympy, networkx and numpy.
+    # Imported at the first use, because these modules load sympy, networkx and numpy.
     __getattr__, __dir__ = late_names(
         __name__,
         {
@@ -31,6 +32,7 @@ else:
             "grouped_matmul": "codegen.call.matmul:grouped_matmul",
             "matmul": "codegen.call.matmul:matmul",
             "simulate": "passes.simulation.launching:simulate",
+            "warm": "codegen.call.warming:warm",
         },
         modules=("api", "architectures", "cache", "call", "kernel", "targets"),
     )
@@ -44,4 +46,5 @@ __all__ = [
     "grouped_matmul",
     "matmul",
     "simulate",
+    "warm",
 ]

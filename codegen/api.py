@@ -90,8 +90,8 @@ def compile(
             then compute a wrong product, wait for ever or corrupt memory.
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
             which `kernel.timeline(a, b)` returns. Each role of a workgroup (its producer or a
-            consumer) keeps 1024 records, or as many as this number says, and only counts further
-            ones.
+            consumer) keeps 1024 records, or `timeline` records if that is a number, and counts
+            further ones without keeping them.
         nvtx: whether each call is an NVTX range, which Nsight Systems shows; needs the package
             nvtx. None reads the environment variable COORDGRAPH_NVTX.
 
@@ -107,7 +107,10 @@ def compile(
         if target == "native":
             target = native_target(graph)
         if instructions is not None and (not isinstance(instructions, str) or not instructions):
-            raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
+            raise CodegenError(
+                f"instructions = {instructions!r} is no name of instructions; leave it out, or "
+                "give a name such as 'wgmma'"
+            )
         records = _records(timeline, target)
         if target.startswith("sm_"):
             return _kind(_cuda_kernel(records), nvtx)(
@@ -120,12 +123,13 @@ def compile(
             )
         if lowering is not None:
             raise CodegenError(
-                f"lowering = {lowering} is for NVIDIA GPUs, and the target is '{target}'; "
-                "leave lowering out, or choose a target such as 'sm_80'"
+                f"lowering = {lowering} is for NVIDIA GPUs, but the target is '{target}'; leave "
+                "lowering out, or choose a target such as 'sm_80'"
             )
         if instructions is not None:
             raise CodegenError(
-                f"instructions='{instructions}' is for NVIDIA GPUs; leave it out for '{target}'"
+                f"instructions='{instructions}' is for NVIDIA GPUs, but the target is '{target}'; "
+                "leave it out"
             )
         graph.verify()
         if target == "interpreter":
@@ -168,13 +172,13 @@ def _records(timeline: bool | int, target: str) -> int:
     """
     if not isinstance(timeline, int) or timeline < 0:
         raise CodegenError(
-            f"timeline = {timeline!r} is neither True nor False nor a number of records, such as "
-            "1024"
+            f"timeline = {timeline!r} is neither True nor False nor a number of records; give one "
+            "of these, such as 1024"
         )
     if timeline and target == "interpreter":
         raise CodegenError(
-            "timeline=True is for targets with a clock, and the interpreter has none; choose 'cpu' "
-            "or a GPU"
+            "timeline=True needs a clock, which the target 'interpreter' does not have; choose "
+            "'cpu' or a GPU"
         )
     if timeline is not True:
         return int(timeline)
@@ -184,10 +188,12 @@ def _records(timeline: bool | int, target: str) -> int:
 
 
 def _check_arguments(graph: KernelGraph, target: str) -> None:
-    """Refuse arguments of `compile` that are no scheduled graph, or no name of a target.
+    """Check the types of the arguments of `compile`, and that the graph is scheduled.
 
     Raises:
-        VerifyError, CodegenError: as `compile`.
+        VerifyError: no schedule has been applied to the graph.
+        CodegenError: an argument has a wrong type, the graph is lowered already, or the size of its
+            grid depends on data in device memory.
     """
     if not isinstance(graph, KernelGraph):
         raise CodegenError(
@@ -201,8 +207,8 @@ def _check_arguments(graph: KernelGraph, target: str) -> None:
     graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
     if graph.level != "scheduled":
         raise CodegenError(
-            f"the graph has the level '{graph.level}'; pass the scheduled graph, which compile "
-            "lowers itself"
+            f"the graph has the level '{graph.level}'; pass the scheduled graph, because "
+            "codegen.compile lowers it itself"
         )
     grid = graph.workgroup.size
     if grid is not None and not graph.parameters.known_to_host(grid):

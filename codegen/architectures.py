@@ -71,14 +71,14 @@ def register(
     """
     if not isinstance(architecture, Architecture):
         raise CodegenError(
-            f"{architecture!r} is no Architecture; write register(Architecture('sm_86x', 86, "
-            "101376, (MMA_SYNC,)))"
+            f"{architecture!r} is no Architecture; pass one, as in register(Architecture('sm_86x', "
+            "86, 101376, (MMA_SYNC,)))"
         )
     for name, emitter in (emitters or {}).items():
         if _EMITTERS.get(name, emitter) != emitter:
             raise CodegenError(
-                f"the instructions {name} have another emitter already; give the lowering a name "
-                "of its own in Lowering.instructions"
+                f"the instructions {name} have another emitter already; give the lowering another "
+                "name in Lowering.instructions"
             )
     known = {**_EMITTERS, **(emitters or {})}
     for lowering in architecture.lowerings:

@@ -203,7 +203,7 @@ def building(key: str) -> Generator[None]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock.acquire()
-    except (OSError, NotImplementedError):  # filelock.Timeout is a subclass of OSError
+    except (OSError, NotImplementedError):  # OSError includes filelock.Timeout
         yield
         return
     try:

@@ -41,7 +41,7 @@ class IndexExpression:
 
 
 def index_expressions(nodes: tuple[Node, ...]) -> list[IndexExpression]:
-    """All indices that a resolved control graph computes, in order of first use, no duplicates."""
+    """All indices that operations and their bodies compute, in order of first use, once each."""
     found: dict[IndexExpression, None] = {}
     for root in nodes:
         for node in root.walk():
@@ -157,7 +157,7 @@ class Kernel(ABC):
 
     @property
     def ptx(self) -> str:
-        """The PTX of the kernel's program for tensors with the best alignment.
+        """The PTX of the program for tensors whose rows and addresses are aligned to 16 bytes.
 
         Raises:
             CodegenError: the target does not generate PTX.

@@ -47,8 +47,8 @@ def pack(matrices: Sequence[Any]) -> Any:
             )
         if matrix.dtype != first.dtype:
             raise LaunchError(
-                f"matrices[{place}] has the type {matrix.dtype}, and matrices[0] has "
-                f"{first.dtype}; convert it"
+                f"matrices[{place}] has the type {matrix.dtype}, but matrices[0] has "
+                f"{first.dtype}; convert one of them"
             )
     shapes = [(int(rows), int(columns)) for rows, columns in (x.shape for x in matrices)]
     vector = empty(shapes, first)
@@ -72,12 +72,12 @@ def unpack(vector: Any, shapes: Sequence[Shape]) -> list[Any]:
     *starts, end = _starts(shapes, step)
     if len(vector.shape) != 1:
         raise LaunchError(
-            f"the vector has {len(vector.shape)} axes; pass one with 1 axis, as pack makes it"
+            f"the vector has {len(vector.shape)} axes; pass one with 1 axis, as pack() makes it"
         )
     if vector.shape[0] < end:
         raise LaunchError(
-            f"the vector has {vector.shape[0]} elements, and the matrices take {end}; pass a "
-            "longer one, as empty makes it"
+            f"the vector has {vector.shape[0]} elements, but the matrices need {end}; pass a "
+            "longer one, as empty() makes it"
         )
     return [
         vector[start : start + rows * _pitch(columns, step)].reshape(rows, _pitch(columns, step))[
@@ -150,7 +150,9 @@ def _library(like: Any) -> Any:
     for kind in type(like).__mro__:
         if (name := kind.__module__.partition(".")[0]) in LIBRARIES:
             return import_module(name)
-    raise LaunchError(f"{a_type(like)} was given; pass an array of {', '.join(LIBRARIES)}")
+    raise LaunchError(
+        f"{a_type(like)} is given, which is no array; pass an array of {', '.join(LIBRARIES)}"
+    )
 
 
 def _new(make: str, like: Any, *args: Any, **options: Any) -> Any:

@@ -29,15 +29,18 @@ def wanted(nvtx: bool | None) -> bool:
     """Whether kernel calls are NVTX ranges: `nvtx`, or if it is None the environment variable.
 
     Raises:
-        CodegenError: `nvtx` or the variable has another value.
+        CodegenError: `nvtx` is not True, False or None, or the variable is not 0, 1 or empty.
     """
     if nvtx is None:
         text = os.environ.get(VARIABLE, "")
         if text not in ANSWERS:
-            raise CodegenError(f"{VARIABLE} = {text!r} is neither 0 nor 1; set it to 1 for ranges")
+            raise CodegenError(
+                f"{VARIABLE} = {text!r} is neither 0 nor 1; set it to 1 to emit NVTX ranges, or to "
+                "0"
+            )
         return ANSWERS[text]
     if not isinstance(nvtx, bool):
-        raise CodegenError(f"nvtx = {nvtx!r} must be True, False or None")
+        raise CodegenError(f"nvtx = {nvtx!r} is neither True nor False nor None; give one of them")
     return nvtx
 
 
@@ -52,8 +55,8 @@ def ranged(kind: type[KernelT]) -> type[KernelT]:
         annotate = cast(Any, import_module("nvtx")).annotate
     except ImportError:
         raise CodegenError(
-            "NVTX ranges need the package nvtx; install it with pip install 'coordgraph[nvtx]', or "
-            f"leave out nvtx=True and {VARIABLE}"
+            "NVTX ranges need the Python package nvtx, which is not installed; install it with "
+            f"pip install 'coordgraph[nvtx]', or leave out nvtx=True and {VARIABLE}"
         ) from None
 
     def call(self: Kernel, *args: Any, **options: Any) -> Any:

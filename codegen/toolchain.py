@@ -183,7 +183,10 @@ def disassemble(cubin: bytes) -> str:
         raise CodegenError(f"{cuobjdump} failed:\n{done.stdout}{done.stderr}")
     if not done.stdout.strip():
         where = _set_by("cuobjdump")
-        raise WrongTool(f"{cuobjdump} printed no SASS, so it is not the program cuobjdump{where}")
+        raise WrongTool(
+            f"{cuobjdump} printed no SASS, so it is not the program cuobjdump of the CUDA "
+            f"toolkit{where}; install that"
+        )
     return done.stdout
 
 
@@ -214,7 +217,7 @@ def _report(log: str, cubin: bytes) -> PtxasReport:
 
 
 def _use(registers: int | None, frame: tuple[int, int, int], shared: int) -> KernelUse:
-    """The record for a function; `frame` is (stack frame, spill stores, spill loads) in bytes."""
+    """The `KernelUse` of a function; `frame`: bytes of stack frame, spill stores, spill loads."""
     stack, stores, loads = frame
     return KernelUse(registers, stores, loads, stack, shared)
 
@@ -242,7 +245,7 @@ def _variable(tool: str) -> str:
 
 def _set_by(tool: str) -> str:
     """Suffix of an error message about a wrong tool: the variable that set its path, or ''."""
-    return f"; {_variable(tool)} gave its path" if os.environ.get(_variable(tool)) else ""
+    return f" ({_variable(tool)} gave its path)" if os.environ.get(_variable(tool)) else ""
 
 
 def _places(tool: str) -> Iterator[str]:

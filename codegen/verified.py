@@ -19,11 +19,11 @@ KEPT = 64
 
 
 def ensure_verified(graph: KernelGraph, *, always: bool = False) -> None:
-    """Run the named checks on a scheduled graph, unless they ran on an equal one before.
+    """Check a scheduled graph by `graph.check()`, unless an equal graph was checked before.
 
     Args:
         graph: the graph.
-        always: also check a graph that came straight from passes of this library.
+        always: whether to check also a graph that passes of this library made.
 
     Raises:
         VerifyError: a check is refuted; the messages are the counterexamples.

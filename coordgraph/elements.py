@@ -119,7 +119,7 @@ class DType:
         if not all(isinstance(each, MatrixInstruction) for each in self.instructions):
             raise VerifyError(
                 f"DType {self.name}: instructions = {self.instructions!r} is no tuple of "
-                "MatrixInstruction"
+                "MatrixInstruction objects; give a tuple of them, or ()"
             )
 
     @property

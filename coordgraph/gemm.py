@@ -215,8 +215,8 @@ class GemmProblem:
             if number is not None and number != operand.is_scalar:
                 kind = "a number" if number else "a tensor"
                 raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' must be {kind}; change it or "
-                    "rename it"
+                    f"Gemm: the epilogue's operand '{operand.name}' is not {kind}, which kernels "
+                    f"expect under this name; declare {kind}, or rename the operand"
                 )
             if (
                 self.diagonal
@@ -224,9 +224,9 @@ class GemmProblem:
                 and operand.axes not in ("mn", "lmn", "l", "")
             ):
                 raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' has axes '{operand.axes}', but "
-                    "with group_axis=mnk the axes must be 'lmn' (stored like D), 'l' (one element "
-                    "per group) or '' (one element)"
+                    f"Gemm: the epilogue's operand '{operand.name}' has axes '{operand.axes}', "
+                    "which group_axis=mnk does not allow; use 'lmn' (stored like D), 'l' (one "
+                    "element per group) or '' (one element)"
                 )
         kind, sums = function.kinds(self.accumulator, out).result, dtype(self.accumulator)
         if kind not in (sums.name, "f32"):

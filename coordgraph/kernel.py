@@ -112,8 +112,8 @@ class KernelGraph:
         found = self.coordinates[name] if name else None
         if not isinstance(found, Workgroup):
             raise VerifyError(
-                "no schedule has tied this graph to workgroups; apply a schedule, as in "
-                "DataParallel()(graph) or StreamK(workgroups=132)(graph)"
+                "this graph has no schedule, which assigns its work to workgroups; apply one, as "
+                "in DataParallel()(graph) or StreamK(workgroups=132)(graph)"
             )
         return found
 

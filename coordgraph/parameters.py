@@ -149,7 +149,8 @@ class Parameters:
             if self[name].value == value:
                 return self, self[name].symbol
             raise VerifyError(
-                f"a parameter '{name}' with another value exists already; choose another name"
+                f"a parameter '{name}' with another value exists already; choose another name for "
+                "one of them"
             )
         _, high = self.ranges().interval(value)
         maximum = LARGEST_INDEX if high is None else min(high, LARGEST_INDEX)
@@ -251,7 +252,7 @@ class Parameters:
             if value is None or value > a.maximum:
                 found = f"= {value}" if exact else f"can be {value or 'arbitrarily large'}"
                 raise LaunchError(
-                    f"{to_text(a.expr)} {found}, but the kernel's index arithmetic needs at most "
+                    f"{to_text(a.expr)} {found}, but the kernel's index arithmetic allows at most "
                     f"{a.maximum}; use a larger tile or split the problem"
                 )
         for p in self.items:
@@ -281,7 +282,8 @@ class Parameters:
         if unknown:
             known = ", ".join(p.name for p in self.given)
             raise LaunchError(
-                f"not a parameter of this kernel: {', '.join(unknown)}; it takes {known or 'none'}"
+                f"not a parameter of this kernel: {', '.join(unknown)}; leave it out, or give one "
+                f"of: {known or 'none'}"
             )
         values: dict[str, int] = {}
         for p in self.items:
@@ -293,7 +295,9 @@ class Parameters:
                 values[p.name] = whole(given[p.name], p.name, LaunchError)
                 _check_bounds(p, values[p.name])
             else:
-                raise LaunchError(f"the parameter '{p.name}' needs a value ({p.note})")
+                raise LaunchError(
+                    f"the parameter '{p.name}' needs a value ({p.note}); pass it at the launch"
+                )
         return values
 
     def _upper_bound(self, values: Mapping[str, int]) -> Callable[[Expr], int | None]:
@@ -349,7 +353,7 @@ def _from_tables(name: str, value: Expr, values: Mapping[str, Any]) -> int:
         return int(evaluate(value, values))
     except NoEntry as error:
         raise LaunchError(
-            f"{name} = {to_text(value)} reads {error}; give a table with more entries"
+            f"{name} = {to_text(value)} has no value in this launch: {error}"
         ) from error
 
 
@@ -357,5 +361,6 @@ def _check_bounds(parameter: Parameter, value: int) -> None:
     if not parameter.minimum <= value <= parameter.maximum:
         note = f" ({parameter.note})" if parameter.note else ""
         raise LaunchError(
-            f"{parameter.name} = {value} is outside {parameter.minimum}..{parameter.maximum}{note}"
+            f"{parameter.name} = {value} is outside "
+            f"{parameter.minimum}..{parameter.maximum}{note}; give a value in this range"
         )

@@ -57,8 +57,8 @@ class Table:
     def __post_init__(self) -> None:
         if tables_in(self.length) | tables_in(self.maximum):
             raise VerifyError(
-                f"table '{self.name}': its length {to_text(self.length)} and maximum "
-                f"{to_text(self.maximum)} must not read tables; use launch parameters only"
+                f"table '{self.name}': its length {to_text(self.length)} or its maximum "
+                f"{to_text(self.maximum)} reads a table; use launch parameters only"
             )
         if self.rule not in RULES:
             raise VerifyError(
@@ -155,7 +155,7 @@ class Table:
         if found and (largest := max(found)) > most:
             raise LaunchError(
                 f"{self.name}[{found.index(largest)}] = {largest} is larger than {most}, the "
-                "maximum in this launch"
+                f"maximum in this launch; give entries up to {most}"
             )
         return found
 
@@ -248,7 +248,8 @@ def tabulate(
     if unknown := sorted(given.keys() - {t.name for t in tables if not t.derived}):
         known = ", ".join(t.name for t in tables if not t.derived)
         raise LaunchError(
-            f"not a table of this kernel: {', '.join(unknown)}; it takes {known or 'none'}"
+            f"not a table of this kernel: {', '.join(unknown)}; leave it out, or give one of: "
+            f"{known or 'none'}"
         )
     found: dict[str, tuple[int, ...]] = {}
     for table in tables:
@@ -286,7 +287,7 @@ def _steps(table: Table, step: Expr, values: Mapping[str, Any]) -> list[int]:
             steps.append(int(evaluate(step, {**values, table.place.name: i})))
     except NoEntry as error:
         raise LaunchError(
-            f"{table.name}: its step at position {len(steps)} reads {error}; make the lengths of "
-            "both tables agree"
+            f"{table.name}: its step at position {len(steps)} has no value: {error}; make the "
+            "lengths of both tables agree"
         ) from error
     return steps

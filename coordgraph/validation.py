@@ -70,10 +70,16 @@ def integer(
     if not isinstance(value, Expr):
         try:
             value = Integer(whole(value, what, error))
-        except error as refusal:
-            raise error(f"{refusal} or a SymPy integer expression") from None
+        except error:
+            raise error(
+                f"{what} = {value!r} is not a whole number; give an int or a SymPy integer "
+                "expression"
+            ) from None
     elif not isinstance(value, Integer) and (value.is_Number or value.is_integer is False):
-        raise error(f"{what} = {value} is neither a whole number nor an integer expression")
+        raise error(
+            f"{what} = {value} is neither a whole number nor an integer expression; give an int or "
+            "a SymPy integer expression"
+        )
     if least is not None and isinstance(value, Integer) and int(value) < least:
         raise error(f"{what} = {value} must be at least {least}")
     return value

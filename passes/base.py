@@ -72,13 +72,13 @@ def _register(kind: type[Pass]) -> None:
     other = PASSES.get(kind.name)
     if other is not None and other.__module__ != kind.__module__:
         raise PassError(
-            f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}' of "
-            f"{other.__module__}.{other.__qualname__}; give it another name"
+            f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}', which "
+            f"{other.__module__}.{other.__qualname__} has already; give it another name"
         )
     if kind.name in RESERVED and not _of_library(kind):
         raise PassError(
-            f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}' of a pass in "
-            "passes.lowering or passes.timeline; give it another name"
+            f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}', which a pass in "
+            "passes.lowering or passes.timeline has already; give it another name"
         )
     PASSES[kind.name] = kind
 
@@ -209,7 +209,10 @@ class Pass(ABC):
         with self._named("why_not"):
             reason = self.why_not(graph)
         if reason is not None and not isinstance(reason, str):
-            raise PassError(f"{self} failed: why_not returned {reason!r}, not words or None")
+            raise PassError(
+                f"{self} failed: its method why_not returned {reason!r}; return None, or a str "
+                "with the reason why the pass does not apply"
+            )
         return f"{self} refuses: {reason}" if reason else None
 
     def __call__(self, graph: KernelGraph, verify: Verify = "work") -> KernelGraph:

@@ -178,7 +178,7 @@ class _Reader:
             found.append(self._pass())
         if self._peek() is not None:
             self._next()
-            raise self._error("expected ',' between passes or the end")
+            raise self._error("expected ',' between passes, or the end of the pipeline's text")
         return found
 
     def _pass(self) -> Pass:
@@ -196,7 +196,7 @@ class _Reader:
             while self._peek() != "}":
                 option, value = self._option(kind)
                 if option in options:
-                    raise self._error(f"option '{option}' is given twice")
+                    raise self._error(f"option '{option}' is given twice; remove one of them")
                 options[option] = value
                 if self._peek() == ",":
                     self._next()
@@ -265,7 +265,11 @@ class _Reader:
         if not match:
             rest = self.text[self.at :]
             self.start = self.at + len(rest) - len(rest.lstrip())
-            raise self._error("unexpected character" if rest.strip() else "unexpected end")
+            raise self._error(
+                "unexpected character; remove it"
+                if rest.strip()
+                else "unexpected end of the text; complete the pipeline"
+            )
         self.start = match.end() - len(match.group("word") or match.group("mark"))
         self.at = match.end()
         return match.group("word") or match.group("mark")

@@ -75,9 +75,14 @@ def _load(name: str) -> None:
     except Exception as error:
         raise PassError(f"{whose} cannot be loaded: {type(error).__name__}: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, Pass)):
-        raise PassError(f"{whose} is no subclass of passes.Pass")
+        raise PassError(
+            f"{whose} is no subclass of passes.Pass; derive it from this class, or correct the "
+            "entry point"
+        )
     if kind.name != name:
-        raise PassError(f"{whose} has the name '{kind.name}'; entry point and pass must agree")
+        raise PassError(
+            f"{whose} has the name '{kind.name}'; give the entry point and the pass the same name"
+        )
 
 
 def _distribution(entry: EntryPoint) -> str:

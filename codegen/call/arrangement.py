@@ -27,9 +27,10 @@ NEITHER = (False, False)
 Launch = Callable[..., Any]
 """Launches a kernel: called with a, b, c, out, alpha, beta, stream and further operands."""
 Prepared = tuple[Launch, bool, bool]
-"""How to launch calls with one cache key: a function, and whether A and B must be transposed first.
+"""How to launch calls with one cache key: (launch function, whether to transpose A first, whether
+to transpose B first).
 
-The caller transposes, and this is a plain tuple: both save host time in every call.
+`matmul` transposes A and B itself, and the type is a plain tuple: both save host time in each call.
 """
 
 
@@ -43,8 +44,8 @@ class Arrangement:
         batch: for a batch, the shape of D: number of products, rows and columns; else None.
         expand: for A and B of a batch, whether the operand is a single matrix, which is expanded
             with a stride of 0 to one matrix for each product.
-        as_one_product: compute a batch as one product of more rows. B must be a single matrix, and
-            in A, C and D the matrices must lie one after another.
+        as_one_product: whether a batch is computed as one product of more rows. B must be a single
+            matrix, and in A, C and D the matrices must lie one after another.
     """
 
     transpose: tuple[bool, bool] = NEITHER
@@ -62,13 +63,14 @@ class Arrangement:
         batched: bool = True,
         may_join: bool = True,
     ) -> Arrangement:
-        """The arrangement that the shapes and layouts of a call's arrays need.
+        """Decide which arrays of a call must be transposed, expanded, or joined to one matrix.
 
         Args:
             views: the arrays as the caller gave them, by the names of tensors.
-            transpose_a, transpose_b: the array holds the transpose.
-            batched: three axes mean a batch, as in all but grouped products.
-            may_join: whether a batch may become one product; reshaping A and B must not copy them.
+            transpose_a, transpose_b: whether the array holds the transpose.
+            batched: whether an array of three axes is a batch; False only for grouped products.
+            may_join: whether a batch may be computed as one product with more rows. Pass False if
+                an array library would copy A or B to reshape it.
 
         Raises:
             LaunchError: A and B do not fit each other, or have too many axes.
@@ -77,11 +79,11 @@ class Arrangement:
         for name, shape in zip("ab", shapes, strict=True):
             if batched and len(shape) > MATRICES:
                 raise LaunchError(
-                    f"{name} has {len(shape)} axes; a matrix, or a batch of three axes is needed: "
-                    "flatten those before the last two into one"
+                    f"{name} has {len(shape)} axes, but a matrix, or a batch of three axes is "
+                    "needed; flatten all axes before the last two into one"
                 )
         if min(len(a), len(b)) < MATRIX:
-            return cls()  # `describe` reports the missing axes later
+            return cls()  # fewer than two axes: `describe` raises the error
         # Checked before anything is rearranged, so that the message has the caller's shapes.
         sizes = product_sizes(a, b, transpose_a, transpose_b)
         transpose = views["A"].is_transposed, views["B"].is_transposed
@@ -91,7 +93,10 @@ class Arrangement:
         count = of_b if of_a == 1 else of_a
         if of_b not in (1, count):
             needed = (count, *b[1:])
-            raise LaunchError(f"b is {shape_text(b)}, {shape_text(needed)} is needed")
+            raise LaunchError(
+                f"b is {shape_text(b)}, but {shape_text(needed)} is needed; pass one matrix for "
+                "each matrix of a"
+            )
         batch = (count, sizes["m"], sizes["n"])
         if may_join and not transpose_a and _is_one_product(views, count):
             return cls((False, transpose[1]), batch, as_one_product=True)
@@ -110,7 +115,7 @@ class Arrangement:
         return self.rearranges or any(self.transpose)
 
     def operands(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
-        """A, B, C and D as the kernel takes them, from the caller's.
+        """Transpose, expand or join the caller's A, B, C and D to the arrays that the kernel takes.
 
         Raises:
             LaunchError: C or D does not have the shape of the batch, or arrays of A's or B's
@@ -120,7 +125,9 @@ class Arrangement:
             for name, array in (("c", c), ("out", out)):
                 if array is not None and tuple(array.shape) != self.batch:
                     given, needed = (shape_text(tuple(s)) for s in (array.shape, self.batch or ()))
-                    raise LaunchError(f"{name} is {given}, {needed} is needed")
+                    raise LaunchError(
+                        f"{name} is {given}, but {needed} is needed; pass an array of this shape"
+                    )
             b = library(b).first_matrix(b) if len(b.shape) == MATRICES else b
             a, c, out = (x if x is None else library(x).as_one_matrix(x) for x in (a, c, out))
         count = self.batch[0] if self.batch is not None else 1
@@ -154,7 +161,8 @@ class Arrangement:
 def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:
     """Whether B of a batch is one matrix, and the rows of A, C and D lie one after another."""
     a, b = views["A"], views["B"]
-    # A stride of 0 makes all matrices of B one. An empty batch has no first matrix to take.
+    # With a stride of 0 between matrices, all matrices of B are the same memory. `count > 0`,
+    # because the kernel gets the first matrix of B, which an empty batch does not have.
     expanded = len(b.shape) == MATRICES and b.shape[0] == count > 0 and not b.strides[0]
     if not (len(b.shape) == MATRIX or b.shape[0] == 1 or expanded):
         return False

@@ -29,11 +29,11 @@ class Library:
     """An array library of which only DLPack or the CUDA array interface is used."""
 
     waits = False
-    """The library cannot be given a CUDA stream to wait for: `finish` must follow each launch."""
+    """Whether `finish` must follow each launch: the library cannot wait for a CUDA stream."""
     on_host = False
-    """The arrays of the library lie in host memory."""
+    """Whether the arrays of the library are in host memory."""
     makes_views = False
-    """Reshaping or expanding an array makes a view of the same memory, never a copy."""
+    """Whether reshaping or expanding an array makes a view of the same memory, never a copy."""
 
     def view(self, array: Any, what: str) -> TensorView:
         """Address, shape, strides and type of a GPU array.
@@ -43,15 +43,18 @@ class Library:
         """
         if not any(hasattr(array, protocol) for protocol in PROTOCOLS):
             raise LaunchError(
-                f"{what}: {a_type(array)} is no array; pass one of PyTorch, CuPy or JAX "
-                "that lies on a GPU, or for the CPU one of numpy, as numpy.asarray makes"
+                f"{what} is {a_type(array)}, which is no array; pass a PyTorch, CuPy or JAX array "
+                "on a GPU, or for the CPU a numpy array"
             )
         memory_view = import_module("cuda.core.utils").StridedMemoryView
         try:
             # stream_ptr=-1: DLPack must not synchronize; the launch's stream orders the accesses.
             buffer = memory_view.from_any_interface(array, stream_ptr=-1)
         except (BufferError, RuntimeError, TypeError, AttributeError) as error:
-            raise LaunchError(f"{what}: {a_type(array)} is no GPU array ({error})") from error
+            raise LaunchError(
+                f"{what} is {a_type(array)}, which is no GPU array ({error}); pass a PyTorch, CuPy "
+                "or JAX array on a GPU"
+            ) from error
         if not buffer.is_device_accessible:
             raise LaunchError(f"{what} lies in host memory; move it to the GPU")
         shape, strides = tuple(buffer.shape), buffer.strides
@@ -71,7 +74,10 @@ class Library:
 
     def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
         """A new array on the device of `like`, with uninitialized elements."""
-        raise LaunchError(f"pass out=: no way is known to make a new {type(like).__name__}")
+        raise LaunchError(
+            f"no new {type(like).__name__} can be made for the result; pass an array of yours as "
+            "the argument 'out'"
+        )
 
     transposed: Callable[[Any], Any] = staticmethod(methodcaller("swapaxes", -1, -2))
     """A view of the array with its last two axes swapped: the transpose of each matrix."""
@@ -82,7 +88,10 @@ class Library:
         Raises:
             LaunchError: arrays of this library cannot be expanded.
         """
-        raise LaunchError(f"cannot expand {a_type(array)}: pass a matrix for each product")
+        raise LaunchError(
+            f"{a_type(array)} cannot be expanded from one matrix to a batch; pass a matrix for "
+            "each product"
+        )
 
     def first_matrix(self, array: Any) -> Any:
         """The first matrix of a batch."""
@@ -146,7 +155,9 @@ class _Torch(Library):
             key = (array.shape, array.dtype, array.device, layout)
             return key, array.data_ptr()
         except RuntimeError as error:  # sparse, fake and functional tensors have no address
-            raise LaunchError(f"{what} has no memory of its own: {error}") from error
+            raise LaunchError(
+                f"{what} has no memory of its own: {error}; pass a dense tensor on the GPU"
+            ) from error
 
     def address(self, array: Any) -> int:
         return array.data_ptr()
@@ -192,7 +203,9 @@ class _Jax(Library):
         array.block_until_ready()
         (place,) = array.devices()
         if place.platform != "gpu":
-            raise LaunchError(f"{what} lies on '{place.platform}'; move it to the GPU")
+            raise LaunchError(
+                f"{what} lies on '{place.platform}'; move it to the GPU, as with jax.device_put"
+            )
         shape = tuple(array.shape)
         pointer = int(array.unsafe_buffer_pointer())
         kind = type_name(str(array.dtype), what)
@@ -218,8 +231,8 @@ class _Numpy(Library):
 
     def view(self, array: Any, what: str) -> TensorView:
         raise LaunchError(
-            f"{what} is a numpy array in host memory; this kernel is for a GPU. Pass torch, CuPy "
-            "or JAX arrays, or compile with target='cpu'"
+            f"{what} is a numpy array in host memory, but this kernel is for a GPU; pass torch, "
+            "CuPy or JAX arrays, or compile with target='cpu'"
         )
 
 
@@ -253,7 +266,8 @@ def stream_handle(stream: Any) -> int:
         return int(stream)
     except (TypeError, ValueError):
         raise LaunchError(
-            f"stream = {stream!r} is not a stream of PyTorch, CuPy or cuda.core, nor its handle"
+            f"stream = {stream!r} is not a stream of PyTorch, CuPy or cuda.core, nor its handle; "
+            "pass one of these"
         ) from None
 
 

@@ -28,16 +28,18 @@ COLD_BYTES, MOST_SETS = 192 << 20, 8
 """COLD_BYTES: total size of the copies of the operands that launches alternate between, so that the
 L2 cache holds none of them. MOST_SETS: largest number of copies."""
 FLUSH_BYTES, FLUSHES = 256 << 20, 4
-"""Bytes of memory to write, and how often, before each sample: it keeps the GPU busy while the host
-enqueues the launches."""
+"""Before each sample, FLUSH_BYTES bytes of GPU memory are written FLUSHES times. The writes keep
+the GPU busy while the host enqueues the launches of the sample."""
 SAMPLE_SECONDS, MOST_LAUNCHES = 1e-3, 16
-"""SAMPLE_SECONDS: total seconds of the launches of a sample. MOST_LAUNCHES: their maximum."""
+"""A sample has as many launches as take SAMPLE_SECONDS seconds together, at most MOST_LAUNCHES."""
 SUSTAINED_SECONDS, HOST_SECONDS, MOST_SUSTAINED = 1.2e-2, 1.2e-5, 800
-"""SUSTAINED_SECONDS: seconds of launches in a sample under load, in which the GPU is so busy that
-the power limit lowers its clock. Kernels of less than HOST_SECONDS have short samples only, since
-the host does not enqueue launches faster. MOST_SUSTAINED: largest number of launches."""
+"""A sample under load has as many launches as take SUSTAINED_SECONDS seconds together, at most
+MOST_SUSTAINED: the GPU is then so busy that the power limit lowers its clock rate. Kernels that
+take less than HOST_SECONDS seconds have no samples under load, since the host cannot enqueue
+launches fast enough to keep the GPU busy."""
 TOLERANCE = 2e-2
-"""Largest difference from the first plan's result, relative to that result's largest element."""
+"""The largest accepted difference between a plan's D and the D of the first plan, relative to the
+largest element of the first plan's D."""
 COMPARED_ROWS = 256
 
 
@@ -63,10 +65,10 @@ def opened(request: PlanRequest, views: Mapping[str, TensorView]) -> Generator[B
 
 
 def other_operands(gemm: Gemm, views: Mapping[str, TensorView]) -> dict[str, Any]:
-    """The operands of the problem's own epilogue, by the names of a kernel's arguments.
+    """The operands of a user-defined epilogue, by the names of the kernel's arguments.
 
-    Arrays are the caller's, which kernels only read. Numbers are 1: they make no difference to
-    times.
+    Array operands are the caller's arrays, which kernels only read. Scalar operands are 1, since
+    the times do not depend on their values. The result is empty for the default epilogue.
     """
     if gemm.epilogue == ALPHA_BETA:
         return {}
@@ -100,7 +102,7 @@ class Bench:
         self.events = cuda("cuEventCreate", 0), cuda("cuEventCreate", 0)
         self.turn = 0
         self.started: dict[Plan, tuple[Kernel, float]] = {}
-        """The kernel of each started plan, and approximate seconds per launch."""
+        """For each plan that `start` has launched: its kernel, and rough seconds per launch."""
         self.right: npt.NDArray[np.float32] | None = None
 
     def close(self) -> None:
@@ -134,7 +136,7 @@ class Bench:
         from codegen.targets.nvptx.driver import cuda
 
         d = self.sets[0][2]
-        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # every float of D becomes NaN
+        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # NaN, which shows elements not written
         cuda("cuCtxSynchronize")
         self.turn = 0
         self.launch(plan, kernel)
@@ -145,8 +147,8 @@ class Bench:
         error = float(np.abs(found - self.right).max())
         if not error <= TOLERANCE * max(float(np.abs(self.right).max()), 1e-30):
             raise LaunchError(
-                f"the result of the plan '{plan}' differs from the first plan's by {error:g}, "
-                "so one of them is wrong; call without tune=True"
+                f"the result of the plan '{plan}' differs from the first plan's by {error:g}, so "
+                "one of them is wrong; call matmul without tune=True"
             )
         self.started[plan] = kernel, SAMPLE_SECONDS / 2
         self.started[plan] = kernel, max(self.sample(plan), 1e-7)
@@ -159,7 +161,7 @@ class Bench:
         kernel(a, b, out=d, **options, **self.others)
 
     def sample(self, plan: Plan) -> float:
-        """Seconds per launch of a started plan: the mean of several launches back to back."""
+        """Mean seconds per launch of a plan, after `start`, over several launches back to back."""
         seconds = self.started[plan][1]
         return self._sample(
             plan, min(max(int(SAMPLE_SECONDS / seconds), 2), MOST_LAUNCHES), FLUSHES
@@ -187,7 +189,7 @@ class Bench:
         return float(cuda("cuEventElapsedTime", before, after)) / 1e3 / count
 
     def _rows(self, view: TensorView) -> npt.NDArray[np.float32]:
-        """Up to COMPARED_ROWS rows, spread over all matrices, copied to the host as f32."""
+        """Copy up to COMPARED_ROWS rows of an array, evenly spaced, to the host, as f32."""
         from codegen.targets.nvptx.driver import cuda
 
         rows, columns = prod(view.shape[:-1]), view.shape[-1]

@@ -147,7 +147,7 @@ def compile_plan(
 def _lowering_of(
     plan: Plan, graph: KernelGraph, target: str, alignment: int, *, reads_c: bool
 ) -> Pass | None:
-    """The best lowering of the target with the plan's options; None if the plan has no options.
+    """The target's fastest lowering that has the plan's options; None if the plan has no options.
 
     Raises:
         CodegenError: no lowering of the target has the plan's options and takes these tensors.
@@ -165,12 +165,18 @@ def _lowering_of(
         if refusal is not None:
             refusals.append(refusal)
         elif reason := final.why_not(graph):
-            raise CodegenError(f"'{plan.kernel}' where C is added: {reason}")
+            raise CodegenError(
+                f"the plan '{plan.kernel}' does not work for calls that add C: {reason}; choose "
+                "another plan"
+            )
         else:
             return final if plan.options else None
     if plan.asks_for:
         why = f": {'; '.join(refusals)}" if refusals else ""
-        raise CodegenError(f"'{plan.kernel}': no {plan.asks_for} on {target}{why}")
+        raise CodegenError(
+            f"the plan '{plan.kernel}' cannot be used, because there are no {plan.asks_for} on "
+            f"{target}{why}; leave {plan.asks_for} out of the plan"
+        )
     return None
 
 
@@ -182,5 +188,6 @@ def check_grid(plan: Plan, graph: KernelGraph) -> None:
     """
     if plan.workgroups is not None and "workgroups" not in graph.parameters:
         raise CodegenError(
-            f"'{plan}': '{plan.pipeline}' has no grid to choose; leave out 'on {plan.workgroups}'"
+            f"the plan '{plan}' gives a number of workgroups, which '{plan.pipeline}' does not let "
+            f"a plan choose; leave out 'on {plan.workgroups}'"
         )

@@ -36,11 +36,11 @@ __all__ = [
     "rows_of_offsets",
 ]
 
-NO_OFFSETS = "offsets are missing: where each group begins, and where the last ends"
+NO_OFFSETS = "offsets are missing; pass where each group begins, and where the last ends"
 
 
 class ArgumentMismatch(LaunchError):
-    """An array of a type or layout that this kernel does not take, but another kernel would.
+    """Raised for an array of a type or layout that this kernel refuses, but another would take.
 
     Args:
         problem: the first part of the message: what is wrong, and how to change the array.
@@ -59,7 +59,7 @@ def number(value: Any, what: str) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise LaunchError(f"{what} = {value!r} is not a number") from None
+        raise LaunchError(f"{what} = {value!r} is not a number; give an int or a float") from None
 
 
 def numpy_views(
@@ -75,18 +75,19 @@ def numpy_views(
     Args:
         a, b, c, out: A, B, C and D; C and D may be None.
         offsets: the offsets of groups, or None.
-        operands: the operands of the epilogue by tensor, with C among them; then `c` is None.
+        operands: the operands of the epilogue, by tensor. C may be among them if `c` is None.
 
     Raises:
-        LaunchError: as for `numpy_view`; or A or B is missing, or `out` is read-only.
+        LaunchError: an argument is no numpy array, or has an element type or layout that kernels do
+            not support; A or B is missing; or `out` is read-only.
     """
     arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets, **(operands or {})}
     views = {n: single(n, numpy_view(x, label(n))) for n, x in arrays.items() if x is not None}
     for name in "AB":
         if name not in views:
-            raise LaunchError(f"{label(name)} is missing")
+            raise LaunchError(f"argument '{label(name)}' is missing; pass the matrix {name}")
     if out is not None and not out.flags.writeable:
-        raise LaunchError("out is read-only; pass an array that may be written")
+        raise LaunchError("argument 'out' is a read-only array; pass an array that may be written")
     return views
 
 
@@ -104,7 +105,8 @@ def product_sizes(
         stored = {True: " (given as its transpose)", False: ""}
         raise LaunchError(
             f"a is {shape_text(a)}{stored[transpose_a]} and b is "
-            f"{shape_text(b)}{stored[transpose_b]}: k would be {k} and {k_of_b}"
+            f"{shape_text(b)}{stored[transpose_b]}: k would be {k} and {k_of_b}; pass "
+            "arrays with the same k"
         )
     return {"m": m, "n": n, "k": k}
 
@@ -116,7 +118,9 @@ def problem_parameters(
     beta: float = 0.0,
     scalars: Mapping[str, float] | None = None,
 ) -> dict[str, int]:
-    """Values of the graph's size parameters (m, n, k, batches, …) and of its `read_…` parameters.
+    """Values of the graph's size parameters (m, n, k, batches, …), and of `read_c` and its like.
+
+    `read_NAME` is 1 if the kernel reads the optional epilogue operand NAME, else 0.
 
     Sizes may be 0, which kernels do not support: see `codegen.call.zero_extents`.
 
@@ -132,7 +136,10 @@ def problem_parameters(
     gemm = graph.gemm
     if gemm.grouped != (OFFSETS in views):
         raise LaunchError(
-            NO_OFFSETS if gemm.grouped else "offsets are for kernels of Gemm(grouped=True)"
+            NO_OFFSETS
+            if gemm.grouped
+            else "offsets is given, but this kernel has no groups; leave it out, or compile a "
+            "kernel of Gemm(grouped=True)"
         )
     for name in ("A", "B"):
         if len((tensor := graph.tensor(name)).shape) != len(views[name].shape):
@@ -146,7 +153,7 @@ def problem_parameters(
         fixed = getattr(gemm, axis)
         if fixed is not None and fixed != value:
             raise LaunchError(
-                f"this kernel is for {axis} = {fixed}, the tensors have {value}; "
+                f"this kernel is for {axis} = {fixed}, but the tensors have {axis} = {value}; "
                 f"leave {axis} out of Gemm(…) for a kernel of every size"
             )
     given = {axis: value for axis, value in found.items() if getattr(gemm, axis) is None}
@@ -157,7 +164,7 @@ def problem_parameters(
         given["groups"] = views[by_groups].shape[0] - (by_groups == OFFSETS)
         if given["groups"] < 0:
             raise LaunchError(
-                "offsets is empty; it has an entry for each group, and one for the end"
+                "offsets is empty; give an entry for each group, and one for the end of the last"
             )
     if gemm.batched:
         given["batches"] = views["A"].shape[0]
@@ -174,18 +181,20 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
     offsets = given_offsets.shape
     if len(offsets) != 2 or offsets[0] != len(AXES) or not offsets[1]:
         raise LaunchError(
-            f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
-            "where each group begins, and where the last ends"
+            f"offsets has the shape {shape_text(offsets)}, but 3 x (groups + 1) is needed; give "
+            "for m, n and k where each group begins, and where the last ends"
         )
-    if not given_offsets.contiguous:  # a launch computes the address of each of its rows
+    # Kernels get one address for each row of `offsets`, and read the row as if it had no gaps.
+    if not given_offsets.contiguous:
         raise LaunchError(
-            f"offsets is not contiguous row-major (strides {given_offsets.strides}); pass a "
-            "contiguous copy"
+            f"offsets is not contiguous and row-major, but has strides {given_offsets.strides}; "
+            "pass a contiguous copy"
         )
     given = {elements_of(name): views[name].shape[0] for name in "ABCD" if name in views}
     if "D" not in views:
         raise LaunchError(
-            "out is missing: its length depends on offsets, which are on the device; pass out="
+            "argument 'out' is missing, and the length of a new array depends on offsets, which "
+            "are on the device; pass out=…"
         )
     return given | {"groups": offsets[1] - 1}
 
@@ -200,7 +209,10 @@ def rows_of_offsets(gemm: GemmProblem, offsets: Any) -> dict[str, Any]:
 
 
 def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
-    """The views by the names of the graph's tensors; each row of 2D offsets becomes a table."""
+    """Views by the names of the graph's tensors.
+
+    For a list of products, each row (m, n, k) of the argument `offsets` becomes a view of its own.
+    """
     found = dict(views)
     if graph.gemm.diagonal and OFFSETS in found:
         every = found.pop(OFFSETS)
@@ -229,7 +241,7 @@ def check_call(
         _check_tensor(graph.tensor(name), view, sizes)
     if len({view.device for view in views.values()}) > 1:
         where = ", ".join(f"{label(n)} on {v.device}" for n, v in views.items())
-        raise LaunchError(f"the tensors lie on different devices: {where}")
+        raise LaunchError(f"the tensors lie on different devices: {where}; move them to one device")
     check_overlap(views)
 
 
@@ -240,7 +252,10 @@ def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
     what = {1: "a vector", 2: "a matrix"}.get(axes, shape)
     if tensor.name in LABELS:
         return LaunchError(f"{name} has shape {shape_text(view.shape)}; {what} is needed")
-    return LaunchError(f"{name}: shape {view.shape} given, {_extents(tensor)} needed")
+    return LaunchError(
+        f"{name} has the shape {view.shape}, but {_extents(tensor)} is needed; pass an array of "
+        "this shape"
+    )
 
 
 def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
@@ -252,24 +267,32 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
     )
     if view.dtype != tensor.dtype:
         raise ArgumentMismatch(
-            f"{name} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it",
+            f"{name} holds {view.dtype}, but the kernel takes {tensor.dtype}; convert it",
             _other_kernel(tensor, view),
         )
     if view.shape != expected and tensor.name not in LABELS:
         raise LaunchError(
-            f"{name}: shape {view.shape} given, {_extents(tensor)} = {expected} needed"
+            f"{name} has the shape {view.shape}, but {_extents(tensor)} = {expected} is needed; "
+            "pass an array of this shape"
         )
     if view.shape != expected:
         if tensor.role is Role.TABLE:
             entries = "groups + 1, where each group begins, and where the last ends"
             raise LaunchError(
-                f"{name} has {prod(view.shape)} entries; {prod(expected)} are needed: {entries}"
+                f"{name} has {prod(view.shape)} entries, but {prod(expected)} are needed; give "
+                f"{entries}"
             )
-        raise LaunchError(f"{name} is {shape_text(view.shape)}, {shape_text(expected)} is needed")
+        raise LaunchError(
+            f"{name} is {shape_text(view.shape)}, but {shape_text(expected)} is needed; pass an "
+            "array of this shape"
+        )
     _check_layout(tensor, view)
     size = dtype(tensor.dtype).bytes
     if view.pointer % size:
-        raise LaunchError(f"{name} starts at an address that is no multiple of {size} bytes")
+        raise LaunchError(
+            f"{name} starts at an address that is no multiple of {size} bytes, the size of an "
+            "element; pass a copy"
+        )
 
 
 def _extents(tensor: Tensor) -> str:
@@ -296,7 +319,10 @@ def _check_layout(tensor: Tensor, view: TensorView) -> None:
     turned = {"A": "transpose_a=…", "B": "transpose_b=…"}.get(tensor.name)
     matrices = tensor.strides is not None
     if matrices and tensor.role is Role.OUTPUT and view.matrix_stride < prod(view.shape[1:]):
-        raise LaunchError(f"the matrices of {name} overlap (strides {view.strides})")
+        raise LaunchError(
+            f"the matrices of {name} overlap in memory (strides {view.strides}); pass an array "
+            "whose matrices are apart"
+        )
     if not (view.first.contiguous and view.matrix_stride >= 0 if matrices else view.contiguous):
         raise ArgumentMismatch(
             f"{name} is not contiguous{' row-major' * (len(view.shape) > 1)} (strides "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codegen.call import measured
+from codegen.call.families import plans_among
 from codegen.call.request import PlanRequest
 from coordgraph import LaunchError
 from passes.choosing import Plan
@@ -15,8 +16,9 @@ __all__ = ["plans"]
 def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Plan]:
     """Yield the caller's plan only; or without one, the fastest measured plan, then other plans.
 
-    The other plans are those of the cost model, the cheapest first, and the plan of a fixed rule,
-    which is the only one if there is no model.
+    The other plans are those whose kernels `codegen.warm` built for this range of sizes, if it was
+    called; then those of the cost model, the cheapest first; then the plan of a fixed rule, which
+    is the only one if there is no model.
 
     Raises:
         LaunchError: `wanted` is neither a plan nor text.
@@ -28,11 +30,12 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
         yield wanted
     elif wanted is not None:
         raise LaunchError(
-            f"plan = {wanted!r} is neither a Plan nor the text of one, such as "
-            "'128x256x64 data-parallel'; coordgraph explain prints those that suit a problem"
+            f"plan = {wanted!r} is neither a Plan nor its text; write it like '128x256x64 "
+            "data-parallel', or let `coordgraph explain` list the plans for a problem"
         )
     else:
         times = None if request.target == "cpu" else measured.remembered(request)
         if times is not None:
             yield times.plan
+        yield from plans_among(request)
         yield from request.plans()

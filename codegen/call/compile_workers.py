@@ -11,7 +11,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
@@ -38,10 +38,12 @@ class CompileWorkers:
 
     Args:
         request: the problem and the device.
+        most: the largest number of processes.
     """
 
-    def __init__(self, request: PlanRequest) -> None:
+    def __init__(self, request: PlanRequest, most: int | None = None) -> None:
         self.request = request
+        self.most = MOST_WORKERS if most is None else most
         self._known: set[str] = set()
         self.started: list[subprocess.Popen[bytes]] = []
         """The processes, which start when they are first needed."""
@@ -64,8 +66,15 @@ class CompileWorkers:
             assert worker.stdout is not None
             worker.stdout.close()
 
-    def compile(self, plans: Sequence[Plan]) -> None:
-        """Compile the kernels of some plans into the cache, as many at a time as there are CPUs."""
+    def compile(
+        self, plans: Sequence[Plan], advance: Callable[[int], None] = lambda done: None
+    ) -> None:
+        """Compile the kernels of some plans into the cache, as many at a time as there are CPUs.
+
+        Args:
+            plans: the plans; those whose kernels were compiled before are skipped.
+            advance: is called with the number of kernels that are done, in this thread.
+        """
         new = {plan.kernel: plan for plan in plans if plan.kernel not in self._known}
         self._known |= new.keys()
         if len(new) < LEAST_KERNELS or cache_directory() is None:
@@ -73,14 +82,15 @@ class CompileWorkers:
         try:
             jobs = [pickle.dumps((self.request, plan)) for plan in new.values()]
         except (pickle.PicklingError, AttributeError, TypeError):
-            return  # an epilogue that other processes cannot import
-        count = min(MOST_WORKERS, os.cpu_count() or 1, len(jobs))
+            return  # pickle refuses an epilogue function that cannot be imported by name
+        count = min(self.most, os.cpu_count() or 1, len(jobs))
         with suppress(OSError):
             while len(self.started) < count:
                 self._start()
         if self.started:
             with ThreadPoolExecutor(len(self.started)) as threads:
-                list(threads.map(self._run, jobs))
+                for done, _ in enumerate(threads.map(self._run, jobs)):
+                    advance(done + 1)
 
     def _start(self) -> None:
         environment = os.environ | {
@@ -97,7 +107,7 @@ class CompileWorkers:
         self._idle.put(worker)
 
     def _run(self, job: bytes) -> None:
-        """Send a job to an idle process and wait for its answer; an ended process does nothing."""
+        """Send a job to an idle process, and wait until the process has answered or ended."""
         worker = self._idle.get()
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -111,10 +121,11 @@ class CompileWorkers:
 def main() -> None:
     """Compile and load the kernels of the jobs on standard input, one after another."""
     from codegen.call.build import kernel_of
+    from codegen.targets.nvptx.driver import device
     from coordgraph import CoordGraphError
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so prints are not read as answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints go to stderr, not to the answers
     while True:
         try:
             request, plan = pickle.load(sys.stdin.buffer)
@@ -122,7 +133,8 @@ def main() -> None:
             return
         with suppress(CoordGraphError):
             kernel: Any = kernel_of(plan, request)
-            kernel.resident  # noqa: B018 - loads the code, which stores it in the cache
+            # Loading the code stores it in the cache.
+            kernel.preload(device(request.ordinal), reads_c=request.reads_c)
         answers.write(DONE)
         answers.flush()
 

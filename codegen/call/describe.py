@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from codegen.call.alignment import alignment_of
@@ -12,7 +13,7 @@ from codegen.call.arrays import library
 from codegen.call.checks import NO_OFFSETS, problem_parameters
 from codegen.call.request import PlanRequest
 from codegen.call.views import LABELS, TensorView, numpy_view, single
-from coordgraph import Gemm, LaunchError, VerifyError
+from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError
 from coordgraph.elements import DTYPES, DType, dtype
 from coordgraph.gemm import GROUP_AXES
 from coordgraph.validation import a_type, flag
@@ -26,7 +27,7 @@ _ONE_AXIS = tuple(axis for axis in GROUP_AXES if len(axis) == 1)
 
 @dataclass(frozen=True)
 class Call:
-    """The description of a call.
+    """What a call of `matmul` multiplies: the problem, and the arrays that the kernel gets.
 
     Args:
         request: the problem, its device, and the alignment of A and B.
@@ -45,7 +46,7 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
     Args:
         inputs: arrays by the names of arguments, `a` first. Their shapes, strides, types, devices
             and alignment are in the key.
-        c, out: C and D, or None. In the key are the type of D, and whether they are contiguous.
+        c, out: C and D, or None. In the key are the type of D, and whether C and D are contiguous.
 
     Raises:
         LaunchError: an argument is not an array of a supported library.
@@ -85,7 +86,7 @@ def check_offsets(offsets: Any) -> None:
         raise LaunchError(NO_OFFSETS)
     if isinstance(offsets, list | tuple | range):
         raise LaunchError(
-            f"offsets: {a_type(offsets)} is no array; make one of i32 where a and b are: "
+            f"offsets is {a_type(offsets)}, not an array; make an i32 array where a and b are: "
             "torch.tensor(offsets, dtype=torch.int32, device=a.device), or for the CPU "
             "numpy.array(offsets, numpy.int32)"
         )
@@ -99,7 +100,7 @@ def describe(
     transpose_b: bool,
     **problem: Any,
 ) -> Call:
-    """Describe a call.
+    """Find the problem, the device and the arrays for a kernel from the arrays of a call.
 
     Args:
         arrays: the operands by the names of the graph's tensors: A, B, C, D, the offsets of groups
@@ -127,13 +128,14 @@ def describe(
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         batched=not grouped,
-        # Further operands may have the batch as a coordinate, so it must stay a batch.
+        # Other epilogue operands may depend on the batch index, which a joined product lacks.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
     )
     swap_a, swap_b = arrangement.transpose
     if grouped and axis == "m" and transpose_a != swap_a:
         raise LaunchError(
-            "groups are rows of a, so a must be row-major: pass a contiguous copy, no transpose"
+            "a is given as its transpose, but groups are rows of a, so a must be row-major; pass a "
+            "contiguous copy, without a transpose"
         )
     if arrangement.changes:
         changed = arrangement.operands(*(arrays.get(name) for name in "ABCD"))
@@ -179,19 +181,25 @@ def _wrong_type(label: str, kind: DType, fit: Sequence[DType], where: str = "") 
     )
 
 
+@lru_cache(maxsize=64)
+def _graph(gemm: Gemm) -> KernelGraph:
+    """The unscheduled graph of a problem; it relates the extents of the tensors."""
+    return gemm.graph()
+
+
 def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRequest:
-    """The `PlanRequest` of a call; an extent of 0 is replaced by 1, since any plan will do.
+    """The `PlanRequest` of a call; extents of 0 become 1, since an empty product has no best plan.
 
     Raises:
         LaunchError: the shapes of A and B do not fit, or an extent is too large.
     """
-    sizes = problem_parameters(gemm.graph(), views, beta=beta)
+    sizes = problem_parameters(_graph(gemm), views, beta=beta)
     try:
         problem = replace(gemm, **{axis: max(sizes[axis], 1) for axis in "mnk"})
     except VerifyError as error:  # an extent is larger than kernels support
         raise LaunchError(str(error).removeprefix("Gemm: ")) from error
     wide = (x for x in gemm.operands if x != "C" and gemm.axes[x] == "mn")
-    # Operands with an element for every element of D need as many registers as C.
+    # An operand with one element for each element of D needs as many registers as C.
     reads_c = beta != 0 or any(x in views for x in wide)
     batches = max(sizes.get("batches", sizes.get("groups", 1)), 1)
     device = views["A"].device

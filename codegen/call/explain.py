@@ -56,7 +56,7 @@ class ByRule:
 
     @property
     def best(self) -> ByRule:
-        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
+        """This object: as in other explanations, `best.plan` is the chosen plan."""
         return self
 
     def as_data(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Tuned:
 
     @property
     def best(self) -> Tuned:
-        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
+        """This object: as in other explanations, `best.plan` is the chosen plan."""
         return self
 
     def as_data(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def explain_problem(
     batches: int = 1,
     reads_c: bool = False,
 ) -> Explanation | Tuned | ByRule:
-    """As `explain`, for a `Gemm` with its sizes; `batches` is the number of products or groups."""
+    """Explain the choice of a plan for a `Gemm` with sizes, of `batches` products or groups."""
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     batches = whole(batches, "batches", least=1)
     refusal = LowerToTensorCores().why_not(problem.graph())
@@ -245,8 +245,8 @@ def explain_problem(
     if found.target != CPU and refusal is not None:
         raise CodegenError(
             f"codegen.matmul has no code for this problem on {found.device}: "
-            f"{refusal.partition(';')[0]}; for the CPU, explain device='cpu' and pass numpy arrays "
-            "to matmul"
+            f"{refusal.partition(';')[0]}; choose device='cpu' to explain what matmul does with "
+            "numpy arrays"
         )
     heading = (*_heading(found), f"device   {_device_text(found)}{assumed}", _code_text(found))
     if (constants := found.constants) is not None:
@@ -259,7 +259,7 @@ def explain_problem(
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
-    """Why `explain` assumed this device although the caller named none: the end of its line."""
+    """Text that says why `explain` assumed a device, if the caller named none."""
     if refusal is not None:
         return f", assumed: no GPU can be used, since {refusal}"
     if here:
@@ -303,7 +303,7 @@ def _request(problem: Gemm, device: str, here: Mapping[str, Device]) -> PlanRequ
         CodegenError: the device is not known.
     """
     if not isinstance(device, str):
-        raise CodegenError(f"device = {device!r} is not the name of a GPU, nor 'cpu'")
+        raise CodegenError(f"device = {device!r} is not text; give the name of a GPU, or 'cpu'")
     if device.lower() == CPU:
         return PlanRequest(problem, CPU)
     alignment = 1 if unaligned(problem) else ALIGNED_BYTES
@@ -321,9 +321,8 @@ def _request(problem: Gemm, device: str, here: Mapping[str, Device]) -> PlanRequ
         return PlanRequest(problem, target, name, processors, alignment=alignment)
     known = (CPU, *here, *(short_name(name) for name in (*models, *measured)))
     raise CodegenError(
-        f"device = {device!r} is not known; there are "
-        f"{', '.join(repr(name) for name in dict.fromkeys(known))}; other GPUs are known on a "
-        "machine that has them"
+        f"device = {device!r} is not known here; choose one of "
+        f"{', '.join(repr(name) for name in dict.fromkeys(known))}, or run this where the GPU is"
     )
 
 

@@ -17,7 +17,7 @@ class KnownGpu(NamedTuple):
     """A GPU model.
 
     Args:
-        name: its name, as the driver reports it.
+        name: the name of the model, as the driver reports it.
         capability: compute capability times ten: 90 for 9.0.
         processors: number of SMs.
         others: further names of the model.

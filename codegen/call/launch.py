@@ -40,7 +40,7 @@ def first_launch(
         arrays: the operands by the names of the graph's tensors.
         scalars: alpha, beta and the stream.
         plan: the caller's plan, or None.
-        tune: measure plans first, unless they were measured before.
+        tune: whether to measure plans first, unless they were measured before.
         numbers: further scalars of the epilogue, by name.
         options: further arguments of `describe`.
 
@@ -72,7 +72,7 @@ def first_launch(
         tune_plans(call.request, call.views, stream)
     try:
         (d,) = try_plans(call.request, plan, launch)
-    # The advice on `Gemm(…)` is omitted, because it is for callers of kernels.
+    # The advice on `Gemm(…)` is left out: it is for callers of kernels, not of `matmul`.
     except ArgumentMismatch as error:
         raise LaunchError(error.problem) from None
     return d

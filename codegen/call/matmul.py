@@ -63,8 +63,8 @@ def matmul(
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k; in
             a batch, the transpose of each matrix.
         stream: the CUDA stream; by default the current stream of the library of `a`.
-        tune: measure the most promising plans, and keep the times for later calls, also of other
-            processes; see `codegen.call.tuning`.
+        tune: whether to measure the most promising plans, and keep the times for later calls, also
+            of other processes; see `codegen.call.tuning`.
         plan: the plan to use, such as `'128x256x64 data-parallel'`; None chooses one.
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have

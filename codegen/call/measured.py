@@ -50,7 +50,7 @@ class Measured:
 
 
 def remembered(request: PlanRequest) -> Measured | None:
-    """The measured times of a problem on a device, or None."""
+    """The measured times of plans for a problem on a device; None if none were measured."""
     with _lock:
         _read()
         times = _known.get(_key(request)) if _known else None
@@ -74,7 +74,7 @@ def remember(request: PlanRequest, seconds: Mapping[Plan, float]) -> None:
         return
     import filelock
 
-    # The file may be read-only, impossible to lock, or locked for too long.
+    # If the file is read-only, or cannot be locked in time, the times are not written to it.
     with suppress(OSError, NotImplementedError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with filelock.FileLock(folder / LOCK, timeout=LONGEST_WAIT):

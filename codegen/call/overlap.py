@@ -12,7 +12,7 @@ __all__ = ["check_overlap"]
 
 
 def check_overlap(views: Mapping[str, TensorView]) -> None:
-    """Raise LaunchError if D shares memory with another tensor; layouts must be checked before."""
+    """Raise LaunchError if D shares memory with another tensor; call it after checking layouts."""
     out = views.get("D")
     for name, other in views.items():
         if out is None or name == "D" or not (how := _overlap(out, other)):
@@ -23,11 +23,14 @@ def check_overlap(views: Mapping[str, TensorView]) -> None:
         same = (out.pointer, out.dtype, out.bytes) == (other.pointer, other.dtype, other.bytes)
         if name not in ("A", "B", OFFSETS) and same and out.shape == other.shape:
             continue
-        raise LaunchError(f"out {how.format(label(name))}; give out memory of its own")
+        raise LaunchError(
+            f"argument 'out' {how.format(label(name))}; pass an array for 'out' that shares no "
+            "memory with the other arguments"
+        )
 
 
 def _overlap(one: TensorView, other: TensorView) -> str:
-    """How the memory of two arrays overlaps, as a format string for a name; '' if not at all."""
+    """Text that says how two arrays overlap, with `{}` for the name of `other`; '' if not."""
     if not (one.bytes and other.bytes):
         return ""
     apart = other.pointer - one.pointer

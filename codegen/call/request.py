@@ -54,7 +54,7 @@ class PlanRequest:
 
     @property
     def any_size(self) -> Gemm:
-        """The problem without its sizes: kernels take every size."""
+        """The problem without its sizes, since one kernel is compiled for all sizes."""
         return replace(self.gemm, m=None, n=None, k=None)
 
     @property

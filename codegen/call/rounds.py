@@ -43,7 +43,7 @@ class Rounds:
         """The seconds of each measured plan, corrected for the drift of clock rates."""
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
-        """The median seconds of some plans, comparable to those of earlier calls."""
+        """The median seconds of some plans, corrected for clock-rate drift between calls."""
         if not plans:
             return []
         fastest = min(self.seconds, key=self.seconds.__getitem__) if self.seconds else None
@@ -64,7 +64,7 @@ class Rounds:
         medians = _medians(self.final_sample, close, FINAL_REPEATS)
         drift = statistics.median(medians[plan] / self.seconds[plan] for plan in close)
         best = min(medians.values())
-        # Correcting for drift must not make a plan the fastest that was not sampled again.
+        # A plan that was not sampled again must not become the fastest by the correction for drift.
         others = {plan: max(taken * drift, best) for plan, taken in self.seconds.items()}
         return {**medians, **{plan: t for plan, t in others.items() if plan not in medians}}
 

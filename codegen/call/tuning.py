@@ -105,7 +105,8 @@ def find_fastest(
     search(table, cost(table, device).total, device, measure, first=list(first))
     if not rounds.seconds:
         raise CodegenError(
-            f"no plan can be built for {request.target}; pass plan= to get the error of one plan"
+            f"no plan can be built for {request.target}; call matmul with one plan, as in "
+            "plan='128x256x64 data-parallel', to see why it cannot be built"
         )
     advance("measuring the fastest again", len(rounds.seconds))
     return rounds.final()
@@ -152,6 +153,6 @@ def _refuse_capture(stream: Any) -> None:
     for handle in handles:
         if cuda("cuStreamIsCapturing", handle) != nothing:
             raise LaunchError(
-                "tune=True inside the capture of a CUDA graph: launches cannot be timed there. "
-                "Call matmul with tune=True once before, then without in the capture"
+                "tune=True measures launches, which is impossible while a CUDA graph is captured; "
+                "call matmul with tune=True before the capture, and without it in the capture"
             )

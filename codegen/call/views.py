@@ -54,7 +54,7 @@ class TensorView:
 
     @property
     def matrix_stride(self) -> int:
-        """Elements from one matrix of a batch to the next; for a single matrix, its elements."""
+        """Elements from one matrix of a batch to the next; a single matrix's number of elements."""
         return self.strides[0] if self.shape[0] != 1 else prod(self.shape[1:])
 
     @property
@@ -106,11 +106,11 @@ def type_name(name: str, what: str) -> str:
     except VerifyError as error:
         if what == label(OFFSETS):
             raise LaunchError(
-                f"offsets holds {name}, and must be i32: pass offsets.to(torch.int32), or "
-                "offsets.astype('int32') of numpy, CuPy and JAX"
+                f"offsets holds {name}, but must hold i32; convert it by offsets.to(torch.int32), "
+                "or by offsets.astype('int32') for numpy, CuPy and JAX"
             ) from error
         alike = [d for d in DTYPES.values() if d.library[0] == name[0]]
-        # among floating-point types, one in which sums are held comes first
+        # for floats, suggest a type first that is its own accumulator type, such as f32
         alike.sort(key=lambda d: name[0] == "f" and d.accumulator != d.name)
         hint = f"; convert it, as by {what}.astype(numpy.{alike[0].library})" if alike else ""
         raise LaunchError(f"{what}: {error}{hint}") from error
@@ -128,7 +128,10 @@ def numpy_view(array: Any, what: str) -> TensorView:
     if not array.dtype.isnative:
         raise LaunchError(f"{what} has its bytes swapped; convert it with .astype")
     if any(stride % array.itemsize for stride in array.strides):
-        raise LaunchError(f"{what} is not contiguous row-major (strides {array.strides} in bytes)")
+        raise LaunchError(
+            f"{what} is not contiguous and row-major: its strides {array.strides}, in bytes, are "
+            "not multiples of the element's size; copy it, as by numpy.ascontiguousarray"
+        )
     strides = tuple(stride // array.itemsize for stride in array.strides)
     return TensorView(array.ctypes.data, array.shape, strides, kind)
 

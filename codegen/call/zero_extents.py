@@ -59,7 +59,10 @@ def extents(graph: KernelGraph, tensor: str, sizes: Mapping[str, int]) -> tuple[
 def operands_of_depth(
     graph: KernelGraph, sizes: Mapping[str, int], depth: int
 ) -> dict[str, tuple[int, ...]]:
-    """Shapes of A and B with k = `depth`; vectors of matrices have at least `depth` elements."""
+    """Shapes of A and B with k = `depth`.
+
+    A vector that packs the matrices of a list of products has at least `depth` elements.
+    """
     vectors = {name: max(depth, sizes[name]) for name in VECTORS if name in sizes}
     deep = {**sizes, "k": depth, **vectors}
     return {name: extents(graph, name, deep) for name in "AB"}

@@ -24,6 +24,7 @@ from codegen.cli.show import show
 from codegen.cli.simulate import simulate_command
 from codegen.cli.trace import trace_command
 from codegen.cli.verify import verify
+from codegen.cli.warm import warm_command
 from coordgraph import __version__
 
 __all__ = ["Commands", "app", "main"]
@@ -146,6 +147,7 @@ for _name, _command, _panel in (
     ("trace", trace_command, "Kernels"),
     ("simulate", simulate_command, "Kernels"),
     ("report", report, "Kernels"),
+    ("warm", warm_command, "Kernels"),
     ("show", show, "Graphs"),
     ("eval", evaluate_command, "Graphs"),
     ("explain-index", explain_index, "Graphs"),

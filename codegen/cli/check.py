@@ -24,7 +24,7 @@ SLACK = 16
 
 @dataclass(frozen=True)
 class Inputs:
-    """The operands of a call; A and B hold the transpose where the problem says so."""
+    """The operands of a call; A and B are stored transposed if the problem's options say so."""
 
     a: Array
     b: Array
@@ -76,7 +76,7 @@ def poisoned_output(products: Products, kind: str) -> Array:
 
 
 def poisoned(rows: int, columns: int, kind: str) -> Array:
-    """A matrix of bits that no result has, so that elements which a kernel missed are found."""
+    """A matrix whose elements have bits that no result has: elements not written can be found."""
     return _poisoned(np.empty((rows, columns), numpy_dtype(kind)), kind)
 
 
@@ -112,8 +112,8 @@ class Check:
     Args:
         error: ‖D - reference‖ / ‖reference‖.
         tolerance: the largest `error` that passes.
-        wrong: elements that differ by more than rounding explains.
-        unwritten: elements that still have the bits of `poisoned`.
+        wrong: number of elements that differ by more than rounding explains.
+        unwritten: number of elements that still have the bits of `poisoned`.
     """
 
     error: float
@@ -172,9 +172,9 @@ class _Difference:
     unwritten: int = 0
 
     def add(self, matrices: Matrices, alpha: float, beta: float) -> Iterator[int]:
-        """Add the difference of one product; yield the number of rows after each block."""
+        """Compare one product, block by block; yield each block's number of compared rows."""
         a, b, c, d = matrices
-        # Products of 8-bit integers are exact in 64-bit floats, and so are sums of up to 2^37.
+        # Products of 8-bit integers are exact in 64-bit floats, as are sums of up to 2^37 of them.
         k, b64 = b.shape[0], b.astype(np.float64)
         out = dtype(self.out_dtype).roundoff
         accumulator = dtype(dtype(self.dtype).accumulator).roundoff

@@ -104,14 +104,20 @@ def compile_command(
     if source is None:
         made = scheduled(problem, replace(scheduling, target=target), fixed=True)
     elif given := [f"--{name}" for name, value in others.items() if value is not None]:
-        raise typer.BadParameter(f"--from gives a scheduled graph: leave out {', '.join(given)}")
+        raise typer.BadParameter(
+            f"--from gives a graph that is scheduled already; leave out {', '.join(given)}"
+        )
     else:
         made = from_graph(problem, read_graph(source))
     if output is not None and not wanted:
         kinds = ", ".join(kind.value for kind in Emit)
-        raise typer.BadParameter(f"--output needs --emit; give one or more of {kinds}")
+        raise typer.BadParameter(
+            f"--output is given without --emit; add --emit with one or more of {kinds}"
+        )
     if len(wanted) > 1 and output is None and not as_json:
-        raise typer.BadParameter("several --emit need a folder: give --output DIR")
+        raise typer.BadParameter(
+            "--emit is given several times, which needs a folder; give --output DIR"
+        )
     _possible(wanted, target)
     start = time.perf_counter()
     with working(f"compiling for {target}"):
@@ -149,11 +155,11 @@ def compile_command(
 
 
 def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...], str]:
-    """The matrix instructions of the written code, why it has no faster ones, and those of a call.
+    """(instructions of the written code, why faster ones are not used, instructions of a call).
 
-    The written code needs matrices whose rows are multiples of 16 bytes. For other sizes a call
-    runs another program of the kernel, and the last text names that program's instructions;
-    otherwise the last text is empty.
+    The written code needs matrices whose rows are multiples of 16 bytes. For other sizes, a call
+    of the kernel runs another program, and the last text names the matrix instructions of that
+    program; otherwise the last text is empty.
     """
     notes: tuple[str, ...] = getattr(kernel, "lowering_notes", ())
     family, at_call = kernel.instruction_family, made.instructions(kernel)[0]

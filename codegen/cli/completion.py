@@ -23,7 +23,7 @@ def names_of_passes(incomplete: str) -> list[str]:
 
 
 def pipelines(incomplete: str) -> list[str]:
-    """Completions of a pipeline by the passes that its last name begins; none inside `{…}`."""
+    """Complete the last pass name of an incomplete pipeline; no completions inside `{…}`."""
     before, comma, name = incomplete.rpartition(",")
     if incomplete.count("{") > incomplete.count("}"):
         return []
@@ -31,7 +31,7 @@ def pipelines(incomplete: str) -> list[str]:
 
 
 def schedules(incomplete: str) -> list[str]:
-    """Completions as by `pipelines`, without passes that need an already scheduled graph."""
+    """Completions of a pipeline, as by `pipelines`, without passes that need a scheduled graph."""
     later = {name for name, kind in registered_passes().items() if "scheduled" in kind.requires}
     return [text for text in pipelines(incomplete) if text.rpartition(",")[2] not in later]
 

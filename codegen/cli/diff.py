@@ -90,15 +90,23 @@ def _graphs(
     if pipeline is None:
         if len(files) != 2:
             raise typer.BadParameter(
-                f"{len(files)} graphs are given: give two, or one or none and --pass"
+                f"{len(files)} graphs are given, but two are compared; give two, or with --pass "
+                "one or none"
             )
         if files == ["-", "-"]:
-            raise typer.BadParameter("both graphs are '-', but stdin has one: name a file")
+            raise typer.BadParameter(
+                "both graphs are '-', but standard input has only one; name a file for one of them"
+            )
         if scheduling.workgroups is not None:
-            raise typer.BadParameter("--workgroups goes with --pass")
+            raise typer.BadParameter(
+                "--workgroups has no effect on two given graphs; leave it out, or give --pass"
+            )
         first, second = map(read_graph, files)
         return first, second
     if len(files) > 1:
-        raise typer.BadParameter("--pass makes the second graph: give one file or none")
+        raise typer.BadParameter(
+            f"{len(files)} graphs are given, and --pass would make another one; give one graph "
+            "with --pass, or two without it"
+        )
     before = read_graph(files[0]) if files else problem.graph(scheduling.tile, fixed=True)
     return before, read_pipeline(pipeline, scheduling.workgroups)(before)

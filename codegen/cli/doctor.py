@@ -245,8 +245,8 @@ def _multiply(target: str, dtype: str) -> str:
     check = Check.of(found.d, inputs, problem)
     if not check.passed:
         raise CoordGraphError(
-            f"the result is wrong: relative error {check.error:.1e}, {check.wrong} elements are "
-            f"wrong, {check.unwritten} are not written"
+            f"the kernel's result is wrong: relative error {check.error:.1e}, {check.wrong} "
+            f"elements are wrong, {check.unwritten} are not written; please report this as a defect"
         )
     how = kernel.instruction_family
     return f"multiplies {dtype} by {how} with a relative error of {check.error:.1e}"

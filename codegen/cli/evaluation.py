@@ -80,8 +80,9 @@ def known_scope(
 ) -> Scoped:
     """The scope with the known coordinates: those in `at`, or, if `at` is empty, the default ones.
 
-    The default coordinates are the dimensions without edges below them for `Direction.REVERSE`, and
-    those without edges above them for `Direction.FORWARD`.
+    The default for `Direction.REVERSE`, which derives tensor indices, is all dimensions that are
+    upstream of no edge (hardware and loops). The default for `Direction.FORWARD` is all dimensions
+    that are downstream of no edge (tensors).
     """
     coordinates = graph.coordinates
     scope = Scoped(coordinates, graph.parameters.ranges())
@@ -118,7 +119,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
             return graph.parameters[word].symbol
         if word in graph.coordinates:
             return graph.coordinates.symbol(word)
-        raise KeyError(word)
+        raise KeyError(f"unknown symbol '{word}'")
 
     try:
         value = parse_expression(text, symbol)
@@ -132,18 +133,21 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """Raise an error for a number outside its dimension, if the size of the dimension is known."""
+    """Raise VerifyError if a coordinate is negative, or at or above its size, if that is known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):
         bounds = "0 or more" if end is None else f"0..{end - 1}"
-        raise VerifyError(f"{name} = {value} is outside its size: it must be in {bounds}")
+        raise VerifyError(
+            f"{name} = {value} is outside its dimension, whose indices are {bounds}; give one of "
+            "them"
+        )
 
 
 def split_point(
     graph: KernelGraph, at: Mapping[str, str | None], given: Mapping[str, str]
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Split --at into coordinates and launch arguments; those of --with are added to the latter.
+    """Split --at into coordinates and launch arguments; add the launch arguments of --with.
 
     Raises:
         typer.BadParameter: --at and --with both give a launch argument.
@@ -181,7 +185,10 @@ def launch_values(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int
         )
     for p in graph.parameters.items:
         if p.name in numbers and not p.minimum <= numbers[p.name] <= p.maximum:
-            raise LaunchError(f"{p.name} = {numbers[p.name]} is outside {p.minimum}..{p.maximum}")
+            raise LaunchError(
+                f"{p.name} = {numbers[p.name]} is outside {p.minimum}..{p.maximum}; give a value "
+                "in this range"
+            )
         if p.value is not None and {s.name for s in _symbols(p.value)} <= set(numbers):
             numbers[p.name] = int(evaluate(p.value, numbers))
     return numbers

@@ -1,4 +1,4 @@
-"""`coordgraph explain-index`: why an index is what it is, edge by edge, with its numbers."""
+"""`coordgraph explain-index`: derives an index edge by edge, with formulas and values."""
 
 from __future__ import annotations
 

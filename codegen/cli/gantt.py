@@ -1,6 +1,7 @@
 """A timeline (Gantt chart) of a run in the terminal: a row for each slot, time to the right.
 
-The run is simulated, or measured by a kernel that records its timeline.
+The run is simulated, or measured by a kernel that records its timeline. A slot holds one workgroup
+at a time in a simulated run, and is an SM in a measured run.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Drawn(Protocol):
 
     @property
     def slot(self) -> NDArray[Any]:
-        """The number of the slot (simulated run) or of the SM (measured run) of each event."""
+        """For each event, the number of its slot (simulated run) or of its SM (measured run)."""
         ...
 
     @property

@@ -100,16 +100,21 @@ def explain(
         sizes = {"--m": problem.m, "--n": problem.n, "--k": problem.k}
         missing = [option for option, value in sizes.items() if value is None]
         if len(missing) == len(sizes):
-            raise typer.BadParameter("name a pass, or give --m, --n and --k")
+            raise typer.BadParameter(
+                "neither a pass nor a problem is given; name a pass, or give --m, --n and --k"
+            )
         if missing:
-            raise typer.BadParameter(f"a problem has three sizes: give {', '.join(missing)} too")
+            raise typer.BadParameter(
+                f"sizes of the problem are missing; give {', '.join(missing)} too"
+            )
         gemm = replace(problem, batched=batches is not None).gemm(fixed=True)
         reads_c = beta != 0
         explain_choice(gemm, device, batches=batches or 1, reads_c=reads_c, as_json=as_json)
         return
     if (problem.m, problem.n, problem.k, device, batches) != (None,) * 5:
         raise typer.BadParameter(
-            "the explanation of a pass does not depend on a problem: give a pass or a problem"
+            "a pass and a problem are given, but the explanation of a pass does not depend on a "
+            "problem; give one of them"
         )
     found = registered_passes()
     kind = found.get(name)

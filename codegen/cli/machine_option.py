@@ -26,7 +26,7 @@ MachineName = Annotated[
 
 
 def machine_of(name: str) -> Machine:
-    """The machine with a full or short name."""
+    """The described GPU whose full or short name is `name`; BadParameter if there is none."""
     from passes.simulation.launching import machine_named
 
     try:

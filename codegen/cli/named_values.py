@@ -32,9 +32,9 @@ def read_names(entries: Sequence[str]) -> dict[str, str | None]:
         name, equals, value = entry.partition("=")
         name = name.strip()
         if not name or (equals and not value.strip()):
-            raise typer.BadParameter(f"'{entry}' is not NAME or NAME=VALUE")
+            raise typer.BadParameter(f"'{entry}' lacks a name or a value; write NAME or NAME=VALUE")
         if name in found:
-            raise typer.BadParameter(f"'{name}' is given twice")
+            raise typer.BadParameter(f"'{name}' is given twice; leave out one")
         found[name] = value.strip() if equals else None
     return found
 

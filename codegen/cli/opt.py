@@ -132,7 +132,7 @@ class _Watch:
         self.dump(step.name, result)
 
     def dump(self, name: str, graph: KernelGraph) -> None:
-        """Write a graph to a file with a number and a name."""
+        """Write a graph to the folder, as a file called `<number of the stage>-<name>.txt`."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

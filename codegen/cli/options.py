@@ -99,7 +99,9 @@ def _import(modules: list[str] | None) -> list[str] | None:
         try:
             import_module(module)
         except Exception as error:  # a module may raise anything while it is imported
-            raise typer.BadParameter(f"{module}: {type(error).__name__}: {error}") from error
+            raise typer.BadParameter(
+                f"--import {module}: the import failed: {type(error).__name__}: {error}"
+            ) from error
     return modules
 
 
@@ -396,7 +398,7 @@ def read_pipeline(
     takers = [p for p in parsed.passes if "workgroups" in {f.name for f in fields(p)}]
     if not takers:
         raise typer.BadParameter(
-            f"--workgroups is given, and no pass of '{parsed}' has the option 'workgroups'"
+            f"no pass of '{parsed}' has the option 'workgroups'; leave --workgroups out"
         )
     for taker in takers:
         if getattr(taker, "workgroups") not in (None, workgroups):  # noqa: B009

@@ -148,7 +148,7 @@ def speed(flops_per_second: float) -> str:
 
 
 def utf8() -> None:
-    """Make stdout and stderr use replacement characters for those that their encoding lacks."""
+    """Make stdout and stderr replace characters that their encoding lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]

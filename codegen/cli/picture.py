@@ -40,11 +40,11 @@ class Summary:
 
     Args:
         tiles: numbers of tiles in m, n and k; for a batch the number of products comes first.
-        workgroups: workgroups of the launch.
-        idle: workgroups without an iteration.
+        workgroups: number of workgroups of the launch.
+        idle: number of workgroups without an iteration.
         least, most: fewest and most iterations of a workgroup.
         segments: numbers of segments by role: whole tiles, and first, middle and final parts.
-        fix_ups: partial sums that one workgroup hands to another.
+        fix_ups: number of partial sums that one workgroup sends to another.
         utilisation: iterations of all workgroups, divided by `most` times `workgroups`.
     """
 
@@ -58,7 +58,7 @@ class Summary:
     fix_ups: int
     utilisation: float
     products: tuple[tuple[int, ...], ...] = ()
-    """Numbers of tiles in m, n and k of each product of a list; empty if all products are alike."""
+    """For a list of products: each one's numbers of tiles in m, n and k; empty if all are equal."""
 
     @classmethod
     def of(cls, trace: Trace) -> Summary:

@@ -30,7 +30,7 @@ def explain_choice(
         device: `cpu` or the name of a GPU; None for the default of `codegen.explain`.
         batches: number of products in a batch.
         reads_c: whether C is added.
-        as_json: print one JSON document.
+        as_json: whether to print one JSON document.
     """
     from codegen.call.explain import Tuned, explain_problem
 

@@ -64,14 +64,15 @@ class Products:
         """
         if (problem.groups != "") != (extents is not None):
             raise typer.BadParameter(
-                "--groups and --extents go together, as in --groups m --extents 200,0,56"
+                "only one of --groups and --extents is given; give both, as in --groups m "
+                "--extents 200,0,56"
             )
         if batches is not None and extents is not None:
-            raise typer.BadParameter("give --batches or --groups, not both")
+            raise typer.BadParameter("both --batches and --groups are given; give one of them")
         needed = [axis for axis in "mnk" if axis not in problem.groups]
         missing = [f"--{axis}" for axis in needed if getattr(problem, axis) is None]
         if missing:
-            raise typer.BadParameter(f"these sizes are missing: give {', '.join(missing)} too")
+            raise typer.BadParameter(f"sizes are missing; give {', '.join(missing)} too")
         if extents is not None:
             return cls._grouped(problem, extents)
         shape = Shape(problem.m or 0, problem.n or 0, problem.k or 0)
@@ -82,7 +83,7 @@ class Products:
         axes = problem.groups
         if given := [f"--{axis}" for axis in axes if getattr(problem, axis) is not None]:
             raise typer.BadParameter(
-                f"--extents gives the sizes along {axes} of each group: leave out "
+                f"--extents gives the sizes along {axes} of each group; leave out "
                 f"{', '.join(given)}"
             )
         shapes = tuple(_shape(problem, text) for text in extents.split(","))
@@ -103,7 +104,7 @@ class Products:
 
     @property
     def empty(self) -> bool:
-        """Whether all products have an extent of 0; a kernel then does not run its schedule."""
+        """Whether every product has an extent of 0; a kernel then does not run its schedule."""
         return self.flops == 0
 
     def __str__(self) -> str:
@@ -118,7 +119,7 @@ class Products:
         return f"{size}, groups along {p.groups} of {lengths}"
 
     def shapes_of(self, tensor: str) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the arrays of a tensor: one for each product of a list, else only one."""
+        """A tensor's array shapes: one for each product of a list of products, else only one."""
         p = self.problem
         axes = {"A": "km" if p.transpose_a else "mk", "B": "nk" if p.transpose_b else "kn"}
         order = axes.get(tensor, "mn")
@@ -192,6 +193,8 @@ def _shape(problem: Problem, text: str) -> Shape:
     axes = problem.groups
     if not re.fullmatch("x".join([r"\s*\d{1,9}\s*"] * len(axes)), text):
         wanted = "m, n and k, as in 64x96x128" if len(axes) > 1 else "a whole number"
-        raise typer.BadParameter(f"--extents: '{text}' of a group along {axes} is not {wanted}")
+        raise typer.BadParameter(
+            f"--extents: '{text}' of a group along {axes} is not {wanted}; correct this part"
+        )
     given = dict(zip(axes, map(int, text.split("x")), strict=True))
     return Shape(*(given[axis] if axis in given else getattr(problem, axis) for axis in "mnk"))

@@ -97,7 +97,9 @@ def run(
     target = resolve(scheduling.target, problem.dtype)
     runnable(target)
     if threads is not None and target != "cpu":
-        raise typer.BadParameter(f"--threads is for --target cpu, and the target is {target}")
+        raise typer.BadParameter(
+            f"--threads is only for --target cpu, but the target is {target}; leave --threads out"
+        )
     how = replace(scheduling, target=target)
     products = Products.of(problem, batches, extents)
     made = scheduled(products.problem, how, fixed=fixed, reads_c=beta != 0)
@@ -121,7 +123,7 @@ def _diagrams(made: Scheduled, folder: Path | None) -> dict[str, Path]:
 
 @dataclass
 class _Done:
-    """The results of a run."""
+    """The results of `coordgraph run`."""
 
     made: Scheduled
     products: Products
@@ -245,7 +247,7 @@ def _trace(products: Products, graph: KernelGraph, grid: int | None) -> Trace | 
 
 
 class _Report:
-    """The printed report of a run."""
+    """The printed report of `coordgraph run`."""
 
     def __init__(self, done: _Done) -> None:
         self.done = done

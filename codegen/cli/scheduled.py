@@ -120,7 +120,7 @@ def scheduled(
     Args:
         problem: the options of the problem.
         how: the schedule or the plan, and the target, which is not `native`.
-        fixed: make the given sizes constants of the graph, not launch arguments.
+        fixed: whether the given sizes become constants of the graph, not launch arguments.
         reads_c: whether C is added; `--plan auto` then chooses a plan that has registers for C.
 
     Raises:
@@ -139,11 +139,12 @@ def scheduled(
     given = {"--schedule": schedule, "--workgroups": how.workgroups, "--tile": how.tile}
     if others := [name for name, value in given.items() if value is not None]:
         raise typer.BadParameter(
-            f"--plan gives the tile, the schedule and the grid: leave out {', '.join(others)}"
+            f"--plan gives the tile, the schedule and the grid; leave out {', '.join(others)}"
         )
     if plan == AUTO and not problem.single:
         raise typer.BadParameter(
-            "--plan auto is for single products; give a plan or a schedule for batches and groups"
+            "--plan auto chooses plans for single products only; give a plan or a schedule for "
+            "batches and groups"
         )
     from passes.choosing import Plan
 
@@ -215,7 +216,7 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
 
 
 def _gpu_of(target: str) -> Device | None:
-    """The first GPU of this machine if it has that architecture, else None."""
+    """The first GPU of this machine if its architecture is `target`, else None."""
     from codegen.targets.nvptx.driver import device, unavailable
 
     if unavailable():

@@ -44,7 +44,7 @@ class Form(StrEnum):
 
 
 class Part(StrEnum):
-    """The two graphs of a kernel; a diagram shows one of them."""
+    """The coordinate graph and the control graph of a kernel; a diagram shows one of them."""
 
     COORDINATES = "coordinates"
     CONTROL = "control"
@@ -117,8 +117,8 @@ def show(
     form = _form(form, output)
     if provenance and (diff or form in (Form.MERMAID,) or (form is Form.PSEUDOCODE and not listed)):
         raise typer.BadParameter(
-            "--provenance is for a listing (without a form), 'show text' and 'show json', without "
-            "--diff"
+            "--provenance does not work with this form or with --diff; use it without both, or "
+            "with 'show text' or 'show json'"
         )
     with working("applying passes"):
         found = staged(problem, scheduling, source, stage)
@@ -126,7 +126,8 @@ def show(
     before = found[chosen.number - 1] if diff and chosen.number else None
     if diff and before is None:
         raise typer.BadParameter(
-            "--diff compares with the stage before, and stage 0 has none; choose a later --stage"
+            "--diff compares a stage with the one before, and stage 0 has none before it; choose "
+            "a later --stage"
         )
     names = [name.strip() for text in only or () for name in text.split(",") if name.strip()]
     if listed:
@@ -134,8 +135,8 @@ def show(
         return
     if names and (form, part) != (Form.MERMAID, Part.COORDINATES):
         raise typer.BadParameter(
-            "--only is for diagrams of coordinates, show mermaid --only NAMES, and for listings, "
-            "show --provenance --only NAMES"
+            "--only selects coordinates, which this form does not draw; use it as 'show mermaid "
+            "--only NAMES' or 'show --provenance --only NAMES'"
         )
     if as_json:
         _print_json(chosen, before, form, part, [s.name for s in found], names, provenance)
@@ -162,8 +163,8 @@ def _check_suffix(output: Path | None) -> None:
     if output is None or output.suffix.lower() in ("", *PICTURES, *TEXTS):
         return
     raise typer.BadParameter(
-        f"no form is written as {output.suffix}; end the name of the file in "
-        f"{', '.join(PICTURES)} for a picture, or in {', '.join(TEXTS)}",
+        f"no form is written to files that end in {output.suffix}; end the name in "
+        f"{', '.join(PICTURES)} for a picture, or in {', '.join(TEXTS)} for text",
         param_hint="--output",
     )
 
@@ -182,7 +183,7 @@ def _form(form: Form | None, output: Path | None) -> Form:
         return form or Form.PSEUDOCODE
     if form not in (None, Form.MERMAID):
         raise typer.BadParameter(
-            f"--output {output} is a picture, and only mermaid is drawn: leave out '{form}', or "
+            f"--output {output} is a picture, and only mermaid is drawn; leave out '{form}', or "
             "give the file another suffix"
         )
     return Form.MERMAID
@@ -239,7 +240,7 @@ def _print_json(
     only: Sequence[str],
     provenance: bool,
 ) -> None:
-    """Print one JSON document, with the graph as data for the form `json`, else as a text."""
+    """Print a JSON document that has the graph as data (form `json`), or as text (other forms)."""
     found = {"stages": names, "stage": stage.number, "name": stage.name, "form": form.value}
     if form is Form.JSON and before is None:
         print_json({**found, "graph": stage.graph.json(provenance=provenance)})
@@ -250,7 +251,7 @@ def _print_json(
 
 
 def _print_provenance(graph: KernelGraph, only: Sequence[str], *, as_json: bool) -> None:
-    """Print which pass made each record of a graph."""
+    """Print which pass made each dimension, edge, operation and other record of a graph."""
     if as_json:
         origins = graph.json(provenance=True)["origins"]
         kept = [o for o in origins if o["part"] == "dimension" and o["key"] in only]

@@ -24,7 +24,7 @@ class SimulatedLaunch:
         made: the scheduled graph, with the plan or pipeline it was made by.
         products: the extents of all products.
         machine: the GPU.
-        kernel: the cluster shape and the number of consumers with which the graph is compiled.
+        kernel: the cluster shape, and how consumer warpgroups work: cooperative or pingpong.
     """
 
     made: Scheduled
@@ -67,7 +67,9 @@ def simulated_launch(
     gpu = machine_of(machine)
     products = Products.of(problem, batches, extents)
     if products.empty:
-        raise typer.BadParameter("nothing is multiplied: give sizes of at least 1")
+        raise typer.BadParameter(
+            "an extent of the problem is 0, so nothing is multiplied; give sizes of at least 1"
+        )
     if source is None:
         how = replace(scheduling, target=gpu.architecture)
         made = scheduled(products.problem, how, fixed=False, reads_c=beta != 0)

@@ -66,9 +66,16 @@ def _json(source: str) -> Any:
     except json.JSONDecodeError as error:
         lines = source.splitlines()
         line = lines[error.lineno - 1] if error.lineno <= len(lines) else ""
-        raise ParseError(f"not valid JSON: {error.msg}", error.lineno, error.colno, line) from None
+        raise ParseError(
+            f"the file is not valid JSON: {error.msg}",
+            error.lineno,
+            error.colno,
+            line,
+        ) from None
     except RecursionError:
-        raise ParseError("the JSON is nested too deeply", 1, 1) from None
+        raise ParseError(
+            "the JSON is nested too deeply to be read; use fewer levels", 1, 1
+        ) from None
 
 
 def stages(graph: KernelGraph, pipeline: Pipeline | None) -> list[Stage]:
@@ -110,7 +117,8 @@ def lower(stage: Stage, target: str) -> Stage:
     """The stage after a scheduled one: the graph lowered for a target."""
     if target == "interpreter":
         raise typer.BadParameter(
-            "the interpreter runs scheduled graphs without lowering; choose another --target"
+            "--target interpreter has no lowered stage, because the interpreter runs scheduled "
+            "graphs; choose another --target"
         )
     if target == "cpu":
         from codegen.targets.cpu.machine import lower as lower_to_host
@@ -124,7 +132,11 @@ def lower(stage: Stage, target: str) -> Stage:
 
 
 def choose(found: list[Stage], wanted: str | None) -> Stage:
-    """The stage with a number, the name of a pass or its text; the last if `wanted` is None."""
+    """Find a stage by its number, its name, or the name without options; None means the last stage.
+
+    Raises:
+        typer.BadParameter: there is no such stage.
+    """
     if wanted is None:
         return found[-1]
     for stage in reversed(found):

@@ -16,7 +16,7 @@ __all__ = ["cpu_name", "describe_target", "resolve", "runnable", "settled_workgr
 
 
 def resolve(target: str, dtype: str) -> str:
-    """The target itself, or the best target of this machine for a type if it is `native`."""
+    """`target`, or the best target of this machine for an element type if it is `native`."""
     if target != "native":
         return target
     from codegen.api import native_target
@@ -37,7 +37,7 @@ def runnable(target: str) -> None:
     from codegen.targets.nvptx.driver import device, unavailable
     from passes.lowering.architectures import architecture_of
 
-    asked = architecture_of(target)  # raises CodegenError if unknown or too old
+    asked = architecture_of(target)  # raises CodegenError if the architecture is unknown or too old
     if reason := unavailable():
         raise Unavailable(
             f"{target} needs an NVIDIA GPU: {reason.rstrip('.')}; --target cpu runs everywhere, "
@@ -45,7 +45,10 @@ def runnable(target: str) -> None:
         )
     here = device(0).architecture
     if not asked.runs_on(architecture_of(here).capability):
-        raise Unavailable(f"{target} does not run here: the GPU is {device(0).name}, {here}")
+        raise Unavailable(
+            f"{target} does not run here: the GPU is {device(0).name}, {here}; choose --target "
+            f"{here}"
+        )
 
 
 def describe_target(target: str, threads: int | None = None) -> str:

@@ -104,7 +104,7 @@ def _on_gpu(
     progress: Progress,
     given: dict[str, Any],
 ) -> Launched:
-    """Launch and time a kernel on the first GPU, by events and with a flushed L2 cache."""
+    """Launch a kernel on the first GPU; time it by CUDA events, with a flushed L2 cache."""
     from codegen.targets.nvptx.driver import cuda, device
     from codegen.targets.nvptx.memory import DeviceMemory
 

@@ -83,7 +83,9 @@ def trace_command(
     target = resolve(scheduling.target, problem.dtype)
     runnable(target)
     if threads is not None and target != "cpu":
-        raise typer.BadParameter(f"--threads is for --target cpu, and the target is {target}")
+        raise typer.BadParameter(
+            f"--threads is only for --target cpu, but the target is {target}; leave --threads out"
+        )
     how = replace(scheduling, target=target)
     products = Products.of(problem, batches, extents)
     made = scheduled(products.problem, how, fixed=fixed, reads_c=beta != 0)

@@ -100,7 +100,7 @@ def verify(
     from codegen.cli.targets import resolve
 
     if source is not None and given is not None:
-        raise typer.BadParameter("the graph is given twice: leave out FILE or --from")
+        raise typer.BadParameter("the graph is given twice, as FILE and by --from; leave out one")
     source = source if given is None else given
     target = resolve(scheduling.target, problem.dtype)
     if source is None:
@@ -125,7 +125,7 @@ def verify(
 
 
 def _refuse_made_options(context: typer.Context) -> None:
-    """Refuse the options that describe how a graph is made, which a graph in a file is already."""
+    """Refuse options that say how to make a graph: for a graph from a file they have no use."""
     given = [
         f"--{name.replace('_', '-')}"
         for name in MAKING
@@ -160,7 +160,7 @@ def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGrap
             continue
         if fixed.get(name) is not None:
             raise typer.BadParameter(
-                f"the graph in the file has {name} = {fixed[name]}: not {size}"
+                f"the graph in the file has {name} = {fixed[name]}, not {size}; leave out --{name}"
             )
         if name not in free:
             known = ", ".join(free) or "none"
@@ -170,11 +170,13 @@ def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGrap
         low, high = free[name].minimum, free[name].maximum
         if not low <= size <= high:
             raise typer.BadParameter(
-                f"{name} = {size} is outside {low}..{high}, the range in the file"
+                f"{name} = {size} is outside {low}..{high}, the range in the file; give a value in "
+                "this range"
             )
-        if low < 1 <= size:  # a positive minimum would give the parameter another symbol
+        if low < 1 <= size:  # with a minimum >= 1 the size's symbol differs from that in the edges
             raise typer.BadParameter(
-                f"the file declares {name} in {low}..{high}: change the range to {size}..{size}"
+                f"the file declares {name} in {low}..{high}, so it cannot be fixed at {size}; "
+                f"change the range in the file to {size}..{size}"
             )
         free[name] = replace(free[name], minimum=size, maximum=size)
     items = tuple(free.get(p.name, p) for p in graph.parameters.items)

@@ -73,8 +73,9 @@ class ElementwiseEmitter:
         """
         if not (isinstance(kind, str) and kind in KINDS and relation in RELATIONS):
             raise CodegenError(
-                f"emit.compare({kind!s:.20}, {relation!s:.20}, …): write compare(kind, relation, "
-                f"a, b), with a kind of {', '.join(KINDS)} and a relation of {' '.join(RELATIONS)}"
+                f"emit.compare({kind!s:.20}, {relation!s:.20}, …) is not possible; write "
+                f"compare(kind, relation, a, b), with a kind of {', '.join(KINDS)} and a relation "
+                f"of {' '.join(RELATIONS)}"
             )
         if kind in ("i32", "bool"):
             return self.builder.icmp_signed(relation, a, b)

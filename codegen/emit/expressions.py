@@ -66,14 +66,15 @@ class Hazards:
     """Hooks for values that a wrong graph may put out of range; this class checks nothing."""
 
     unproved = False
-    """True if range proofs may be wrong, because a wrong graph declares wrong sizes."""
+    """Whether range proofs may be wrong, because a wrong graph declares wrong sizes."""
 
     def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
         """Hook for a dividend that is proved to be at least 0; returns the value to divide.
 
         Args:
-            value: the value.
-            chosen: as for `divisor`.
+            value: the dividend.
+            chosen: True if the result is certainly used; False in a branch of a select, whose value
+                may be discarded.
         """
         return value
 
@@ -93,7 +94,8 @@ class Hazards:
         Args:
             table: the name of the table.
             place: the index of the entry, 64 bits.
-            chosen: as for `divisor`.
+            chosen: True if the result is certainly used; False in a branch of a select, whose value
+                may be discarded.
         """
         return place
 
@@ -135,8 +137,7 @@ class Expressions:
         self.tables = tables or {}
         self.hazards = hazards or Hazards()
         self.branches = 0
-        """Nesting depth in selects and in operands of `And` and `Or` of the expression being
-        emitted."""
+        """How many selects and operands of `And` and `Or` enclose the expression being emitted."""
         self.printed: dict[tuple[Any, ...], Any] = {}
         """Emitted values that can be reused, because they dominate the builder's position.
 
@@ -155,10 +156,10 @@ class Expressions:
         return self._once(condition, lambda: self._decide(condition, ranges))
 
     def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
-        """The value that was emitted for `expr` and the same values of symbols, else `make()`."""
+        """The value already emitted for `expr` with these symbol values; if none, call `make`."""
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
-            return make()  # the stack slot of a counter may have a new value
+            return make()  # not reused: a counter is in a stack slot, whose value changes
         key = expr, numbers
         if key not in self.printed:
             self.printed[key] = make()
@@ -239,7 +240,7 @@ class Expressions:
                 f"the symbol '{symbol}' has no value here: it is neither an argument of the kernel "
                 "nor bound by an enclosing operation; bind it with For, SetCoordinate or Assign"
             ) from None
-        if isinstance(value, ir.AllocaInstr):  # a counter in a stack slot, whose value changes
+        if isinstance(value, ir.AllocaInstr):  # a counter, whose current value is in a stack slot
             return self.builder.load(value, typ=value.allocated_type)
         return value
 

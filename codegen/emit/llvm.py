@@ -15,7 +15,7 @@ __all__ = ["host_machine", "optimize", "ptx_machine"]
 NO_LAYOUT = 'target datalayout = ""'
 
 OLDEST_PTX = ".version 3.2"
-"""The PTX version that LLVM emits by default, which is older than sm_50."""
+"""The PTX version that LLVM emits for an unknown processor: too old for sm_50 and later."""
 
 
 @cache
@@ -81,9 +81,10 @@ def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
 
 @cache
 def _is_known(processor: str) -> bool:
-    """Whether LLVM's NVPTX back end knows a processor; of others it would end the process.
+    """Whether LLVM's NVPTX back end knows a processor; to compile for others ends the process.
 
-    For an unknown processor LLVM emits OLDEST_PTX, which no supported processor has.
+    An empty module is compiled: for an unknown processor its PTX version is OLDEST_PTX, which no
+    supported processor has.
     """
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
     empty = llvm.parse_assembly('target triple = "nvptx64-nvidia-cuda"')

@@ -19,7 +19,8 @@ def allocations(
 
     Args:
         buffers: the `Shared` dimensions of a workgroup.
-        size: the size of one buffer, in any unit; an allocation is as large as its largest buffer.
+        size: a function from a buffer to its size, in any unit. An allocation is as large as its
+            largest buffer.
     """
     every = tuple(buffers)
     for owner in every:

@@ -18,22 +18,22 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 HALF = 4
 """Number of 32-bit words in one 16-byte store: half of a record."""
 PADDING = -1
-"""The tile number in the record of a padding tile."""
+"""The tile number that a timeline record has if the tile is padding (outside D)."""
 
 
 class Clocks(Protocol):
-    """Interface: emits code that reads a processor's clocks and number."""
+    """Interface: emits reads of the clocks and the number of the SM (of the thread on a CPU)."""
 
     def clock(self) -> ir.Value:
-        """Emit a read of the processor's own clock, 64 bits."""
+        """Emit a read of the clock of the SM (of the operating system on a CPU), 64 bits."""
         ...
 
     def global_time(self) -> ir.Value:
-        """Emit a read of the time in nanoseconds, equal on all processors, 64 bits."""
+        """Emit a read of the time in nanoseconds, equal on all SMs and CPU threads, 64 bits."""
         ...
 
     def processor(self) -> ir.Value:
-        """Emit a read of the processor's number, 32 bits."""
+        """Emit a read of the number of the SM (of the thread on a CPU), 32 bits."""
         ...
 
 
@@ -64,12 +64,15 @@ def _halves(b: ir.IRBuilder, value: ir.Value) -> list[ir.Value]:
 
 
 def _word(walker: Walker, expr: Expr, node: Node) -> ir.Value:
-    """Emit the value of an expression whose indices are resolved, with 32 bits."""
+    """Emit the value of an index expression, as a 32-bit integer."""
     return walker.expressions.widen(walker.number(expr, node), 32, expr, node.scope.ranges)
 
 
 def _tile(walker: Walker, node: Node, op: Stamp) -> list[ir.Value]:
-    """Emit product, m and n of a stamp's tile, in unit tiles; product is 0 if there is only one."""
+    """Emit the position of the tile that a record names: product (0 if only one), m and n.
+
+    m and n are in unit tiles, of which a tile may cover several.
+    """
     *product, m, n = op.tile
     numbers = [_place(walker, node, dim, 1) for dim in product] or [ir.Constant(I32, 0)]
     return [
@@ -79,7 +82,7 @@ def _tile(walker: Walker, node: Node, op: Stamp) -> list[ir.Value]:
 
 
 def _place(walker: Walker, node: Node, dim: str, times: int) -> ir.Value:
-    """Emit the index along `dim`, multiplied by `times`; -1 if the index is padding."""
+    """Emit the index along the dimension `dim`, scaled by `times`; -1 if it is padding."""
     found = node.place(dim)
     value = _word(walker, found.values[0] * times, node)
     guard: Any = walker.condition(found.guard, node)

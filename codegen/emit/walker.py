@@ -112,10 +112,10 @@ class Walker:
                         "lower the graph for this target first"
                     )
 
-    # Values of expressions
+    # Methods that compute values of expressions
 
     def number(self, expr: Expr, node: Node) -> Number:
-        """The value of a resolved expression, given the ranges of symbols that hold at `node`."""
+        """The value of an index expression; the ranges of its symbols are those at `node`."""
         return self.expressions.number(expr, node.scope.ranges)
 
     def condition(self, condition: Boolean, node: Node) -> Any:
@@ -161,7 +161,7 @@ class Walker:
             number = number * self.graph.coordinates[dim].fixed_size + value
         return number * width
 
-    # Counters: values in stack slots that operations increment
+    # Methods for counters, which are values in stack slots that operations increment
 
     def emit_Counter(self, node: Node, op: Counter) -> None:
         """Emit a counter: its stack slot, and the operations in its body."""
@@ -179,7 +179,7 @@ class Walker:
         value = self.builder.add(self.builder.load(slot, typ=I32), by, flags=("nuw", "nsw"))
         self.builder.store(value, slot)
 
-    # Loops, branches and scopes
+    # Methods that emit loops, branches and scopes
 
     def _for(self, node: Node, op: For) -> None:
         assert node.loop is not None

@@ -63,7 +63,9 @@ class InterpretedKernel(Kernel):
         The other arguments are those of `codegen.Kernel`.
         """
         if stream is not None:
-            raise LaunchError(f"stream = {stream!r}: the interpreter has no streams; leave it out")
+            raise LaunchError(
+                f"stream = {stream!r}, but the interpreter has no streams; leave stream out"
+            )
         given = Operands.of(self.graph.gemm, c, alpha, beta, operands)
         views = numpy_views(a, b, None, out, offsets, given.arrays)
         sizes = problem_parameters(self.graph, views, scalars=given.scalars)
@@ -79,7 +81,7 @@ class InterpretedKernel(Kernel):
         elif workgroups is not None:
             raise LaunchError(
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
-                "it out, or apply the schedule with workgroups=None"
+                "workgroups out, or apply the schedule with workgroups=None"
             )
         for name in ("elements_d",) if self.graph.gemm.diagonal else ():
             parameters[name] = sizes[name]

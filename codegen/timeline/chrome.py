@@ -17,7 +17,7 @@ __all__ = ["chrome_trace"]
 
 MICROSECONDS = 1e6
 TRACKS = 64
-"""How many thread numbers of the trace each CTA on an SM may use for its roles."""
+"""Thread numbers that the trace reserves for each CTA on an SM, one for each warpgroup."""
 COLOURS = {
     Activity.START: "grey",
     Activity.MULTIPLY: "good",
@@ -103,5 +103,5 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _tile(timeline: Timeline, event: int) -> tuple[int, int, int]:
-    """Product, m and n of the output tile of an event; -1 if it has none."""
+    """Product, m and n of an event's output tile; -1 if the event has no output tile."""
     return int(timeline.product[event]), int(timeline.m[event]), int(timeline.n[event])

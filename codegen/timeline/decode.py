@@ -22,7 +22,9 @@ __all__ = ["decode"]
 
 Words = NDArray[np.int64]
 CLOCK, CODE, STALLED, NUMBERS = 0, 2, 3, 4
-"""Indices of words of a record (see `coordgraph.control.timeline`)."""
+"""Indices of a record's words: low word of the clock, the code of the activity, the stalled clock
+cycles, and the first of four words whose meaning depends on the code (see
+`coordgraph.control.timeline`)."""
 HIGH = 32
 NANOSECOND = 1e-9
 TILE, RANGE = FORMS.index("tile"), FORMS.index("range")
@@ -35,8 +37,8 @@ def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
     """Convert the timeline records of a launch to events.
 
     Args:
-        records: the words that the launch has written: workgroup, then (on Hopper) CTA of the
-            cluster and warpgroup, record, word. Record 0 is the last one that was written.
+        records: the words that the launch has written. The axes are workgroup, then (on Hopper) CTA
+            of the cluster and warpgroup, then record and word. Record 0 was written last.
         target: the target of the kernel, such as `sm_90a` or `cpu`.
         name: the name of the kernel, such as its schedule.
     """
@@ -47,7 +49,8 @@ def decode(records: NDArray[np.int32], *, target: str, name: str) -> Timeline:
     tracks = words.reshape(-1, capacity, RECORD_WORDS)
     written = tracks[:, 0, NUMBERS + 3].astype(np.int64)
     kept = np.minimum(written, capacity - 1)
-    # One row for each record, sorted by the roles' threads and by time; the record END comes last.
+    # One row for each record but END, sorted by track, then by time. A track has the records of one
+    # warpgroup of a CTA, or of one workgroup on targets without warpgroup roles.
     number = np.arange(1, capacity)
     there = number[None, :] <= kept[:, None]
     track, place = np.nonzero(there)
@@ -120,18 +123,20 @@ def _clock(rows: Words) -> NDArray[np.uint64]:
 
 
 def _processors(tracks: NDArray[np.int32]) -> Words:
-    """For each role, the number of the SM (of the thread on a CPU) that executed it."""
+    """For each track (a warpgroup or workgroup), the number of the SM or CPU thread that ran it."""
     return tracks[:, 0, NUMBERS + 2].astype(np.int64)
 
 
 class _Lines:
-    """For each processor, the linear function from its clock to seconds since the launch began.
+    """For each SM (or CPU thread), a linear function from its clock to seconds since the launch.
+
+    A track has the records of one warpgroup of a CTA, or of one workgroup.
 
     Args:
-        rows: all records except the last one of each role.
-        ends: the last record of each role.
-        track: the role of each row.
-        processor: the processor of each role.
+        rows: all records except the last one of each track.
+        ends: the last record of each track.
+        track: the number of the track of each row.
+        processor: the number of the SM (or CPU thread) that ran each track.
     """
 
     def __init__(self, rows: Words, ends: Words, track: Words, processor: Words) -> None:
@@ -144,8 +149,8 @@ class _Lines:
         self.origin = np.zeros(size, np.uint64)
         self.offset = np.zeros(size)
         zero = times.min() if len(times) else np.uint64(0)
-        # All SMs have the same clock rate, so it is fitted by least squares to the pairs of all
-        # SMs.
+        # All SMs have the same clock rate, so it is fitted by least squares to the (clock, global
+        # timer) pairs of all SMs.
         fits: list[tuple[int, float, float]] = []
         products = squares = 0.0
         for each in map(int, np.unique(of)):
@@ -162,19 +167,19 @@ class _Lines:
         self.offset -= min((float(self.offset[each]) for each, *_ in fits), default=0.0)
 
     def __call__(self, clocks: NDArray[np.uint64], processor: Words) -> NDArray[np.float64]:
-        """Convert clock values of processors to seconds since the first workgroup began."""
+        """Convert clock values of SMs (CPU threads) to seconds since the first workgroup began."""
         cycles = (clocks - self.origin[processor]).astype(np.int64).astype(np.float64)
         return (self.offset[processor] + self.slope * cycles) * NANOSECOND
 
 
 def _ranges(rows: Words, code: Words) -> tuple[Words, Words]:
-    """The first k tile and the number of k tiles of each record; -1 if it has none."""
+    """The first k tile and the number of k tiles of each record; -1 if a record names none."""
     has = code >> 16 & 255 == RANGE
     return np.where(has, rows[:, NUMBERS], -1), np.where(has, rows[:, NUMBERS + 1], -1)
 
 
 def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Words, Words, Words]:
-    """Product, m and n of the output tile of each record; -1 if it has none.
+    """Product, m and n of the output tile of each record; -1 if a record has no tile.
 
     An activity whose record names no tile gets the tile of the next activity of the same threads.
     """
@@ -192,7 +197,7 @@ def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Wor
 def _join_loads(
     activity: Words, cta: Words, begin: NDArray[np.float64], tiles: tuple[Words, ...]
 ) -> None:
-    """Give each LOAD event the tile of the MULTIPLY event that uses it, in the same order."""
+    """Give the i-th LOAD event of each CTA the tile of the CTA's i-th MULTIPLY event."""
     order = np.lexsort((begin, cta))
     loads = order[activity[order] == Activity.LOAD]
     multiplies = order[activity[order] == Activity.MULTIPLY]

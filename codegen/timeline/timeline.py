@@ -41,7 +41,7 @@ class Timeline:
         role: the position in `coordgraph.control.timeline.ROLES` of the threads' role.
         rank: the rank of the CTA in its cluster; 0 without clusters.
         warpgroup: the number of the warpgroup that recorded the event; 0 without roles.
-        stalled: seconds of the event in which its threads waited for stages of the ring.
+        stalled: seconds of the event in which its threads waited for a shared-memory stage.
         product, m, n: the output tile; -1 in events that belong to no tile.
         first, count: the first k tile and the number of k tiles; -1 in events that sum none.
         target: the target of the kernel, such as `sm_90a`.
@@ -170,7 +170,8 @@ class Timeline:
         `slot_seconds` has the seconds of each activity, and `idle`, the seconds without a
         workgroup. If an SM runs several CTAs at the same time, the time of each counts. Further
         keys are parts of these: `fix_up_seconds` (send, wait, receive), `tail_seconds` (idle after
-        the last workgroup of an SM) and `stalled_seconds` (waits for stages of the ring, by role).
+        the last workgroup of an SM) and, by role, `stalled_seconds` (waits for shared-memory
+        stages).
         """
         rows = self.per_processor
         total = self.lanes * self.makespan * len(rows)
@@ -193,7 +194,9 @@ class Timeline:
         }
 
     def event_columns(self) -> dict[str, list[Any]]:
-        """The events as columns of plain data; a `Simulation` has the first of these columns too.
+        """The events as columns: lists of numbers and strings.
+
+        The columns up to `count` are those of `Simulation.event_columns`.
 
         `product`, `m`, `n`, `first` and `count` are None in events that belong to no tile.
         """
@@ -215,12 +218,12 @@ class Timeline:
 
 
 def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The sums of the numbers with the same name, over all rows."""
+    """For each name in the rows, the sum of its values over all rows."""
     return {name: sum(row[name] for row in rows) for name in (rows[0] if rows else ())}
 
 
 def _behind(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """For each event, whether its workgroup multiplies another tile for most of its time."""
+    """For each event, whether its workgroup multiplies another tile for most of the event."""
     producer = columns["role"] == PRODUCER
     found = producer.copy()
     multiplies = columns["activity"] == Activity.MULTIPLY

@@ -98,8 +98,8 @@ class ControlGraph:
         root = rewrite(self.root, change)
         if len(root) != 1 or not isinstance(root[0], Kernel):
             raise TypeError(
-                f"the rewrite replaced the Kernel by {len(root)} operations or one of another "
-                "class; return a Kernel for it"
+                f"the rewrite returned {len(root)} operations for the Kernel, or one of another "
+                "class; return exactly one Kernel"
             )
         return self if root[0] == self.root else ControlGraph(root[0])
 

@@ -150,8 +150,8 @@ class Scoped:
             return None, self.binding(op.dim, value)
         if symbol in self.fixed:
             raise VerifyError(
-                f"SetCoordinate: '{op.dim}' already has a value here that must not change; use "
-                "another dimension for the inner value"
+                f"SetCoordinate gives '{op.dim}' a value, but an enclosing operation already gives "
+                "it one that must not change; set another dimension inside"
             )
         expanded = self.expand(value)
         ranges = self.ranges.with_value(symbol, expanded, self.fixed)

@@ -108,7 +108,8 @@ class Dimension:
         """
         if not isinstance(self.size, Integer):
             raise ValueError(
-                f"dimension '{self.id}' must have a number as its size, but it has {self.size}"
+                f"dimension '{self.id}' has the size {self.size}, which is not a number; give it a "
+                "number as its size"
             )
         return int(self.size)
 

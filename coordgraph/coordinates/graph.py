@@ -178,7 +178,8 @@ class CoordinateEditor:
             )
         if dimension.id in self._dimensions:
             raise VerifyError(
-                f"a dimension '{dimension.id}' exists already; fresh() returns an unused id"
+                f"a dimension '{dimension.id}' exists already; choose another id, or let fresh() "
+                "return an unused one"
             )
         self._dimensions[dimension.id] = dimension
         return dimension
@@ -222,7 +223,7 @@ class CoordinateEditor:
                 needed = "" if rule == false else f"; the sizes must satisfy {rule}"
                 raise VerifyError(
                     f"{edge}: sizes {sizes.upstream} upstream and {sizes.downstream} downstream "
-                    f"break its size rule{needed}"
+                    f"break its size rule{needed}; correct the sizes"
                 )
         self._fitting.add(case)
 
@@ -235,7 +236,9 @@ class CoordinateEditor:
         try:
             self._edges.remove(edge)
         except ValueError:
-            raise VerifyError(f"{edge}: the graph has no such edge to disconnect") from None
+            raise VerifyError(
+                f"{edge}: the graph has no such edge to disconnect; give one of the graph's edges"
+            ) from None
 
     def remove(self, name: DimensionLike) -> None:
         """Remove a dimension from the graph.
@@ -251,7 +254,9 @@ class CoordinateEditor:
                     "first"
                 )
         if self._dimensions.pop(key, None) is None:
-            raise VerifyError(f"there is no dimension '{key}' to remove")
+            raise VerifyError(
+                f"there is no dimension '{key}' to remove; give the id of a dimension of this graph"
+            )
 
     def replace(self, dimension: D) -> D:
         """Replace the dimension with the same id as `dimension`; returns the new dimension.
@@ -260,7 +265,10 @@ class CoordinateEditor:
             VerifyError: no dimension has that id, or the new size breaks the size rule of an edge.
         """
         if dimension.id not in self._dimensions:
-            raise VerifyError(f"there is no dimension '{dimension.id}' to replace")
+            raise VerifyError(
+                f"there is no dimension '{dimension.id}' to replace; give a dimension with the id "
+                "of one of this graph"
+            )
         before = self._dimensions[dimension.id]
         self._dimensions[dimension.id] = dimension
         try:

@@ -102,7 +102,10 @@ class _Deriver:
         values = self._values(read, wanted)
         steps = self._steps(formulas, values, wanted)
         if self.point.numeric and not self._open(read) and wanted not in values:
-            raise EvaluationError(f"the index '{wanted}' has no value there")
+            raise EvaluationError(
+                f"the index '{wanted}' has no value at this point; give numbers for all "
+                "coordinates and launch parameters that it depends on"
+            )
         derived = wanted in values
         address = address_of(
             self.graph, wanted, expression, self.known, self.ranges, values if derived else {}

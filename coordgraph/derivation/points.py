@@ -102,19 +102,22 @@ def _parameter(graph: KernelGraph, name: str, value: Any) -> int:
     parameter, number = graph.parameters[name], whole(value, name)
     if parameter.value is not None:
         raise VerifyError(
-            f"{name} follows from other parameters: {name} = {to_text(parameter.value)}; give those"
+            f"{name} is computed from other parameters: {name} = {to_text(parameter.value)}; give "
+            "those instead"
         )
     if not parameter.minimum <= number <= parameter.maximum:
         raise VerifyError(
             f"{name} = {number} is out of bounds: it must be in "
-            f"{parameter.minimum}..{parameter.maximum}"
+            f"{parameter.minimum}..{parameter.maximum}; give a number in this range"
         )
     return number
 
 
 def _entries(table: Table, value: Any) -> Sequence[int]:
     if table.derived:
-        raise VerifyError(f"the table {table.name} follows from other tables; give those")
+        raise VerifyError(
+            f"the table {table.name} is computed from other tables; give those instead"
+        )
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise VerifyError(f"{table.name} is a table; give its entries, such as [0, 3, 5]")
     return [whole(entry, f"an entry of {table.name}") for entry in value]  # type: ignore[reportUnknownVariableType]
@@ -248,5 +251,6 @@ def check_inside(
         end = int(evaluate(size, values)) if size is not None and decided else None
         if index < 0 or (end is not None and index >= end):
             raise EvaluationError(
-                f"{name} = {index} is outside its dimension {described(graph, name, values)}"
+                f"{name} = {index} is outside its dimension {described(graph, name, values)}; give "
+                "an index inside"
             )

@@ -54,8 +54,8 @@ class EpilogueFunction:
         names = [o.name for o in self.operands]
         if len({*names, ACCUMULATOR}) <= len(names):
             raise VerifyError(
-                f"epilogue {self.name}: the operands {', '.join(names)} must have different names, "
-                f"none of them {ACCUMULATOR}; rename one"
+                f"epilogue {self.name}: the operands {', '.join(names)} contain a name twice, or "
+                f"the name {ACCUMULATOR} of the sum of products; rename one"
             )
         seen = {ACCUMULATOR, *names}
         for number, step in enumerate(self.steps):
@@ -63,20 +63,20 @@ class EpilogueFunction:
             operation.checked(dict(step.constants))
             if len(step.arguments) != operation.arity:
                 raise VerifyError(
-                    f"epilogue {self.name}: {step.operation} takes {operation.arity} values, not "
-                    f"{len(step.arguments)}"
+                    f"epilogue {self.name}: {step.operation} takes {operation.arity} values, but "
+                    f"{len(step.arguments)} are given; correct the step"
                 )
             for argument in step.arguments:
                 if isinstance(argument, str) and argument not in seen:
                     raise VerifyError(
                         f"epilogue {self.name}: step %{number} uses '{argument}', which is neither "
-                        "acc, nor an operand, nor an earlier step"
+                        "acc, nor an operand, nor an earlier step; use one of them"
                     )
             seen.add(f"%{number}")
         if not isinstance(self.result, str) or self.result not in seen:
             raise VerifyError(
-                f"epilogue {self.name} must return acc, an operand or a step such as %0, not "
-                f"{self.result!r}"
+                f"epilogue {self.name} returns {self.result!r}, which is neither acc, nor an "
+                "operand, nor a step such as %0; return one of them"
             )
         used = self.needs(self.result)
         if unused := [name for name in names if name not in used]:
@@ -362,8 +362,8 @@ def _kinds(function: EpilogueFunction, accumulator: str, default: str) -> Kinds:
         for argument, kind in zip(step.arguments, filled, strict=True):
             if not isinstance(argument, str) and (why := _unfit(argument, kind)):
                 raise VerifyError(
-                    f"epilogue {function.name}: {step.operation} of {kind} and {argument}, which "
-                    f"is no value of {kind}: {why}"
+                    f"epilogue {function.name}: {step.operation} combines a value of type {kind} "
+                    f"with {argument}, which is no value of {kind}: {why}"
                 )
         try:
             kind = operation.kind(filled, **options)

@@ -45,8 +45,8 @@ class Operand:
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or iskeyword(self.name) or not self.name.isascii():
             raise VerifyError(
-                f"operand {self.name!r} must be named by an ASCII identifier that is no keyword of "
-                "Python, such as bias"
+                f"{self.name!r} cannot be the name of an operand; choose an ASCII identifier that "
+                "is no keyword of Python, such as bias"
             )
         if self.name in NUMBERS:
             raise VerifyError(
@@ -58,13 +58,14 @@ class Operand:
         for field, given in (("coordinates", self.axes), ("type", self.dtype)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise VerifyError(
-                    f"operand {self.name}: {field} {given!r} must be text, as in "
+                    f"operand {self.name}: {field} {given!r} is not text; give a str, as in "
                     f'{self.name}=operand("n", "f32")'
                 )
         if self.axes not in _subsets():
             raise VerifyError(
-                f"operand {self.name}: coordinates {self.axes!r} must be some of l (batch or "
-                "group), m (row) and n (column), in this order, as in 'n', 'mn' or 'lmn'"
+                f"operand {self.name}: {self.axes!r} are not coordinates of an operand; give some "
+                "of l (batch or group), m (row) and n (column), in this order, as in 'n', 'mn' or "
+                "'lmn'"
             )
         if self.in_memory and self.axes:
             raise VerifyError(
@@ -104,13 +105,15 @@ class Operand:
         name, found, rest = text.partition(":")
         words = rest.split()
         if not found or not words:
-            raise VerifyError(f"operand {text!r} should be as in 'bias: n' or 'scale: scalar f32'")
+            raise VerifyError(
+                f"operand {text!r} cannot be read; write it as in 'bias: n' or 'scale: scalar f32'"
+            )
         axes, *more = words
         optional, summed = "optional" in more, "summed" in more
         kinds = [word for word in more if word not in ("optional", "summed")]
         if len(kinds) > 1:
             raise VerifyError(
-                f"operand {text!r} has {len(kinds)} types ({', '.join(kinds)}); it may have one"
+                f"operand {text!r} has {len(kinds)} types ({', '.join(kinds)}); give only one"
             )
         axes = "" if axes in ("scalar", "element") else axes
         return cls(name.strip(), axes, "".join(kinds), optional, words[0] == "element", summed)

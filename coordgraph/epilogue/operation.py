@@ -72,7 +72,7 @@ class Elementwise:
         tape = next((a.tape for a in arguments if isinstance(a, Value)), None)
         if tape is None:
             raise VerifyError(
-                f"{self.name}: needs a value of an epilogue that is being traced; call it inside a "
+                f"{self.name} is called outside an epilogue that is being traced; call it inside a "
                 "function decorated with @epilogue"
             )
         if len(arguments) != self.arity:
@@ -95,7 +95,7 @@ class Elementwise:
         given = {name: self._option(name, value) for name, value in constants.items()}
         merged = {**self.options, **given}
         if why := self.refused(**merged):
-            raise VerifyError(f"{self.name}: {why}")
+            raise VerifyError(f"{self.name}: an option is invalid: {why}")
         return tuple((n, v) for n, v in merged.items() if repr(v) != repr(self.options[n]))
 
     def _option(self, name: str, value: object) -> Constant:
@@ -120,7 +120,7 @@ class Elementwise:
                 if isinstance(default, int) and value == value // 1:
                     return int(value)
             why = f"it must be a {'whole ' * isinstance(default, int)}number"
-        raise VerifyError(f"{self.name}: {name}={value!r}: {why}")
+        raise VerifyError(f"{self.name}: the option {name}={value!r} is invalid: {why}")
 
     def refused(self, **constants: Any) -> str:
         """The reason why the values of the options are invalid, or '' if they are valid."""
@@ -146,7 +146,10 @@ class Elementwise:
                 f"{self.name} takes f32 and f64, not {kinds[0]}; convert it by ep.cast"
             )
         if kinds[0] == "bool":
-            raise VerifyError(f"{self.name} takes numbers, not bools; use ep.where")
+            raise VerifyError(
+                f"{self.name} takes numbers, but an argument is a bool; turn it into a number with "
+                "ep.where"
+            )
         return kinds[0]
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
@@ -237,12 +240,13 @@ def emitted(
         raise
     except Exception as error:  # a method that a user wrote may raise any exception
         raise CodegenError(
-            f"{operation.name}: llvm raises {type(error).__name__}: {error}; emit has "
-            f"{', '.join(emitter_methods())}"
+            f"{operation.name}: its method llvm(emit, …) raised {type(error).__name__}: {error}; "
+            f"correct the method; the methods of emit are {', '.join(emitter_methods())}"
         ) from error
     if found is None:
         raise CodegenError(
-            f"{operation.name}: llvm returns None; return the value of its last call of emit"
+            f"{operation.name}: its method llvm(emit, …) returned None; return the value of the "
+            "method's last call of emit"
         )
     return found
 

@@ -43,7 +43,9 @@ def parse_function(text: str) -> EpilogueFunction:
     for line in lines:
         found = _STEP.fullmatch(line)
         if found is None or int(found[1]) != len(steps):
-            raise VerifyError(f"epilogue {name}: step {line!r} should be '%{len(steps)} = …(…)'")
+            raise VerifyError(
+                f"epilogue {name}: step {line!r} cannot be read; write it as '%{len(steps)} = …(…)'"
+            )
         steps.append(_step(found[2], found[3]))
     named = tuple(Operand.parse(part) for part in operands.split(",") if part.strip())
     return EpilogueFunction(name, named, tuple(steps), _argument(result))
@@ -74,7 +76,8 @@ def _argument(text: str) -> Argument:
         return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
     except ValueError:
         raise VerifyError(
-            f"{text!r} in the text of an epilogue is neither the name of a value nor a number"
+            f"{text!r} in the text of an epilogue is neither the name of a value nor a number; "
+            "declare it as an operand, or correct it"
         ) from None
 
 

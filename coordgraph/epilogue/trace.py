@@ -34,7 +34,8 @@ def epilogue(
     """
     if wrong:
         raise VerifyError(
-            'write @epilogue() with parentheses, and operands by name: @epilogue(bias="n")'
+            "@epilogue takes no positional argument; write @epilogue() with parentheses, and "
+            'operands by name: @epilogue(bias="n")'
         )
     named = {name: _named(name, given) for name, given in operands.items()}
 
@@ -64,8 +65,8 @@ def epilogue(
             ) from error
         if not isinstance(result, Value) or result.tape is not tape:
             raise VerifyError(
-                f"epilogue {name} must return a traced value, which is computed from acc, not "
-                f"{result!r}"
+                f"epilogue {name} returns {result!r}, which is not computed from acc; return a "
+                "traced value"
             )
         every = tuple(named[p] for p in parameters[1:])
         steps = tuple(tape.steps)
@@ -82,8 +83,8 @@ def _named(name: str, given: object) -> Operand:
     if isinstance(given, str):
         return Operand(name, given)
     raise VerifyError(
-        f"epilogue: {name}={given!r} must be the coordinates of the operand, as in "
-        f'{name}="n", or operand(…)'
+        f'epilogue: {name}={given!r} is neither coordinates nor an operand; write {name}="n", or '
+        f"{name}=operand(…)"
     )
 
 

@@ -34,7 +34,8 @@ class _ColumnPrinter(Printer):
 
     def symbol(self, symbol: Symbol) -> str:
         raise ValueError(
-            f"the symbol {symbol.name!r} is not among the arguments of the function; add it"
+            f"the symbol {symbol.name!r} is not among the arguments of the function; add it to the "
+            "arguments"
         )
 
     def truth(self, value: bool) -> str:

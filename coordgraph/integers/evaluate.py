@@ -31,7 +31,10 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
 
 def _divisor(a: int, b: int, sign: str) -> int:
     if b == 0:
-        raise DivisionByZero(f"an index expression divides by 0: {a} {sign} 0")
+        raise DivisionByZero(
+            f"an index expression divides by 0: {a} {sign} 0; change the values, or make the "
+            "divisor at least 1"
+        )
     return b
 
 
@@ -114,7 +117,7 @@ class Evaluation:
         for key in (symbol, symbol.name):
             if key in self.values:
                 return self.values[key]
-        raise KeyError(symbol.name)
+        raise KeyError(f"no value is given for the symbol '{symbol.name}'")
 
     def condition(self, expr: Basic) -> bool:
         """Whether a condition holds."""
@@ -134,7 +137,8 @@ class Evaluation:
                 return not self.value(expr.args[0])
             case _:
                 raise TypeError(
-                    f"{type(expr).__name__} is not allowed in index expressions: {expr}"
+                    f"{type(expr).__name__} is not allowed in index expressions: {expr}; use +, -, "
+                    "* and the functions of coordgraph.integers"
                 )
 
 
@@ -151,7 +155,8 @@ class _PythonPrinter(Printer):
 
     def symbol(self, symbol: Symbol) -> str:
         raise ValueError(
-            f"the symbol {symbol.name!r} is not among the arguments of the function; add it"
+            f"the symbol {symbol.name!r} is not among the arguments of the function; add it to the "
+            "arguments"
         )
 
     def integer(self, value: int) -> str:

@@ -32,12 +32,15 @@ class IntegerFunction(Function):
 def _refuse_non_integers(*args: Basic) -> None:
     for arg in args:
         if not isinstance(arg, Expr) or (arg.is_Number and not isinstance(arg, Integer)):
-            raise TypeError(f"an integer expression is needed, but {arg!r} is given")
+            raise TypeError(
+                f"an integer expression is needed, but {arg!r} is given; give an int or a SymPy "
+                "integer expression"
+            )
 
 
 def _refuse_zero_divisor(name: str, divisor: Expr) -> None:
     if divisor is S.Zero:
-        raise DivisionByZero(f"{name} by the literal 0; use another divisor")
+        raise DivisionByZero(f"{name} by the literal 0 has no value; use another divisor")
 
 
 class FloorDiv(IntegerFunction):
@@ -150,7 +153,10 @@ class Select(IntegerFunction):
     def eval(cls, condition: Basic, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
         """Simplify to one of the branches if the condition is decided or the branches are equal."""
         if not isinstance(condition, (Relational, And, Or, Not, BooleanAtom)):
-            raise TypeError(f"a condition is needed, but {condition!r} is given")
+            raise TypeError(
+                f"a condition is needed, but {condition!r} is given; give a comparison, And, Or or "
+                "Not"
+            )
         _refuse_non_integers(a, b)
         if a == b or condition is S.true:
             return a

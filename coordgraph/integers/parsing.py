@@ -68,8 +68,10 @@ def _tokens(text: str) -> list[_Token]:
         match = _TOKEN.match(text, position)
         if match is None:
             column = position + len(text[position:]) - len(text[position:].lstrip())
-            message = f"unexpected character {text[column]!r}, which no index expression contains"
-            raise ExpressionSyntaxError(message, column)
+            raise ExpressionSyntaxError(
+                f"unexpected character {text[column]!r}, which no index expression has; remove it",
+                column,
+            )
         kind = str(match.lastgroup)
         found.append(_Token(kind, match.group(kind), match.start(kind)))
         position = match.end()
@@ -117,8 +119,10 @@ class _Parser:
     def enter(self, column: int) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            message = f"parentheses or calls are nested more than {MAX_DEPTH} levels deep"
-            raise ExpressionSyntaxError(message, column)
+            raise ExpressionSyntaxError(
+                f"parentheses or calls are nested more than {MAX_DEPTH} levels deep; use fewer",
+                column,
+            )
 
     def build(self, token: _Token, maker: Callable[..., object], *nodes: _Node) -> _Node:
         """Apply ``maker`` to the expressions ``nodes``.
@@ -129,8 +133,11 @@ class _Parser:
         """
         height = 1 + max(h for _, h in nodes)
         if height > MAX_HEIGHT:
-            message = f"the tree of the expression is higher than {MAX_HEIGHT} levels"
-            raise ExpressionSyntaxError(message, token.column)
+            raise ExpressionSyntaxError(
+                f"the tree of the expression is higher than {MAX_HEIGHT} levels; shorten the "
+                "expression",
+                token.column,
+            )
         try:
             return cast(Basic, maker(*(value for value, _ in nodes))), height
         except (ZeroDivisionError, TypeError) as error:
@@ -230,12 +237,15 @@ class _Parser:
     def atom(self) -> _Node:
         token = self.token
         if token.kind == "end" or (token.kind == "sign" and token.text != "("):
-            raise self.error("expected a value")
+            raise self.error("expected a value, such as a number or a name")
         self.position += 1
         if token.kind == "number":
             if len(token.text) > MAX_DIGITS:
-                message = f"a number may have at most {MAX_DIGITS} digits, not {len(token.text)}"
-                raise ExpressionSyntaxError(message, token.column)
+                raise ExpressionSyntaxError(
+                    f"the number has {len(token.text)} digits, but may have at most "
+                    f"{MAX_DIGITS}; use a smaller number",
+                    token.column,
+                )
             return Integer(int(token.text)), 1
         if token.kind == "name":
             return self.named(token)
@@ -251,12 +261,11 @@ class _Parser:
         if token.text in _CALLS:
             return self.call(token)
         if token.text in RESERVED:
-            raise self.error("expected a value", token)
+            raise self.error("expected a value, such as a number or a name", token)
         try:
             return self.symbols(token.text), 1
         except KeyError as error:
-            message = f"unknown name {token.text!r}"
-            raise ExpressionSyntaxError(message, token.column) from error
+            raise ExpressionSyntaxError(f"unknown name {token.text!r}", token.column) from error
 
     def call(self, token: _Token) -> _Node:
         maker, count = _CALLS[token.text]
@@ -290,8 +299,10 @@ def parse_expression(text: str, symbols: Callable[[str], Expr]) -> Expr:
     try:
         node, _ = parser.disjunction()
     except RecursionError as error:  # the caller had used most of Python's stack already
-        message = "the expression is nested too deeply for Python's stack"
-        raise ExpressionSyntaxError(message, parser.token.column) from error
+        raise ExpressionSyntaxError(
+            "the expression is nested too deeply for Python's stack; use fewer parentheses",
+            parser.token.column,
+        ) from error
     if parser.token.kind != "end":
-        raise parser.error("expected an operator")
+        raise parser.error("expected an operator or the end of the expression")
     return cast(Expr, node)

@@ -167,7 +167,7 @@ class _Point(dict[Atom, int | None]):
             return _Entries(self.number % 3)
         most = self.value(to_polynomial(known.maximum))
         if most is None or most < 0:
-            raise KeyError(symbol.name)
+            raise KeyError(f"the maximum of the table '{symbol.name}' is unknown")
         return _Entries(max(known.step or 0, self.number % 3), most)
 
 
@@ -205,7 +205,10 @@ class _Entries(Sequence[int]):
         assert isinstance(index, int)
         entry = self.step * index
         if self.most is not None and entry > self.most:
-            raise NoEntry(f"entry {index}, which is larger than {self.most}")
+            raise NoEntry(
+                f"entry {index} is {entry}, which is larger than {self.most}, the maximum of the "
+                "table; read an earlier entry"
+            )
         return entry
 
     def __len__(self) -> int:

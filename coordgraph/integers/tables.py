@@ -20,7 +20,10 @@ from coordgraph.integers.polynomials import nodes_of
 
 def _refuse_no_table(table: Basic) -> None:
     if not isinstance(table, Symbol):
-        raise TypeError(f"the symbol of a table is needed, but {table!r} is given")
+        raise TypeError(
+            f"the symbol of a table is needed, but {table!r} is given; make one by "
+            "index_symbol(name)"
+        )
 
 
 class Load(IntegerFunction):
@@ -69,7 +72,10 @@ def read_table(table: Sequence[int], index: int) -> int:
         NoEntry: the index is out of bounds.
     """
     if not 0 <= index < len(table):
-        raise NoEntry(f"entry {index} of a table of {len(table)} entries")
+        raise NoEntry(
+            f"entry {index} is read from a table that has {len(table)} entries; give a table with "
+            "more entries, or correct the index"
+        )
     return int(table[index])
 
 
@@ -80,7 +86,10 @@ def search_table(table: Sequence[int], count: int, x: int) -> int:
         NoEntry: ``count`` is out of bounds.
     """
     if not 1 <= count <= len(table):
-        raise NoEntry(f"the first {count} entries, in a search, of a table of {len(table)} entries")
+        raise NoEntry(
+            f"a search covers the first {count} entries of a table that has {len(table)}; search "
+            "at least one entry, and at most all of them"
+        )
     return max(0, bisect_right(table, x, 0, count) - 1)
 
 

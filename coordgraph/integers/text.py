@@ -66,7 +66,10 @@ class Printer:
             ValueError: the integer has more than `MAX_DIGITS` digits.
         """
         if abs(value) >= 10**MAX_DIGITS:
-            raise ValueError(f"the integer {value:#x} has more than {MAX_DIGITS} decimal digits")
+            raise ValueError(
+                f"the integer {value:#x} has more than {MAX_DIGITS} decimal digits; use a smaller "
+                "integer"
+            )
         return str(value)
 
     def truth(self, value: bool) -> str:
@@ -130,7 +133,10 @@ class Printer:
                 return f"not {self.at(expr.args[0], NOT)}", NOT
             case _:
                 kind = type(expr).__name__
-                raise TypeError(f"{kind} is not allowed in index expressions: {expr}")
+                raise TypeError(
+                    f"{kind} is not allowed in index expressions: {expr}; use +, -, * and the "
+                    "functions of coordgraph.integers"
+                )
 
     def _comparison(self, expr: Relational) -> str:
         left, right = expr.args
@@ -160,7 +166,10 @@ class Printer:
     def _product(self, expr: Expr) -> tuple[str, int]:
         coefficient, rest = expr.as_coeff_Mul()
         if not isinstance(coefficient, Integer):
-            raise TypeError(f"{expr} has the coefficient {coefficient}, which is not an integer")
+            raise TypeError(
+                f"{expr} has the coefficient {coefficient}, which is not an integer; write a "
+                "quotient with floor_div"
+            )
         powers = [factor.as_base_exp() for factor in Mul.make_args(rest)]
         for _, exponent in powers:
             if not isinstance(exponent, Integer) or not 0 < int(exponent) <= MAX_POWER:

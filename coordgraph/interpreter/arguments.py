@@ -61,8 +61,9 @@ def scalars(gemm: GemmProblem, alpha: Any, beta: Any) -> tuple[float, float]:
     found = scalar(alpha, "alpha", sums), scalar(beta, "beta", sums)
     if found[1] and not sums.is_float and gemm.out_dtype != sums.name:
         raise LaunchError(
-            f"beta = {beta} adds C, whose type is {gemm.out_dtype}, to sums of type {sums}; make "
-            f"the kernel with Gemm(out_dtype='{sums}'), or add C to D afterwards"
+            f"beta = {beta} would add C, whose type is {gemm.out_dtype}, to sums of type {sums}, "
+            f"and kernels add equal types only; make the kernel with Gemm(out_dtype='{sums}'), or "
+            "add C to D afterwards"
         )
     return found
 
@@ -84,7 +85,7 @@ def scalar(value: Any, what: str, sums: DType) -> float:
             raise TypeError
         found = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise LaunchError(f"{what} = {value!r} is not a number") from None
+        raise LaunchError(f"{what} = {value!r} is not a number; give an int or a float") from None
     if sums.is_float:
         return found
     if not found.is_integer() or not sums.least <= found <= sums.largest:
@@ -92,7 +93,7 @@ def scalar(value: Any, what: str, sums: DType) -> float:
         if what in DEFAULTS:
             raise LaunchError(
                 f"{what} = {value} scales sums of type {sums}, so {whole}; to use another factor, "
-                "scale D afterwards"
+                "scale D after the launch"
             )
         raise LaunchError(
             f"{what} = {value} is an operand of type {sums}, so {whole}; for other numbers declare "
@@ -261,7 +262,10 @@ def bind(
     for name, array in arrays.items():
         shape = tuple(int(evaluate(extent, values)) for extent in graph.tensor(name).shape)
         if array.shape != shape:
-            raise LaunchError(f"{name} has the shape {array.shape}; the graph needs {shape}")
+            raise LaunchError(
+                f"{name} has the shape {array.shape}, but the graph needs {shape}; pass an array "
+                "of that shape"
+            )
     return arrays, numbers, values
 
 
@@ -285,7 +289,7 @@ def _arrays(
     if len(wanted) != len(inputs):
         names = ", ".join(t.name for t in wanted)
         raise LaunchError(
-            f"{len(inputs)} inputs are given, but the graph has {len(wanted)}: pass {names}"
+            f"{len(inputs)} inputs are given, but the graph has {len(wanted)}; pass {names}"
         )
     arrays = {t.name: _typed(t, x) for t, x in zip(wanted, inputs, strict=True)}
     for name, operand in graph.gemm.operands.items():
@@ -298,7 +302,7 @@ def _arrays(
         what = "not a table of this graph; leave it out"
         if wrong[0] not in tables:
             what = f"a table of this graph, and is missing; pass it as tables={{'{wrong[0]}': …}}"
-        raise LaunchError(f"{wrong[0]} is {what}")
+        raise LaunchError(f"the argument 'tables' does not fit the graph: {wrong[0]} is {what}")
     return arrays | {name: _typed(t, tables[name]) for name, t in known.items()}
 
 
@@ -315,7 +319,8 @@ def _typed(tensor: Tensor, value: object) -> Array:
         )
     if value.ndim != len(tensor.shape):
         raise LaunchError(
-            f"{tensor.name} has {value.ndim} axes; the graph needs {len(tensor.shape)}"
+            f"{tensor.name} has {value.ndim} axes, but the graph needs {len(tensor.shape)}; "
+            "reshape the array"
         )
     return value
 
@@ -343,7 +348,7 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
             shape = ", ".join(map(to_text, tensor.shape))
             raise LaunchError(
                 f"{tensor.name} has the shape {array.shape}: axis {axis} of ({shape}) must be "
-                f"{expected}"
+                f"{expected}; pass an array of that extent"
             )
 
 

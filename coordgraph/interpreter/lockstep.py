@@ -257,7 +257,8 @@ class _Walk:
             (advance,) = self.evaluate(loop.step, lanes)
             if np.any(advance < 1):
                 raise EvaluationError(
-                    f"the loop over {loop.symbol} steps by {np.min(advance)}; it must be positive"
+                    f"the loop over {loop.symbol} steps by {np.min(advance)}; make its step at "
+                    "least 1"
                 )
             index = index + advance
             left = index < stop

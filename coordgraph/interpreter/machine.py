@@ -329,7 +329,7 @@ class Machine:
             raise EvaluationError(
                 f"workgroup {self.workgroup} overwrites workspace slot {slot} before the partial "
                 f"sum that workgroup {self.memory.raised_by[flag]} sent there was received; give "
-                "them different slots"
+                "the two workgroups different slots"
             )
         value = self._accumulator(op.accumulator)
         self.memory.write(user.tensor, work.elements(user), env, value)
@@ -337,7 +337,7 @@ class Machine:
         if self.memory.value(flag):
             raise EvaluationError(
                 f"workgroup {self.workgroup} sets the flag of workspace slot {slot}, which another "
-                "workgroup has set already; give them different slots"
+                "workgroup has set already; give the two workgroups different slots"
             )
         self.memory.flat[flag[0]][flag[1]] = raised
         self.memory.raised_by[flag] = self.workgroup

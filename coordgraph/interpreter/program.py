@@ -206,7 +206,7 @@ class Program:
                 yield Work(self, node)
             case MultiplyAccumulate(a=a, b=b):
                 if names := " and ".join(name for name in (a, b) if name not in self._loads):
-                    raise EvaluationError(f"{names} multiplied but not loaded; add a LoadTile")
+                    raise EvaluationError(f"no LoadTile loads {names}; add one for each")
                 yield Work(self, node, (*self._loads[a].tile, *self._loads[b].tile))
             case op if isinstance(op, WORK):
                 yield Work(self, node)
@@ -305,7 +305,7 @@ class Work:
         for user in graph.coordinates.of_kind(User):
             if graph.tensor(user.tensor).role is role and slot in graph.coordinates.below(user):
                 return user
-        raise EvaluationError(f"no tensor of {role.value} is upstream of the slot '{slot}'")
+        raise EvaluationError(f"slot '{slot}' has no tensor of {role.value}; connect one by edges")
 
     def offset(self, user: User) -> Formula:
         """Formula for the index of the workspace slot's flag in the tensor of flags `user`."""

@@ -113,7 +113,7 @@ def _interpreted(
     given = with_defaults(graph.gemm.epilogue, epilogue)
     arrays, numbers, values = bind(graph, factors, given, parameters, tables)
     if resident is not None and resident < 1:
-        raise LaunchError(f"resident = {resident} workgroups is too few; it must be at least 1")
+        raise LaunchError(f"resident = {resident} workgroups is too few; give at least 1")
     memory = Memory(graph, arrays, values)
     (count,) = code.grid(code.environment(values))
 
@@ -124,8 +124,8 @@ def _interpreted(
         execute(memory, machine, count, schedule, resident or count)
     except NoEntry as error:
         raise NoEntry(
-            f"an index expression reads beyond the end of a table ({error}); call the graph's "
-            "verify() to see which check the graph fails"
+            f"the launch reads outside a table: {error}; call the graph's verify() to see which "
+            "check the graph fails"
         ) from error
     return Result(*memory.finish(), record(code, values) if trace else None)
 

@@ -269,7 +269,10 @@ class Trace:
         """
         count = len(self.workgroups)
         if whole(workgroup, "workgroup", least=0) >= count:
-            raise VerifyError(f"workgroup = {workgroup} must be less than {count}, the grid's size")
+            raise VerifyError(
+                f"there is no workgroup {workgroup}, because the grid has {count} workgroups; give "
+                f"a number less than {count}"
+            )
         return tuple(e for e in self.workgroups[workgroup] if isinstance(e, Segment))
 
     def wait_edges(self) -> frozenset[tuple[int, int]]:

@@ -61,7 +61,7 @@ class Fuel:
         if self._most is not None and self._burnt > self._most:
             raise EndlessLoop(
                 f"the loops of workgroup {self._workgroup} run for more than {self._most} "
-                "iterations; correct the bounds of its loops"
+                "iterations, so one of them probably never ends; correct the bounds of the loops"
             )
 
 
@@ -113,6 +113,7 @@ def walk(steps: tuple[Step, ...], env: Environment, worker: Worker) -> Iterator[
                     (advance,) = step.step(env)
                     if advance < 1:
                         raise EvaluationError(
-                            f"the loop over {step.symbol} steps by {advance}; it must be positive"
+                            f"the loop over {step.symbol} steps by {advance}; make its step at "
+                            "least 1"
                         )
                     index += advance

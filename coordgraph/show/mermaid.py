@@ -119,7 +119,7 @@ class _Picture:
     def __init__(self, direction: str) -> None:
         if direction not in DIRECTIONS:
             known = ", ".join(DIRECTIONS)
-            raise VerifyError(f"unknown direction '{direction}'; there are {known}")
+            raise VerifyError(f"unknown direction '{direction}'; choose one of {known}")
         self.added: list[str] = []
         self._head = f"graph {direction}"
         self._lines: list[str] = []

@@ -129,7 +129,7 @@ class _Builder:
         if symbol is None:
             if name not in self._ids:
                 self._unknown = name
-                raise KeyError(name)
+                raise KeyError(f"unknown symbol '{name}'")
             symbol = self._symbols[name] = index_symbol(name)
         return symbol
 
@@ -146,7 +146,9 @@ class _Builder:
         values = {name: self.value(value) for name, value in raw.values.items()}
         for name in required_fields(raw.cls, without=tuple(bodies)):
             if name not in values:
-                raise raw.at.error(f"{raw.cls.__name__} needs a value for '{name}'")
+                raise raw.at.error(
+                    f"{raw.cls.__name__} has no value for '{name}', which it needs; give one"
+                )
         return _placed(raw.at, raw.cls, **values, **bodies)
 
     def coordinates(
@@ -177,7 +179,8 @@ class _Builder:
             return ControlGraph()
         if not issubclass(root.cls, Kernel):
             raise root.at.error(
-                f"the outermost operation must be a Kernel, not {root.cls.__name__}"
+                f"the outermost operation is {root.cls.__name__}, but must be a Kernel; put the "
+                "operations into a Kernel"
             )
         return ControlGraph(cast("Kernel", self._operation(root)))
 
@@ -203,7 +206,8 @@ class _Builder:
                 for symbol in sorted(value.free_symbols, key=str):
                     if symbol.name in names and symbol.name not in above:
                         raise p.value.at.error(
-                            f"the parameter '{symbol.name}' must be defined above '{p.name}'"
+                            f"the parameter '{p.name}' uses '{symbol.name}', which is defined "
+                            f"below it; define '{symbol.name}' above '{p.name}'"
                         )
             above.add(p.name)
             items.append(_placed(p.at, Parameter, p.name, p.minimum, p.maximum, value, p.note))

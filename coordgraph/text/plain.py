@@ -191,7 +191,7 @@ def _read_graph(data: Any, at: Path) -> RawGraph:
     raw = RawGraph(at)
     for name in top:
         if name not in _PARTS:
-            raise at.error(f"unknown part '{name}'{suggest(str(name), _PARTS)}")
+            raise at.error(f"'{name}' is no part of a graph{suggest(str(name), _PARTS)}")
     raw.gemm = RawRecord(Gemm, at / "gemm")
     _read_fields(raw.gemm, _mapping(top.get("gemm", {}), at / "gemm"), at / "gemm", ())
     if "level" in top:
@@ -230,7 +230,10 @@ def _read_symbols(value: Any, at: Path) -> list[tuple[str, bool, Where]]:
     for name, sort in _mapping(value, at).items():
         here = at / str(name)
         if sort not in ("positive", "nonnegative"):
-            raise here.error(f"needs 'positive' or 'nonnegative', not {shown(sort)}")
+            raise here.error(
+                f"the sign of a symbol is 'positive' or 'nonnegative', not {shown(sort)}; give one "
+                "of them"
+            )
         found.append((str(name), sort == "positive", here))
     return found
 
@@ -291,7 +294,9 @@ def _read_record(item: Any, at: Path, registry: Mapping[str, type[Any]], what: s
     _read_fields(raw, entry, at, ())
     for side in ("upstream", "downstream"):
         if registry is EDGES and side not in raw.values:
-            raise at.error(f"'{side}' is missing")
+            raise at.error(
+                f"the edge has no field '{side}'; list its operands {side} in this field"
+            )
     return raw
 
 
@@ -340,7 +345,7 @@ def _read_value(shape: Shape, value: Any, at: Path) -> Any:
             return _string(value, at)
         case Kind.TRUTH:
             if not isinstance(value, bool):
-                raise at.error(f"needs true or false, not {shown(value)}")
+                raise at.error(f"true or false is needed here, not {shown(value)}")
             return value
         case Kind.EXPRESSION | Kind.CONDITION:
             return RawExpression(_string(value, at), at, shape.kind is Kind.CONDITION)
@@ -349,14 +354,16 @@ def _read_value(shape: Shape, value: Any, at: Path) -> Any:
         case Kind.TUPLE:
             values = [v for _, v in _items({"": value}, at, "")]
             if not shape.open and len(values) != len(shape.items):
-                raise at.error(f"needs {len(shape.items)} values, not {len(values)}")
+                raise at.error(f"{len(shape.items)} values are needed here, not {len(values)}")
             parts = ((i, shape.part(i), v) for i, v in enumerate(values))
             return tuple(_read_value(s, v, at / i) for i, s, v in parts if s is not None)
 
 
 def _mapping(value: Any, at: Path) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise at.error(f"needs a mapping, not {type(value).__name__}")
+        raise at.error(
+            f"a mapping is needed here, not {type(value).__name__}; give names and their values"
+        )
     return cast("Mapping[str, Any]", value)
 
 
@@ -372,22 +379,32 @@ def _items(entry: Mapping[str, Any], at: Path, name: str) -> list[tuple[Path, An
     """The items of the list `entry[name]`, each with its path; none if the list is absent."""
     here, value = (at / name if name else at), entry.get(name, [])
     if not isinstance(value, list | tuple):
-        raise here.error(f"needs a list, not {type(value).__name__}")
+        raise here.error(
+            f"a list is needed here, not {type(value).__name__}; put the value into a list"
+        )
     return [(here / i, v) for i, v in enumerate(cast("list[Any]", value))]
 
 
 def _string(value: Any, at: Path) -> str:
     if not isinstance(value, str):
         raise at.error(
-            "the value is missing" if value is None else f"needs a string, not {shown(value)}"
+            "the value is missing; give a string"
+            if value is None
+            else f"a string is needed here, not {shown(value)}"
         )
     return value
 
 
 def _number(value: Any, at: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        missing = "the value is missing"
-        raise at.error(missing if value is None else f"needs a whole number, not {shown(value)}")
+        raise at.error(
+            "the value is missing; give a whole number"
+            if value is None
+            else f"a whole number is needed here, not {shown(value)}"
+        )
     if abs(value) >= 10**MAX_DIGITS:
-        raise at.error(f"the number has more than {MAX_DIGITS} digits, the limit of the text form")
+        raise at.error(
+            f"the number has more than {MAX_DIGITS} digits, the limit of the text form; give a "
+            "smaller number"
+        )
     return value

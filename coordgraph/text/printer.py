@@ -213,8 +213,8 @@ def _integer(value: Any) -> str:
     number = int(value)
     if abs(number) >= 10**MAX_DIGITS:
         raise VerifyError(
-            f"an integer of the graph has more than {MAX_DIGITS} digits, which the text form "
-            "does not allow"
+            f"an integer of the graph has more than {MAX_DIGITS} digits, which the text form does "
+            "not allow; use a smaller integer"
         )
     return str(number)
 

@@ -83,7 +83,11 @@ class _Reader:
         c.advance()
         at = c.place()
         if (version := c.integer()) != VERSION:
-            raise c.error(f"the text has version {version}, and must have {VERSION}", at)
+            raise c.error(
+                f"the text has version {version}, but only version {VERSION} can be read; "
+                "write the graph again with this version of the library",
+                at,
+            )
         c.end_statement()
         c.skip_lines()
         while c.token.kind != "end":
@@ -212,7 +216,9 @@ class _Reader:
         operations = self._body(0)
         if len(operations) != 1:
             raise self.cursor.error(
-                f"a control block must hold one Kernel, not {len(operations)} operations", at
+                f"this control block holds {len(operations)} operations; write exactly one, a "
+                "Kernel, and the others inside it",
+                at,
             )
         self.raw.root = operations[0]
 
@@ -254,7 +260,8 @@ class _Reader:
             name = ELSE.get(written, written)
             if name not in raw.cls.BODIES or name in raw.bodies:
                 raise c.error(
-                    f"the operation {raw.cls.__name__} has no further body '{written}'", at
+                    f"the operation {raw.cls.__name__} has no further body '{written}'; remove it",
+                    at,
                 )
             raw.bodies[name] = self._body(depth + 1)
 

@@ -99,7 +99,10 @@ class LaunchTraces:
         (grid,), tiles = code.grid(env), code.tiles(env)[:-1]
         size = max(prod(tiles), 0) + grid
         if work is not None and size > work:
-            raise BudgetExceeded(f"the launch has {size} output tiles and workgroups")
+            raise BudgetExceeded(
+                f"the launch has {size} output tiles and workgroups, more than the budget of "
+                f"{work}; choose smaller sizes"
+            )
         return record(code, values, MOST_STEPS, budget), size
 
 

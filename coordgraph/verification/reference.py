@@ -92,7 +92,10 @@ def _random(tensor: Tensor, values: Mapping[str, Any], random: np.random.Generat
     try:
         return random.integers(least, 2, shape).astype(numpy_dtype(tensor.dtype))
     except MemoryError as error:
-        raise LaunchError(f"the tensor {tensor.name} of {prod(shape)} elements: {error}") from error
+        raise LaunchError(
+            f"the tensor {tensor.name} of {prod(shape)} elements does not fit in memory ({error}); "
+            "choose a smaller problem"
+        ) from error
 
 
 def _packed_elements(gemm: GemmProblem, launch: Launch) -> dict[str, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.lowering.sm_90a.division import MMA_M, WARPGROUP
 from passes.schedules.data_parallel import DataParallel
 
-__all__ = ["candidates", "chooseable", "fallback", "slow"]
+__all__ = ["Kernels", "candidates", "chooseable", "fallback", "slow"]
 
 FEW_TILE, LEAST_ROWS = 128, 48
 """Limits on the rows of macro tiles that are tried.
@@ -43,6 +44,19 @@ extent along k, of products for which the cost model may choose clusters of more
 both measured sizes with a larger k, its plans without such clusters were at least as fast."""
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
+
+
+class Kernels(Protocol):
+    """A set of kernels to which candidates can be limited; `KernelFamily` implements it."""
+
+    @property
+    def tilings(self) -> frozenset[tuple[int, ...]]:
+        """Tile m, n, k, cluster m, n, k and number of pingpong warpgroups of every kernel."""
+        ...
+
+    def holds(self, table: Table) -> Flag:
+        """For each row of a table, whether the set has the kernel of the row's plan."""
+        ...
 
 
 def slow(table: Table) -> Flag:
@@ -107,6 +121,7 @@ def candidates(
     all_kinds: bool = False,
     tuning: bool = False,
     large_clusters: bool = False,
+    among: Kernels | None = None,
 ) -> Table:
     """The table of plans that may be chosen for a problem.
 
@@ -119,12 +134,15 @@ def candidates(
         tuning: whether to add plans that `codegen.matmul` chooses only if they were measured.
         large_clusters: whether to add clusters of more than two CTAs where the cost model never
             chooses them (see `far`), to measure them.
+        among: the kernels to which the plans are limited; the table is empty if none of them suits
+            the problem. None sets no limit.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
     large = large_clusters or _has_large_clusters(problem, same, tuning=tuning)
-    cut = _cut(problem, same, device, reads.element_bytes, large, large_clusters)
+    known = _columns(reads.element_bytes, dtype(problem.dtype).row, large, among)
+    cut = _cut(problem, same, device, known, large, large_clusters)
     kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
     kinds += unusual_kinds(cut) if all_kinds else ()
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
@@ -148,12 +166,13 @@ def candidates(
         """
         return np.repeat(np.array(values, np.float64), counts)
 
-    which = np.concatenate([chosen for _, _, chosen in parts])
+    which = np.concatenate([np.zeros(0, np.intp), *(chosen for _, _, chosen in parts)])
     names = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns")
     found = {name: column[which] for name, column in zip(names, cut.tiling, strict=True)}
     places = {kind.schedule: place for place, kind in enumerate(kinds)}
     found["schedule"] = spread([places[kind.schedule] for kind, _, _ in parts])
-    found["workgroups"] = np.concatenate([kind.grid[chosen] for kind, _, chosen in parts])
+    grids = (kind.grid[chosen] for kind, _, chosen in parts)
+    found["workgroups"] = np.concatenate([np.zeros(0), *grids])
     found["width"] = spread([band for _, band, _ in parts])
     same |= {"turned_a": problem.transpose_a, "turned_b": problem.transpose_b}
     same |= {
@@ -165,6 +184,8 @@ def candidates(
     schedules = tuple(kind.schedule for kind in kinds)
     columns = {name: np.full(len(which), float(v)) for name, v in same.items()}
     table = Table(**columns, **found, schedules=schedules)
+    if among is not None:
+        table = table.where(among.holds(table))
     kept = ~slow(table)
     return table.where(kept) if kept.any() and not kept.all() else table
 
@@ -204,7 +225,7 @@ def _cut(
     problem: Gemm,
     size: Mapping[str, float],
     device: Constants,
-    c_bytes: int,
+    columns: Columns,
     large_clusters: bool,
     any_tiles: bool,
 ) -> Tiled:
@@ -214,13 +235,13 @@ def _cut(
         problem: the problem.
         size: the problem's entries in the columns of a `Table`; see `extents`.
         device: the constants of the device.
-        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
-        large_clusters: whether to add clusters of more than two CTAs.
+        columns: the tilings to select from.
+        large_clusters: whether the tilings have clusters of more than two CTAs.
         any_tiles: whether to add such clusters also if there are more output tiles than clusters
             that the device holds.
     """
     m, n, k = (size[axis] for axis in "mnk")
-    known, held, small = _columns(c_bytes, dtype(problem.dtype).row, large_clusters)
+    known, held, small = columns
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
@@ -303,19 +324,24 @@ def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
     return tried
 
 
-@cache
-def _columns(
-    c_bytes: int, row: int, large_clusters: bool
-) -> tuple[tuple[Column, ...], Column, Mapping[tuple[int, int], Flag]]:
-    """All tilings as columns, with the columns `held` and `small` of `Tiled` for each tiling.
+Columns = tuple[tuple[Column, ...], Column, Mapping[tuple[int, int], Flag]]
+"""Tilings as columns, with the columns `held` and `small` of `Tiled` for each tiling."""
+
+
+@lru_cache(maxsize=64)
+def _columns(c_bytes: int, row: int, large_clusters: bool, among: Kernels | None) -> Columns:
+    """All tilings, or those of a set of kernels.
 
     Args:
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         row: elements of A and B in a 128-byte row of shared memory.
         large_clusters: whether to add clusters of more than two CTAs.
+        among: the kernels whose tilings are returned; None returns all tilings.
     """
     known = tilings(c_bytes, row, large_clusters=large_clusters)
-    found = np.array(known, np.float64)
+    if among is not None:
+        known = [tiling for tiling in known if tuple(tiling) in among.tilings]
+    found = np.array(known, np.float64).reshape(-1, 7)
     part = found[:, :2] / found[:, 3:5]
     held = [
         rows * columns / WARPGROUP

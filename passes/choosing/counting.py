@@ -158,8 +158,8 @@ class WorkCounter:
             grid = cast(Expr, grid.xreplace(given))
         if not grid.free_symbols:
             raise PassError(
-                f"the number of workgroups is {grid}, and a plan gives it: leave the schedule's "
-                "option `workgroups` out"
+                f"the schedule has a fixed number of workgroups, {grid}, but a plan chooses this "
+                "number; leave the schedule's option `workgroups` out"
             )
         roots = {name: value for name, value in found.items() if value != _DEFAULTS[name]}
         return _write(definitions, roots, sizes, grid, graph)
@@ -353,8 +353,8 @@ def _write(
     if unknown := read - {*inputs, *values, workgroup, *sizes.tiles, TILES}:
         names = ", ".join(sorted(map(str, unknown)))
         raise PassError(
-            f"the work of a workgroup depends on {names}: it cannot be counted; the loops of the "
-            "schedule may depend only on numbers of tiles and workgroups"
+            f"the work of a workgroup depends on {names}, so it cannot be counted; let the loops "
+            "of the schedule depend only on numbers of tiles and workgroups"
         )
     statements = Statements(values, inputs, workgroup)
     varying = tuple(name for name, value in roots.items() if statements.varies(value))

@@ -44,8 +44,9 @@ def check(counter: WorkCounter, schedule: Pass) -> None:
         for name, number in enumerated(found, counter):
             if (own := float(getattr(counts, name)[0])) != number:
                 raise PassError(
-                    f"the work of {schedule} cannot be counted: {name} of {tiles_m}x{tiles_n}x"
-                    f"{depth} tiles and {workgroups} workgroups is {number}, not {own:.0f}"
+                    f"the work of {schedule} cannot be counted, because its formulas are wrong for "
+                    f"{tiles_m}x{tiles_n}x{depth} tiles and {workgroups} workgroups: {name} is "
+                    f"{number}, not {own:.0f}; choose another schedule"
                 )
 
 

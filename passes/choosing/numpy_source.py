@@ -207,7 +207,10 @@ def _text(expr: Basic, at: Callable[[Basic], str]) -> str:
     for kind, text in _CALLS.items():
         if isinstance(expr, kind):
             return text.format(*parts)
-    raise TypeError(f"{type(expr).__name__} has no NumPy form; add one to _CALLS")
+    raise TypeError(
+        f"{type(expr).__name__} has no NumPy form; add one to the table _CALLS in "
+        "passes/choosing/numpy_source.py"
+    )
 
 
 def _sum(expr: Add, at: Callable[[Basic], str]) -> str:

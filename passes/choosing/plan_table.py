@@ -183,7 +183,9 @@ def sizes(problem: Gemm) -> tuple[int, int, int]:
     """
     m, n, k = problem.m, problem.n, problem.k
     if m is None or n is None or k is None:
-        raise ValueError("give m, n and k: plans are chosen for a size")
+        raise ValueError(
+            "a plan is chosen for one size, and m, n or k has no value; give all three"
+        )
     return m, n, k
 
 
@@ -234,8 +236,8 @@ def _numbers(gemm: Gemm, plan: Plan, batches: int, places: dict[Pass, int]) -> d
     known = schedule_in(plan)
     if known is None:
         raise ValueError(
-            f"no model knows '{plan.pipeline}': its cost cannot be predicted; use a schedule of "
-            "chosen_schedules(), after at most one Rasterize"
+            f"the cost of the passes '{plan.pipeline}' cannot be predicted, because the cost model "
+            "does not know them; use a schedule of chosen_schedules(), after at most one Rasterize"
         )
     schedule, width = known
     found: dict[str, float] = {

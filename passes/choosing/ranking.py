@@ -11,7 +11,7 @@ import numpy as np
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.base import Pass
-from passes.choosing.candidates import candidates, fallback
+from passes.choosing.candidates import Kernels, candidates, fallback
 from passes.choosing.constants import Constants, constants_of
 from passes.choosing.known_schedules import chosen_schedules
 from passes.choosing.model import cost
@@ -79,6 +79,7 @@ def choices(
     reads_c: bool = False,
     all_kinds: bool = False,
     large_clusters: bool = False,
+    among: Kernels | None = None,
 ) -> Iterator[Choice]:
     """Yield every candidate plan for a problem, in the order of predicted times.
 
@@ -91,13 +92,16 @@ def choices(
         all_kinds: whether to add schedules that the cost model never prefers; see `candidates`.
         large_clusters: whether to add clusters of more than two CTAs where the cost model never
             chooses them; see `candidates`.
+        among: the kernels to which the plans are limited; None sets no limit.
 
     Raises:
         ValueError: m, n or k has no value.
     """
     device = device or constants_of()
     options = {"all_kinds": all_kinds, "large_clusters": large_clusters}
-    table = candidates(problem, device, batches=batches, reads_c=reads_c, **options)
+    table = candidates(problem, device, batches=batches, reads_c=reads_c, among=among, **options)
+    if not len(table):
+        return
     found = cost(table, device)
     for row in np.argsort(found.total, kind="stable"):
         terms = found.row(int(row))
@@ -111,6 +115,7 @@ def rank(
     *,
     batches: int = 1,
     reads_c: bool = False,
+    among: Kernels | None = None,
 ) -> tuple[Choice, ...]:
     """The plans for a problem with the shortest predicted times, the best first.
 
@@ -122,10 +127,11 @@ def rank(
         count: largest number of plans to return.
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C; large tiles leave no registers for it.
+        among: the kernels to which the plans are limited; None sets no limit.
     """
     device = device or constants_of()
     # Schedules may be registered between calls, so they are a part of the cache key.
-    return _rank(problem, device, count, batches, reads_c, chosen_schedules())
+    return _rank(problem, device, count, batches, reads_c, among, chosen_schedules())
 
 
 @lru_cache(maxsize=256)
@@ -135,12 +141,13 @@ def _rank(
     count: int,
     batches: int,
     reads_c: bool,
+    among: Kernels | None,
     schedules: tuple[Pass, ...],
 ) -> tuple[Choice, ...]:
     """The cached implementation of `rank`; `schedules` is only a part of the cache key."""
     found: list[Choice] = []
     alike: dict[object, int] = {}
-    for choice in choices(problem, device, batches=batches, reads_c=reads_c):
+    for choice in choices(problem, device, batches=batches, reads_c=reads_c, among=among):
         plan = choice.plan
         key = plan.tile, plan.cluster
         ordered = *key, plan.consumers, plan.family, plan.workgroups

@@ -149,8 +149,8 @@ class _Walk:
         self.accumulators = [t.accumulator for t in graph.tilings]
         if len(self.accumulators) > MOST_ACCUMULATORS:
             raise PassError(
-                f"tiles of {len(self.accumulators)} shapes cannot be counted; a schedule may use "
-                f"at most {MOST_ACCUMULATORS} shapes"
+                f"the schedule uses tiles of {len(self.accumulators)} shapes, too many to count "
+                f"its work; use at most {MOST_ACCUMULATORS} shapes"
             )
 
     def value(self, expr: Expr, scope: Values) -> Expr:
@@ -213,13 +213,13 @@ class _Walk:
                 return self.received(op.turn, scope)
             case AccumulatePartial() | CollectPartial():
                 raise PassError(
-                    "partial sums are added in no order (atomic additions), and their cost is not "
-                    "modelled; use another reduction"
+                    "partial sums are added by atomic additions, whose cost is not modelled; use "
+                    "another reduction"
                 )
             case Inside() | Locate():
                 raise PassError(
                     f"{op.kind} depends on the positions of tiles, so the work of a workgroup "
-                    "cannot be counted"
+                    "cannot be counted; choose another schedule"
                 )
             case _:
                 return Tally()

@@ -24,4 +24,6 @@ def read_json(path: Path) -> Any:
             data = gzip.decompress(data)
         return json.loads(data)
     except (EOFError, gzip.BadGzipFile, ValueError, zlib.error) as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+        raise ValueError(
+            f"{path} is no JSON: {error}; give a JSON file, or one compressed as .json.gz"
+        ) from error

@@ -135,8 +135,8 @@ def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Togethe
     if starts is None or size is None:
         listed = ", ".join(parted)
         raise PassError(
-            f"the graph has no table of how many tiles {listed} count together; use a graph from "
-            "Gemm.graph(), which adds that table"
+            "the graph has no table that counts the tiles of the groups before each group along "
+            f"{listed}; use a graph from Gemm.graph(), which adds that table"
         )
     return _Together(size, lambda below: Concatenate(names, (below,), starts.name, tables))
 
@@ -150,8 +150,8 @@ def _parted(graph: KernelGraph, tiles: str) -> Ragged:
     found = ragged_edge(graph, tiles)
     if found is None:
         raise PassError(
-            f"the dimension '{tiles}' has neither a size nor a Ragged edge with its size in each "
-            "group; give it one of them"
+            f"the dimension '{tiles}' has neither a size nor a Ragged edge that divides it among "
+            "groups; give it one of them"
         )
     return found
 

@@ -202,7 +202,7 @@ class Architecture:
         ):
             raise CodegenError(
                 f"{self.name}: lowerings = {self.lowerings!r} is no tuple of Lowering objects; "
-                "write (MMA_SYNC,) for one"
+                "give a tuple, such as (MMA_SYNC,)"
             )
         if self.reduction not in REDUCTIONS:
             raise CodegenError(
@@ -255,8 +255,8 @@ def register(*architectures: Architecture) -> None:
     for new in architectures:
         if not isinstance(new, Architecture):
             raise CodegenError(
-                f"{new!r} is no Architecture; write register(Architecture('sm_86x', 86, 101376, "
-                "(MMA_SYNC,)))"
+                f"{new!r} is no Architecture; pass one, as in register(Architecture('sm_86x', 86, "
+                "101376, (MMA_SYNC,)))"
             )
         if new.name in ARCHITECTURES:
             raise CodegenError(
@@ -265,8 +265,8 @@ def register(*architectures: Architecture) -> None:
             )
         if not new.lowerings or new.lowerings[-1].alignment > 1:
             raise CodegenError(
-                f"{new.name}: the last of its lowerings must take tensors of any alignment; "
-                "append one, such as MMA_SYNC"
+                f"{new.name}: the last of its lowerings does not take tensors of any alignment; "
+                "append one that does, such as MMA_SYNC"
             )
         ARCHITECTURES[new.name] = new
 
@@ -279,7 +279,8 @@ def unregister(name: str) -> None:
     """
     if name not in ARCHITECTURES:
         raise CodegenError(
-            f"no architecture is called {name!r}; registered are {', '.join(names())}"
+            f"no architecture is called {name!r}; choose one that is registered: "
+            f"{', '.join(names())}"
         )
     del ARCHITECTURES[name]
 
@@ -316,7 +317,10 @@ def native_to(capability: int) -> Architecture:
     """
     fit = [found for found in ARCHITECTURES.values() if found.runs_on(capability)]
     if not fit:
-        raise CodegenError(f"compute capability {capability / 10} is too old: {REASON}")
+        raise CodegenError(
+            f"compute capability {capability / 10} is too old: {REASON}; use a newer GPU, or "
+            "target='cpu'"
+        )
     return max(fit, key=lambda found: (found.exact, found.capability))
 
 
@@ -340,7 +344,7 @@ def first_with(*options: str) -> tuple[Architecture, Lowering]:
             if lowering.has(*options):
                 return architecture, lowering
     raise CodegenError(
-        f"no lowering has the options {', '.join(options)} together; leave some of them out"
+        f"no lowering has all the options {', '.join(options)}; leave some of them out"
     )
 
 

@@ -118,18 +118,19 @@ def measured_run(
     columns = dict(found["events"]) if "events" in found else dict(found)
     if missing := [name for name in NEEDED if name not in columns]:
         raise VerifyError(
-            f"measured has no column {', '.join(map(repr, missing))}; give the columns of "
-            "Simulation.event_columns()"
+            f"the argument 'measured' has no column {', '.join(map(repr, missing))}; give the "
+            "columns of Simulation.event_columns()"
         )
     columns = {name: columns[name] for name in KNOWN if name in columns}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise VerifyError(
-            f"the columns of measured differ in length: {lengths}; give one value per event in each"
+            f"the columns of the argument 'measured' differ in length: {lengths}; give one value "
+            "per event in each"
         )
     if unknown := set(columns["activity"]) - set(ACTIVITIES):
         raise VerifyError(
-            f"measured has unknown activities {sorted(map(str, unknown))}; use "
+            f"the argument 'measured' has unknown activities {sorted(map(str, unknown))}; use "
             f"{', '.join(ACTIVITIES)}"
         )
     makespan = max(columns["end"], default=0.0)

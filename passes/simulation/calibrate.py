@@ -90,7 +90,10 @@ def figures_of(machine: Machine) -> dict[str, float]:
         ValueError: the machine has no constants of the cost model.
     """
     if machine.constants is None:
-        raise ValueError(f"{machine.name} has no constants of the cost model to fit")
+        raise ValueError(
+            f"{machine.name} has no constants of the cost model to fit; give a machine whose field "
+            "`constants` is set"
+        )
     of_constants = {name: getattr(machine.constants, name) for name in OF_CONSTANTS}
     return {**of_constants, **{name: getattr(machine, name) for name in OF_MACHINE}}
 

@@ -19,7 +19,7 @@ def few_work_checks() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a cache of kernels, which the tests of a module share."""
+    """The folder of a temporary disk cache of compiled kernels, which the tests of a file share."""
     return tmp_path_factory.mktemp("kernels")
 
 

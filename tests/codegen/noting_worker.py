@@ -12,7 +12,7 @@ from passes.choosing import Plan
 
 
 class Noted:
-    resident = 1
+    def preload(self, where: object, *, reads_c: bool) -> None: ...
 
 
 def note(plan: Plan, request: Any) -> Noted:

@@ -1,7 +1,7 @@
 """Three architectures registered from outside the library.
 
-`sm_8x` and `sm_9x` have facts of their own and the library's lowerings. `sm_8y` prefers its own
-lowering, with an option, an emitter and a rule for plans, and takes only A and B that are aligned
+`sm_8x` and `sm_9x` have device limits of their own and the library's lowerings. `sm_8y` prefers a
+lowering defined here, with an option, an emitter and a rule for plans; its A and B must be aligned
 to 16 bytes.
 """
 

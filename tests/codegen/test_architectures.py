@@ -1,4 +1,4 @@
-"""Architectures registered from outside the library work in all of its functions."""
+"""Every function of the library works with architectures that are registered from outside it."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def kernel(target: str, tile: Any = (128, 128, 64), **options: Any) -> CudaKerne
 
 @pytest.mark.usefixtures("ptxas")
 def test_facts_of_its_own():
-    """A registered architecture's own facts are used.
+    """The shared memory and the names that an architecture was registered with are used.
 
-    Less shared memory gives fewer stages, and LLVM and ptxas get the names that it gives for them.
+    Less shared memory gives fewer stages; LLVM and ptxas get the registered names.
     """
     stages = {
         name: kernel(name).lowered.coordinates["stage"].fixed_size for name in ("sm_80", "sm_8x")
@@ -61,7 +61,7 @@ def test_facts_of_its_own():
     assert ".target sm_80" in made.ptx
     assert made.program().shared_bytes <= 64 * 1024
     assert_clean(made.program().assembled()[1])
-    with pytest.raises(CodegenError, match=r"sm_8x: .* do not fit in sm_8x's shared memory"):
+    with pytest.raises(CodegenError, match=r"sm_8x .* do not fit in sm_8x's shared memory"):
         kernel("sm_8x", (128, 256, 64))
 
 
@@ -112,7 +112,9 @@ def test_plans_are_chosen_for_it():
     made = compile_plan(OWN_PLAN, gemm, "sm_8y")
     assert isinstance(made, CudaKernel)
     assert made.instructions == "mma.sync.narrow"
-    with pytest.raises(CodegenError, match=r"no clusters on sm_8y$"):
+    with pytest.raises(
+        CodegenError, match=r"no clusters on sm_8y; leave clusters out of the plan$"
+    ):
         compile_plan(Plan.parse("64x64x64@c2x1 stream-k"), gemm, "sm_8y")
 
 
@@ -144,10 +146,12 @@ def test_what_is_registered_is_checked():
         register(SM_8X)
     with pytest.raises(CodegenError, match="begins with 'sm_'"):
         register(replace(SM_8X, name="gfx942"))
-    with pytest.raises(CodegenError, match="the last of its lowerings must take tensors of any"):
+    with pytest.raises(
+        CodegenError, match="the last of its lowerings does not take tensors of any"
+    ):
         register(Architecture("sm_8z", 80, 1 << 16, (MMA_SYNC, WGMMA)))
 
-    with pytest.raises(CodegenError, match="'sm_86' is no Architecture; write register"):
+    with pytest.raises(CodegenError, match="'sm_86' is no Architecture; pass one, as in register"):
         register("sm_86")  # type: ignore[arg-type]
 
     class Unheard(type(MMA_SYNC)):
@@ -165,7 +169,11 @@ def test_what_is_registered_is_checked():
     ("field", "value", "why"),
     [
         ("name", 86, "name = 86 is not text"),
-        ("lowerings", MMA_SYNC, r"is no tuple of Lowering objects; write \(MMA_SYNC,\)"),
+        (
+            "lowerings",
+            MMA_SYNC,
+            r"is no tuple of Lowering objects; give a tuple, such as \(MMA_SYNC,\)",
+        ),
         ("lowerings", (3,), r"lowerings = \(3,\) is no tuple of Lowering"),
         ("shared_bytes", "64K", "sm_8z: shared_bytes = '64K' is not a whole number; .* of bytes"),
         ("shared_bytes", -1, "sm_8z: shared_bytes = -1 must be at least 1; it is a number of"),
@@ -196,7 +204,10 @@ def test_gpus_get_the_best_that_runs_on_them():
 
 
 def test_a_processor_that_llvm_does_not_know_is_refused():
-    """LLVM would end the process: it cannot select instructions for its oldest processor."""
+    """An architecture without a processor name that LLVM knows is refused with an error.
+
+    LLVM would assume its oldest processor, fail to select instructions and end the process.
+    """
     register(Architecture("sm_86s", 86, 65536, (MMA_SYNC,)))
     try:
         with pytest.raises(CodegenError, match=r"knows no GPU 'sm_86s'; register .* with isa="):
@@ -206,5 +217,7 @@ def test_a_processor_that_llvm_does_not_know_is_refused():
 
 
 def test_only_registered_architectures_can_be_removed():
-    with pytest.raises(CodegenError, match="no architecture is called 'sm_nope'; registered are"):
+    with pytest.raises(
+        CodegenError, match="no architecture is called 'sm_nope'; choose one that is registered: "
+    ):
         unregister("sm_nope")

@@ -43,7 +43,11 @@ def stored(batch: np.ndarray, turned: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("most", [14, pytest.param(40, marks=pytest.mark.slow)])
 def test_batches_are_as_numpy_has_them(most: int):
-    """Extents up to 14 need few kernels; larger ones need a kernel for each of 27 macro tiles."""
+    """`matmul` of batches returns the array that NumPy returns, and refuses what NumPy refuses.
+
+    Extents up to 14 need few kernels; the slow run has larger ones, with a kernel for each of 27
+    macro tiles.
+    """
     extent = st.integers(0, most)
     settings(max_examples=30, deadline=None)(
         given(
@@ -187,12 +191,12 @@ def expanded(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
-        (whole(4, 3, 7), expanded(5, 7, 5), "b is 5x7x5, 4x7x5 is needed"),
-        (whole(4, 3, 7), expanded(2, 7, 5), "b is 2x7x5, 4x7x5 is needed"),
-        (whole(0, 3, 7), expanded(2, 7, 5), "b is 2x7x5, 0x7x5 is needed"),
+        (whole(4, 3, 7), expanded(5, 7, 5), "b is 5x7x5, but 4x7x5 is needed"),
+        (whole(4, 3, 7), expanded(2, 7, 5), "b is 2x7x5, but 4x7x5 is needed"),
+        (whole(0, 3, 7), expanded(2, 7, 5), "b is 2x7x5, but 0x7x5 is needed"),
         # NumPy gives arrays without elements strides of 0.
-        (whole(4, 3, 0), whole(5, 0, 5), "b is 5x0x5, 4x0x5 is needed"),
-        (expanded(4, 3, 7), whole(5, 7, 5), "b is 5x7x5, 4x7x5 is needed"),
+        (whole(4, 3, 0), whole(5, 0, 5), "b is 5x0x5, but 4x0x5 is needed"),
+        (expanded(4, 3, 7), whole(5, 7, 5), "b is 5x7x5, but 4x7x5 is needed"),
         # Error messages show the shapes that the caller passed, not those of the rearranged
         # product.
         (whole(4, 3, 7), whole(6, 5), "^a is 4x3x7 and b is 6x5: k would be 7 and 6"),
@@ -214,7 +218,7 @@ def test_shapes_must_fit_however_they_are_given(a: np.ndarray, b: np.ndarray, wo
 def test_a_gpu_is_not_asked_for_another_number_of_matrices(
     fake: FakeDriver, count: int, step: int | None
 ):
-    with pytest.raises(LaunchError, match=f"b is {count}x64x768, 4x64x768 is needed"):
+    with pytest.raises(LaunchError, match=f"b is {count}x64x768, but 4x64x768 is needed"):
         codegen.matmul(
             batch(4, 512, 64, A), batch(count, 64, 768, B, step=step), out=batch(4, 512, 768, D)
         )
@@ -224,11 +228,11 @@ def test_a_gpu_is_not_asked_for_another_number_of_matrices(
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
-        ((3, 4, 5), (2, 5, 6), "b is 2x5x6, 3x5x6 is needed"),
+        ((3, 4, 5), (2, 5, 6), "b is 2x5x6, but 3x5x6 is needed"),
         ((3, 4, 5), (3, 6, 5), "k would be 5 and 6"),
         ((3, 4, 5), (6, 5), "k would be 5 and 6"),
         ((4, 5), (3, 6, 5), "k would be 5 and 6"),
-        ((2, 3, 4, 5), (5, 6), "a has 4 axes; .* flatten those before the last two into one"),
+        ((2, 3, 4, 5), (5, 6), "a has 4 axes, .* flatten all axes before the last two into one"),
         ((5, 6), (2, 3, 6, 4), "b has 4 axes"),
         ((5,), (3, 5, 6), "a has shape 5; a matrix is needed"),
     ],
@@ -248,7 +252,7 @@ def test_outputs_must_fit(shared: bool):
         with pytest.raises(LaunchError, match=rf"c (is|has shape) {said}[,;]"):
             codegen.matmul(a, b, whole(*shape), beta=1.0)
     square = whole(3, 5, 5)
-    with pytest.raises(LaunchError, match="out overlaps a"):
+    with pytest.raises(LaunchError, match="'out' overlaps a"):
         codegen.matmul(square, square[0] if shared else whole(3, 5, 5), out=square)
     # A caller of `matmul` compiles no kernel, so the message does not advise to compile another
     # kernel.
@@ -256,7 +260,7 @@ def test_outputs_must_fit(shared: bool):
         codegen.matmul(whole(3, 4, 10)[..., ::2], b)
     with pytest.raises(LaunchError, match=r"b is not contiguous .*; pass a contiguous copy$"):
         codegen.matmul(a, (whole(5, 12) if shared else whole(3, 5, 12))[..., ::2])
-    with pytest.raises(LaunchError, match=r"b holds f64, the kernel takes f32; convert it$"):
+    with pytest.raises(LaunchError, match=r"b holds f64, but the kernel takes f32; convert it$"):
         codegen.matmul(a, b.astype(np.float64))
     with pytest.raises(
         LaunchError, match=r"out holds i32; matrices hold .* or f64 here: convert it$"
@@ -309,7 +313,7 @@ def test_calls_of_matrices_and_of_batches_are_told_apart(
     for a, b, d in calls:
         assert codegen.matmul(a, b, out=d) is d
     assert fake.launches[len(first) :] == first
-    with pytest.raises(TypeError):  # another batch size needs a first launch
+    with pytest.raises(TypeError):  # another batch size calls `first_launch`, which is None here
         codegen.matmul(batch(3, 512, 64, A), batch(3, 64, 768, B), out=batch(3, 512, 768, D))
 
 

@@ -165,7 +165,7 @@ def test_a_gpu_of_the_machine_has_its_short_name(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("size", [(2048, 2304, 8192), (16, 6144, 4096), (16384, 16384, 16384)])
 def test_the_terms_add_up_to_the_total(size: tuple[int, int, int]):
-    """The terms add up to the total in the rounded values that are printed."""
+    """The printed terms of a plan's predicted time add up to the printed total, within rounding."""
     found = codegen.explain(*size, device="H200")
     assert isinstance(found, Explanation)
     head, *rows = found.rows()

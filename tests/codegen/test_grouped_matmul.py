@@ -44,7 +44,7 @@ def turned(array: np.ndarray) -> np.ndarray:
 
 
 sizes = st.lists(st.integers(0, 40), min_size=1, max_size=6)
-# Other extents of tensors need kernels with other macro tiles.
+# Larger extents have more macro tiles, and so more kernels to compile; only the slow run has them.
 extents = pytest.mark.parametrize("most", [14, pytest.param(40, marks=pytest.mark.slow)])
 
 
@@ -106,7 +106,7 @@ def test_where_groups_begin_is_data(monkeypatch: pytest.MonkeyPatch):
         found = codegen.grouped_matmul(a, b, np.array(offsets, np.int32))
         for group, part in enumerate(slices(offsets)):
             assert np.array_equal(found[part], a[part] @ b[group])
-    with pytest.raises(TypeError):  # another layout of B needs a first launch
+    with pytest.raises(TypeError):  # another layout of B calls `first_launch`, which is None here
         codegen.grouped_matmul(a, turned(b).swapaxes(-1, -2), BORDERS)
 
 
@@ -128,11 +128,14 @@ def test_a_plan_for_groups_can_be_told():
         ({"group_axis": "mnk"}, "should be 'm' or 'k'; .* see docs/explanation/groups/lists.md"),
         ({"group_axis": "n"}, r"group_axis = 'n' should be 'm' or 'k'$"),
         ({"group_axis": ["m"]}, r"group_axis = \['m'\] should be 'm' or 'k'"),
-        ({"a": turned(whole(90, 20)).T}, "a must be row-major: pass a contiguous copy"),
+        ({"a": turned(whole(90, 20)).T}, "a must be row-major; pass a contiguous copy"),
         ({"a": turned(whole(90, 20)), "transpose_a": True}, "a must be row-major"),
         ({"a": whole(90, 21)}, "k would be 21 and 20"),
         ({"b": whole(20, 24)}, "b has shape 20x24; groups x k x n is needed"),
-        ({"b": whole(4, 20, 24)}, "offsets has 6 entries; 5 are needed: groups [+] 1, where each"),
+        (
+            {"b": whole(4, 20, 24)},
+            "offsets has 6 entries, but 5 are needed; give groups [+] 1, where each",
+        ),
         ({"b": whole(5, 20, 48)[:, :, ::2]}, "b is not contiguous .*; pass a contiguous copy$"),
         ({"b": np.broadcast_to(whole(20, 24), (5, 20, 24))}, "b is not contiguous .* copy$"),
         ({"b": whole(10, 20, 24)[::2]}, "b is not contiguous .*; pass a contiguous copy$"),
@@ -148,24 +151,30 @@ def test_a_plan_for_groups_can_be_told():
         ({"group_axis": "k"}, "b has shape 5x20x24; a matrix is needed"),
         (
             {"offsets": BORDERS.astype(np.int64)},
-            r"offsets holds int64, and must be i32: pass offsets\.to\(torch\.int32\), or "
-            r"offsets\.astype\('int32'\)",
+            r"offsets holds int64, but must hold i32; convert it by offsets\.to\(torch\.int32\), "
+            r"or by offsets\.astype\('int32'\)",
         ),
-        ({"offsets": BORDERS[1:]}, "offsets has 5 entries; 6 are needed: groups [+] 1"),
-        ({"offsets": BORDERS.astype(np.float32)}, "offsets holds f32, the kernel takes i32"),
-        ({"offsets": [0, 90]}, "a list is no array; make one of i32 .* numpy.array.*numpy.int32"),
-        ({"offsets": None}, "offsets are missing: where each group begins, and where the last"),
+        ({"offsets": BORDERS[1:]}, "offsets has 5 entries, but 6 are needed; give groups [+] 1"),
+        ({"offsets": BORDERS.astype(np.float32)}, "offsets holds f32, but the kernel takes i32"),
+        (
+            {"offsets": [0, 90]},
+            "offsets is a list, not an array; make an i32 array .* numpy.array.*numpy.int32",
+        ),
+        (
+            {"offsets": None},
+            "offsets are missing; pass where each group begins, and where the last",
+        ),
         (
             {"offsets": BORDERS[::-1].copy()},
             r"offsets\[1\] = 70 is less than offsets\[0\] = 90; entries must be non-decreasing",
         ),
         ({"offsets": 2 * BORDERS}, "offsets"),
-        ({"out": whole(80, 24)}, "out is 80x24, 90x24 is needed"),
+        ({"out": whole(80, 24)}, "out is 80x24, but 90x24 is needed"),
         ({"beta": 1.0}, "beta = 1.0 needs c"),
         ({"alpha": "x"}, "alpha = 'x' is not a number"),
         ({"transpose_b": "no"}, "transpose_b = 'no' is neither True nor False"),
-        ({"plan": 5}, "plan = 5 is neither a Plan nor the text of one"),
-        ({"stream": 5}, "CPU kernels have no streams"),
+        ({"plan": 5}, "plan = 5 is neither a Plan nor its text"),
+        ({"stream": 5}, "kernels for the CPU have no streams"),
     ],
 )
 def test_wrong_calls(change: dict[str, Any], words: str):
@@ -275,7 +284,9 @@ def test_epilogues_of_groups_of_rows():
         )
         assert np.array_equal(d, expected)
     # A bias of another shape is checked anew, although a similar call was prepared before.
-    with pytest.raises(LaunchError, match=r"bias: shape \(3,\) given, \(n,\) = \(24,\) needed"):
+    with pytest.raises(
+        LaunchError, match=r"bias has the shape \(3,\), but \(n,\) = \(24,\) is needed"
+    ):
         codegen.grouped_matmul(
             a, b, offsets, epilogue=bias_relu_residual, bias=bias[:3], residual=residual
         )

@@ -49,7 +49,7 @@ def product(a: Any, b: Any) -> Any:
 
 
 def whole(dtype: str, *shape: int, seed: int = 0) -> Any:
-    """Random values of a type, all equally likely."""
+    """Random integers, uniformly distributed over all values of a type."""
     kind = TYPES[dtype]
     info, random = np.iinfo(kind), np.random.default_rng((seed, *shape))
     return random.integers(info.min, info.max, shape, endpoint=True).astype(kind)
@@ -99,7 +99,7 @@ def test_the_largest_sums_wrap_around(dtype: str, target: str):
 def test_sums_are_rounded_where_d_is_a_float(dtype: str, target: str, out: str):
     a, b = whole(dtype, 23, 70), whole(dtype, 70, 19)
     graph = StreamK(workgroups=4)(cg.Gemm(dtype, out_dtype=out).graph((16, 16, 16)))
-    with np.errstate(over="ignore"):  # the largest finite f16 is 65504
+    with np.errstate(over="ignore"):  # sums above 65504 are infinite in f16
         found = codegen.compile(graph, target)(a, b)
         assert found.dtype == OUTPUTS[out]
         assert np.array_equal(found, product(a, b).astype(OUTPUTS[out]))
@@ -120,7 +120,7 @@ def test_scalars_are_whole_numbers(target: str):
         with pytest.raises(LaunchError, match=why):
             kernel(a, b, **wrong)
     floats = codegen.compile(DataParallel()(cg.Gemm("i8", out_dtype="f32").graph()), target)
-    with pytest.raises(LaunchError, match="adds C, whose type is f32, to sums of type i32"):
+    with pytest.raises(LaunchError, match="would add C, whose type is f32, to sums of type i32"):
         floats(a, b, c.astype(np.float32), beta=1)
     assert np.array_equal(floats(a, b, c.astype(np.float32), beta=0), product(a, b))
 

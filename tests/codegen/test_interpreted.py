@@ -29,10 +29,10 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "shape of out": (lambda: {"out": ones(N, M)}, "out is 6x4"),
     "a row as out": (lambda: {"out": ones(3, M, N)}, "out has shape"),
     "dtype of out": (lambda: {"out": ones(M, N, kind=np.float64)}, "out holds f64"),
-    "read-only out": (lambda: {"out": read_only()}, "out is read-only"),
+    "read-only out": (lambda: {"out": read_only()}, "argument 'out' is a read-only array"),
     "out is a list": (lambda: {"out": [[1.0]]}, "out is a list"),
     "a list": (lambda: {"a": ones(M, K).tolist()}, "a is a list"),
-    "missing": (lambda: {"b": None}, "b is missing"),
+    "missing": (lambda: {"b": None}, "argument 'b' is missing"),
     "alpha": (lambda: {"alpha": "x"}, "alpha = 'x' is not a number"),
     "beta": (lambda: {"beta": 10**400}, "is not a number"),
     "beta without c": (lambda: {"beta": 0.5}, "needs c"),
@@ -54,7 +54,7 @@ def test_out_may_not_share_memory(name: str):
     start = memory[: M * M].reshape(M, M)
     later = memory[M : M * M + M].reshape(M, M)
     given: dict[str, Any] = {"a": ones(M, M), "b": ones(M, M), "out": later, name: start}
-    with pytest.raises(LaunchError, match=f"out overlaps {name}"):
+    with pytest.raises(LaunchError, match=f"'out' overlaps {name}"):
         InterpretedKernel(DataParallel()(Gemm("f32").graph((4, 4, 4))))(**given)
     assert (memory == 1).all()
 

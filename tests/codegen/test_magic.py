@@ -51,6 +51,6 @@ def test_the_largest_dividends(divisor: int):
 def test_a_divisor_of_zero_has_numbers_too():
     """Magic numbers exist for divisor 0 too.
 
-    A launch computes the numbers of a divisor even if the division never runs.
+    A launch computes the magic numbers of every divisor, even if the division is never executed.
     """
     assert Magic.numbers(0) == Magic.numbers(1)

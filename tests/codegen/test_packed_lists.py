@@ -68,12 +68,15 @@ def test_what_is_refused():
     for matrices, told in (
         ([], "pass at least one matrix"),
         ([matrix, np.zeros(3)], r"matrices\[1\] has 1 axes"),
-        ([matrix, matrix.astype("f")], r"has the type float32, and matrices\[0\] has float64"),
-        ([matrix, [[1]]], "a list was given; pass an array of numpy, torch, cupy"),
+        ([matrix, matrix.astype("f")], r"has the type float32, but matrices\[0\] has float64"),
+        (
+            [matrix, [[1]]],
+            "a list is given, which is no array; pass an array of numpy, torch, cupy",
+        ),
     ):
         with pytest.raises(LaunchError, match=told):
             lists.pack(matrices)
-    with pytest.raises(LaunchError, match="has 15 elements, and the matrices take 16"):
+    with pytest.raises(LaunchError, match="has 15 elements, but the matrices need 16"):
         lists.unpack(np.zeros(15), [(2, 3)])
     with pytest.raises(LaunchError, match="the vector has 2 axes"):
         lists.unpack(np.zeros((4, 4)), [(2, 3)])

@@ -1,4 +1,6 @@
-"""Code generation prints an expression once in the scope of its value."""
+"""An index expression is compiled once and its LLVM value reused while its symbols keep their
+values.
+"""
 
 from __future__ import annotations
 

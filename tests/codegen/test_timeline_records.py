@@ -203,7 +203,7 @@ def test_a_warpgroup_that_finishes_while_another_multiplies_is_behind():
     assert kinds == [(0, "FINISH"), (1, "TURN")]
 
 
-# Positions of records in memory
+# Tests of the positions of timeline records in memory.
 
 
 def lowered(lowering: Pass, schedule: Pass, tile: tuple[int, int, int]) -> KernelGraph:

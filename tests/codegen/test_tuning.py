@@ -68,7 +68,7 @@ def test_the_fastest_plans_are_sampled_again():
     clock = Clock()
     rounds = Rounds(close)
     rounds.measure(PLANS)
-    rounds.seconds[PLANS[4]] = 0.99e-5  # as if one short measurement were an outlier
+    rounds.seconds[PLANS[4]] = 0.99e-5  # an outlier: the time is too short
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found.keys() == set(PLANS)
@@ -77,7 +77,7 @@ def test_the_fastest_plans_are_sampled_again():
 
 
 def test_under_load_another_plan_may_be_the_fastest():
-    """Samples under load at the end decide among the fastest plans, and their times are kept."""
+    """The fastest plans are measured again under load, and these times decide which is the best."""
 
     def loaded(plan: Plan) -> float:
         return 2e-5 * (1.02 - PLANS.index(plan) / 100)
@@ -88,7 +88,8 @@ def test_under_load_another_plan_may_be_the_fastest():
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found[PLANS[3]] == loaded(PLANS[3])
-    # Plans that were not sampled under load are scaled by the same drift, and are not preferred.
+    # Plans that were not measured under load get their earlier time, multiplied by the slowdown of
+    # the others, and are not preferred.
     assert 2e-5 < found[PLANS[5]] < 2.2e-5
     assert clock.count == 0
 
@@ -157,7 +158,7 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(compile_workers, "__name__", "tests.codegen.noting_worker")
     with CompileWorkers(REQUEST) as workers:
         workers.compile(PLANS[:2])
-        assert not workers.started  # fewer than `LEAST_KERNELS`
+        assert not workers.started  # 2 kernels are fewer than `LEAST_KERNELS`
         workers.compile(PLANS)
         assert 1 <= len(workers.started) <= 2
         noted = {path.read_text() for path in tmp_path.glob("noted*")}
@@ -179,7 +180,7 @@ def test_without_a_cache_nothing_is_compiled_elsewhere(monkeypatch: pytest.Monke
 
 
 def test_operands_of_an_epilogue_are_passed():
-    """Kernels get every operand that their epilogue needs: arrays of the caller, and numbers."""
+    """Tuning passes every operand that an epilogue needs to the kernels: arrays and scalars."""
 
     @epilogue(bias="n", scale="")
     def scaled(acc: Any, bias: Any, scale: Any) -> Any:

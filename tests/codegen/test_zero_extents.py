@@ -93,12 +93,12 @@ def test_the_rest_of_the_call_must_fit(target: str):
     made = kernel(target)
     with pytest.raises(LaunchError, match="k would be 0 and 5"):
         made(ones(4, 0), ones(5, 6))
-    with pytest.raises(LaunchError, match="out is 4x6, 0x6 is needed"):
+    with pytest.raises(LaunchError, match="out is 4x6, but 0x6 is needed"):
         made(ones(0, 5), ones(5, 6), out=ones(4, 6))
     with pytest.raises(LaunchError, match="needs c"):
         made(ones(4, 0), ones(0, 6), beta=1.0)
     fixed = codegen.compile(DataParallel()(Gemm("f32", k=16).graph((16, 16, 16))), target)
-    with pytest.raises(LaunchError, match="k = 16, the tensors have 0"):
+    with pytest.raises(LaunchError, match="k = 16, but the tensors have k = 0"):
         fixed(ones(4, 0), ones(0, 6))
 
 

@@ -257,7 +257,7 @@ def test_indices_read_what_is_not_there():
     """`interpret` detects reads outside a table, if the graph was not verified."""
     graph = edited(*replaced(PERMUTE, "m_tile_starts"))
     operands, tables = arrays()
-    why = r"reads beyond the end of a table \(entry 7 of a table of 6 entries\); call .* verify\(\)"
+    why = r"outside a table: entry 7 is read from a table that has 6 entries; .* call .* verify\(\)"
     with pytest.raises(EvaluationError, match=why):
         interpret(graph, *operands, parameters=OF_D, tables=tables)
 
@@ -267,11 +267,11 @@ def test_indices_read_what_is_not_there():
     [
         (
             EDITS["a short order"][0],
-            "m_tile_starts: its step at position 4 reads entry 4 of a table of 4",
+            "its step at position 4 has no value: entry 4 is read from a table that has 4 entries",
         ),
         (
             EDITS["a parameter behind the end"][0],
-            r"tiles_m = .* reads entry 6 of a table of 6 entries; give a table with more entries",
+            r"tiles_m = .*: entry 6 is read from a table that has 6 entries; give a table with",
         ),
         (EDITS["an order under a false maximum"][0], r"order\[\d\] = 4 is larger than 2"),
     ],

@@ -66,7 +66,9 @@ SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 EVERY_ODD = 16
 """One of this many random problems has rows that TMA cannot load."""
 PROBLEMS, LONGEST, MOST_WORKGROUPS = 100, 3000, 60
-"""Random problems for each kernel; their largest extent; the largest number of workgroups."""
+"""The number of random problems for each kernel, their largest extent, and their largest number of
+workgroups.
+"""
 
 
 def hopper(
@@ -356,7 +358,7 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def sweep_cases(spec: Spec) -> tuple[Case, ...]:
-    """Whole tiles and ragged tiles with C on the whole device, and ragged tiles on 3 workgroups."""
+    """Three launches: whole tiles, ragged tiles with C, and ragged tiles with C on 3 workgroups."""
     ragged = _served((997, 1218, 777), spec.layout)
     whole = (
         Case(spec, (1536, 1536, 1024), 1),

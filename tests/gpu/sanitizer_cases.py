@@ -54,7 +54,7 @@ COUNT = len(CASES) + len(GROUPS) + len(LISTS)
 
 
 def run(number: int) -> None:
-    """Run the case with this number; it launches twice and compares exactly."""
+    """Run case `number`: launch its kernel twice and compare the results exactly."""
     if number < len(CASES):
         run_single(number)
     elif number < len(CASES) + len(GROUPS):
@@ -64,7 +64,10 @@ def run(number: int) -> None:
 
 
 def run_list(number: int) -> None:
-    """Products that each have their own m, n and k; on Hopper the kernel writes tensor maps."""
+    """Launch list `number` twice and compare exactly: products that each have their own m, n and k.
+
+    On Hopper the kernel writes the tensor maps of the products.
+    """
     schedule, tile, sizes, workgroups, target = LISTS[number]
     gemm = Gemm("f16", "f32", transpose_b=True, grouped=True, group_axis="mnk")
     kernel = codegen.compile(schedule(gemm.graph(tile)), target)
@@ -88,7 +91,10 @@ def run_list(number: int) -> None:
 
 
 def run_groups(number: int) -> None:
-    """Groups along k that end inside k tiles, so TMA also loads elements of the next group."""
+    """Launch grouped product `number` twice and compare exactly.
+
+    Groups along k end inside k tiles, so TMA also loads elements of the next group.
+    """
     schedule, tile, (m, n), lengths, workgroups, target = GROUPS[number]
     gemm = Gemm("f16", "f32", transpose_a=True, grouped=True, group_axis="k")
     kernel = codegen.compile(schedule(gemm.graph(tile)), target)

@@ -142,7 +142,7 @@ def test_groups_of_every_type_and_of_odd_rows(types: tuple[str, str], k: int, ta
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_captured_launch_serves_other_groups(schedule: str):
-    """A CUDA graph is replayed after the offsets of groups have changed in place."""
+    """A replayed CUDA graph uses the offsets of groups that are in memory at the replay."""
     made = kernel(schedule, (128, 128, 64), "native", grouped=True, transpose_b=True)
     rows, groups, n, k = 2048, 16, 512, 768
     a, b, d = normal(rows, k), normal(groups, n, k), poisoned(rows, n)

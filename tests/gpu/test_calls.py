@@ -112,7 +112,7 @@ def test_clusters(schedule: Any, cluster: dict[str, Any]):
 
 @every
 def test_threads(spec: Spec):
-    """Four threads launch at once on their own streams; then one without a CUDA context does."""
+    """Results are right if four threads launch at once, and then one without a CUDA context."""
     problems = [Problem.make(spec, (392, 264, 1032), seed) for seed in range(4)]
     expected = [problem.run() for problem in problems]
     torch.cuda.synchronize()
@@ -178,7 +178,7 @@ def test_what_is_refused_after_a_good_call():
         made(problem.a.cpu(), problem.b, out=out)
     with pytest.raises(LaunchError, match="a has no memory of its own"):
         made(problem.a.to_sparse(), problem.b, out=out)
-    with pytest.raises(LaunchError, match="out overlaps b"):
+    with pytest.raises(LaunchError, match="'out' overlaps b"):
         made(problem.a, problem.b, out=problem.b)
     with pytest.raises(LaunchError, match="holds f16"):
         made(problem.a.half(), problem.b, out=out)

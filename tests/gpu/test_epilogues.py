@@ -53,7 +53,10 @@ def numpy_kind(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["bf16", "f16"])
 @pytest.mark.parametrize(("schedule", "tile"), SCHEDULES, ids=str)
 def test_results(schedule: str, tile: tuple[int, int, int], kind: str, case: Case):
-    """Several launches of one kernel with ragged sizes; D is filled with NaN before each."""
+    """Repeated launches agree with float64 and have equal bits, for sizes that end inside tiles.
+
+    D is filled with NaN before each launch.
+    """
     kernel = codegen.compile(
         Pipeline.parse(schedule)(Gemm(kind, epilogue=case.function).graph(tile)), debug=True
     )
@@ -107,7 +110,7 @@ def test_a_number_in_memory_may_change_between_launches():
 
 
 def test_unaligned_operands():
-    """A bias at an unaligned address, and a residual whose rows are not aligned either."""
+    """Results are right if bias and residual begin at addresses not aligned to 16 bytes."""
     case = EPILOGUES[0]
     kernel = codegen.compile(
         Pipeline.parse("data-parallel")(Gemm("bf16", epilogue=case.function).graph())
@@ -128,7 +131,9 @@ def test_arguments_that_do_not_fit():
     a, b = (torch.ones(64, 64, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     with pytest.raises(LaunchError, match="residual is missing"):
         kernel(a, b, bias=a[0])
-    with pytest.raises(LaunchError, match=r"bias: shape \(63,\) given, \(n,\) = \(64,\) needed"):
+    with pytest.raises(
+        LaunchError, match=r"bias has the shape \(63,\), but \(n,\) = \(64,\) is needed"
+    ):
         kernel(a, b, bias=a[0, :63], residual=b)
     with pytest.raises(
         LaunchError, match=r"bias lies on 'cpu'; move it to the GPU with \.cuda\(\)"

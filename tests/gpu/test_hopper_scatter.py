@@ -1,4 +1,4 @@
-"""Reduce-scatter on Hopper: few tiles in many pieces, with equal bits in every run.
+"""Reduce-scatter on Hopper: many workgroups per output tile give equal bits in every run.
 
 The kernels have no watchdog, as users get them: run with `--timeout-method=thread`.
 """
@@ -83,7 +83,10 @@ def shapes_of(spec: Spec) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", QUICK, ids=str)
 def test_two_streams_at_once(spec: Spec):
-    """Each kernel needs all its workgroups resident at once, so one launch waits for the other."""
+    """Launches on two streams at once end, and give the same bits as single launches.
+
+    Each kernel needs all its workgroups resident at once, so one launch waits for the other.
+    """
     one, other = shapes_of(spec)
     race([Lane(Problem.make(spec, one)), Lane(Problem.make(spec, other, seed=1))], 20)
 

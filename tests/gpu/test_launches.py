@@ -40,7 +40,7 @@ SLEEP = 600_000_000
 
 @every_schedule
 def test_a_hundred_replays(spec: Spec):
-    """A CUDA graph is replayed a hundred times; the kernel was launched before its capture."""
+    """Each of a hundred replays of a CUDA graph gives the bits of the launch before its capture."""
     problem = Problem.make(spec, SHAPE)
     expected, out = problem.run(), problem.out()
     graph = torch.cuda.CUDAGraph()
@@ -218,7 +218,7 @@ Bad = Callable[[Any, Any, Any], tuple[tuple[Any, ...], dict[str, Any]]]
 BAD: dict[str, tuple[Bad, str]] = {
     "k differs": (lambda a, b, c: ((a[:, :40].contiguous(), b), {}), "k would be 40 and 64"),
     "a vector": (lambda a, b, c: ((a[0], b), {}), "a matrix is needed"),
-    "no rows": (lambda a, b, c: ((a[:0], b), {}), "out is 64x64, 0x64 is needed"),
+    "no rows": (lambda a, b, c: ((a[:0], b), {}), "out is 64x64, but 0x64 is needed"),
     "another type": (lambda a, b, c: ((a.half(), b), {}), "a holds f16"),
     "no such type": (lambda a, b, c: ((a.int(), b), {}), "a holds i32"),
     "host memory": (lambda a, b, c: ((a.cpu(), b), {}), "lies on 'cpu'"),
@@ -227,7 +227,7 @@ BAD: dict[str, tuple[Bad, str]] = {
     "beta without c": (lambda a, b, c: ((a, b), {"beta": 1.0}), "needs c"),
     "c of another shape": (lambda a, b, c: ((a, b, c[:50]), {"beta": 1.0}), "c is 50x64"),
     "a fixed grid": (lambda a, b, c: ((a, b), {"workgroups": 3}), "was made for a fixed number"),
-    "a list": (lambda a, b, c: (([[1.0]], b), {}), "a list is no array"),
+    "a list": (lambda a, b, c: (([[1.0]], b), {}), "a list, which is no array"),
 }
 
 
@@ -248,7 +248,7 @@ def test_the_output_must_not_overlap_the_operands():
     a, b = memory[:4096].view(64, 64), memory[4096:8192].view(64, 64)
     before = memory.clone()
     for start in (0, 4095, 8191):
-        with pytest.raises(LaunchError, match="out overlaps"):
+        with pytest.raises(LaunchError, match="'out' overlaps"):
             kernel(DATA_PARALLEL)(a, b, out=memory[start : start + 4096].view(64, 64))
     torch.cuda.synchronize()
     assert torch.equal(memory, before)

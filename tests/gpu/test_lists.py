@@ -159,7 +159,9 @@ def test_no_k_at_all(target: str):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("dtype", "out_dtype"), [("f16", "f16"), ("bf16", "f32")])
 def test_every_type_and_where_vectors_begin(dtype: str, out_dtype: str, target: str):
-    """Vectors may begin at addresses that are not multiples of 16 bytes."""
+    """Results stay right if a vector of matrices begins at an address that is no multiple of 16
+    bytes.
+    """
     given = gemm("tn", dtype=dtype, out_dtype=out_dtype)
     made = kernel(SCHEDULES[2], (64, 64, 64), target, **given)
     problem = Products(drawn(5, 9), "tn", dtype=dtype, out_dtype=out_dtype)
@@ -176,7 +178,7 @@ def test_every_type_and_where_vectors_begin(dtype: str, out_dtype: str, target: 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_other_lists_in_the_same_vectors(schedule: str):
-    """Launches with other offsets follow one another without synchronization."""
+    """Launches with different offsets that follow without synchronization give right results."""
     made = kernel(schedule, (128, 128, 64), "native", **gemm("nt"))
     lists = [Products(drawn(seed, 12, 300), "nt") for seed in range(6)]
     for _ in range(3):
@@ -196,7 +198,7 @@ def test_few_and_many_workgroups(workgroups: int):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_captured_launch_serves_other_lists(schedule: str):
-    """A CUDA graph is replayed with other offsets and matrices in the same memory.
+    """A replayed CUDA graph uses the offsets and matrices that are in memory at the replay.
 
     The number of products must stay the same.
     """

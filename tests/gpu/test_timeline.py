@@ -93,7 +93,7 @@ def traced(case: Case, timeline: bool | int = True) -> Timeline:
 
 
 def consumers(t: Timeline) -> np.ndarray[Any, Any]:
-    """For each event, whether a consumer, or a thread without a role, recorded it."""
+    """For each event, whether it was recorded by a consumer, or by a kernel without warp roles."""
     return t.role != ROLES.index("producer")
 
 
@@ -141,7 +141,8 @@ def test_clocks_are_sane(case: Case):
     ctas = found.workgroup * 8 + found.rank
     for cta in np.unique(ctas):
         assert len(np.unique(found.slot[ctas == cta])) == 1
-    # At most 1 CTA (on Hopper) or 8 CTAs share an SM; more lanes would mean that clocks disagree.
+    # At most 1 CTA (on Hopper) or 8 CTAs run on an SM at a time; more would mean that clocks
+    # disagree.
     assert found.lanes <= (1 if case[2] else 8)
 
 
@@ -193,7 +194,7 @@ def test_records_without_room_are_counted():
 
 
 def test_timelines_of_several_sizes_do_not_mix():
-    """Launches with small sizes after large ones use a part of the workspace only."""
+    """The timeline of a small launch after a large one has only the records of the small launch."""
     kernel = kernel_of(CASES[0])
     sizes = [(256, 512, 512), (4096, 4096, 128), (256, 512, 512)]
     for m, n, k in sizes:

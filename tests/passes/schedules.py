@@ -150,7 +150,10 @@ def parameters(graph: KernelGraph, problem: Problem) -> dict[str, int]:
 
 
 def moved(name: str, depth: int) -> int:
-    """The most iterations that `least_segment` can add to a share by moving its two borders."""
+    """The most iterations that the option `least_segment` can add to one workgroup.
+
+    The option moves the first and the last iteration of a workgroup to tile ends that are near.
+    """
     least = schedule(name).options.get("least_segment", 1)
     assert isinstance(least, int)
     return min(least - 1, (depth - 1) // 2) + min(least - 1, depth // 2)

@@ -113,8 +113,9 @@ def test_the_sums_are_zero_before_and_after():
 @pytest.mark.parametrize("name", [LAST, SPLIT])
 @pytest.mark.parametrize(("schedule", "back"), [(InOrder(), False), (Reversed(), True)])
 def test_sums_are_rounded_as_they_come(name: str, schedule: Scheduler, back: bool):
-    """Each piece of k contributes one number; the numbers are added in the order in which
-    pieces run.
+    """Atomic sums are rounded as if numbers are added in the order in which the workgroups run.
+
+    Each workgroup's part of k contributes one number to the test's sum.
     """
     pieces = 6
     numbers, a, b = one_number_a_piece(pieces)
@@ -223,7 +224,8 @@ def test_what_is_broken_is_noticed(name: str, change: Rewrite, told: str):
 def test_partials_that_are_sent_are_not_added_to():
     """`SendPartial` cannot use slots of the `atomic` reduction.
 
-    Atomic additions need slots that are zero before the launch, so their tensor has another role.
+    Slots for atomic additions must be zero before a launch, so they are a tensor with another role
+    than slots for partial sums that are stored.
     """
 
     def sent(op: Operation) -> Operation:
@@ -237,7 +239,10 @@ def test_partials_that_are_sent_are_not_added_to():
 @pytest.mark.parametrize(("name", "by"), [("turn", 1), ("turn_first", 1)])
 @pytest.mark.parametrize("schedule", [LAST, SPLIT])
 def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
-    """If a sender's turn is wrong, it denotes another workgroup, so no wait direction is proved."""
+    """No wait direction is proved if the number of a sender (its turn) is wrong.
+
+    A wrong number denotes another workgroup than the one that sends.
+    """
 
     def bent(op: Operation) -> Operation:
         wrong = isinstance(op, Assign) and op.name == name
@@ -248,9 +253,9 @@ def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
 
 
 def test_turns_in_no_order_prove_nothing():
-    """No wait direction is proved if a later turn does not mean a higher workgroup number.
+    """No wait direction is proved if senders are not numbered in the order of workgroups.
 
-    The last sender's number then says nothing about those of the other senders.
+    The workgroup of the last sender then does not bound those of the other senders.
     """
     graph = symbolic(LAST)
     (edge,) = (e for e in graph.coordinates.edges if isinstance(e, Join) and TURN in e.upstream)
@@ -274,7 +279,7 @@ def test_a_slot_that_two_tiles_have_is_noticed():
 
 
 def test_every_piece_counts_once():
-    """The owner waits for all 15 pieces, but reads only one slot."""
+    """The owner of a tile waits for 15 partial sums, but reads only the slot that has their sum."""
     graph = symbolic(LAST)
     found = trace(graph, parameters(graph, in_tiles(1, 1, 16, 16)))
     assert Counter(r.workgroup for r in found.receives) == {15: 15}

@@ -1,4 +1,7 @@
-"""`stream-k{shares=balanced}`: shares differ by at most one iteration and divide tiles evenly."""
+"""`stream-k{shares=balanced}`: workgroups' numbers of iterations differ by at most one.
+
+If the number of workgroups is a multiple of the number of tiles, no workgroup has two tiles.
+"""
 
 from __future__ import annotations
 

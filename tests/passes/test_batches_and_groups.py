@@ -133,7 +133,10 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
 
 
 def test_streams_balance_across_groups():
-    """Groups have 0 to 50 rows; no workgroup has more iterations than one share, rounded up."""
+    """Stream-K divides iterations evenly, although groups have 0 to 50 rows.
+
+    No workgroup has more than the average number of iterations, rounded up.
+    """
     sizes = [1, 50, 0, 3, 17, 2, 0, 29]
     found = record_of("stream-k", sizes, 7)
     total = found.tiles[0] * found.tiles[1] * found.tiles[2]
@@ -213,8 +216,9 @@ def test_written_forms(name: str, gemm: dict[str, bool]):
 
 
 def test_what_is_deferred():
-    """The number of tiles, and what depends on it, is known only at launch; grid and
-    workspace before.
+    """Parameters that depend on the number of tiles get their values at launch, from the offsets.
+
+    The sizes alone do not determine them; they do determine the grid and the workspace.
     """
     made = graph("two-tile-stream-k", grouped=True)
     parameters = made.parameters
@@ -296,7 +300,7 @@ def test_the_host_checks_assumptions_for_every_table():
     made = graph("stream-k", grouped=True)
     sizes = {"n": 1, "groups": 1, "read_c": 0, "workgroups": 1}
     made.parameters.evaluate({**sizes, "m": 4, "k": 2**31 // 2 - 8})
-    with pytest.raises(LaunchError, match=r"can be .* needs at most"):
+    with pytest.raises(LaunchError, match=r"can be .* allows at most"):
         made.parameters.evaluate({**sizes, "m": 2**20, "k": 2**20})
 
 
@@ -323,7 +327,7 @@ def test_refusals():
 
 @pytest.mark.parametrize("order", ["reorder{group=5}", "grouped{groups=3}"])
 def test_a_grid_that_is_rounded_up_fits_its_bits(order: str):
-    """Groups of tiles round the number of workgroups up, for every product of a batch."""
+    """No check is refuted if a tile order rounds the number of workgroups of a batch up."""
     problem = Gemm("f32", batched=True).graph(TILE)
     found = Pipeline.parse(f"{order},data-parallel")(problem).check()
     assert not found.refuted, found

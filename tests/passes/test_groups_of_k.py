@@ -150,7 +150,8 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
 
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
-    """Each workgroup has one share of iterations, the last busy one at most; others are idle.
+    """All busy workgroups have equally many iterations, but the last may have fewer; others are
+    idle.
 
     Groups have different k, and some have k = 0.
     """
@@ -185,7 +186,8 @@ def test_whole_tiles_do_not_balance():
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The first tiles are divided into equal shares, the last of which may be shorter.
+    """The iterations of the first tiles are divided evenly among workgroups; the last may have
+    fewer.
 
     All other tiles are whole.
     """
@@ -308,7 +310,7 @@ def test_ragged_tiles(m: int, n: int, sizes: list[int], workgroups: int):
 @settings(max_examples=4)
 @given(group_sizes.filter(any), st.integers(1, 9))
 def test_numbers_for_sizes(sizes: list[int], workgroups: int):
-    """A graph with fixed m, n and k; the offsets of the groups are still read at every launch."""
+    """A graph with fixed m, n and k still reads the offsets of the groups at every launch."""
     made = graph("stream-k{reduction=turnstile}", m=M, n=N, k=sum(sizes))
     check(made, sizes, workgroups)
 
@@ -383,8 +385,9 @@ def test_what_is_known_of_the_tables():
 
 
 def test_what_is_deferred():
-    """`tiles_k` and `share` are known only at launch; the grid and the tiles along m and n
-    before.
+    """The parameters `tiles_k` and `share` get their values at launch, from the offsets of groups.
+
+    The sizes alone do not determine them.
     """
     made = graph("stream-k")
     parameters = made.parameters

@@ -22,9 +22,10 @@ from tests.passes.test_groups_of_k import M, N, graph
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_which_schedules_share_depths_that_are_data(name: str):
-    """Schedules of whole tiles or equal shares accept tiles with different numbers of k tiles.
+    """Which schedules accept tiles with different numbers of k tiles.
 
-    Schedules that cut tiles into equal pieces or move borders of shares refuse them.
+    Schedules with whole tiles or with equally many iterations per workgroup accept them. Schedules
+    that cut every tile into equal parts, or that move range ends to tile ends, refuse them.
     """
     needs_one_depth = ("split-k", "heterogeneous", "least_segment", "first=dp", "waves=contiguous")
     right = not any(word in name for word in needs_one_depth)
@@ -98,7 +99,7 @@ def test_tables_that_are_not_as_declared(offsets: list[int], why: str):
 def test_c_must_be_of_all_groups():
     a, b = np.zeros((M, 8), np.float32), np.zeros((8, N), np.float32)
     given_ = {"parameters": {"workgroups": 2}, "tables": {"offsets": np.array([0, 3, 8], np.int32)}}
-    with pytest.raises(LaunchError, match="C has 2 axes; the graph needs 3"):
+    with pytest.raises(LaunchError, match="C has 2 axes, but the graph needs 3"):
         interpret(graph("stream-k"), a, b, np.zeros((M, N), np.float32), beta=1, **given_)
     with pytest.raises(
         LaunchError, match=r"C has the shape \(3, .*: axis 0 of \(groups, m, n\) must be 2"

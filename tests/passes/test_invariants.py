@@ -34,7 +34,10 @@ every_order = pytest.mark.parametrize("order", ORDERS)
 
 
 def waits_for_lower(name: str) -> bool:
-    """True if workgroups wait for lower numbers only: with owner=last, the default of split-k."""
+    """Whether workgroups wait only for workgroups with lower numbers.
+
+    They do so with owner=last, which is the default of split-k.
+    """
     return "owner=first" not in name if "split-k" in name else "owner=last" in name
 
 
@@ -129,7 +132,7 @@ def test_stream_k_shares_are_equal_but_for_the_last(name: str, least: int, probl
 def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Problem):
     """A tile has at most two segments if there are as many tiles as workgroups, or more.
 
-    With fewer tiles, the bound is that of the schedule's docstring.
+    With fewer tiles, the docstring of `TwoTileStreamK` gives the bound.
     """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))
@@ -140,7 +143,7 @@ def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Proble
         assert most <= -(-(found.tiles[2] - 1) // share) + 1
         return
     assert most <= 2
-    # Each workgroup streams the iterations of one to two tiles; all other tiles are whole.
+    # Each workgroup gets Stream-K iterations of one to two tiles; all other tiles are whole.
     if tiles % workgroups == 0:
         assert not found.sends
     depth, least = found.tiles[2], 6 if "least=6" in name else 1
@@ -192,7 +195,7 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
 def test_the_direction_of_waits_is_derived(name: str):
     sharing = "lower" if waits_for_lower(name) else "higher"
     expected = "none" if name.startswith(WHOLE_TILES) else sharing
-    if "scatter" in name:  # workgroups wait for those of lower and of higher number
+    if "scatter" in name:  # workgroups wait for lower- and higher-numbered ones
         expected = "mixed"
     assert wait_direction(symbolic(name)) == expected
     assert wait_direction(numeric(name, (9, 13, 23, 5), "group")) == expected

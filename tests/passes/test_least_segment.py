@@ -59,9 +59,9 @@ def test_a_tile_is_cut_no_more_often_than_without(problem: tuple[int, int, int, 
 @given(problems(most=40), leasts)
 @settings(max_examples=40)
 def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], least: int):
-    """`forward` finds the workgroup and local index of every iteration, as the trace has them.
+    """`forward` maps every iteration to the workgroup that executes it and to its index there.
 
-    In this way the fix-up finds the workgroups that share a tile.
+    Both agree with the trace. A fix-up finds the workgroups that share a tile in this way.
     """
     graph = symbolic(str(StreamK(least_segment=least)))
     given_ = parameters(graph, problem)
@@ -76,7 +76,8 @@ def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], 
         for k in range(segment.k_first, segment.k_first + segment.k_count):
             at = {**values, **dict(zip(names, (*segment.tile, k), strict=True))}
             assert evaluate(holder, at) == segment.workgroup
-            # A workgroup's local indices are less than its number of iterations.
+            # An iteration's index in its workgroup is less than the workgroup's number of
+            # iterations.
             seen[segment.workgroup] += 1
             assert 0 <= evaluate(local, at) < found.iterations[segment.workgroup]
     assert tuple(seen[w] for w in range(len(found.iterations))) == found.iterations
@@ -102,10 +103,11 @@ def test_results_under_all_schedulers(
 
 
 def test_borders_move_to_the_nearer_end():
-    """A border of shares inside a tile moves to the nearer end of the tile.
+    """If one workgroup's iterations end shortly before or after a tile's end, they end there
+    instead.
 
-    Four tiles of 16 iterations on 3 workgroups: shares of 22 would end at iteration 6 of the second
-    tile and at iteration 12 of the third.
+    Four tiles of 16 iterations on 3 workgroups: ranges of 22 iterations would end at iteration 6 of
+    the second tile and at iteration 12 of the third.
     """
     problem = in_tiles(2, 2, 16, 3)
 
@@ -141,8 +143,8 @@ def test_the_edge_is_written_and_drawn():
 
 
 def test_the_walk_is_counted_from_where_the_share_begins():
-    """The first index of a share is computed once; the index of an iteration is that plus a
-    count.
+    """The index of a workgroup's first iteration is computed once; later indices add the loop
+    indices.
     """
     graph = StreamK(least_segment=4)(Gemm("f32").graph(TILE))
     at = ["sk.begin", "for_tile", "for_k"]

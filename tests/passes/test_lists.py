@@ -184,7 +184,8 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str):
 
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
-    """Each workgroup has one share of iterations, the last busy one at most; others are idle.
+    """All busy workgroups have equally many iterations, but the last may have fewer; others are
+    idle.
 
     This holds for any extents of the products.
     """
@@ -209,7 +210,7 @@ def test_streams_balance_across_groups(name: str):
 @example(CORNERS["without rows, but wide and deep"], 5)
 @example(CORNERS["one large, others small"], 3)
 def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
-    """Tiles of all groups, row-major in each group, are dealt round-robin to the workgroups."""
+    """Tiles of all groups, row-major in each group, are assigned round-robin to the workgroups."""
     found, shapes = record_of(PERSISTENT, sizes, workgroups), enumerate(tiles_of(sizes))
     tiles = [(g, i, j) for g, (m, n, _) in shapes for i in range(m) for j in range(n)]
     for workgroup in range(workgroups):
@@ -219,7 +220,8 @@ def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The first tiles are divided into equal shares, the last of which may be shorter.
+    """The iterations of the first tiles are divided evenly among workgroups; the last may have
+    fewer.
 
     All other tiles are whole.
     """

@@ -53,7 +53,9 @@ def segments(found: Trace, workgroup: int) -> list[tuple[int, int, int]]:
 
 
 def parts(name: str, problem: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Streamed iterations, in all and per workgroup; the same for data-parallel iterations."""
+    """Stream-K iterations in total and per workgroup, then data-parallel ones in total and per
+    workgroup.
+    """
     graph = symbolic(name)
     values = graph.parameters.evaluate({**parameters(graph, problem), "read_c": 0})
     names = ("sk.tiles", "sk.local", "dp.tiles", "dp.local")
@@ -148,7 +150,7 @@ def test_the_parts_of_two_tile_stream_k(
 def test_the_parts_of_hybrid_stream_k(
     name: str, problem: tuple[int, int, int, int], expected: tuple[int, int, int, int]
 ):
-    """With T tiles, W workgroups and TK k tiles per tile, (T mod W)·TK iterations are streamed.
+    """With T tiles, W workgroups and TK k tiles per tile, (T mod W)·TK are Stream-K iterations.
 
     57 x 57 tiles are 3249 = 24·132 + 81 = 10·304 + 209.
     """
@@ -172,7 +174,10 @@ def test_one_tile_on_too_many_workgroups(name: str):
     [(1, (1,) * 64), (2, (2,) * 32), (6, (6,) * 10 + (4,)), (64, (64,)), (100, (64,))],
 )
 def test_shares_are_no_slivers(least: int, shares: tuple[int, ...]):
-    """Shares of one tile with 64 iterations on 128 workgroups; the other workgroups do nothing."""
+    """No workgroup gets fewer than `least` iterations, unless no more are left.
+
+    One tile has 64 iterations on 128 workgroups; workgroups without iterations do nothing.
+    """
     for step in (StreamK(least=least), TwoTileStreamK(owner="last", least=least)):
         graph = step(Gemm("f32").graph(TILE))
         found = trace(graph, parameters(graph, in_tiles(1, 1, 64, 128)))

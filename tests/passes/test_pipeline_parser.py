@@ -102,7 +102,7 @@ def check(text: str) -> None:
             "unknown pass 'streem-k'; did you mean 'stream-k'?",
         ),
         ("zzzz", 1, 1, "unknown pass 'zzzz'; there are "),
-        ("stream-k stream-k", 1, 10, "expected ',' between passes or the end"),
+        ("stream-k stream-k", 1, 10, "expected ',' between passes, or the end"),
         ("stream-k{", 1, 10, "expected the name of an option"),
         ("stream-k{\nworkgroup=3}", 2, 1, "'workgroup'; its options are: workgroups, owner, least"),
         ("stream-k{workgroups}", 1, 20, "expected '=' after 'workgroups'"),
@@ -114,9 +114,9 @@ def check(text: str) -> None:
         ("stream-k{workgroups=1", 1, 22, "unexpected end"),
         ("reorder{swap=yes}", 1, 14, "option 'swap' must be true or false, not 'yes'"),
         ("stream-k{owner=\té}", 1, 17, "unexpected character"),
-        ("stream-k{owner=first}\r\n}", 2, 1, "expected ',' between passes or the end"),
+        ("stream-k{owner=first}\r\n}", 2, 1, "expected ',' between passes, or the end"),
         ("\x0b\x85\nstream", 2, 1, "unknown pass 'stream'; did you mean 'stream-k'?"),
-        ("stream-k}", 1, 9, "expected ',' between passes or the end"),
+        ("stream-k}", 1, 9, "expected ',' between passes, or the end"),
     ],
 )
 def test_errors_say_where(text: str, line: int, column: int, message: str):

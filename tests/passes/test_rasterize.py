@@ -227,7 +227,10 @@ def grouped(groups: int) -> KernelGraph:
 
 @pytest.mark.parametrize("groups", [2, 4, 8])
 def test_groups_work_on_neighbours_at_the_same_k(groups: int):
-    """Workgroups w, w + W/G, w + 2·W/G and so on stream neighbouring tiles, at the same k."""
+    """Workgroups w, w + W/G, w + 2·W/G and so on compute neighbouring tiles, each at the same k.
+
+    W is the number of workgroups, and G the number of groups of the pass `Grouped`.
+    """
     graph = Pipeline([Grouped(groups=groups), StreamK(workgroups=24)])(Gemm("f32").graph(TILE))
     found = trace(graph, {"m": 4 * 8, "n": 4 * 16, "k": 4 * 9})
     members = 24 // groups

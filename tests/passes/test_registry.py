@@ -83,12 +83,16 @@ def test_what_is_offered_helps_where_a_name_is_misspelt(install: Install):
         ("a-pass = test_plug_in:Nothing", SOURCE, "cannot be loaded: AttributeError: "),
         ("a-pass = test_plug_in:Plugged", "import no_such_module", "ModuleNotFoundError: "),
         ("a-pass = test_plug_in:Plugged", "1 / 0", "cannot be loaded: ZeroDivisionError: "),
-        ("a-pass = test_plug_in:Plugged", SOURCE, "has the name 'test-plugged'; entry point and"),
+        (
+            "a-pass = test_plug_in:Plugged",
+            SOURCE,
+            "has the name 'test-plugged'; give the entry point and",
+        ),
         ("a-pass = test_plug_in:dataclass", SOURCE, "is no subclass of passes.Pass"),
         (
             "a-pass = test_plug_in:Plugged",
             SOURCE.replace("test-plugged", "stream-k"),
-            "PassError: test_plug_in.Plugged has the name 'stream-k' of passes.schedules",
+            "PassError: test_plug_in.Plugged has the name 'stream-k', which passes.schedules",
         ),
     ],
 )

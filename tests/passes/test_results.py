@@ -129,9 +129,9 @@ def test_every_interleaving_gives_the_same_bits(name: str, problem: Problem, see
 
 @pytest.mark.parametrize("name", FIXED_UP)
 def test_waiting_for_lower_numbers_needs_no_residency(name: str):
-    """If workgroups wait for lower numbers only, one resident workgroup at a time suffices.
+    """If workgroups wait only for lower-numbered ones, one resident workgroup at a time suffices.
 
-    The problem is one tile in five pieces.
+    The problem is one tile that five workgroups compute.
     """
     graph, problem = symbolic(name), CORNERS["one tile in many pieces"]
     if wait_direction(graph) == "lower":

@@ -1,4 +1,7 @@
-"""The `scatter` reduction: every workgroup with a piece of a tile finishes a share of it."""
+"""The `scatter` reduction: all workgroups that computed partial sums of a tile divide its fix-up.
+
+Each of them adds up and stores some of the tile's shares.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ ONE, SPLIT = STREAMS[0], EVERY[-2]
 @given(deep())
 @settings(max_examples=60)
 def test_every_peer_has_its_shares(name: str, problem: Problem):
-    """Peer t of p receives all pieces of the tile, and finishes the shares t, t + p and so on."""
+    """Of p workgroups that compute a tile, workgroup t adds up the shares t, t + p and so on.
+
+    It receives the partial sums of all others for these shares.
+    """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))
     assert found.problems() == ()
@@ -67,7 +73,7 @@ def test_every_peer_has_its_shares(name: str, problem: Problem):
 @given(deep())
 @settings(max_examples=30)
 def test_all_is_sent_before_anything_is_waited_for(name: str, problem: Problem):
-    """A workgroup sends all its pieces before it waits.
+    """A workgroup sends all its partial sums before it waits.
 
     Otherwise waits would form a chain along the whole grid.
     """
@@ -76,7 +82,7 @@ def test_all_is_sent_before_anything_is_waited_for(name: str, problem: Problem):
         kinds = [type(event).__name__ for event in events]
         if "Receive" in kinds:
             assert "Send" not in kinds[kinds.index("Receive") :]
-        # A piece is sent right after its segment is computed.
+        # A partial sum is sent right after its segment is computed.
         for before, event in pairwise(events):
             if isinstance(event, Send):
                 assert isinstance(before, Segment)
@@ -98,7 +104,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 @pytest.mark.parametrize("tile", [(1, 4, 4), (3, 5, 2), (33, 2, 4), (70, 1, 4)])
 @pytest.mark.parametrize("name", [ONE, SPLIT])
 def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):
-    """Tile rows need not be a multiple of the shares: the last share may have padding."""
+    """The rows of a tile need not be a multiple of its shares; the last share may be smaller."""
     graph = symbolic(name, "plain", tile)
     shares = graph.coordinates[SHARE].fixed_size
     assert shares == (tile[0] if tile[0] <= MOST_SHARES else -(-tile[0] // -(-tile[0] // 32)))
@@ -106,8 +112,9 @@ def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):
 
 
 def test_more_peers_than_shares():
-    """If a tile has more peers than shares, the other peers finish nothing, but still wait
-    for pieces.
+    """If more workgroups compute a tile than it has shares, some of them store nothing.
+
+    They still wait for the partial sums of the others.
     """
     graph, problem = symbolic(ONE), in_tiles(1, 1, 16, 7)
     found = trace(graph, parameters(graph, problem))
@@ -120,7 +127,10 @@ def test_more_peers_than_shares():
 @pytest.mark.parametrize("name", [ONE, SPLIT])
 @pytest.mark.parametrize("pieces", [2, 3, 5])
 def test_sums_are_rounded_in_order(name: str, pieces: int):
-    """Each piece of k contributes one number; the numbers are added in the order of k."""
+    """The partial sums of a tile are added in the order of k.
+
+    Each workgroup's part of k contributes one number to the test's sum.
+    """
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)
     given = {"workgroups": pieces} if "workgroups" in graph.parameters else {}
@@ -141,7 +151,7 @@ def test_the_epilogue_covers_a_share(beta: float):
 
 @pytest.mark.parametrize("kind", ["batch", "groups"])
 def test_batches_and_groups(kind: str):
-    """In batches and groups, each share of a tile is stored to the product of that tile."""
+    """In batches and groups, a workgroup stores its part of a tile to the product of that tile."""
     random = np.random.default_rng(0)
     a = random.integers(-4, 5, (3, 9, 21) if kind == "batch" else (17, 21)).astype("f4")
     b = random.integers(-4, 5, (3, 21, 6)).astype("f4")

@@ -122,7 +122,7 @@ def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass,
     graph = Pipeline([order, step])(Gemm("f32", m=m, n=n, k=k).graph((4, 4, 4)))
     sharing = "lower" if waits_for_lower(name) else "higher"
     expected = "none" if name.startswith(WHOLE_TILES) else sharing
-    if "scatter" in name:  # workgroups wait for those of lower and of higher number
+    if "scatter" in name:  # workgroups wait for lower- and higher-numbered ones
         expected = "mixed"
     assert wait_direction(graph) == expected
     check(graph, CORNERS[corner])

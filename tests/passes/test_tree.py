@@ -1,4 +1,4 @@
-"""The `tree` reduction: the order in which pieces of a tile are added, and no deadlock."""
+"""The `tree` reduction: the order in which partial sums of a tile are added, and no deadlock."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 31, 33, 64, 100, 257)
 
 
 def paired(pieces: int) -> dict[int, list[int]]:
-    """For each piece, the pieces that it receives, in order.
+    """For each partial sum of a tile, the partial sums that are added to it, in order.
 
-    Neighbours are paired, then the receivers of these pairs, until one piece is left.
+    Neighbours are paired, then the receivers of these pairs, until one partial sum is left.
     """
     added: dict[int, list[int]] = {}
     left = list(range(pieces))
@@ -39,7 +39,7 @@ def paired(pieces: int) -> dict[int, list[int]]:
 @pytest.mark.parametrize("pieces", PIECES)
 @pytest.mark.parametrize("name", EVERY)
 def test_one_tile_is_added_up_in_pairs(name: str, pieces: int):
-    """Pieces are numbered from the owner's piece.
+    """Partial sums of one tile are added in pairs; they are numbered from the owner's.
 
     With owner=first they follow the workgroups' order, with owner=last the reverse order.
     """
@@ -57,7 +57,7 @@ def test_one_tile_is_added_up_in_pairs(name: str, pieces: int):
 
 @st.composite
 def deep(draw: st.DrawFn) -> Problem:
-    """Few output tiles, many k tiles, shares that end inside tiles, and idle workgroups."""
+    """Random problems with few output tiles, many k tiles and up to 45 workgroups."""
     tiles = draw(st.sampled_from([(1, 1), (1, 2), (2, 2), (1, 3)]))
     m, n = (draw(st.integers(4 * count - 3, 4 * count)) for count in tiles)
     return m, n, draw(st.integers(1, 160)), draw(st.integers(1, 45))
@@ -76,7 +76,8 @@ def test_every_slot_is_sent_once_and_received_once(name: str, problem: Problem):
     assert all(send.slot == send.workgroup for send in found.sends)
     lower = "owner=last" in name
     assert all((signaller < waiter) == lower for waiter, signaller in found.wait_edges())
-    # A workgroup receives pieces of one tile at most, and receives all of them before it sends.
+    # A workgroup receives partial sums of one tile at most, and receives all of them before it
+    # sends.
     pieces = Counter(s.tile for s in found.segments if not s.padding)
     for workgroup, events in enumerate(found.workgroups):
         got = Counter(r.tile for r in found.receives if r.workgroup == workgroup)
@@ -122,7 +123,11 @@ def rounded(sums: list[np.float32]) -> np.float32:
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("pieces", [2, 3, 5, 8, 13, 32, 45])
 def test_sums_are_rounded_as_the_tree_says(name: str, pieces: int):
-    """Each piece of k contributes one number, so only the order of additions decides the bits."""
+    """Sums have the bits of an addition in pairs.
+
+    Each workgroup's part of k contributes one number, so only the order of additions decides the
+    bits.
+    """
     random = np.random.default_rng(pieces)
     numbers = random.standard_normal(pieces).astype(np.float32) * 1000
     a, b = np.zeros((1, pieces * TILE[2]), np.float32), np.ones((pieces * TILE[2], 1), np.float32)

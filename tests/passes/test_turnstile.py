@@ -1,4 +1,4 @@
-"""The `turnstile` reduction: pieces of a shared tile are added to one slot in fixed order."""
+"""The `turnstile` reduction: workgroups add partial sums of a tile to one slot in a fixed order."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ EVERY = (*STREAMS, *SPLITS)
 
 
 def in_order(name: str, found: Trace) -> None:
-    """Check the order of pieces in each shared tile.
+    """Check the order in which the partial sums of each tile are added.
 
-    The piece farthest from the owner's is sent first; each next one receives the sum so far, adds
-    itself and is sent.
+    The workgroup farthest from the owner sends first. Each next one receives the sum so far, adds
+    its own and sends the result.
     """
     assert found.problems() == ()
     lower = waits_for_lower(name)
@@ -50,7 +50,8 @@ def in_order(name: str, found: Trace) -> None:
         (slot,) = {s.slot for s in found.sends if s.tile == tile}
         turns = {s.workgroup: s.turn for s in found.sends if s.tile == tile}
         assert list(turns) == sorted(workgroups[:-1])
-        # Turns are numbered in the order of k from 0, whichever piece is sent first.
+        # Turns, the positions of workgroups in the order, are numbered from 0 in the order of k,
+        # whichever workgroup adds first.
         numbers = {w: number for number, (_, w) in enumerate(pieces)}
         assert turns == {w: numbers[w] for w in turns}
         got = [(r.workgroup, r.slot, r.turn) for r in found.receives if r.tile == tile]
@@ -84,8 +85,9 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 @pytest.mark.parametrize("name", [*STREAMS[:2], *SPLITS[:2]])
 @pytest.mark.parametrize("pieces", [2, 3, 5])
 def test_sums_are_rounded_in_order(name: str, pieces: int):
-    """Each piece of k contributes one number; they are added from the piece farthest from
-    the owner's.
+    """The partial sums of a tile are added in order, from the one farthest from the owner's.
+
+    Each workgroup's part of k contributes one number to the test's sum.
     """
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)
@@ -103,7 +105,9 @@ def test_sums_are_rounded_in_order(name: str, pieces: int):
 )
 @pytest.mark.parametrize("options", [{}, {"owner": "first"}, {"reduction": "peers"}])
 def test_split_k_in_three(depth: int, shares: tuple[int, ...], options: dict[str, Any]):
-    """The workgroups of a tile have consecutive numbers; those without iterations do nothing."""
+    """With split-k, a tile's workgroups have consecutive numbers; those without iterations do
+    nothing.
+    """
     graph = SplitK(splits=3, **options)(Gemm("f32").graph(TILE))
     found = trace(graph, {"m": 8, "n": 12, "k": 4 * depth})
     assert found.problems() == ()
@@ -138,7 +142,10 @@ def bent(graph: KernelGraph, name: str, by: int) -> KernelGraph:
 
 @pytest.mark.parametrize("name", ["stream-k{owner=last,reduction=turnstile}", "split-k{splits=5}"])
 def test_a_wrong_turn_is_noticed(name: str):
-    """If a workgroup waits for its own turn, it deadlocks, and no wait direction is proved."""
+    """A workgroup that waits until it has itself added its partial sum deadlocks.
+
+    No wait direction is proved for such a graph.
+    """
     graph = symbolic(name)
     wrong = bent(graph, "turn_before", 1)
     assert (wait_direction(graph), wait_direction(wrong)) == ("lower", "mixed")

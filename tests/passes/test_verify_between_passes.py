@@ -18,7 +18,7 @@ Seen = list[tuple[str, str]]
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """Record each check that runs between passes, with the log of the checked graph."""
+    """Record each check that runs between passes, and which passes were applied before it."""
     found: Seen = []
     checks, work = passes.base.run_checks, passes.base.work_problems
 

@@ -152,14 +152,14 @@ def both_own(op: Operation) -> Operation | Body:
 
 
 def first_piece_left_out(op: Operation) -> Operation:
-    """A fault: the loop that adds the pieces of a tile begins with the second piece."""
+    """A fault: the loop that adds the partial sums of a tile begins with the second one."""
     if isinstance(op, For) and any(isinstance(x, AddPartial) for x in op.walk()):
         return replace(op, start=op.start + 1) if op.dim == "partial.peer" else op
     return op
 
 
 def waits_first(op: Operation) -> Operation:
-    """A fault: each workgroup waits for the pieces of all others before it sends its own."""
+    """A fault: each workgroup waits for the partial sums of all others before it sends its own."""
     walks = [x for x in getattr(op, "body", ()) if isinstance(x, For) and x.dim == kit.TILE]
     if isinstance(op, If) and len(walks) == 2:
         others = tuple(x for x in op.body if x not in walks)

@@ -37,7 +37,7 @@ class HostCode:
         text: the LLVM IR before optimisation.
         engine: LLVM's execution engine, which owns the machine code.
         from_cache: whether the object file was read from the cache on disk.
-        quick: whether LLVM optimised it less to save time, see `host_code`.
+        quick: whether LLVM optimised the code less, to save compile time.
     """
 
     text: str
@@ -90,7 +90,7 @@ def _from_disk_or_compiled(text: str, quick: bool) -> HostCode:
     if content is not None:
         return HostCode(text, _loaded(content, machine), True, quick)
     with cache.building(key):
-        content = _cached(key)  # another process may have stored it meanwhile
+        content = _cached(key)  # another process may have stored the object file meanwhile
         from_cache = content is not None
         if content is None:
             content = machine.emit_object(_optimized(text, machine, quick))

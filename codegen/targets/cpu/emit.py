@@ -51,7 +51,7 @@ class HostWalker(GuardedWalker):
         guarded: whether the code stops the launch with an error if an index is outside its tensor
             or buffer.
         foreign: whether the graph may be wrong, so that proofs from its sizes may be wrong too. The
-            guarded and the unguarded code of such a graph compute the same numbers.
+            guarded and the unguarded code of such a graph compute the same indices.
     """
 
     widest = True
@@ -61,7 +61,10 @@ class HostWalker(GuardedWalker):
         self, graph: KernelGraph, triple: str = "", *, guarded: bool = False, foreign: bool = False
     ) -> None:
         if graph.coordinates.of_kind(Workitem):
-            raise CodegenError("the graph was lowered for a GPU; lower it with LowerToHost instead")
+            raise CodegenError(
+                "the graph was lowered for a GPU; lower the scheduled graph with LowerToHost "
+                "instead"
+            )
         super().__init__(graph, guarded=guarded, foreign=foreign)
         self.triple = triple
         self.accumulator = dtype(graph.gemm.accumulator)
@@ -139,7 +142,7 @@ class HostWalker(GuardedWalker):
         self.builder.ret_void()
         entry.branch(start)
 
-    # Records of a timeline
+    # Methods that emit records of a timeline
 
     def emit_Stamp(self, node: Node, op: Stamp) -> None:
         """Emit the stores of a timeline record's words."""
@@ -149,7 +152,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, op.destination, RECORD_WORDS)
         store_words(self.builder, words, address)
 
-    # Addresses, loads and stores
+    # Methods that emit addresses, loads and stores
 
     def _kind(self, dim: str) -> DType:
         """The element type of the buffer or tensor whose dimension is `dim`."""
@@ -231,9 +234,12 @@ class HostWalker(GuardedWalker):
     def _one(width: int) -> None:
         """Raise CodegenError unless `width` is 1; LLVM itself vectorises element-wise CPU code."""
         if width != 1:
-            raise CodegenError(f"an operation has width={width}; the CPU target needs width=1")
+            raise CodegenError(
+                f"an operation has width={width}, but the CPU target supports only width=1; lower "
+                "the graph with LowerToHost"
+            )
 
-    # Flags of workspace slots
+    # Methods that emit operations on the flags of workspace slots
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         """Emit a store that raises a flag, with release semantics for all earlier stores."""
@@ -269,7 +275,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, dim)
         self.builder.atomic_rmw("xchg", address, value, "release")
 
-    # Operations on registers
+    # Methods that emit operations on registers
 
     def _type(self, width: int) -> Any:
         scalar = self.sums.type
@@ -313,7 +319,10 @@ class HostWalker(GuardedWalker):
     def _vector(self, dim: str, width: int, guard: Any) -> Any:
         """The LLVM type of a vector of `width` elements; CodegenError if `dim` is no buffer."""
         if dim not in self.buffers or guard is not True:
-            raise CodegenError(f"a vector access of '{dim}': the CPU allows it for buffers only")
+            raise CodegenError(
+                f"a vector access uses '{dim}', but on the CPU it may use only buffers, without a "
+                "guard; lower the graph with LowerToHost"
+            )
         return self._type(width)
 
     def _align(self, width: int) -> int:
@@ -367,7 +376,7 @@ class HostWalker(GuardedWalker):
         """Emit a load of an epilogue operand's element; 0 if it is padding or not passed.
 
         Args:
-            node: the operation `op` in the control graph.
+            node: the node of the operation `op` in the control graph.
             tensor: the tensor of the operand.
             kind: the type of the loaded value.
             op: the operation that applies the epilogue.
@@ -411,5 +420,7 @@ class HostWalker(GuardedWalker):
             case "multiply-add":
                 result = self.sums.add(total, self.sums.multiply(a, b))
             case _:
-                raise CodegenError(f"the CPU has no '{op.instruction}'; use fma or multiply-add")
+                raise CodegenError(
+                    f"the CPU has no instruction '{op.instruction}'; use fma or multiply-add"
+                )
         self.builder.store(result, slots[2])

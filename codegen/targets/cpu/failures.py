@@ -85,7 +85,7 @@ def _missing(
     tables: Mapping[str, Sequence[int]],
     waiting: Collection[int],
 ) -> dict[int, str]:
-    """For each waiting workgroup, the partial sum that is never sent, by a run in the interpreter.
+    """For each waiting workgroup, the partial sum that is never sent, as the interpreter finds it.
 
     The result is empty if the interpreter cannot run the graph.
     """

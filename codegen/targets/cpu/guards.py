@@ -19,11 +19,11 @@ __all__ = ["GuardedWalker", "HostHazards"]
 I1, I32, I64 = (ir.IntType(n) for n in (1, 32, 64))
 POINTER = ir.PointerType()
 NESTED = 3
-"""Iterations of a loop test whether the launch was stopped if this many loops are nested in the
-loop.
+"""A loop tests in each iteration whether the launch was stopped, if at least this many levels of
+loops are nested in it.
 
-The loops over k tiles, segments and partial sums contain so many. The test would slow inner loops
-down.
+The loops over k tiles, segments and partial sums contain so many levels. The test would slow down
+the loops further inside.
 """
 
 
@@ -70,7 +70,7 @@ class GuardedWalker(Walker):
             b.ret_void()
 
     def tensor_of(self, dim: str) -> str:
-        """The name of the tensor whose elements the dimension `dim` numbers; '' for others."""
+        """The tensor whose elements the dimension `dim` indexes; '' if `dim` indexes no tensor."""
         return getattr(self.graph.coordinates[dim], "tensor", "")
 
     def spin(

@@ -18,7 +18,7 @@ __all__ = ["Build"]
 
 @dataclass(frozen=True)
 class Build:
-    """Machine code of a CPU kernel, with the facts that its launches need.
+    """Machine code of a CPU kernel, with the properties that its launches need.
 
     Attributes:
         code: the machine code.
@@ -41,7 +41,7 @@ class Build:
         Args:
             lowered: the graph.
             guarded: whether the code checks every index.
-            foreign: whether the graph may be wrong, as for `HostWalker`.
+            foreign: whether the graph may be wrong, so that range proofs may be wrong too.
         """
         walker = HostWalker(lowered, host().triple, guarded=guarded, foreign=foreign)
         code = host_code(str(walker.build()), quick=guarded)

@@ -164,7 +164,10 @@ class LaunchCode:
         return b.select(any_value, not_zero, b.icmp_unsigned("==", flag, value))
 
     def _wait(self) -> ir.Function:
-        """`wait(control, slot, flag, any_value, value, …)`: false if the launch was stopped."""
+        """`wait(control, slot, flag, any_value, value, …)`: poll a flag until its wait ends.
+
+        The function returns true, or false if the launch was stopped.
+        """
         names = "control slot flag any_value value operation crowded"
         types = [POINTER, POINTER, POINTER, I1, I32, I64, I1]
         function = self._function("wait", I1, types, names)

@@ -116,8 +116,8 @@ class Formulas:
         except Circle as circle:
             if count > MOST_THREADS:
                 raise LaunchError(
-                    f"{circle}, so that all {count} must run at the same time, and there are at "
-                    f"most {MOST_THREADS} threads; use fewer workgroups, or owner='last' and a "
+                    f"{circle}, so all {count} must run at the same time, but at most "
+                    f"{MOST_THREADS} threads can; use fewer workgroups, or owner='last' and a "
                     "reduction other than scatter"
                 ) from None
             together = True

@@ -22,7 +22,7 @@ __all__ = ["Circle", "starting_order"]
 
 
 class Circle(LaunchError):
-    """No starting order suffices: workgroups wait for each other, so all must run concurrently."""
+    """Raised if workgroups wait for each other in a cycle, so that all must run concurrently."""
 
 
 def starting_order(
@@ -61,7 +61,7 @@ def _topological(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]] | None,
 ) -> Array:
-    """An order in which every workgroup is after those that it waits for, from a traced run."""
+    """An order with every workgroup after those that it waits for, which a traced run finds."""
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
     found = trace(graph, given, tables)
     for waiting, signals in sorted(found.wait_edges()):
@@ -70,7 +70,9 @@ def _topological(
         return np.array(list(TopologicalSorter(before).static_order()), dtype=np.int64)
     except CycleError as error:
         circle = " -> ".join(map(str, error.args[1]))
-        told = f"workgroups wait for each other in a circle ({circle})"
         if not found.stuck():
-            raise Circle(told) from None
-        raise LaunchError(f"{told}, and would do so for ever") from None
+            raise Circle(f"workgroups wait for each other in a circle ({circle})") from None
+        raise LaunchError(
+            "the launch would never end, because workgroups wait for each other in a circle "
+            f"({circle}); apply another schedule"
+        ) from None

@@ -83,7 +83,7 @@ class HostKernel(Kernel):
         if graph.level != "scheduled":
             raise CodegenError(
                 f"the graph has the level '{graph.level}'; pass a graph with one schedule applied, "
-                "such as StreamK()(graph), which the kernel lowers itself"
+                "such as StreamK()(graph), because compiling the kernel lowers it"
             )
         super().__init__(graph, "cpu")
         self._lowered = lower(graph, timeline)
@@ -174,7 +174,9 @@ class HostKernel(Kernel):
             LaunchError: arguments do not fit the kernel, or memory cannot be allocated.
         """
         if stream is not None:
-            raise LaunchError(f"stream = {stream!r}: CPU kernels have no streams; leave it out")
+            raise LaunchError(
+                f"stream = {stream!r}, but kernels for the CPU have no streams; leave stream out"
+            )
         bound = Operands.of(self.graph.gemm, c, alpha, beta, operands)
         views = numpy_views(a, b, None, out, offsets, bound.arrays)
         given = problem_parameters(self.graph, views, scalars=bound.scalars)
@@ -195,7 +197,7 @@ class HostKernel(Kernel):
         elif workgroups is not None:
             raise LaunchError(
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
-                "it out, or apply the schedule with workgroups=None"
+                "workgroups out, or apply the schedule with workgroups=None"
             )
         rows = rows_of_offsets(self.graph.gemm, offsets)
         tables = tuple((name, tuple(map(int, row))) for name, row in rows.items())

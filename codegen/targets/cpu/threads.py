@@ -121,7 +121,8 @@ def _submitted(work: Callable[[int], None], number: int, threads: int) -> Future
     try:
         _helpers().submit(call)
     except RuntimeError as error:
-        # The executor has queued the call all the same. If a thread has taken it, it counts.
+        # The executor queues a call before it starts a thread for it. If another thread has begun
+        # the call meanwhile, the call cannot be cancelled, and will finish as usual.
         if future.cancel():
             raise LaunchError(
                 f"thread {number} of {threads} cannot be started ({error}); use fewer threads"
@@ -142,7 +143,7 @@ def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
     def defer(number: int, frame: FrameType | None) -> None:
         caught.append((number, frame))
-        if before is signal.default_int_handler:  # it raises later, so no result will be used
+        if before is signal.default_int_handler:  # KeyboardInterrupt follows: stop early
             stop()
 
     before = signal.getsignal(signal.SIGINT)

@@ -56,8 +56,8 @@ class Workspace:
         for name in self.zeroed:
             if self.tensors[name].any():
                 raise StoppedLaunch(
-                    f"{name} are not zero after the kernel has ended; the graph's check() says "
-                    "which partial sums are sent and not received"
+                    f"the tensor {name} is not zero after the kernel has ended, so a partial sum "
+                    "was sent and not received; call the graph's check() to see which"
                 )
 
 

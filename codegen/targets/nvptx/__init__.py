@@ -1,4 +1,4 @@
-"""The targets for NVIDIA GPUs: compiles graphs to PTX, loads the PTX, and launches kernels."""
+"""The targets for NVIDIA GPUs: compile graphs to PTX, load the PTX, and launch kernels."""
 
 from codegen.targets.nvptx.cuda_kernel import CudaKernel
 from codegen.targets.nvptx.program import CudaProgram

@@ -28,7 +28,7 @@ from passes import Pass
 __all__ = ["Builder", "Choice"]
 
 FACTS, CODE = "facts.json", "kernel.ptx"
-"""The names of the two files of a cache entry: the facts about a program, and its PTX."""
+"""The names of the two files of a cache entry: a program's `Facts` as JSON, and its PTX."""
 
 
 class Choice(NamedTuple):
@@ -75,7 +75,7 @@ class Builder:
         self.graph, self.architecture = graph, architecture
         self.debug, self.lowering, self.timeline = debug, lowering, timeline
         self.aligned = Alignment(Vectors.widest(graph.gemm))
-        """The best alignment: all rows and addresses are multiples of 16 bytes."""
+        """The alignment of tensors whose rows and addresses are all multiples of 16 bytes."""
         self.programs: dict[Variant, CudaProgram] = {}
         """The programs that have been compiled so far, by variant."""
         self.generated = False
@@ -113,7 +113,9 @@ class Builder:
             if len(refused) == 1 or None in dict(refused).values():
                 raise
             reasons = "; ".join(f"{family} refuses: {reason}" for family, reason in refused)
-            raise CodegenError(f"{self.architecture}: {reasons}") from error
+            raise CodegenError(
+                f"no kernel for {self.architecture} can be compiled from this graph: {reasons}"
+            ) from error
 
     def _only(self, instructions: str) -> Lowering:
         """The lowering named `instructions`, such as `wgmma`.
@@ -126,12 +128,12 @@ class Builder:
         if self.lowering is not None and type(self.lowering) is not found.kind:
             raise CodegenError(
                 f"instructions='{instructions}' and lowering={self.lowering} contradict each "
-                f"other: give options of {found.kind.__name__}, or leave out one of the two"
+                f"other; give options of {found.kind.__name__}, or leave out one of the two"
             )
         if reason := self.why_not(found):
             raise CodegenError(
-                f"{self.architecture}: instructions='{instructions}' was passed, and "
-                f"{found.family} refuses: {reason}"
+                f"{self.architecture}: instructions='{instructions}' cannot be used, because "
+                f"{found.family} refuses: {reason}; leave instructions out"
             )
         return found
 
@@ -156,11 +158,14 @@ class Builder:
         wanted = getattr(options, "architecture", self.architecture)
         wrong = None if wanted == self.architecture else f"it is for {wanted}"
         if reason := wrong or self.why_not(found[0]):
-            raise CodegenError(f"{self.architecture}: {options} refuses the graph: {reason}")
+            raise CodegenError(
+                f"{self.architecture}: {options} refuses the graph: {reason}; choose another "
+                "lowering, or leave lowering out"
+            )
         return found
 
     def why_not(self, lowering: Lowering) -> str | None:
-        """Why a lowering refuses the graph even for well-aligned tensors without C, or None."""
+        """Why a lowering refuses the graph even for aligned tensors and no C; else None."""
         name = lowering.instructions
         if name not in self._refusals:
             best = lowering.variant(self.aligned, reads_c=False)
@@ -168,17 +173,20 @@ class Builder:
         return self._refusals[name]
 
     def choice(self, alignment: Alignment, *, reads_c: bool) -> Choice:
-        """The lowering that multiplies tensors of an alignment, and why faster ones do not."""
+        """The lowering used for tensors of this alignment, and why faster ones are not used."""
         chosen, found = self.variant(alignment, reads_c=reads_c).instructions, list[str]()
         for lowering in self._entry.lowerings:
             if lowering.instructions == chosen:
                 return Choice(chosen, lowering.family, tuple(found))
             refusal = self._declined(lowering, alignment, reads_c=reads_c)
             found.append(f"{lowering.instructions}: {refusal}")
-        raise AssertionError(chosen)
+        raise AssertionError(
+            f"{self.architecture} has no lowering with the instructions {chosen}, which the "
+            "variant of the kernel uses; report this as a defect"
+        )
 
     def _declined(self, lowering: Lowering, alignment: Alignment, *, reads_c: bool) -> str | None:
-        """Why `lowering` is not used for tensors of an alignment."""
+        """Why `lowering` is not used for tensors of this alignment."""
         if lowering not in self.lowerings:
             if self.instructions is not None:
                 return f"the caller passed instructions='{self.instructions}'"
@@ -256,7 +264,7 @@ class Builder:
         return cache.key_of(self._text, str(self._entry), str(variant), *map(str, options))
 
     def _cached(self, variant: Variant) -> tuple[Facts, bytes] | None:
-        """The facts and the PTX of a variant in the cache on disk; None without a valid entry."""
+        """The `Facts` and the PTX of a variant in the cache on disk; None without a valid entry."""
         key = self._key(variant)
         files = cache.load(key) if key else None
         try:
@@ -273,7 +281,8 @@ class Builder:
         try:
             with where.current():
                 loaded = Loaded(facts, code, where)
-        except Spilled:  # another driver version, whose code did not spill, stored it
+        except Spilled:
+            # The PTX was stored under another driver version, which spilled no registers.
             return None
         self.programs[variant] = replace(
             self.program(variant), bytes_in_flight=facts.bytes_in_flight

@@ -140,7 +140,7 @@ class CudaKernel(Kernel):
         return f"{made}, loading by the driver" if self._functions else made
 
     def choice(self, alignment: int = ALIGNED_BYTES, *, reads_c: bool = False) -> Choice:
-        """The lowering that multiplies tensors of an alignment, and why faster ones do not.
+        """The lowering used for tensors of this alignment, and why faster lowerings are not used.
 
         Args:
             alignment: the largest power of two, up to 16, that divides the addresses and strides of
@@ -152,7 +152,7 @@ class CudaKernel(Kernel):
         return self._builder.choice(Alignment(vectors, alignment), reads_c=reads_c)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
-        """The compiled program of `variant`; None means the widest variant."""
+        """The compiled program of `variant`; None means that for aligned tensors without C."""
         return self._builder.program(variant or self._builder.widest)
 
     @property
@@ -317,7 +317,7 @@ class CudaKernel(Kernel):
         """
         gemm = self.graph.gemm
         if gemm.diagonal:
-            # In a list of products, the rows of all matrices begin at multiples of 16 bytes.
+            # In vectors of packed matrices, all rows are aligned to 16 bytes if the vector is.
             reads_c = bool(given.get(read_of("C"), 0))
             names = {"A", "B", "D", *gemm.operands} - ({"C"} if not reads_c else set())
             moved = (view for name, view in views.items() if name in names)
@@ -340,7 +340,10 @@ class CudaKernel(Kernel):
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 
     def _load(self, where: Device, variant: Variant | None = None) -> Loaded:
-        """The program of `variant` (None: the widest), loaded once on the GPU `where`."""
+        """The program of `variant`, loaded once on the GPU `where`.
+
+        None means the variant for tensors that are aligned to 16 bytes, without C.
+        """
         variant = variant or self._builder.widest
         key = (where.ordinal, variant)
         with self._lock:
@@ -349,6 +352,18 @@ class CudaKernel(Kernel):
                     self._functions[key] = self._builder.load(where, variant)
             return self._functions[key]
 
+    def preload(self, where: Device, *, reads_c: bool = False) -> None:
+        """Load the code for tensors with aligned rows on a GPU, so that a call need not.
+
+        Args:
+            where: the GPU.
+            reads_c: whether the code is for calls that pass C.
+
+        Raises:
+            CodegenError: the driver cannot assemble the code, or spills its registers.
+        """
+        self._load(where, self._builder.variant(self._builder.aligned, reads_c=reads_c))
+
     @cached_property
     def waits(self) -> str:
         """Which workgroups a workgroup waits for, by number: none, lower, higher or mixed."""
@@ -356,12 +371,12 @@ class CudaKernel(Kernel):
 
     @property
     def resident(self) -> int:
-        """How many workgroups of the widest variant can be resident on device 0 at once."""
+        """Workgroups that fit on GPU 0 at once, in the variant for aligned tensors without C."""
         return self._load(device(0)).function.resident
 
     @property
     def registers(self) -> int:
-        """Registers of a thread of the widest variant, as assembled for device 0."""
+        """Registers of a thread on GPU 0, in the variant for aligned tensors without C."""
         return self._load(device(0)).function.registers
 
 

@@ -70,7 +70,9 @@ def cuda(name: str, *args: Any) -> Any:
     try:
         status, *results = getattr(driver, name)(*args)
     except RuntimeError as error:  # libcuda is not installed
-        raise LaunchError(f"no NVIDIA driver: {error}") from error
+        raise LaunchError(
+            f"no NVIDIA driver can be loaded: {error}; install one, or compile for target='cpu'"
+        ) from error
     if status != driver.CUresult.CUDA_SUCCESS:
         raise LaunchError(f"{name} failed: {describe(status)}")
     return results[0] if len(results) == 1 else tuple(results)
@@ -94,7 +96,9 @@ def describe(status: Any) -> str:
 def require_gpu() -> None:
     """Raise CodegenError, with the reason, if no GPU can be used on this machine."""
     if reason := unavailable():
-        raise CodegenError(f"no GPU: {reason}; target='cpu' runs everywhere")
+        raise CodegenError(
+            f"no GPU can be used: {reason}; compile for target='cpu', which runs everywhere"
+        )
 
 
 @contextmanager

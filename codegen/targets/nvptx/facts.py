@@ -58,7 +58,7 @@ class Facts:
 
     @classmethod
     def of(cls, program: CudaProgram) -> Facts:
-        """The facts of `program`; the call generates its code, which determines the arguments."""
+        """The `Facts` of `program`; this generates its code, which determines the arguments."""
         graph, arguments = program.lowered, program.walker.arguments
         _ = program.module
         grid = graph.workgroup.size
@@ -81,7 +81,7 @@ class Facts:
 
     @property
     def together(self) -> bool:
-        """Whether all workgroups must be resident at once: some wait for those of higher number."""
+        """Whether all workgroups must be resident at once: some wait for higher-numbered ones."""
         return self.waits in ("higher", "mixed")
 
     def workgroups(self, values: Mapping[str, int]) -> int:
@@ -105,10 +105,10 @@ class Facts:
             return None
         return tuple(int(evaluate(stride, values)) for stride in tensor.strides)
 
-    # Conversion to and from plain data
+    # Methods that convert to and from plain data
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as plain data for `json.dumps`; expressions become text."""
+        """This object as plain data for `json.dumps`; expressions become text."""
         return {
             "threads": self.threads,
             "shared_bytes": self.shared_bytes,
@@ -138,7 +138,7 @@ class Facts:
 
     @classmethod
     def from_json(cls, data: Any) -> Facts:
-        """The facts that `to_json` has converted to the plain data `data`.
+        """The `Facts` that `to_json` has converted to the plain data `data`.
 
         Raises:
             ValueError: `data` does not have the form of the results of `to_json`.
@@ -146,11 +146,13 @@ class Facts:
         try:
             return cls._read(data)
         except (CoordGraphError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"the data are no facts of a kernel: {error}") from error
+            raise ValueError(
+                f"the data do not describe a kernel: {error}; use the result of to_json()"
+            ) from error
 
     @classmethod
     def _read(cls, data: Mapping[str, Any]) -> Facts:
-        """The facts in the plain data `data`; raises some exception if its form is wrong."""
+        """The `Facts` in the plain data `data`; any exception means that the data is malformed."""
         symbols: dict[str, Expr] = {}
 
         def read(text: str) -> Expr:
@@ -208,5 +210,5 @@ def _texts(expressions: Iterable[Expr]) -> list[str]:
 
 
 def _each(read: Callable[[str], Expr], texts: Iterable[str]) -> tuple[Expr, ...]:
-    """The expressions that `read` parses from texts."""
+    """The expression that `read` parses from each text."""
     return tuple(read(text) for text in texts)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
 WIDEST = Vectors()
-"""The vectors of a program that accesses every tensor in 16 bytes."""
+"""The access widths of a program that accesses every tensor 16 bytes at a time."""
 VECTOR_REDUCTIONS, WRITTEN_MAPS = 81, 83
 """PTX versions, times ten (PTX ISA). VECTOR_REDUCTIONS: the first one with `red` for vectors.
 WRITTEN_MAPS: the first one with `tensormap.replace`."""
@@ -74,7 +74,9 @@ class CudaProgram:
 
             return with_timeline(self.chosen, self.timeline)(self.graph).verify()
         except PassError as error:
-            raise CodegenError(f"{self.architecture}: {error}") from error
+            raise CodegenError(
+                f"no kernel for {self.architecture} can be compiled from this graph: {error}"
+            ) from error
 
     @property
     def chosen(self) -> Pass:
@@ -187,7 +189,7 @@ class CudaProgram:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the kernel itself waits for earlier launches, so may start before they end."""
+        """Whether the kernel itself waits for earlier launches, so it may start before they end."""
         return bool(self.lowered.control.of_kind(AwaitEarlierLaunch))
 
     @property

@@ -29,8 +29,8 @@ class _Latest(threading.local):
         self.call: CheckedCall | None = None
         self.stream = 0
         self.alone = False
-        """True while the timeline is recorded: launches then wait for earlier ones, which they
-        could overlap."""
+        """Whether `timeline` is running: then the host waits for earlier launches of the stream
+        before it launches the kernel, so that the kernel does not overlap them."""
 
 
 class _Noted:
@@ -45,7 +45,7 @@ class _Noted:
         self.plan, self.latest, self.shape = plan, latest, plan.shape
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether D may share memory with another tensor."""
+        """Whether the address ranges of D and another tensor overlap."""
         return self.plan.overlaps(pointers)
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
@@ -55,7 +55,7 @@ class _Noted:
         if latest.alone:
             with call.function.device.current():
                 _refuse_capture(stream)
-                # Roles that record nothing leave their part of the buffer as it was allocated.
+                # The buffer is zeroed, because roles that record nothing do not write their part.
                 buffer = call.workspace(stream, TIMELINE)
                 cuda("cuMemsetD32Async", buffer, 0, prod(call.records), stream)
                 cuda("cuStreamSynchronize", stream)
@@ -120,6 +120,6 @@ def _refuse_capture(stream: int) -> None:
     """Raise LaunchError if `stream` captures a CUDA graph: the kernel would not run."""
     if int(cuda("cuStreamIsCapturing", stream)):
         raise LaunchError(
-            "timeline() was called on a stream that captures a CUDA graph, where no kernel runs; "
-            "ask for it on another stream, or before the capture"
+            "timeline() was called for a stream that captures a CUDA graph, where no kernel runs; "
+            "call it for another stream, or before the capture"
         )

@@ -83,7 +83,7 @@ class Balance(Edge):
         (whole,), (count, _) = sizes.upstream, sizes.downstream
         if whole is None or count is None:
             raise NotInvertible(
-                f"{self}: the divided dimension and the dimension of shares need sizes; declare "
-                "both with size="
+                f"{self}: the divided dimension or the dimension of shares has no size; give both "
+                "a size, with size="
             )
         return whole, count

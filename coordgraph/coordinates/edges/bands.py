@@ -82,7 +82,7 @@ class Bands(Edge):
         rows, columns = sizes.upstream
         if rows is None or columns is None:
             raise NotInvertible(
-                f"{self}: both upstream operands must have a size; give their dimensions one"
+                f"{self}: an upstream operand has no size; give both upstream dimensions a size"
             )
         return rows, columns
 

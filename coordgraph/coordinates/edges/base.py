@@ -197,5 +197,6 @@ def _ids(side: Any) -> tuple[str, ...]:
         return tuple(item if isinstance(item, str) else item.id for item in side)
     except (TypeError, AttributeError):
         raise VerifyError(
-            f"the operands {side!r} of an edge must be dimensions or their ids"
+            f"the operands {side!r} of an edge are neither dimensions nor their ids; pass "
+            "dimensions or ids, such as 'A.0'"
         ) from None

@@ -58,7 +58,8 @@ class Concatenate(Edge):
         super().__post_init__()
         if len(self.upstream) < 2:
             raise VerifyError(
-                f"{self}: needs at least two upstream operands: the segment, and an index in it"
+                f"{self}: it has only {len(self.upstream)} upstream operand; give at least two: "
+                "the segment, and an index in the segment"
             )
         if self.extents and len(self.extents) != len(self.upstream) - 1:
             raise VerifyError(
@@ -84,7 +85,8 @@ class Concatenate(Edge):
         assert index is not None
         if count is None:
             raise NotInvertible(
-                f"{self}: the first upstream operand must have a size, the number of segments"
+                f"{self}: the first upstream operand has no size; give that dimension the number "
+                "of segments as its size"
             )
         starts, each = index_symbol(self.table), self._needed(sizes)
         segment = search(starts, count, floor_div(index, each))
@@ -117,7 +119,8 @@ class Concatenate(Edge):
         each = self._each(sizes)
         if each is None:
             raise NotInvertible(
-                f"{self}: the upstream operands between the first and the last must have sizes"
+                f"{self}: an upstream operand between the first and the last has no size; give "
+                "that dimension a size"
             )
         return each
 

@@ -62,7 +62,8 @@ class Curve(Edge):
         object.__setattr__(self, "side", whole(self.side, f"{self}: side"))
         if not 2 <= self.side <= self.MOST or self.side & (self.side - 1):
             raise VerifyError(
-                f"{self}: side = {self.side} must be a power of two from 2 to {self.MOST}"
+                f"{self}: side = {self.side} is not a power of two from 2 to {self.MOST}; choose "
+                "one that is"
             )
 
     @property
@@ -109,7 +110,7 @@ class Curve(Edge):
         extents = [size for size in sizes.upstream if size is not None]
         if len(extents) != 2:
             raise NotInvertible(
-                f"{self}: both upstream operands must have a size; give their dimensions one"
+                f"{self}: an upstream operand has no size; give both upstream dimensions a size"
             )
         begins = [floor_div(index, self.side) * self.side for index in indices]
         rows, columns = along(*(self._split(index) for index in indices))

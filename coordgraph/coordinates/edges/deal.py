@@ -73,5 +73,7 @@ class Deal(Edge):
         """The number of indices, the length of a shorter group, and the number of longer groups."""
         (size,) = sizes.upstream
         if size is None:
-            raise NotInvertible(f"{self}: the upstream operand must have a size; give it one")
+            raise NotInvertible(
+                f"{self}: the upstream operand has no size; give that dimension a size"
+            )
         return size, floor_div(size, self.groups), floor_mod(size, self.groups)

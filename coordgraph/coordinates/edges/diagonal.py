@@ -71,7 +71,7 @@ class Diagonal(Edge):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.step < 1:
-            raise VerifyError(f"{self}: step={self.step} must be at least 1")
+            raise VerifyError(f"{self}: step={self.step} is too small; it must be at least 1")
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         return ()
@@ -96,7 +96,8 @@ class Diagonal(Edge):
         (index,), count = indices, sizes.downstream[0]
         if count is None:
             raise NotInvertible(
-                f"{self}: the first downstream operand must have a size, the number of blocks"
+                f"{self}: the first downstream operand has no size; give that dimension the number "
+                "of blocks as its size"
             )
         block = search(index_symbol(self.table), count, index)
         within = index - self._first(self.table, block)

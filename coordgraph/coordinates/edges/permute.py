@@ -58,6 +58,7 @@ class Permute(Edge):
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
         if not self.inverse:
             raise NotInvertible(
-                f"{self}: forward needs the inverse permutation; name its table in 'inverse'"
+                f"{self}: the forward direction needs a table with the inverse permutation, and "
+                "none is named; name it in 'inverse'"
             )
         return (load(index_symbol(self.inverse), indices[0]),)

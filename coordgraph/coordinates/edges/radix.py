@@ -106,11 +106,13 @@ def split_by_strides(
         if not ranges.prove_less(reach, strides[position]):
             raise NotInvertible(
                 f"{what}: its strides {tuple(strides)} do not nest, so different indices may have "
-                "the same sum"
+                "the same sum; make each stride larger than the sum that smaller strides reach"
             )
         if size is None:
             if position != order[-1]:
-                raise NotInvertible(f"{what}: operand {position} must have a size")
+                raise NotInvertible(
+                    f"{what}: operand {position} has no size; give that dimension a size"
+                )
             continue
         reach = reach + (size - 1) * strides[position]
     digits: dict[int, Expr] = {}
@@ -142,5 +144,8 @@ def _present(size: Expr | None, what: object) -> Expr:
         NotInvertible: the size is None.
     """
     if size is None:
-        raise NotInvertible(f"{what}: every operand after the first must have a size")
+        raise NotInvertible(
+            f"{what}: an operand after the first has no size; give every dimension after the first "
+            "a size"
+        )
     return size

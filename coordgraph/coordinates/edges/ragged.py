@@ -63,7 +63,8 @@ class Ragged(Edge):
         (index,), count = indices, sizes.downstream[0]
         if count is None:
             raise NotInvertible(
-                f"{self}: the first downstream operand must have a size, the number of segments"
+                f"{self}: the first downstream operand has no size; give that dimension the number "
+                "of segments as its size"
             )
         borders = index_symbol(self.table)
         segment = search(borders, count, index)

@@ -35,7 +35,8 @@ class Sunder(Edge):
         super().__post_init__()
         if len(self.downstream) < 2:
             raise VerifyError(
-                f"{self}: needs at least two downstream operands: a segment, and the selector last"
+                f"{self}: it has only {len(self.downstream)} downstream operand; give at least "
+                "two: a segment, and the selector last"
             )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
@@ -58,7 +59,8 @@ class Sunder(Edge):
             chosen = int(selector)
             if not 0 <= chosen < count:
                 raise EvaluationError(
-                    f"{self}: the selector is {chosen}, but must be between 0 and {count - 1}"
+                    f"{self}: the selector is {chosen}, but there are only the segments 0 to "
+                    f"{count - 1}; give the number of one of them"
                 )
             index = segments[chosen]
             assert index is not None
@@ -109,6 +111,9 @@ class Sunder(Edge):
         offsets: list[Expr] = [Integer(0)]
         for size in sizes.downstream[:-2]:
             if size is None:
-                raise NotInvertible(f"{self}: every segment before the last must have a size")
+                raise NotInvertible(
+                    f"{self}: a segment before the last has no size; give the dimension of every "
+                    "segment before the last a size"
+                )
             offsets.append(offsets[-1] + size)
         return offsets

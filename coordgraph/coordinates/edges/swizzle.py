@@ -62,12 +62,13 @@ class Swizzle(Edge):
             raise VerifyError(f"{self}: unknown function '{self.function}'; choose one of {known}")
         if self.function != "reflect" and len(self.upstream) < 2:
             raise VerifyError(
-                f"{self}: '{self.function}' needs at least two operands on each side: the index "
-                "that it depends on, and the index that it permutes"
+                f"{self}: '{self.function}' has only {len(self.upstream)} operand on each side; "
+                "give at least two: the index that it depends on, and the index that it permutes"
             )
         if self.function == "xor" and not _power_of_two(self.modulus):
             raise VerifyError(
-                f"{self}: modulus = {self.modulus}, but the modulus of 'xor' must be a power of two"
+                f"{self}: modulus = {self.modulus} is not a power of two, as '{self.function}' "
+                "needs; choose one that is, such as 8"
             )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
@@ -97,7 +98,8 @@ class Swizzle(Edge):
         size = sizes.upstream[-1]
         if size is None:
             raise NotInvertible(
-                f"{self}: for '{self.function}', the last upstream operand must have a size"
+                f"{self}: the last upstream operand has no size, which '{self.function}' needs; "
+                "give that dimension a size"
             )
         mirrored = size - 1 - index
         if self.function == "reflect":

@@ -59,8 +59,9 @@ class Examiner:
             if _times(before) == _times(early):
                 return None
         raise VerifyError(
-            f"after {MOST_ROUNDS} simulations of a launch it is undecided for which phase of its "
-            "mbarrier each arrival counts; order arrivals after the completion of earlier phases"
+            f"after {MOST_ROUNDS} simulations of a launch, the check cannot tell for which phase "
+            "of an mbarrier each arrival counts; order arrivals after the completion of earlier "
+            "phases"
         )
 
     def _classes(self, launch: Launch) -> list[ThreadClass]:

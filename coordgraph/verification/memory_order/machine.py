@@ -80,7 +80,9 @@ class Machine:
                     waiting.append(stopped)
             if len(left) == len(running) and len(self.log.events) == before:
                 raise Violation(
-                    "deadlock: every thread that has not ended waits", waiting=tuple(waiting)
+                    "deadlock: every thread that has not ended waits, and no thread is left "
+                    "to signal it; add the missing signal or remove the wait",
+                    waiting=tuple(waiting),
                 )
             running = left
         self._finish()
@@ -159,8 +161,8 @@ class Machine:
         if asynchronous:
             if late := own & ~agent.clock.fenced.get("registers", 0):
                 raise Conflict(
-                    f"wgmma uses registers of {access.fragment} without a FenceMultiplies after "
-                    "the thread's own accesses to them",
+                    f"wgmma uses registers of {access.fragment} without a FenceMultiplies "
+                    "after the thread's own accesses to them; add one before wgmma",
                     late,
                 )
             used[1] |= read | write
@@ -179,8 +181,8 @@ class Machine:
             if flag.value:
                 last = (flag.ordered | flag.commuting).bit_length() - 1
                 raise Violation(
-                    f"the flag {name}[{place}] is {flag.value} at the end of the launch, and the "
-                    "next launch needs 0",
+                    f"the flag {name}[{place}] is {flag.value} at the end of the launch, and "
+                    "the next launch needs 0; clear the flag after its last use",
                     last,
                 )
         known: dict[int, int] = {}
@@ -189,7 +191,7 @@ class Machine:
         for event, workgroup in self.log.foreign:
             if not event & known[workgroup]:
                 raise Violation(
-                    "a workgroup may end while TMA or another workgroup still accesses its shared "
-                    "memory",
+                    "a workgroup may end while TMA or another workgroup still accesses its "
+                    "shared memory; wait for these accesses before the end",
                     event.bit_length() - 1,
                 )

@@ -62,8 +62,8 @@ class Facts:
         workitems = c.of_kind(Workitem)
         if len(workitems) != 1:
             raise VerifyError(
-                f"the graph has {len(workitems)} dimensions of the kind Workitem; a graph that is "
-                "lowered for a GPU has one"
+                f"the graph has {len(workitems)} dimensions of the kind Workitem, but needs "
+                "exactly one; lower the graph for a GPU first"
             )
         shared = [memory for memory in c.of_kind(Shared) if not memory.barriers]
         users, tensors = c.of_kind(User), {t.name: t for t in graph.tensors}

@@ -166,7 +166,7 @@ def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> t
     use = uses[number]
     if use.kind is Kind.WRITE and (low != high).any():
         raise Violation(
-            "several threads write the same element in one step",
+            "several threads write the same element in one step; let one thread write each element",
             use.entry.events[0][1].bit_length() - 1,
         )
     return unique, np.where(low == high, low, MANY)

@@ -126,12 +126,16 @@ class Signals:
         mbarrier = self.mbarriers.get((workgroup, barrier, place))
         if mbarrier is None or not mbarrier.initialised & agent.clock.seen:
             other = 0 if mbarrier is None else mbarrier.initialised
-            raise Conflict(f"{barrier}[{place}] may be used before it is initialised", other)
+            raise Conflict(
+                f"{barrier}[{place}] may be used before it is initialised; order the use after "
+                "its InitBarrier",
+                other,
+            )
         published = mbarrier.initialised & agent.clock.fenced.get("mbarrier", 0)
         if (proxy or workgroup != agent.workgroup) and not published:
             raise Conflict(
-                f"TMA or another workgroup uses {barrier}[{place}], and no PublishBarriers made "
-                "its initial value visible to them",
+                f"TMA or another workgroup uses {barrier}[{place}], and no PublishBarriers "
+                "made its initial value visible to them; add one after InitBarrier",
                 mbarrier.initialised,
             )
         return mbarrier

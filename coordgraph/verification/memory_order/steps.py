@@ -105,7 +105,10 @@ class Formulas:
         try:
             values = [env[symbol] for symbol in symbols]
         except KeyError as missing:
-            raise VerifyError(f"the symbol {missing} has no value where {expr} is used") from None
+            raise VerifyError(
+                f"the symbol {missing} has no value where {expr} is used; bind it with For, "
+                "SetCoordinate or Assign around this use"
+            ) from None
         (found,) = function(*values)
         return found
 
@@ -328,7 +331,8 @@ class Walk:
     def _record(self, node: Node, found: tuple[Effect, ...], mask: Array) -> None:
         if len(self.steps) >= MOST_STEPS:
             raise VerifyError(
-                f"a workgroup executes more than {MOST_STEPS} operations: a loop may not end"
+                f"a workgroup executes more than {MOST_STEPS} operations, so a loop probably never "
+                "ends; correct the bounds of its loops"
             )
         threads = threads_of(mask)
         indices = {dim: self.env[symbol] for dim, symbol in self._loops}

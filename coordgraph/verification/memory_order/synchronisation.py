@@ -104,7 +104,8 @@ class Mbarrier:
         if arrival.weight > self.pending:
             raise Conflict(
                 f"more than {self.arrivals} threads arrive in phase {len(self.phases)} of an "
-                f"mbarrier that is initialised with {self.arrivals} arrivals"
+                f"mbarrier that is initialised with {self.arrivals} arrivals; make the two numbers "
+                "equal"
             )
         self.pending -= arrival.weight
         self.current.append(arrival)
@@ -130,7 +131,8 @@ class Mbarrier:
             if self.counts_bytes:
                 raise Conflict(
                     f"{what} may count for phase {phase} instead of phase {len(self.phases)}: "
-                    f"nothing orders it after the completion of phase {phase}",
+                    f"nothing orders it after the completion of phase {phase}; wait for that "
+                    "phase first",
                     done,
                 )
             self.found.setdefault(phase, []).append(arrival)
@@ -149,8 +151,9 @@ class Mbarrier:
             clock.time |= self.phases[-1].clock.time
         if late := self.waits.get(number - 1, 0) & ~clock.time:
             raise Conflict(
-                f"a wait for phase {number - 1} may miss the phase's completion: phase {number} "
-                "may complete before the wait tests the parity, which then has its old value again",
+                f"a wait for phase {number - 1} may miss the phase's completion: phase "
+                f"{number} may complete before the wait tests the parity, which then has its "
+                f"old value again; let the last arrival of phase {number} come after the wait",
                 late,
             )
         clock.time |= done
@@ -166,9 +169,9 @@ class Mbarrier:
         phase = len(self.phases) - 1
         if phase > 0 and not self.phases[phase - 1].event & clock.time:
             raise Conflict(
-                f"a wait for phase {phase} may pass before the phase completes: nothing orders the "
-                f"wait after the completion of phase {phase - 1}, before which the parity is the "
-                "same",
+                f"a wait for phase {phase} may pass before the phase completes: nothing orders "
+                f"the wait after the completion of phase {phase - 1}, before which the parity "
+                f"is the same; wait for phase {phase - 1} first",
                 self.phases[phase - 1].event,
             )
         if phase >= 0:
@@ -218,11 +221,14 @@ class BarrierState:
         if self.done and not self.done[-1][0] & clock.time:
             raise Conflict(
                 "a thread may arrive at a barrier before the barrier's previous phase has "
-                "completed: nothing orders the two",
+                "completed: nothing orders the two; let the thread wait for that phase first",
                 self.done[-1][0],
             )
         if self.here + weight > self.expected:
-            raise Conflict(f"a barrier expects {self.expected} threads, but more arrive at it")
+            raise Conflict(
+                f"a barrier expects {self.expected} threads, but more arrive at it; make the two "
+                "numbers equal"
+            )
         generation = len(self.done)
         self.clock.join(clock)
         self.here += weight
@@ -260,11 +266,14 @@ class Flag:
         """Store a value; `release` is (workgroup, scope) of a release, None for a relaxed store."""
         if unordered := (self.ordered | self.commuting) & ~clock.time:
             raise Conflict(
-                "the flag may be set while another thread sets it or waits for it", unordered
+                "the flag may be set while another thread sets it or waits for it; order the "
+                "two operations",
+                unordered,
             )
         if value and self.value >= value:
             raise Conflict(
-                f"the flag is set to {value} while its value is {self.value}; it must be less"
+                f"the flag is set to {value} while its value is already {self.value}; set a larger "
+                "value, or clear the flag first"
             )
         self.value, self.released = value, 0
         self._change(clock, event, release)
@@ -274,7 +283,9 @@ class Flag:
         """Add to the value atomically; what earlier additions released stays released."""
         if unordered := self.ordered & ~clock.time:
             raise Conflict(
-                "the flag may be changed while another thread sets it or waits for it", unordered
+                "the flag may be changed while another thread sets it or waits for it; order "
+                "the two operations",
+                unordered,
             )
         self.value += value
         self._change(clock, event, release)

@@ -356,8 +356,9 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
             first = (right - left).xreplace({symbol: Integer(0)})
             if not isinstance(part, Lt) or (right - left + symbol - first).expand() != 0:
                 raise PassError(
-                    f"loops over '{index}' cannot be clipped to the condition {part}: it is no "
-                    f"upper bound of '{index}'; tie the axis by edges whose guard is one"
+                    f"loops over '{index}' cannot be clipped to the condition {part}, which is no "
+                    f"upper bound of '{index}'; connect the axis by edges whose guards are upper "
+                    "bounds"
                 )
             ends.append(first.expand())
     size = coordinates.size(index)

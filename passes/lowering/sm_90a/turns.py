@@ -126,9 +126,9 @@ class Turns:
             return inside
         if len(loops) > 1:
             raise PassError(
-                f"{len(loops)} accumulation loops follow each other in one body, and "
-                "consumers=pingpong takes one; put each into a loop or branch of its own, or use "
-                "consumers=cooperative"
+                f"{len(loops)} accumulation loops follow each other in one body, but "
+                "consumers=pingpong allows only one; put each into a loop or branch of its own, "
+                "or use consumers=cooperative"
             )
         (place,) = loops
         named = tuple(op for op in inside[:place] if isinstance(op, Assign))

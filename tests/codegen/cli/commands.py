@@ -1,4 +1,4 @@
-"""Run the command line in this process, or in a process of its own."""
+"""Helpers that run a `coordgraph` command in this process, or Python in a new process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One default tile: the same in every command and in Python, and good for every target."""
+"""The default tile is the same in every command and in Python.
+
+The fastest instructions of every architecture can be used with it.
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_forward_and_lowered():
 
 @pytest.fixture
 def texts(tmp_path: Path) -> tuple[str, str]:
-    """Files with two different graphs."""
+    """Two files, each with the text of a different graph."""
     paths = (tmp_path / "first.txt", tmp_path / "last.json")
     coordgraph("show", "text", "-s", "stream-k", *SMALL, "-o", str(paths[0]))
     coordgraph("show", "json", "-s", "stream-k{owner=last}", *SMALL, "-o", str(paths[1]))
@@ -121,11 +121,11 @@ def test_before_and_after_a_pass(texts: tuple[str, str]):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "0 graphs are given: give two, or one or none and --pass"),
+        ((), "0 graphs are given, but two are compared"),
         (("a.txt",), "1 graphs are given"),
-        (("a.txt", "b.txt", "--pass", "stream-k"), "give one file or none"),
-        (("-", "-"), "stdin has one: name a file"),
-        (("a.txt", "b.txt", "-w", "3"), "--workgroups goes with --pass"),
+        (("a.txt", "b.txt", "--pass", "stream-k"), "give one graph with --pass"),
+        (("-", "-"), "standard input has only one"),
+        (("a.txt", "b.txt", "-w", "3"), "--workgroups has no effect"),
     ],
 )
 def test_what_cannot_be_compared_is_said(words: tuple[str, ...], message: str):
@@ -157,4 +157,6 @@ def test_provenance_in_documents():
 def test_provenance_has_no_place_elsewhere(words: tuple[str, ...]):
     done = coordgraph("show", *words, "--provenance", *STREAM)
     assert done.code == 2
-    assert "--provenance is for a listing" in " ".join(done.err.replace("│", " ").split())
+    assert "--provenance does not work with this form" in " ".join(
+        done.err.replace("│", " ").split()
+    )

@@ -99,7 +99,9 @@ def test_groups_that_are_refused():
     assert "given by offsets at launch" in " ".join(fixed.err.replace("│", " ").split())
     auto = coordgraph("compile", "--groups", "k", "--plan", "auto", "--target", "sm_90a")
     assert auto.code == 2
-    assert "--plan auto is for single products" in " ".join(auto.err.replace("│", " ").split())
+    assert "--plan auto chooses plans for single products only" in " ".join(
+        auto.err.replace("│", " ").split()
+    )
 
 
 def test_graphs_are_piped_from_command_to_command(tmp_path: Path):
@@ -179,14 +181,17 @@ def test_malformed_graphs_are_refused_with_their_place(text, where, why):
 
 
 def test_an_index_with_numbers():
-    """The index of a workgroup's fourth iteration equals the index computed by hand."""
+    """`coordgraph eval` prints the indices that are computed by hand for an iteration of a
+    workgroup.
+    """
     done = coordgraph(
         *("eval", "A.tile.0", "B.tile.1", "A.1", "--tile", "128x128x32", "--json"),
         *("-s", "stream-k", "-w", "32"),
         *("--at", "workgroup=5,for_tile=0,for_k=3,A.index.1=7", "--with", "m=1280,n=1536,k=1024"),
     )
     found = done.json
-    # 10 x 12 tiles of 32 iterations each are divided into 32 shares of 120 iterations each.
+    # The 10 x 12 tiles have 32 iterations each, so each of the 32 workgroups computes 120
+    # iterations.
     at = 5 * 120 + 3
     expected = [at // (32 * 12), at // 32 % 12, at % 32 * 32 + 7]
     assert found["parameters"]["share"] == 120

@@ -23,7 +23,7 @@ TRANSPOSED = ("--transpose-a", "--transpose-b")
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels on disk, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -59,7 +59,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.slow  # test_help_examples.py runs the same lines, with the default tile
+@pytest.mark.slow  # quick tests run these examples with the default tile, in test_help_examples.py
 @pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
 def test_the_examples_of_the_help(words: list[str]):
     assert coordgraph(*words, "--tile", "32x32x32", "--repeat", "1").code == 0
@@ -91,10 +91,10 @@ def test_no_depth(target: str):
     ("words", "why"),
     [
         (("--m", "8", "--n", "8"), "give --k too"),
-        (("--groups", "m", "--n", "8", "--k", "8"), "--groups and --extents go together"),
-        (("--extents", "3,4", *BATCH[:6]), "--groups and --extents go together"),
+        (("--groups", "m", "--n", "8", "--k", "8"), "only one of --groups and --extents is given"),
+        (("--extents", "3,4", *BATCH[:6]), "only one of --groups and --extents is given"),
         ((*ALONG_M, "--m", "25"), "leave out --m"),
-        ((*ALONG_M, "--batches", "2"), "not both"),
+        ((*ALONG_M, "--batches", "2"), "give one of them"),
         (ALONG_M[:-2], "give --k too"),
         (("--groups", "mnk", "--extents", "3,4"), "'3' of a group along mnk is not m, n and k"),
         (

@@ -51,8 +51,8 @@ def test_a_run_in_json(tmp_path: Path):
     assert schedule["tiles"] == [3, 3, 4]
     assert schedule["iterations"] == 36
     assert schedule["iterations_per_workgroup"] == [4, 8]
-    # Each share has 8 iterations, which are two tiles of 4: all shares begin at the start of a
-    # tile, so no tile is shared.
+    # Each workgroup has 8 iterations, which are two whole tiles of 4 iterations, so no tile is
+    # divided between workgroups.
     assert (schedule["segments"], schedule["fix_ups"]) == ({"whole": 9}, 0)
     assert schedule["utilisation"] == 36 / 40
     assert found["repeats"] == 1
@@ -282,8 +282,7 @@ def test_the_doctor_tries_what_is_here():
     for name, kind in (("interpreter", "f32"), ("cpu", "bf16")):
         assert targets[name]["status"] == "ok"
         assert f"multiplies {kind}" in targets[name]["detail"]
-    # For each lowering in the registry that is the preferred one of some architecture, one such
-    # architecture.
+    # The output lists one architecture for each lowering that some architecture prefers.
     families = {
         entry["name"]: entry["detail"].partition(":")[0]
         for entry in found["targets"]

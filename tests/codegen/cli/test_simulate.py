@@ -78,7 +78,7 @@ def test_plans_graphs_batches_and_groups():
             (*SIZES, "--machine", "H9"),
             "'H9' is not known; use a Machine, or one of: NVIDIA H200",
         ),
-        (SIZES[:4], "these sizes are missing: give --k too"),
+        (SIZES[:4], "sizes are missing; give --k too"),
         (("--m", "8", "--n", "8", "--k", "0"), "nothing is multiplied"),
         ((*SIZES, "--plan", "256x128x64@c2x1 stream-k on 66", "--machine", "A100"), "need wgmma"),
         ((*SIZES, "--dtype", "f32"), "wgmma kernels multiply bf16, f16, i8 and u8, not f32"),

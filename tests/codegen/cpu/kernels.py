@@ -19,14 +19,14 @@ from tests.support.sampling import cover, kinds
 
 TILE = (12, 40, 24)
 """A macro tile that neither register blocks nor vectors divide."""
-# Error bounds: SUMS for a sum of products, relative to the sum of their magnitudes; then the bounds
-# of rounding D.
+# Error bounds by type. SUMS: of a sum of products, relative to the sum of the products' magnitudes.
+# OUTPUTS: of rounding the sum to the type of D, relative to the sum.
 SUMS = {"f64": 1e-14, "f32": 2e-6, "bf16": 2e-6, "f16": 2e-6}
 OUTPUTS = {"f64": 2**-53, "f32": 2**-24, "bf16": 2**-8, "f16": 2**-11}
 GUARD = 64
 
 EVERY_SCHEDULE = cover(0, SCHEDULES, kinds)
-"""Schedules for quick tests, which together have every option; test files share their kernels."""
+"""Schedules for quick tests, chosen so that every schedule option occurs at least once."""
 
 
 @cache
@@ -40,7 +40,7 @@ def kernel(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> HostKernel:
-    """A compiled CPU kernel for all sizes; equal arguments share one."""
+    """A compiled CPU kernel for all sizes; calls with equal arguments return the same kernel."""
     gemm = Gemm(dtype, out_dtype, transpose_a=transpose_a, transpose_b=transpose_b)
     return HostKernel(Pipeline([*ORDERS[order], schedule(name)])(gemm.graph(tile)))
 

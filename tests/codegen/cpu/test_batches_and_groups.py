@@ -142,12 +142,12 @@ def call(**changes: Any) -> Any:
     ("changes", "why"),
     [
         ({"offsets": None}, "offsets are missing"),
-        ({"offsets": np.array([0, 4, 9], np.int32)}, "offsets has 3 entries; 4 are needed"),
-        ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "offsets holds int64, and must be i32"),
+        ({"offsets": np.array([0, 4, 9], np.int32)}, "offsets has 3 entries, but 4 are needed"),
+        ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "offsets holds int64, but must hold i32"),
         ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must be non-decreasing"),
         (
             {"offsets": np.array([0, 4, 9, 20], np.float32)},
-            "offsets holds f32, the kernel takes i32; convert it$",
+            "offsets holds f32, but the kernel takes i32; convert it$",
         ),
         (
             {"offsets": np.zeros(8, np.int32)[::2]},
@@ -155,7 +155,7 @@ def call(**changes: Any) -> Any:
         ),
         (
             {"a": np.zeros((20, 8), np.int32)},
-            "a holds i32, the kernel takes f32; convert it$",
+            "a holds i32, but the kernel takes f32; convert it$",
         ),
         (
             {"c": np.zeros((5, 20), np.float32).T, "beta": 1.0},
@@ -165,7 +165,7 @@ def call(**changes: Any) -> Any:
         ({"b": np.zeros((8, 5), np.float32)}, "b has shape 8x5; groups x k x n is needed"),
         ({"b": np.zeros((3, 7, 5), np.float32)}, "k would be 8 and 7"),
         ({"b": np.zeros((3, 5, 8), np.float32).swapaxes(1, 2)}, "b is not contiguous"),
-        ({"out": np.zeros((9, 5), np.float32)}, "out is 9x5, 20x5 is needed"),
+        ({"out": np.zeros((9, 5), np.float32)}, "out is 9x5, but 20x5 is needed"),
     ],
 )
 def test_refusals_of_groups(changes: dict[str, Any], why: str):
@@ -176,11 +176,11 @@ def test_refusals_of_groups(changes: dict[str, Any], why: str):
 def test_refusals_of_batches():
     made = kernel("stream-k", batched=True)
     a, b = np.zeros((3, 9, 10), np.float32), np.zeros((3, 10, 7), np.float32)
-    with pytest.raises(LaunchError, match="offsets are for kernels of"):
+    with pytest.raises(LaunchError, match="offsets is given, but this kernel has no groups"):
         made(a, b, offsets=np.array([0, 1, 2, 3], np.int32))
     with pytest.raises(LaunchError, match="a has shape 9x10; batches x m x k is needed"):
         made(a[0], b)
-    with pytest.raises(LaunchError, match="b is 2x10x7, 3x10x7 is needed"):
+    with pytest.raises(LaunchError, match="b is 2x10x7, but 3x10x7 is needed"):
         made(a, b[:2])
     with pytest.raises(LaunchError, match="a is not contiguous"):
         made(np.zeros((3, 9, 20), np.float32)[:, :, ::2], b)
@@ -188,7 +188,7 @@ def test_refusals_of_batches():
     with pytest.raises(LaunchError, match="the matrices of out overlap"):
         made(a, b, out=shared)
     square, other = np.zeros((3, 10, 10), np.float32), np.zeros((3, 10, 10), np.float32)
-    with pytest.raises(LaunchError, match="out overlaps a"):
+    with pytest.raises(LaunchError, match="'out' overlaps a"):
         made(square, other, out=square)
 
 
@@ -198,7 +198,7 @@ def test_c_is_out_only_with_the_same_strides():
     a, b, out = (random.standard_normal((3, 20, 20), dtype=np.float32) for _ in "abo")
     # C is one matrix for the whole batch, and also the first matrix of D: D would be written before
     # C is read.
-    with pytest.raises(LaunchError, match="out overlaps c"):
+    with pytest.raises(LaunchError, match="'out' overlaps c"):
         made(a, b, np.broadcast_to(out[0], out.shape), out, beta=1.0)
     expected = a @ b + out
     np.testing.assert_allclose(made(a, b, out, out, beta=1.0), expected, atol=1e-3)

@@ -110,9 +110,11 @@ def test_groups_of_k(case: Case):
 
 
 def test_groups_of_rows():
-    """An operand along n is shared by all groups; one along ln has a vector for each group.
+    """In a product grouped along m, the axes of an epilogue operand say which elements a group
+    reads.
 
-    Operands along m and mn are divided like the rows.
+    A vector with axis n is shared by all groups. An operand with axes l and n has one vector for
+    each group. Operands with axis m are divided into groups like the rows of D.
     """
 
     @ep.epilogue(bias="ln", common="n", row="m", c=ep.operand("mn", optional=True))
@@ -178,9 +180,15 @@ def whole_tiles(case: Case, target: str) -> Any:
     [
         ({"bias": None}, "bias is missing: the epilogue bias_gelu_residual needs an array"),
         ({"residal": 1}, "residal is no operand of the epilogue bias_gelu_residual; its operands"),
-        ({"bias": np.ones(13, np.float32)}, r"bias: shape \(13,\) given, \(n,\) = \(27,\) needed"),
-        ({"bias": np.ones((1, N), np.float32)}, r"bias: shape \(1, 27\) given, \(n,\) needed"),
-        ({"bias": np.ones(N)}, "bias holds f64, the kernel takes f32"),
+        (
+            {"bias": np.ones(13, np.float32)},
+            r"bias has the shape \(13,\), but \(n,\) = \(27,\) is needed",
+        ),
+        (
+            {"bias": np.ones((1, N), np.float32)},
+            r"bias has the shape \(1, 27\), but \(n,\) is needed",
+        ),
+        ({"bias": np.ones(N)}, "bias holds f64, but the kernel takes f32"),
         ({"bias": np.ones(2 * N, np.float32)[::2]}, "bias is not contiguous"),
         ({"beta": 1.0}, "beta is no operand of the epilogue"),
         ({"alpha": 2.0}, "alpha is no operand of the epilogue"),

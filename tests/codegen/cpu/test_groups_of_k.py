@@ -159,7 +159,7 @@ def test_other_types():
 
 
 def test_other_groups_need_no_other_kernel():
-    """One kernel serves as many groups as in the first call, more, fewer, and a single one."""
+    """A compiled kernel accepts any number of groups, more or fewer than in its first call."""
     made, problem = kernel("stream-k{owner=last}"), Groups("f32", 20, 30, [64])
     for offsets in (
         [0, 16, 32, 48, 64],
@@ -189,7 +189,7 @@ def test_numbers_for_sizes():
     problem = Groups("f32", 20, 30, [3, 0, 60], spare=1)
     problem.check(problem.run(made))
     other = Groups("f32", 20, 30, [3])
-    with pytest.raises(LaunchError, match="this kernel is for k = 64, the tensors have 3"):
+    with pytest.raises(LaunchError, match="this kernel is for k = 64, but the tensors have k = 3"):
         other.run(made)
 
 
@@ -226,12 +226,15 @@ def test_the_call_that_is_changed_is_right():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"offsets": None}, "offsets are missing: where each group begins"),
+        ({"offsets": None}, "offsets are missing; pass where each group begins"),
         ({"offsets": np.array([0, 4, 9, 21], np.int32)}, r"offsets\[3\] = 21 is larger than 20"),
         ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must be non-decreasing"),
         ({"offsets": np.array([-1, 4, 9, 20], np.int32)}, "is negative"),
-        ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "offsets holds int64, and must be i32"),
-        ({"offsets": np.array([0, 4, 9, 20], np.float32)}, "offsets holds f32, the kernel takes"),
+        ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "offsets holds int64, but must hold i32"),
+        (
+            {"offsets": np.array([0, 4, 9, 20], np.float32)},
+            "offsets holds f32, but the kernel takes",
+        ),
         ({"offsets": np.zeros((2, 2), np.int32)}, "offsets has shape 2x2; a vector is needed"),
         ({"offsets": np.array(4, np.int32)}, "offsets has shape a scalar; a vector is needed"),
         ({"offsets": np.zeros(8, np.int32)[::2]}, "offsets is not contiguous"),
@@ -245,10 +248,10 @@ def test_the_call_that_is_changed_is_right():
             {"c": np.zeros((9, 5), np.float32), "beta": 1.0},
             "c has shape 9x5; groups x m x n is needed",
         ),
-        ({"c": np.zeros((2, 9, 5), np.float32), "beta": 1.0}, "c is 2x9x5, 3x9x5 is needed"),
+        ({"c": np.zeros((2, 9, 5), np.float32), "beta": 1.0}, "c is 2x9x5, but 3x9x5 is needed"),
         ({"beta": 1.0}, "needs c"),
         ({"out": np.zeros((9, 5), np.float32)}, "out has shape 9x5; groups x m x n is needed"),
-        ({"out": np.zeros((4, 9, 5), np.float32)}, "out is 4x9x5, 3x9x5 is needed"),
+        ({"out": np.zeros((4, 9, 5), np.float32)}, "out is 4x9x5, but 3x9x5 is needed"),
         ({"out": np.zeros((6, 9, 5), np.float32)[::2]}, "out is not contiguous"),
         ({"out": np.zeros((3, 9, 5), np.float64)}, "out holds f64"),
     ],
@@ -261,7 +264,7 @@ def test_refusals(changes: dict[str, Any], why: str):
 def test_no_overlap():
     memory = np.zeros(1000, np.float32)
     a, out = memory[:180].reshape(9, 20), memory[100:235].reshape(3, 9, 5)
-    with pytest.raises(LaunchError, match="out overlaps a"):
+    with pytest.raises(LaunchError, match="'out' overlaps a"):
         call(a=a, out=out)
     held = np.zeros((3, 9, 5), np.float32)
     assert call(c=held, out=held, beta=1.0) is held

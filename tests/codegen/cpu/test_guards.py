@@ -49,7 +49,10 @@ def test_a_partial_that_nobody_sends_is_a_deadlock(threads: int):
 
 
 def test_a_wait_that_ends_late_is_no_deadlock():
-    """With more threads than processors most threads wait for a long time, but not for ever."""
+    """A long wait is not reported as a deadlock.
+
+    With 40 threads on fewer processors, most threads wait for a long time, but their waits end.
+    """
     kernel = HostKernel(symbolic("stream-k{reduction=turnstile}"))
     for _ in range(5):
         Problem(kernel, 10, 30, 24 * 40).check(workgroups=40, threads=40)

@@ -176,8 +176,8 @@ def test_other_types(sizes: list[Sizes], workgroups: int):
 
 
 def test_other_lists_need_no_other_kernel():
-    """One kernel serves as many products as in the first call, more, fewer, one, and the
-    maximum.
+    """A compiled kernel accepts any number of products up to the maximum: more or fewer than in its
+    first call, or one.
     """
     made, random = kernel("stream-k{owner=last}"), np.random.default_rng(0)
     for groups in (4, 4, 9, 2, 1, 64):
@@ -249,14 +249,20 @@ def changed(axis: int, *entries: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"offsets": None}, "offsets are missing: where each group begins"),
-        ({"offsets": RISING[0]}, r"offsets has shape 3; 3 x \(groups \+ 1\) is needed"),
-        ({"offsets": RISING[:2]}, r"offsets has shape 2x3; 3 x \(groups \+ 1\) is needed"),
-        ({"offsets": RISING[:, :0]}, r"offsets has shape 3x0; 3 x \(groups \+ 1\) is needed"),
-        ({"offsets": RISING[None]}, r"offsets has shape 1x3x3; 3 x \(groups \+ 1\) is needed"),
-        ({"offsets": np.array(4, np.int32)}, "offsets has shape a scalar"),
-        ({"offsets": RISING.astype(np.int64)}, "offsets holds int64, and must be i32"),
-        ({"offsets": RISING.astype(np.float32)}, "offsets holds f32, the kernel takes i32"),
+        ({"offsets": None}, "offsets are missing; pass where each group begins"),
+        ({"offsets": RISING[0]}, r"offsets has the shape 3, but 3 x \(groups \+ 1\) is needed"),
+        ({"offsets": RISING[:2]}, r"offsets has the shape 2x3, but 3 x \(groups \+ 1\) is needed"),
+        (
+            {"offsets": RISING[:, :0]},
+            r"offsets has the shape 3x0, but 3 x \(groups \+ 1\) is needed",
+        ),
+        (
+            {"offsets": RISING[None]},
+            r"offsets has the shape 1x3x3, but 3 x \(groups \+ 1\) is needed",
+        ),
+        ({"offsets": np.array(4, np.int32)}, "offsets has the shape a scalar"),
+        ({"offsets": RISING.astype(np.int64)}, "offsets holds int64, but must hold i32"),
+        ({"offsets": RISING.astype(np.float32)}, "offsets holds f32, but the kernel takes i32"),
         ({"offsets": np.zeros((3, 6), np.int32)[:, ::2]}, "offsets is not contiguous"),
         ({"offsets": np.zeros((3, 66), np.int32)}, "groups = 65 is outside 1..64"),
         ({"offsets": changed(0, 0, 3, 2)}, "entries must be non-decreasing"),
@@ -264,7 +270,7 @@ def changed(axis: int, *entries: int) -> np.ndarray:
         ({"offsets": changed(0, -1, 3, 5)}, "m_offsets.* is negative"),
         ({"offsets": changed(2, 1, 0, 2)}, "entries must be non-decreasing"),
         ({"offsets": changed(0, 0, 3, 2**31 - 1)}, "is larger than 1073741824"),
-        ({"out": None}, "out is missing: its length depends on offsets"),
+        ({"out": None}, "argument 'out' is missing"),
         ({"a": np.zeros((5, 8), np.float32)}, "a has shape 5x8; a vector is needed"),
         ({"b": np.zeros((12, 8), np.float32)}, "b has shape 12x8; a vector is needed"),
         ({"out": np.zeros((8, 8), np.float32)}, "out has shape 8x8; a vector is needed"),
@@ -272,7 +278,7 @@ def changed(axis: int, *entries: int) -> np.ndarray:
         ({"b": np.zeros(95, np.float32)}, r"b_starts\[2\] = 96 is larger than 95"),
         ({"out": np.zeros(63, np.float32)}, r"d_starts\[2\] = 64 is larger than 63"),
         ({"beta": 1.0}, "needs c"),
-        ({"c": np.zeros(63, np.float32), "beta": 1.0}, "c is 63, 64 is needed"),
+        ({"c": np.zeros(63, np.float32), "beta": 1.0}, "c is 63, but 64 is needed"),
         ({"c": np.zeros((8, 8), np.float32), "beta": 1.0}, "c has shape 8x8; a vector is needed"),
         ({"a": np.zeros(80, np.float32)[::2]}, "a is not contiguous"),
         ({"out": np.zeros(128, np.float32)[::2]}, "out is not contiguous"),
@@ -286,7 +292,7 @@ def test_refusals(changes: dict[str, Any], why: str, target: str):
 
 def test_no_overlap():
     memory = np.zeros(300, np.float32)
-    with pytest.raises(LaunchError, match="out overlaps a"):
+    with pytest.raises(LaunchError, match="'out' overlaps a"):
         call(a=memory[:40], out=memory[39:103])
     held = np.zeros(64, np.float32)
     assert call(c=held, out=held, beta=1.0) is held

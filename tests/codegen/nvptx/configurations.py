@@ -47,7 +47,8 @@ __all__ = [
 
 Choice = TypeVar("Choice")
 KEPT = 128
-"""The number of graphs, and of programs, that are cached: sweeps have thousands."""
+"""The most graphs, and the most compiled programs, that are kept in memory: sweeps have thousands.
+"""
 
 SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (DataParallel(),),
@@ -266,7 +267,8 @@ def _program(made: Configuration) -> CudaProgram:
 
 
 def traits(made: Configuration) -> tuple[object, ...]:
-    """The values of a configuration that a cover of assembled kernels must contain.
+    """The option values of a configuration that at least one assembled kernel of a quick test must
+    have.
 
     Of the schedule these are its passes and its reduction. Layouts, curves and other options of the
     schedule change indices only, which are tested without ptxas.

@@ -97,8 +97,9 @@ class FakeDriver:
     cleared: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Address and size in bytes of every memory range that was set to zero."""
     copied: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    """Of every copy to the host: address, size in bytes, and the launch before which the whole
-    range was last set to zero; -1 if it never was."""
+    """For every copy to the host: its address, its size in bytes, and the number of the launch
+    before which the whole range was last set to zero; -1 if it never was.
+    """
     loaded: list[str] = field(default_factory=list[str])
     attributes: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     status: int = 0

@@ -26,10 +26,7 @@ NOTHING = -1
 """The value of elements in memory that were never written."""
 LAUNCH: Mapping[str, int] = {"workgroup": 5, "tiles_n": 3, "k_tile": 2, "ring.step": 7}
 ORIGIN = (1, 2, 2)
-"""The output tile that the workgroup under test computes, and its k tile:
-
-numbers of tiles along m, n and k.
-"""
+"""Tile indices along m, n and k: the output tile and the k tile of the workgroup under test."""
 K = TypeVar("K", bound=Operation)
 
 
@@ -47,7 +44,9 @@ class Lowered:
 
     @cached_property
     def everything(self) -> list[Node]:
-        """All resolved operations of the graph, in program order."""
+        """All operations of the graph in program order, with the coordinates that each of them
+        uses.
+        """
         roots = resolve(self.graph.control.root.body, self.graph.scope())
         return [node for root in roots for node in root.walk()]
 
@@ -61,7 +60,9 @@ class Lowered:
         ]
 
     def operations(self, kind: type[K]) -> list[K]:
-        """The control operations of one kind, without their scopes."""
+        """The operations of one kind in program order, without the nodes that hold their
+        coordinates.
+        """
         return [node.op for node in self.everything if isinstance(node.op, kind)]
 
     def size(self, dim: str) -> int:
@@ -97,7 +98,11 @@ class Lowered:
         return m, n, k
 
     def first(self, rank: Array, axis: int) -> Array:
-        """First row (axis 0), column (1) or k (2) of the part of the tile of workgroup `rank`."""
+        """Where the part of the tile that the cluster's workgroup `rank` computes begins in the
+        tile.
+
+        The result is a row for axis 0, a column for axis 1 and a k for axis 2, in elements.
+        """
         _, n, k = self.configuration.cluster
         along = (rank // (n * k), rank // k % n, rank % k)[axis]
         return along * self.part[axis]
@@ -178,7 +183,7 @@ def lowered(configuration: Configuration) -> Lowered:
 
 
 def with_warp(indices: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The indices with the warp's number added: the thread's number divided by 32."""
+    """The given indices, with the warp's number (thread / 32) if the thread's number is given."""
     if "workitem" not in indices:
         return indices
     return {**indices, "warp.number": indices["workitem"] // 32}

@@ -51,11 +51,15 @@ class Contents:
     boxes: dict[Stage, list[tuple[Array, Array]]] = field(
         default_factory=dict[Stage, list[tuple[Array, Array]]]
     )
-    """For each stage and step: the places in shared memory that TMA boxes fill, and their k."""
+    """For each stage, the TMA boxes of its latest step: shared-memory positions of a box's
+    elements, and the k of each element.
+    """
     steps: dict[Stage, int] = field(default_factory=dict[Stage, int])
 
     def copy(self, stage: Stage, size: int, step: int, places: Array, k: Array) -> None:
-        """Load a TMA box of a step of the stage ring into a stage that has `size` elements."""
+        """Load a TMA box into a stage that has `size` elements; `step` is the step of the stage
+        ring.
+        """
         if self.steps.get(stage) != step:
             self.steps[stage], self.boxes[stage] = step, []
         self.arrays.setdefault(stage, np.full(size, ZERO))[places] = k

@@ -45,7 +45,8 @@ class Hopper(Device):
         seed: the seed of the random order in which agents advance.
         offsets: for groups along m or k, the start of each group and the end of the last; else
             None.
-        sides: for a list of products, such offsets along m, along n and along k.
+        sides: for a list of products, the start of each product and the end of the last, along
+            m, n and k; else empty.
     """
 
     def __init__(

@@ -67,6 +67,6 @@ class Matrices:
             self.maps[place] = map
 
     def check(self, place: int, wanted: Map) -> None:
-        """Check that a TMA box is loaded through the tensor map of the matrix that is needed."""
+        """Check that a TMA box is loaded through the tensor map of the matrix that contains it."""
         assert place in self.maps, "a box is asked for before its matrix is described"
         assert self.maps[place] == wanted, "the map of another matrix"

@@ -22,7 +22,7 @@ OUTSIDE: Place = (-1, -1)
 Stage = tuple[str, int]
 """A stage in shared memory: the operand's buffer and the stage's number."""
 Step = tuple[Place, Place]
-"""What one multiplication reads: the boxes of A and of B."""
+"""Where the boxes of A and of B begin that one multiplication reads."""
 Sum = tuple[Step, ...]
 Where = tuple[int, int, int]
 """A warpgroup's identity: workgroup, rank in the cluster, warpgroup number."""
@@ -62,8 +62,8 @@ class Barrier:
 class Box:
     """A TMA box in shared memory.
 
-    The fields are the box's step of the stage ring, and the warpgroups that have multiplied the
-    box.
+    The fields are where it begins in its tensor, its step of the stage ring, and the warpgroups
+    that have multiplied it.
     """
 
     place: Place
@@ -72,7 +72,10 @@ class Box:
 
 
 class Run(Box):
-    """A run of partial sums: its address, and 1 if it is the first run of its slot, else 0."""
+    """Contiguous partial sums that one bulk copy brings to shared memory.
+
+    `place` is their address, and 1 if they are the first of their slot, else 0.
+    """
 
 
 @dataclass
@@ -90,8 +93,8 @@ class Warpgroup:
     acquired: set[int] = field(default_factory=set[int])
     """Flags whose acquisition is visible to all threads of the warpgroup."""
     read: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    """The pieces of a tile's share whose partial sums the warpgroup has added to its
-    accumulators.
+    """The partial sums that the warpgroup has added to its accumulators in a reduce-scatter, as
+    pairs (address of the partial sum, share of the tile).
     """
     filled: Filled = field(default_factory=Filled)
 
@@ -123,7 +126,7 @@ class Workgroup:
     """The shared memory of one workgroup of a cluster.
 
     Args:
-        team: warpgroups that multiply one tile.
+        team: number of warpgroups that multiply one tile together.
     """
 
     team: int
@@ -133,13 +136,15 @@ class Workgroup:
     """The TMA boxes in each stage, by the place in the stage where they begin."""
     named: Counter[int] = field(default_factory=Counter[int])
     met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """The flags that warpgroups had acquired when they arrived at a named barrier."""
+    """For each named barrier, the flags that warpgroups had acquired before they arrived there."""
     multiplying: set[int] = field(default_factory=set[int])
     """The warpgroups that are in their main loops now."""
     steps: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     """For each warp role, the steps of the stage ring that it has filled or multiplied."""
     outside: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    """Operands, named by their shared-memory buffer, of which a step loads no box."""
+    """Pairs (shared-memory buffer of an operand, step of the stage ring) for which no box is
+    loaded, because all boxes lie outside the tensor.
+    """
     contents: Contents = field(default_factory=Contents)
 
     def begin_barrier(self, name: str, number: int, arrivals: int) -> None:
@@ -229,8 +234,8 @@ class Device:
         """The number of boxes of epilogue operands that TMA has loaded."""
         self.partials: dict[int, Sum] = {}
         self.added: dict[int, Sum] = {}
-        """The sum in each slot to which several workgroups add; a read removes the sum until the
-        slot is cleared.
+        """The sum in each slot to which several workgroups add. An empty sum marks a slot that was
+        read and must be cleared before more is added.
         """
         self.stored: dict[Place, Sum] = {}
         self.accumulators: dict[Place, str] = {}

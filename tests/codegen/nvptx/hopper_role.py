@@ -1,7 +1,7 @@
-"""The walk of one warpgroup through a lowered Hopper kernel, and what each operation does in the
-model.
+"""Simulated execution of a lowered Hopper kernel by one warpgroup.
 
-Only the first threads of a warpgroup are simulated. A walk yields the condition that it waits for.
+Only the first threads of a warpgroup are simulated. A generator executes the operations in order
+and yields the conditions that the warpgroup waits for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Agent = Iterator[Ready]
 
 
 class Role:
-    """The walk of one warpgroup through the control graph."""
+    """One warpgroup that executes the control graph of a kernel, operation by operation."""
 
     def __init__(
         self, machine: Hopper, number: int, rank: int, warpgroup: int, warp: int = 0
@@ -204,7 +204,7 @@ class Role:
 
     @property
     def step(self) -> int:
-        """The step of the stage ring at this point of the walk."""
+        """The step of the stage ring that the warpgroup has reached."""
         return self.env[index_symbol("ring.step")]
 
     # Operations that copy to shared memory, and wgmma.
@@ -302,7 +302,7 @@ class Role:
         return shared.within, self.place(node, "stage")
 
     def _stage(self, node: Node, dim: str) -> tuple[Stage, int]:
-        """The stage that a place in shared memory belongs to, and the place within that stage."""
+        """The stage that contains a shared-memory address, and the offset of the address in it."""
         coordinates = self.machine.graph.coordinates
         shared = coordinates[dim]
         assert isinstance(shared, Shared)
@@ -374,14 +374,15 @@ class Role:
             return
         self.own.count(f"consumer {self.warpgroup}", self.step)
         first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
-        if begins:  # the first run of a slot represents its other runs
+        if begins:  # only the first access to a slot is simulated
             own = 0 if self.machine.turns else self.warpgroup
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
     def _add_share(self, node: Node) -> None:
-        """Record that a piece of a share was added.
+        """Add one workgroup's partial sum of a share, the part of a tile that a reduce-scatter
+        completes.
 
-        Only the first access of the piece is simulated; it represents its other accesses.
+        Only the first access to the partial sum is simulated; it represents the other accesses.
         """
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):
@@ -406,7 +407,8 @@ class Role:
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
         assert op.destination == "partials", "shared memory is filled where groups end"
-        # The clear in step 0 of a fix-up represents the clears in its other steps.
+        # Only the clear in step 0 of a fix-up is simulated; it represents the clears in other
+        # steps.
         if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:
             self.machine.clear_partials(self.place(node, op.destination))
 

@@ -10,7 +10,7 @@ __all__ = ["Slots"]
 
 @dataclass
 class Slots:
-    """The staging slots by their place, under the slowest TMA that PTX allows.
+    """The staging slots of D by their address; TMA reads a slot as late as PTX allows.
 
     TMA has read a slot only when a wait says so: a wait leaves at most the newest groups pending,
     and empty groups count (PTX ISA, "cp.async.bulk.wait_group").

@@ -15,7 +15,7 @@ Array = npt.NDArray[np.int64]
 
 
 def swizzled(byte: Array, span: int) -> Array:
-    """The byte address under a TMA swizzle of 128, 64 or 32 bytes; other spans have none.
+    """The byte address under a TMA swizzle of 128, 64 or 32 bytes; unchanged for other spans.
 
     PTX ISA, "Swizzling modes": the number of the 16-byte chunk in a span is combined by exclusive
     or with the number of the 128-byte line, modulo span/16.

@@ -76,7 +76,9 @@ class Lowered:
     def function(
         self, node: Node, *wanted: str | Basic, names: tuple[str, ...]
     ) -> Callable[..., tuple[int, ...]]:
-        """Coordinates or expressions at an operation, as a function of named symbols."""
+        """A Python function of the named symbols that computes coordinates or expressions at an
+        operation.
+        """
         found = [node.scope.reverse(w).values[0] if isinstance(w, str) else w for w in wanted]
         used = set[Symbol]().union(*(e.free_symbols for e in found))
         arguments = [index_symbol(name) for name in names]

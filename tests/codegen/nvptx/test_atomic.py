@@ -60,7 +60,7 @@ KERNELS = (*PLAIN, *VECTORS, *HOPPER)
 
 
 def sums(made: Configuration) -> tuple[object, ...]:
-    """The options that decide how partial sums are added; other tests assemble all other code."""
+    """The options that change the code for adding partial sums; quick tests cover their values."""
     machine = (made.consumers, made.boxes, made in PLAIN)
     return (machine, made.vectors.d, any(extent > 1 for extent in made.cluster))
 
@@ -120,7 +120,7 @@ def test_every_sum_is_added_and_cleared(configuration: Configuration):
     """
     program = configuration.program
     (add,) = program.lowered.control.of_kind(ReduceFragment)
-    # A last step that is shorter has a clear operation of its own width.
+    # A shorter last step of a fix-up has its own clear operation, with the same vector width.
     clears = {op.width for op in program.lowered.control.of_kind(FillElements) if _clears(op)}
     (width,) = clears
     assert width == add.width == (4 if configuration.boxes else 2)
@@ -176,5 +176,5 @@ def test_what_may_be_padding_is_not_added():
         return replace(op, destination="D") if isinstance(op, ReduceFragment) else op
 
     graph = changed(PLAIN[0].program.lowered, into_d)
-    with pytest.raises(CodegenError, match="GPUs add f32 to memory that has no padding only"):
+    with pytest.raises(CodegenError, match="GPUs add f32 only to memory without padding"):
         CudaWalker(graph).build()

@@ -155,8 +155,9 @@ def test_the_kernel_waits_for_earlier_launches_before_it_reads_offsets():
 
 
 def test_what_the_host_need_not_know():
-    """Values that the device computes are no kernel arguments, and the host never divides by
-    them.
+    """Values that the device computes from group offsets are not passed as kernel arguments.
+
+    The host computes no magic numbers for divisions by them.
     """
     facts = Facts.of(program(LAST, (128, 128, 32), "group"))
     deferred = facts.parameters.deferred
@@ -174,7 +175,7 @@ def kernel(schedule: Pass, kind: str, target: str, tile: Any = (128, 128, 64)) -
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -204,13 +205,13 @@ def test_a_call_of_groups(fake_driver: FakeDriver):
     assert (of_b.shape, of_b.stride, of_b.matrices) == ((7, 256, 128), 256, 2 * 256 * 128)
     # The rows of all groups form one matrix.
     assert (of_d.shape, of_d.box) == ((1000, 256), (64, 64))
-    with pytest.raises(LaunchError, match="offsets has 7 entries; 8 are needed"):
+    with pytest.raises(LaunchError, match="offsets has 7 entries, but 8 are needed"):
         made(a, b, out=d, offsets=offsets(6))
     with pytest.raises(LaunchError, match="offsets are missing"):
         made(a, b, out=d)
     with pytest.raises(LaunchError, match="offsets holds f32"):
         made(a, b, out=d, offsets=offsets(7, dtype="f32"))
-    with pytest.raises(LaunchError, match="out overlaps offsets"):
+    with pytest.raises(LaunchError, match="'out' overlaps offsets"):
         made(a, b, out=matrix(1000, 256, OFFSETS_AT), offsets=offsets(7))
 
 
@@ -243,11 +244,11 @@ def test_c_is_out_only_with_the_same_strides(fake_driver: FakeDriver):
     )
     made(a, b, d, d, beta=1.0)
     made(a, b, d, d, beta=1.0)  # these arrays have passed the checks of an earlier call
-    with pytest.raises(LaunchError, match="out overlaps c"):
+    with pytest.raises(LaunchError, match="'out' overlaps c"):
         made(a, b, matrices(5, 256, 512, D_AT, stride=0), d, beta=1.0)
     apart, together = matrices(5, 256, 512, C_AT, stride=0), matrices(5, 256, 512, D_AT, stride=0)
     made(a, b, apart, d, beta=1.0)
-    with pytest.raises(LaunchError, match="out overlaps c"):
+    with pytest.raises(LaunchError, match="'out' overlaps c"):
         made(a, b, together, d, beta=1.0)
     assert len(fake_driver.launches) == 3
 

@@ -190,7 +190,7 @@ def test_refusals_come_at_compile_time():
     """Refusals are raised at compile time, both with an empty cache and with one that holds another
     kernel.
     """
-    with pytest.raises(CodegenError, match=r"sm_80: .* the tile 64x64x24 must be a multiple"):
+    with pytest.raises(CodegenError, match=r"sm_80 .* the tile 64x64x24 must be a multiple"):
         codegen.compile(graph(DataParallel(), (64, 64, 24)), "sm_80")
     with pytest.raises(CodegenError, match="not f32; use target='cpu'"):
         codegen.compile(graph(DataParallel(), dtype="f32"), "sm_90a")

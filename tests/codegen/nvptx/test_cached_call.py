@@ -62,7 +62,7 @@ def call(cache: Path) -> tuple[bool, set[str]]:
 def test_a_cached_call_imports_no_compiler_no_checks_and_no_simulation(tmp_path: Path):
     cached, modules = call(tmp_path)
     assert not cached
-    # A first call loads them, so their names are spelt correctly.
+    # The first call compiles, so it loads these modules; a misspelt name would fail here.
     assert {"llvmlite", "codegen.emit.walker", "codegen.targets.nvptx.sm_80.emit"} <= modules
     cached, modules = call(tmp_path)
     assert cached

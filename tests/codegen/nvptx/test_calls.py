@@ -26,7 +26,7 @@ TILE = (128, 128, 64)
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -117,8 +117,8 @@ def test_a_call_like_one_before_is_not_checked_again(
 @pytest.mark.parametrize(
     ("d_at", "words"),
     [
-        (A_AT, "out overlaps a"),
-        (B_AT + 2 * K * N - 16, "out overlaps b"),
+        (A_AT, "'out' overlaps a"),
+        (B_AT + 2 * K * N - 16, "'out' overlaps b"),
         (C_AT - 16, "overlaps c"),
     ],
 )
@@ -155,7 +155,7 @@ def test_refusals_stay_after_a_good_call(fake_driver: FakeDriver):
 
 def test_without_an_output_there_must_be_somebody_to_make_it(fake_driver: FakeDriver):
     made = kernel()
-    with pytest.raises(LaunchError, match="pass out="):
+    with pytest.raises(LaunchError, match="pass an array of yours as the argument 'out'"):
         made(*operands()[:2])
     assert not fake_driver.launches
 
@@ -406,7 +406,10 @@ def test_plans_are_bounded(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPa
 
 
 def test_records_of_a_timeline_are_cleared_before_its_launch(fake_driver: FakeDriver):
-    """Threads without records leave their part of the buffer as an earlier owner wrote it."""
+    """The buffer of timeline records is set to zero before each launch.
+
+    Threads that record nothing write nothing, so old contents would be read as records.
+    """
     graph = DataParallel()(Gemm().graph((128, 256, 64)))
     made = codegen.compile(graph, "sm_90a", timeline=True)
     assert isinstance(made, CudaKernel)

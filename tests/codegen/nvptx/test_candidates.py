@@ -47,8 +47,9 @@ def problem(layout: str, size: tuple[int, int, int]) -> Gemm:
 
 @cache
 def kernels(layout: str) -> tuple[Plan, ...]:
-    """One plan for each distinct kernel among the candidates; bands of tiles do not change the
-    kernel.
+    """One plan for each distinct kernel among the candidates.
+
+    Plans that differ only in their bands of tiles have one kernel.
     """
     found: dict[str, Plan] = {}
     for size in SIZES:
@@ -69,11 +70,11 @@ def test_what_is_assembled_are_candidates():
     plans = [Plan.parse(text) for _, text in LARGEST]
     every = [plan for layout in LAYOUTS for plan in kernels(layout)]
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
-        # Families whose kernels have been run with every tile.
+        # Families not assembled here, because their kernels were run on a GPU with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
-        # Families that have one main loop fewer than other families in this list.
+        # Families with one main loop less than the hybrid Stream-K family with the same reduction.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
-        # Families with the same fix-up as other families in this list.
+        # Families with the fix-up code of another hybrid Stream-K family.
         *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),
     }
     assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}

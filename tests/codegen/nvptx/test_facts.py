@@ -1,4 +1,4 @@
-"""The data about a kernel that a launch needs survives a round trip through plain values."""
+"""What a launch needs to know about a kernel is unchanged after conversion to JSON and back."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_fixed_sizes_and_types():
 
 def test_bounds_are_checked_as_before():
     facts = again(Facts.of(program(StreamK())))
-    with pytest.raises(LaunchError, match="the kernel's index arithmetic needs at most 2147483647"):
+    with pytest.raises(
+        LaunchError, match="the kernel's index arithmetic allows at most 2147483647"
+    ):
         facts.parameters.evaluate({**GIVEN, "m": 2**30, "n": 2**30, "workgroups": 1})
 
 
@@ -92,15 +94,15 @@ def test_bounds_are_checked_as_before():
 )
 def test_other_data_is_refused(change: dict[str, Any]):
     data = Facts.of(program(DataParallel())).to_json()
-    with pytest.raises(ValueError, match="the data are no facts of a kernel"):
+    with pytest.raises(ValueError, match="the data do not describe a kernel"):
         Facts.from_json({**data, **change})
     without = dict(data)
     del without[next(iter(change))]
-    with pytest.raises(ValueError, match="the data are no facts of a kernel"):
+    with pytest.raises(ValueError, match="the data do not describe a kernel"):
         Facts.from_json(without)
 
 
 @pytest.mark.parametrize("data", [None, [], 3, "facts", {}])
 def test_what_is_no_mapping_is_refused(data: Any):
-    with pytest.raises(ValueError, match="the data are no facts of a kernel"):
+    with pytest.raises(ValueError, match="the data do not describe a kernel"):
         Facts.from_json(data)

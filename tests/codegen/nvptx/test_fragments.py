@@ -44,7 +44,8 @@ def isa_accumulator(lane: int, i: int) -> Place:
 
 
 def ldmatrix(register: int, half: int, lane: int, *, trans: bool) -> Place:
-    """The lane whose address ldmatrix reads a half register from, and the element of that row.
+    """The lane whose address selects the row that ldmatrix loads a half register from, and the
+    element.
 
     Lanes 8j to 8j + 7 hold the row addresses of matrix j, which fills register j. Lane T receives
     elements 2·(T % 4) and 2·(T % 4) + 1 of row T // 4. With `trans`, rows and elements change

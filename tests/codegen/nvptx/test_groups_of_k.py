@@ -354,7 +354,7 @@ def test_what_the_host_need_not_know():
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -402,7 +402,7 @@ def test_calls_that_are_refused(fake_driver: FakeDriver):
     made = kernel(PERSISTENT, "sm_90a")
     a, b, d = matrix(1003, 128, A_AT), matrix(1003, 256, B_AT), matrices(7, 128, 256, D_AT)
     for changes, why in (
-        ({"offsets": offsets(6)}, "out is 7x128x256, 6x128x256 is needed"),
+        ({"offsets": offsets(6)}, "out is 7x128x256, but 6x128x256 is needed"),
         ({"offsets": None}, "offsets are missing"),
         ({"offsets": offsets(7, dtype="f32")}, "offsets holds f32"),
         (
@@ -410,12 +410,15 @@ def test_calls_that_are_refused(fake_driver: FakeDriver):
             "groups = 512 is outside",
         ),
         ({"out": matrix(128, 256, D_AT)}, "out has shape 128x256; groups x m x n is needed"),
-        ({"out": matrices(7, 128, 256, OFFSETS_AT)}, "out overlaps offsets"),
+        ({"out": matrices(7, 128, 256, OFFSETS_AT)}, "'out' overlaps offsets"),
         (
             {"c": matrix(128, 256, C_AT), "beta": 1.0},
             "c has shape 128x256; groups x m x n is needed",
         ),
-        ({"c": matrices(6, 128, 256, C_AT), "beta": 1.0}, "c is 6x128x256, 7x128x256 is needed"),
+        (
+            {"c": matrices(6, 128, 256, C_AT), "beta": 1.0},
+            "c is 6x128x256, but 7x128x256 is needed",
+        ),
         ({"b": matrices(7, 1003, 256, B_AT)}, "b has shape 7x1003x256; a matrix is needed"),
         ({"a": matrix(1000, 128, A_AT)}, "k would be 1000 and 1003"),
     ):

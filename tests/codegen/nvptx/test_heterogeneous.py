@@ -78,7 +78,9 @@ def together(step: Pass, large: Shape, small: Shape, layout: str = "nt") -> Kern
 
 
 def renamed(text: str, graph: KernelGraph) -> str:
-    """The text with coordinates renamed as those of small tiles in a graph of both shapes."""
+    """The text with each coordinate renamed to the small tiles' coordinate in a graph of both
+    shapes.
+    """
 
     def name(found: re.Match[str]) -> str:
         own = PREFIX + found[0]
@@ -90,7 +92,10 @@ def renamed(text: str, graph: KernelGraph) -> str:
 
 
 def written(op: Operation, name: Callable[[str], str] = str) -> str:
-    """An operation with renamed coordinates; the terms of `And` are sorted again."""
+    """The text of an operation, with coordinates renamed by `name`.
+
+    Renaming changes the order of the terms of a conjunction, so they are sorted.
+    """
     text = name(repr(op))
     return re.sub(r"Eq\(.*?\) & Eq\(.*?\)", lambda x: str(sorted(x[0].split(" & "))), text)
 
@@ -169,7 +174,11 @@ SLOTS = (
 
 
 def fills(this: Lowered, prefix: str, warpgroup: int) -> Iterator[tuple[list[int], set[int]]]:
-    """For each box of a tile: the number of the slot, and the waits before a warpgroup fills it."""
+    """For each box of an output tile: the waits before it is filled, and the addresses that are
+    written.
+
+    A wait is the number of TMA stores that may still be pending after it.
+    """
     (node,) = this.nodes(StoreFragment, destination=f"{prefix}D.shared")
     (parent,) = (
         n
@@ -327,9 +336,7 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 
 
 def test_memory_is_that_of_the_largest_tile():
-    """A kernel with small tiles needs no more shared memory and has no fewer stages than one
-    without.
-    """
+    """Small tiles in addition to large ones need no more shared memory and cost no stages."""
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (

@@ -49,9 +49,7 @@ def played(kind: str) -> tuple[KernelGraph, KernelGraph]:
 
 
 def play(kind: str, problem: tuple[int, ...], seed: int) -> None:
-    """Simulate a problem; each element of D must be stored once, by a tile of the scheduled
-    shape.
-    """
+    """Simulate a problem; each element of D must be stored once, by a tile of the right shape."""
     _, large, small = PLAYED[kind]
     scheduled, made = played(kind)
     *tiles, workgroups = problem

@@ -62,8 +62,8 @@ def test_the_ring_never_drains():
     this = lowered(boxed((128, 256, 64), schedule=TwoTileStreamK(workgroups=132)))
     stages = this.size("stage")
     waits = this.nodes(WaitBarrier)
-    # Two roles, each with three loops: a streamed loop, a data-parallel loop, and a loop over
-    # partial sums, whose shorter last step is separate code.
+    # Two roles, each with four waits: in a Stream-K loop, in a data-parallel loop, and in a loop
+    # over partial sums, whose shorter last step is separate code.
     assert len(waits) == 8
     for node in waits:
         for step in range(3 * stages):
@@ -258,7 +258,10 @@ def test_what_it_refuses(reason: str):
 def test_it_refuses_nothing_else(
     shape: tuple[tuple[int, int, int], tuple[int, int, int]], layout: str
 ):
-    """These shapes are refused only if D is 32-bit, and only for too many registers."""
+    """Every macro tile of the test tables is accepted with 16-bit D.
+
+    With 32-bit D, a tile may be refused only because it needs too many accumulator registers.
+    """
     assert boxed(*shape, layout).program.why_not() is None
     why = boxed(*shape, layout, types=("bf16", "f32")).program.why_not()
     assert why is None or "accumulator registers in each thread of its warpgroups" in why
@@ -295,7 +298,7 @@ WRITTEN = (
         ((128, 256, 64), 256, 1),
         ((128, 320, 64), 160, 2),
         ((128, 384, 64), 192, 2),
-        # three 64-row blocks do not divide by two warpgroups, so they divide the columns
+        # 3 blocks of 64 rows: warpgroups divide the columns instead
         ((192, 256, 64), 128, 1),
         ((64, 48, 64), 48, 1),
     ],

@@ -39,7 +39,11 @@ EVERY = (*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES)
 
 
 def traits(spec: Spec) -> tuple[object, ...]:
-    """Values that some quick test must have: a kernel's options but the tile, and some pairs."""
+    """The option values of a kernel that at least one quick test must have.
+
+    These are all options but the tile. Data types count as a pair, and so do the way in which
+    consumers cooperate and the axes along which there is a cluster.
+    """
     cluster = tuple(extent > 1 for extent in spec.cluster or ())
     types = (spec.dtype, spec.out_dtype)
     return (*kinds(spec.schedule), spec.layout, types, (spec.consumers, cluster))
@@ -47,7 +51,7 @@ def traits(spec: Spec) -> tuple[object, ...]:
 
 @cache
 def needed(spec: Spec) -> tuple[Variant, ...]:
-    """The variants of machine code that the problems of a kernel need."""
+    """The variants of machine code that the tests' problems for a kernel need."""
     codes: tuple[Code, ...] = code_of_d() if spec in DIFFERENT_D else ()
     for specs, cases in (
         (RANDOM, random_cases),
@@ -59,7 +63,7 @@ def needed(spec: Spec) -> tuple[Variant, ...]:
 
 
 def for_boxes(spec: Spec) -> tuple[Variant, Variant]:
-    """The machine code of a kernel for aligned tensors, with C and without C."""
+    """The variants of a kernel's machine code for aligned tensors: without C, and with C."""
     return boxes(chunk_of_d(spec), reads_c=False), boxes(chunk_of_d(spec), reads_c=True)
 
 
@@ -101,7 +105,7 @@ def test_programs_are_those_of_the_kernel(spec: Spec):
         assert program((spec, variant)) == builder.program(variant)
 
 
-@pytest.mark.slow  # it checks only which cases are chosen, but builds all graphs
+@pytest.mark.slow  # builds the graphs of all cases
 def test_thousands_of_problems_are_varied():
     cases = [case for spec in RANDOM for case in random_cases(spec)]
     assert len(set(cases)) == PROBLEMS * len(RANDOM)
@@ -140,8 +144,10 @@ def test_the_sweep_is_a_latin_square():
 
 @pytest.mark.slow
 def test_tiles_of_both_shapes_are_launched():
-    """The grids of the cases give full waves with a partly filled last wave, and each of
-    these alone.
+    """Kernels with two tile shapes are launched on grids of three kinds.
+
+    A grid has full waves and a partly filled last wave, or full waves only, or one partly filled
+    wave.
     """
     for spec in TWO_SHAPES:
         found: set[tuple[bool, bool]] = set()

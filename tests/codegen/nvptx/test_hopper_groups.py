@@ -64,7 +64,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Schedules and groups; schedules other than the first are combined with some of the groups."""
+    """The first schedule with all problems, and each other schedule with some of them."""
     for place, schedule in enumerate(SCHEDULES):
         for number, groups in enumerate(GROUPS):
             if place == 0 or number % len(SCHEDULES) == place:
@@ -156,7 +156,8 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     chunks = np.arange(columns) % 8 == 0
     # With ping-pong each warpgroup stores a tile of its own.
     assert (once == chunks * (2 if name == "taking turns" else 1)).all()
-    # In its slot, every chunk has the place that TMA's swizzle gives its row and column of the box.
+    # The address of each 16-byte chunk in a staging slot is that of its row and column under TMA's
+    # swizzle.
     slots = size["store.slot"]
     number = places[0] * size["store.box"] + places[1]
     slot = workitem // 128 * slots + number % slots

@@ -1,7 +1,7 @@
 """From A and B to wgmma: TMA boxes, multicast, swizzle, descriptors and mbarriers.
 
-`tests.codegen.nvptx.isa` models TMA and the tensor core; their addresses come from the lowered
-graph.
+`tests.codegen.nvptx.isa` models TMA and the tensor core; the addresses that both use come from the
+lowered graph.
 """
 
 from __future__ import annotations
@@ -306,8 +306,8 @@ def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuratio
     size = element(this).bytes
     assert bytes == size * sum(stage_elements(this, tensor) for tensor in "AB")
     assert arrivals["full"] == 1
-    # Empty barrier: it expects as many arrivals as there are, from every workgroup, for the stage
-    # of the previous step.
+    # Empty barrier: the number of arrivals that it is initialised with is the number of threads in
+    # all workgroups that arrive. They release the stage of the previous step.
     around = [n for n in this.nodes(If) if any(isinstance(x.op, ArriveBarrier) for x in n.walk())]
     for node in this.nodes(ArriveBarrier, barrier="barrier.empty"):
         (branch,) = (n for n in around if n.body and node in [*n.walk()][:3])

@@ -1,4 +1,8 @@
-"""Sums that move: partial sums through memory in a fix-up, and sums in a cluster that divides k."""
+"""How sums move between the workgroups of a Hopper kernel.
+
+Partial sums move through global memory in a fix-up, and through shared memory in a cluster that
+divides k.
+"""
 
 from __future__ import annotations
 
@@ -105,10 +109,10 @@ def owners(this: Lowered) -> int:
 
 
 def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
-    """The steps of a fix-up, as (range of steps, vector accesses of each).
+    """The steps of a fix-up, as pairs (range of steps, vector accesses of a thread in each step).
 
-    All full steps are one entry; a shorter last step, if any, is another. Also checks that the
-    operations `copies` copy that many elements in a step.
+    All full steps are one entry; a shorter last step, if any, is another. Also checks that each
+    operation in `copies` copies what the warpgroups of one tile access in a step.
     """
     total, most = this.size("piece.vector"), this.size("fixup.place")
     assert this.size("fixup.step") == -(-total // most), "as few steps as there are"
@@ -120,7 +124,10 @@ def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
 
 
 def by_turns(nodes: Sequence[Node], every: int) -> list[list[Node]]:
-    """The operations in groups of `every`, one group for each place that receives partial sums."""
+    """Consecutive operations as lists of `every`.
+
+    Each list belongs to one place in the program where partial sums are received.
+    """
     return [list(nodes[first : first + every]) for first in range(0, len(nodes), every)]
 
 
@@ -180,9 +187,7 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", ADDED, ids=str)
 def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
-    """Each element of a slot is added to, read and cleared by the same register of the same
-    thread.
-    """
+    """With atomic sums, one register of one thread adds to, reads and clears each element."""
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
     (add,), clears = this.nodes(ReduceFragment), this.nodes(FillElements)
@@ -237,7 +242,8 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
 def test_roles_take_the_same_steps(configuration: Configuration):
     """Producer and consumers advance the stage ring by the same steps.
 
-    Ping-pong consumers are tested on the simulated GPU instead, since their count is an expression.
+    Ping-pong consumers are tested on the simulated GPU instead, since the number of their steps is
+    an expression.
     """
     this = lowered(configuration)
     made, used = (skeleton(op.body) for op in this.operations(Counter) if op.dim == "ring.step")
@@ -320,7 +326,10 @@ def test_all_who_hold_a_product_meet_between_the_data_and_what_says_it_is_there(
 
 
 def allowed(this: Lowered, node: Node, **at: int) -> bool:
-    """True if all branches around an operation are taken, where these indices alone decide them."""
+    """Whether an operation is executed at the given indices.
+
+    Only branches whose condition depends on these indices alone are tested; others count as taken.
+    """
     values = with_warp({name.replace("_", "."): np.array(value) for name, value in at.items()})
 
     def known(condition: Basic | None) -> bool:
@@ -379,8 +388,9 @@ def test_what_follows_a_sum_is_for_the_first_workgroup(configuration: Configurat
 
 
 def arrivals(this: Lowered, barrier: str) -> Iterator[tuple[int, int, bool]]:
-    """(sender, receiver, True if it publishes stores) of each arrival at a cluster barrier,
-    for one sum.
+    """Each arrival at the cluster barrier while one sum is exchanged.
+
+    An arrival is (rank of the sender, rank of the receiver, True if it publishes stores).
     """
     (node,) = this.nodes(ArriveBarrier, barrier=barrier)[:1]
     op = node.op

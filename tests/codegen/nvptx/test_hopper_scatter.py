@@ -1,4 +1,7 @@
-"""Reduce-scatter on Hopper: where shares are stored, which waits a kernel has, and assembly."""
+"""Reduce-scatter on Hopper: where the shares of a tile are stored, and which waits a kernel has.
+
+Shares are the equal parts into which a reduce-scatter divides a tile.
+"""
 
 from __future__ import annotations
 
@@ -92,15 +95,15 @@ def test_it_is_assembled(configuration: Configuration):
     "configuration", chosen(KERNELS[5:12:4], [*KERNELS[::4], KERNELS[5], KERNELS[9]]), ids=str
 )
 def test_flags_count_readers(configuration: Configuration):
-    """A flag is set to the number of readers with release order; each reader takes one by an
-    acquire atomic.
+    """A flag is set to the number of readers by a release store; an acquire atomic of each reader
+    subtracts one.
     """
     text = configuration.program.ptx
     (raised,) = re.findall(r"st\.release\.gpu\.global\.u32 \[%rd\d+\], (\S+);", text)
     assert raised.startswith("%r")
     (taken,) = re.findall(r"ld\.acquire\.gpu\.global\.u32 v, \[(%rd\d+)\]; setp\.eq\.u32", text)
     assert f"red.relaxed.gpu.global.add.u32 [{taken}], 0xffffffff;" in text
-    # Other workgroups write the pieces in the same launch, so loads must not use the
+    # Other workgroups store the partial sums in the same launch, so they must not be loaded by the
     # non-coherent path.
     assert "ld.global.nc" not in text
     assert Facts.of(configuration.program).together
@@ -110,9 +113,7 @@ def test_flags_count_readers(configuration: Configuration):
 def test_a_share_is_read_where_it_was_sent_and_stored_where_it_belongs(
     configuration: Configuration,
 ):
-    """Each register reads the place in the slot where its value was sent, and stores to its
-    element of D.
-    """
+    """Each register reads its value where the sender stored it, and stores to its element of D."""
     this = lowered(configuration)
     (send,) = this.nodes(StoreFragment, destination="partials")
     whole, shared = (
@@ -168,8 +169,9 @@ def stored(this: Lowered, node: Node, shares: int | None) -> Array:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 66, 131])
 def test_batches_take_every_peer_once_and_in_order(count: int):
-    """Batches of peers contain every peer once, in order; only the largest batch size may be
-    repeated.
+    """Partial sums are received in batches that contain every sending workgroup once, in order.
+
+    Only the largest batch size may be repeated.
     """
     this = lowered(FROM_REGISTERS[2])
     (finish,) = this.nodes(For, dim=SHARE)
@@ -220,7 +222,7 @@ def scattered(
 
 
 def finished(machine: Hopper) -> Counter[int]:
-    """The number of shares whose epilogue each workgroup has run."""
+    """For each workgroup, the number of shares (parts of tiles) whose epilogue it has run."""
     found: Counter[int] = Counter()
     for (number, _, _), count in machine.finished.items():
         found[number] += count
@@ -245,7 +247,10 @@ def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: 
 
 
 def test_all_who_have_a_piece_finish_shares():
-    """Five workgroups with pieces of one tile finish 7, 7, 6, 6 and 6 of its 32 shares."""
+    """Five workgroups that compute one tile complete 7, 7, 6, 6 and 6 of its 32 shares.
+
+    Shares are the equal parts into which a reduce-scatter divides a tile.
+    """
     graph = scattered(STREAMS[0])
     shares = graph.coordinates[SHARE].fixed_size
     machine = play(graph, (1, 1, 20, 5))
@@ -279,7 +284,7 @@ def no_barrier_after(kind: type[Operation]) -> Rewrite:
 
 
 def not_the_first(op: Operation) -> Operation:
-    """A fault: do not wait for the first piece."""
+    """A fault: a workgroup does not wait for the first partial sum that it reads."""
     if not isinstance(op, For) or op.dim != "partial.first":
         return op
     return replace(op, start=op.start + 1)
@@ -290,7 +295,7 @@ def other_shares(op: Operation) -> Operation:
 
 
 def one_end(op: Operation) -> Operation:
-    """A fault: send both pieces of a workgroup to the same slot."""
+    """A fault: a workgroup stores its two partial sums, of two tiles, to the same slot."""
     end = isinstance(op, SetCoordinate) and op.dim == END
     return replace(op, value=Integer(0)) if end else op
 

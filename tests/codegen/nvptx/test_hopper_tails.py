@@ -57,7 +57,10 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 
 
 def play(graph: KernelGraph, sizes: tuple[int, ...], first: int = 5, workgroups: int = 3) -> Hopper:
-    """Simulate groups with two tiles by two each; return the simulation after its end."""
+    """Simulate a product grouped along k, with 2 x 2 output tiles in each group.
+
+    Returns the simulation after its end.
+    """
     rows, columns, _ = macro_tile(graph.coordinates)
     offsets = list(accumulate((first, *sizes)))
     given = {
@@ -76,7 +79,10 @@ def play(graph: KernelGraph, sizes: tuple[int, ...], first: int = 5, workgroups:
 
 
 def cases() -> list[ParameterSet]:
-    """Problems and schedules; all warpgroups finish shares together, so ping-pong is left out."""
+    """Combinations of schedule, groups and lowering.
+
+    Reduce-scatter is not combined with ping-pong, because all warpgroups complete a share together.
+    """
     odd = {SCHEDULES[2], "taking turns"}
     return cover(0, [case for case in product(SCHEDULES, GROUPS, LOWERINGS) if not odd <= {*case}])
 

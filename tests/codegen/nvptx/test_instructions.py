@@ -1,4 +1,4 @@
-"""The instructions that multiply in a kernel: outputs name them, and callers can require them."""
+"""Which multiply instruction a kernel uses: outputs name it, and callers can require it."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_the_instructions_that_are_demanded_multiply():
     [
         (SHALLOW_GRAPH, "sm_90a", "wgmma", f"wgmma \\+ TMA refuses: {SHALLOW}"),
         (GRAPH, "sm_80", "wgmma", "sm_80 has no lowering to .wgmma.; choose one of: mma.sync"),
-        (GRAPH, "sm_90a", "", "instructions = '' is no name, such as 'wgmma'"),
+        (GRAPH, "sm_90a", "", "instructions = '' is no name of instructions"),
         (GRAPH, "sm_90a", 5, "instructions = 5 is no name"),
-        (GRAPH, "interpreter", "wgmma", "is for NVIDIA GPUs; leave it out for 'interpreter'"),
+        (GRAPH, "interpreter", "wgmma", "is for NVIDIA GPUs, but the target is 'interpreter'"),
     ],
 )
 def test_a_fall_back_is_refused(graph: Any, target: str, instructions: Any, why: str):
@@ -64,7 +64,7 @@ def test_a_fall_back_is_refused(graph: Any, target: str, instructions: Any, why:
 
 
 def test_options_of_another_lowering_contradict_them():
-    with pytest.raises(CodegenError, match="contradict each other: give options of LowerToHopper"):
+    with pytest.raises(CodegenError, match="contradict each other; give options of LowerToHopper"):
         codegen.compile(
             GRAPH, "sm_90a", instructions="wgmma", lowering=LowerToTensorCores("sm_90a")
         )
@@ -86,7 +86,7 @@ def test_a_tile_that_no_lowering_takes_is_refused_by_each():
     with pytest.raises(CodegenError) as caught:
         codegen.compile(graph, "sm_90a")
     said = str(caught.value)
-    assert f"sm_90a: {HOPPER} refuses: tile 256x256x64: a workgroup's part 256x256" in said
+    assert f"from this graph: {HOPPER} refuses: tile 256x256x64: a workgroup's part 256x256" in said
     assert f"{OLDER} refuses: the output tile 256x256 needs 256 accumulator registers" in said
     assert said.endswith("the tile 128x256x64 works")
 

@@ -136,7 +136,10 @@ def test_hopper_assembles(
 
 @pytest.mark.parametrize("schedule", chosen((HYBRID,), [LAST, TURNS, ATOMIC, TWO_TILE, HYBRID]))
 def test_streamed_parts_that_are_too_large(schedule: str):
-    """Streamed parts with 128 x 256 accumulators leave too few registers for a group's indices."""
+    """Stream-K tiles with 128 x 256 accumulators are refused for lists of products.
+
+    They leave too few registers for the indices of a product.
+    """
     why = "part 128x256 of bf16 needs 128 accumulator registers"
     for tile, lowering in (
         ((128, 256, 64), LowerToHopper()),
@@ -249,9 +252,11 @@ ALONG = ["m_tile_starts", "n_tile_starts", "k_tile_starts"]
 def test_tables_that_are_read_by_several_warps_at_once(
     schedule: str, counted: list[str], target: str
 ):
-    """Tables that several warps read have two levels.
+    """Each warp computes one table of prefix sums; after a barrier, one more table is computed from
+    them.
 
-    Schedules differ in whether the tables count iterations or tiles.
+    The last table has the number of iterations before each product, or of output tiles if all tiles
+    are whole.
     """
     made = hopper(schedule) if target == "sm_90a" else program(schedule, (128, 128, 32))
     control = made.lowered.control
@@ -268,7 +273,9 @@ def test_tables_that_are_read_by_several_warps_at_once(
 
 
 def test_tables_of_partly_streamed_schedules():
-    """Partly streamed schedules have tables of whole tiles, and tables of streamed iterations."""
+    """Schedules with whole tiles and Stream-K tiles have a table of tiles and a table of
+    iterations.
+    """
     control = hopper(TWO_TILE).lowered.control
     tables = {op.table for op in control.of_kind(Tabulate)}
     assert tables == {*STARTS, *ALONG, "output_tiles_before", "iterations_before"}
@@ -287,7 +294,7 @@ def test_what_the_host_need_not_know():
 
 @pytest.fixture(scope="module", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of kernels, which the tests share."""
+    """A temporary disk cache of compiled kernels, which the tests of this file share."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -374,10 +381,10 @@ def test_calls_that_are_refused(fake_driver: FakeDriver):
         ({"offsets": offsets(7, strides=(16, 2))}, "offsets is not contiguous"),
         ({"offsets": offsets(7, strides=(9, 1))}, r"offsets is not contiguous .*\(9, 1\)"),
         ({"offsets": offsets(7, strides=(-8, 1))}, r"offsets is not contiguous .*\(-8, 1\)"),
-        ({"out": None}, "out is missing: its length depends on offsets"),
-        ({"out": vector(OFFSETS_AT, 800)}, "out overlaps offsets"),
+        ({"out": None}, "argument 'out' is missing"),
+        ({"out": vector(OFFSETS_AT, 800)}, "'out' overlaps offsets"),
         ({"a": matrix(100, 80, A_AT)}, "a has shape 100x80; a vector is needed"),
-        ({"c": vector(C_AT, 31), "beta": 1.0}, "c is 31, 32000 is needed"),
+        ({"c": vector(C_AT, 31), "beta": 1.0}, "c is 31, but 32000 is needed"),
     ):
         call: dict[str, Any] = {
             "a": vector(A_AT, 8000),

@@ -44,7 +44,7 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
 
 
 def traits(case: tuple[tuple[Pass, ...], object, object]) -> tuple[object, ...]:
-    """The values of a case that the quick tests must cover; schedule options are left out."""
+    """The values of a case that at least one quick test must have; schedule options are ignored."""
     schedule, lowering, problem = case
     return (*kinds(schedule), str(lowering), str(problem))
 

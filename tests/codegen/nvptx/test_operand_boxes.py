@@ -33,10 +33,10 @@ PERSISTENT = "data-parallel{persistent=true}"
 Case = tuple[str, tuple[int, int, int], tuple[int, int, int]]
 CASES: tuple[Case, ...] = (
     (PERSISTENT, (128, 256, 64), (1, 1, 1)),
-    (PERSISTENT, (256, 160, 64), (1, 1, 1)),  # a row of a box has 64 bytes
+    (PERSISTENT, (256, 160, 64), (1, 1, 1)),  # 64 bytes in a row of a TMA box
     (PERSISTENT, (128, 64, 64), (1, 1, 1)),  # one warpgroup
     ("data-parallel", (192, 128, 64), (1, 1, 1)),  # warpgroups divide the columns
-    ("data-parallel", (128, 208, 64), (1, 1, 1)),  # a row of a box has 32 bytes
+    ("data-parallel", (128, 208, 64), (1, 1, 1)),  # 32 bytes in a row of a TMA box
     ("two-tile-stream-k", (256, 256, 64), (2, 1, 1)),
     ("stream-k{owner=last}", (128, 256, 64), (1, 2, 1)),
     ("heterogeneous-tiles", (128, 128, 64), (1, 1, 1)),
@@ -132,8 +132,8 @@ def test_threads_read_what_tma_has_loaded(
                     wanted = (int(row), int(column)) if tensor == "residual" else (int(column),)
                     assert loaded[int(address)] == wanted
                     checked += 1
-    if schedule != "heterogeneous-tiles":  # the second tile shape has other counts
-        assert checked == len(reads) * tile[0] * tile[1]  # two operands, by pairs of columns
+    if schedule != "heterogeneous-tiles":  # `tile` is only one of its two shapes
+        assert checked == len(reads) * tile[0] * tile[1]  # 2 operands, 2 columns per read
 
 
 def load(
@@ -145,16 +145,17 @@ def load(
     own: str,
     at: dict[str, Any],
 ) -> dict[int, tuple[int, ...]]:
-    """The indices of the elements that TMA loads in one step, by their address in elements.
+    """The indices of the operand's elements that TMA loads in one step, by their address in
+    elements.
 
     Args:
         graph: the lowered graph.
         copies: the TMA loads of all tensors.
-        number: which of the loads of the operand; there is one for each epilogue.
-        tensor: the operand.
-        memory: the dimension of its shared memory.
-        own: the prefix of coordinates of the tile's shape.
-        at: the rank and the step.
+        number: which of the operand's loads is simulated; each epilogue in the graph has one.
+        tensor: name of the operand.
+        memory: coordinate of the shared memory that holds the operand.
+        own: prefix of the coordinates that belong to the tile shape of this epilogue.
+        at: values of the cluster rank and of the step.
     """
     found: dict[int, tuple[int, ...]] = {}
     every = [n for n in copies if isinstance(n.op, CopyBox) and n.op.tensor == tensor]

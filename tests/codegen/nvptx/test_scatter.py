@@ -1,4 +1,7 @@
-"""Reduce-scatter with mma.sync: shares are pairs of registers; kernels assemble without a spill."""
+"""Reduce-scatter with mma.sync: a share of a tile is a pair of registers in every thread.
+
+Kernels assemble without a register spill.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", [KERNELS[0], KERNELS[3]], ids=str)
 def test_a_share_is_read_where_it_was_sent(configuration: Configuration):
-    """Registers of a share read from one slot exactly the elements that they then store."""
+    """The registers of a share read exactly those elements of a slot that they then store to D."""
     graph = configuration.program.lowered
     roots = resolve(graph.control.root.body, graph.scope())
     nodes = [node for root in roots for node in root.walk()]

@@ -31,12 +31,13 @@ def stages(graph: KernelGraph) -> set[str]:
 def test_loops_over_k_and_over_a_part_of_k_have_a_ring_each():
     """A loop over all of k and a loop over a part of k have a stage ring each.
 
-    Whole tiles loop over `k_tile`, pieces over `for_k`, which is a part of `k_tile`.
+    Whole tiles loop over `k_tile`, and tiles that several workgroups compute over `for_k`, which is
+    a part of `k_tile`.
     """
     graph = lowered(RaggedSplitK())
     count = graph.coordinates["stage"].fixed_size
     assert stages(graph) == {f"k_tile.step % {count}", f"for_k % {count}"}
-    # The stage does not depend on which piece is computed.
+    # The stage does not depend on which part of a tile's k a workgroup computes.
     assert index_symbol("piece") not in graph.expressions
 
 
@@ -60,7 +61,8 @@ def test_a_loop_counts_its_own_ring_where_no_other_leads_to_it(step: Pass, loops
 def test_two_loops_that_do_not_lead_to_each_other_need_no_counter():
     """Loops over two unrelated k dimensions need no common stage counter.
 
-    In groups of different k, streamed tiles loop over `for_k` and whole tiles over `dp.k`.
+    In groups of different k, the loop over Stream-K tiles has the index `for_k`, and the loop over
+    whole tiles `dp.k`.
     """
     graph = lowered(TwoTileStreamK(), grouped=True, group_axis="k")
     count = graph.coordinates["stage"].fixed_size

@@ -1,4 +1,4 @@
-"""Kernels that reduce pieces by a tree: assembly without a spill, and no division in the levels."""
+"""Kernels that add partial sums by a tree: no register spill, and no division in a level."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Kernels with turnstile reduction, where pieces are added to one slot in order.
+"""Kernels with turnstile reduction, where workgroups add partial sums to one slot in order.
 
-No kernel spills registers, and flags count the pieces that were added.
-
+No kernel spills registers, and the flag of a slot counts the partial sums in it.
 """
 
 from __future__ import annotations
@@ -48,8 +47,9 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", chosen(KERNELS[2:4], KERNELS), ids=str)
 def test_flags_count_turns(configuration: Configuration):
-    """One operation waits, with acquire order, until the flag has a number; one sets the
-    flag with release order.
+    """A sender waits until the flag holds its turn, and then sets the flag for the next sender.
+
+    The wait is an acquire load, the set a release store.
     """
     program = configuration.program
     control = program.lowered.control

@@ -72,7 +72,7 @@ def test_from_graph_to_ptx_in_less_than_three_seconds():
 
 @pytest.mark.parametrize("schedule", STREAMED, ids=str)
 def test_no_guard_asks_whether_there_are_tiles_left(schedule: Pass):
-    """No generated guard tests whether tiles are left, since segments provably lie in the tiles."""
+    """No generated guard compares a tile's number with `tiles_m`, since it is proved to be less."""
     kernel = codegen.compile(schedule(Gemm().graph((128, 128, 32))), "sm_80")
     guards = [x.guard for x in kernel.index_expressions]
     assert any("< m" in guard for guard in guards)

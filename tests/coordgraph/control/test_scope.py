@@ -53,7 +53,7 @@ def test_what_never_changes_is_not_set_again():
     here = scope()
     workgroup = here.coordinates.symbol("workgroup")
     _, inside = here.enter_set(SetCoordinate("begin", 12 * workgroup))
-    with pytest.raises(VerifyError, match="'begin' already has a value here"):
+    with pytest.raises(VerifyError, match="gives 'begin' a value, but an enclosing operation"):
         inside.enter_set(SetCoordinate("begin", workgroup + 1))
     # `beside` is the scope in the body of another `SetCoordinate`.
     _, beside = here.enter_set(SetCoordinate("begin", workgroup + 1))

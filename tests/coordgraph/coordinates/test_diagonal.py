@@ -65,16 +65,20 @@ def test_segments_with_extents_of_their_own():
 
 
 def test_refusals():
-    with pytest.raises(VerifyError, match="step=0 must be at least 1"):
+    with pytest.raises(VerifyError, match="step=0 is too small"):
         Diagonal("memory", PARTS, "starts", "rows", "columns", 0)
     with pytest.raises(VerifyError, match="2 downstream operands, but Diagonal takes 3"):
         Diagonal("memory", PARTS[:2], "starts", "rows", "columns")
-    with pytest.raises(NotInvertible, match="must have a size, the number of blocks"):
+    with pytest.raises(
+        NotInvertible, match="has no size; give that dimension the number of blocks"
+    ):
         EDGE.forward((Integer(3),), Sizes((None,), (None, None, None)), Ranges())
     for extents in (("rows",), ("rows", "columns", "depths")):
         with pytest.raises(VerifyError, match="give one for each upstream operand after the first"):
             Concatenate(PARTS, "all", "starts", extents)
-    with pytest.raises(NotInvertible, match="operand must have a size, the number of segments"):
+    with pytest.raises(
+        NotInvertible, match="operand has no size; give that dimension the number of segments"
+    ):
         Concatenate(PARTS, "all", "starts", ("rows", "columns")).reverse(
             (Integer(3),), Sizes((None, None, None), (None,)), Ranges()
         )

@@ -97,7 +97,7 @@ def test_a_size_is_not_negative():
 def test_an_id_is_text():
     with pytest.raises(VerifyError, match="the id of a dimension = 5 is not text"):
         Linear(5)  # type: ignore[arg-type]
-    with pytest.raises(VerifyError, match=r"operands .* must be dimensions or their ids"):
+    with pytest.raises(VerifyError, match=r"operands .* are neither dimensions nor their ids"):
         Tile(5, ("a", "b"))  # type: ignore[arg-type]
 
 
@@ -112,7 +112,7 @@ SHARED = "a", ("b", "c", "d")
         (lambda: Swizzle(*SWIZZLED, modulus=8, divisor=-1), "divisor = -1 must be at least 1"),
         (lambda: Swizzle(*SWIZZLED, modulus="8"), "modulus = '8' is not a whole number"),
         (lambda: Swizzle(*SWIZZLED, modulus=8.0), "modulus = 8.0 is not a whole number"),
-        (lambda: Swizzle(*SWIZZLED, modulus=6), "must be a power of two"),
+        (lambda: Swizzle(*SWIZZLED, modulus=6), "is not a power of two"),
         (lambda: Share(*SHARED, tile=0), "tile = 0 must be at least 1"),
         (lambda: Share(*SHARED, share=-1), "share = -1 must be at least 1"),
         (lambda: Share(*SHARED, before=-1), "before = -1 must be at least 0"),
@@ -121,7 +121,7 @@ SHARED = "a", ("b", "c", "d")
         (lambda: Bands(("a", "b"), "c", width=1.5), "width = 1.5 is not a whole number"),
         (lambda: Bands(("a", "b"), "c", snake="no"), "snake = 'no' is neither True nor False"),
         (lambda: Curve(*SWIZZLED, side="8"), "side = '8' is not a whole number"),
-        (lambda: Curve(*SWIZZLED, side=6), "must be a power of two from 2 to 64"),
+        (lambda: Curve(*SWIZZLED, side=6), "is not a power of two from 2 to 64"),
         (lambda: Deal("a", "b", groups="2"), "groups = '2' is not a whole number"),
         (lambda: Deal("a", "b", groups=0), "groups = 0 must be at least 1"),
         (lambda: Deal("a", "b", groups=True), "groups = True is not a whole number"),

@@ -119,7 +119,7 @@ def test_groups_read_their_tables():
     assert replayed(found, tables)[0] == found.value
     with pytest.raises(VerifyError, match="offsets is a table; give its entries"):
         graph.explain("A", {"offsets": 3})
-    with pytest.raises(VerifyError, match="tile_starts follows from other tables"):
+    with pytest.raises(VerifyError, match="tile_starts is computed from other tables"):
         graph.explain("A", {"tile_starts": [0, 1]})
     with pytest.raises(LaunchError, match="offsets has 2 entries, but the kernel needs 4"):
         graph.explain("A", {**given, **sizes, "offsets": [0, 60]})
@@ -142,7 +142,7 @@ def test_groups_read_their_tables():
         ({**POINT, **SIZES, "workgroup": 32}, EvaluationError, r"= 32 is outside .* in 0..31"),
         ({**POINT, **SIZES, "for_k": -1}, EvaluationError, "for_k = -1 is outside its dimension"),
         ({**POINT, **SIZES, "m": 0}, VerifyError, "m = 0 is out of bounds: it must be in 1.."),
-        ({**SIZES, "share": 3}, VerifyError, r"share follows from other parameters: share = "),
+        ({**SIZES, "share": 3}, VerifyError, r"share is computed from other parameters: share = "),
         ({"workgrop": 5}, VerifyError, "'workgrop'; did you mean workgroup"),
         ({"workgroup": 1.5}, VerifyError, "the index 'workgroup'"),
     ],

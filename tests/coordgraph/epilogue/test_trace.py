@@ -121,8 +121,8 @@ def test_what_is_refused():
     refused("bias is not declared", lambda: ep.epilogue()(unused))
     refused("use ep.where", lambda: ep.epilogue()(branch))
     refused("traced values and numbers", lambda: ep.epilogue()(array))
-    refused("must return a traced value", lambda: ep.epilogue()(number))
-    refused("coordinates 'nm'", lambda: ep.epilogue(bias="nm")(unused))
+    refused("returns .*, which is not computed from acc", lambda: ep.epilogue()(number))
+    refused("'nm' are not coordinates", lambda: ep.epilogue(bias="nm")(unused))
     refused("no option 'way'", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, way=1)))
     refused(
         "must be 'none' or 'tanh'", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, approximate="x"))
@@ -148,10 +148,10 @@ def test_what_can_be_called_is_traced():
 
 @pytest.mark.parametrize("given", [5, None, ["n"]])
 def test_coordinates_that_are_no_text(given: Any):
-    refused('as in bias="n", or operand', lambda: ep.epilogue(bias=given))
-    refused("coordinates .* must be text", lambda: ep.operand(given))
+    refused('write bias="n", or bias=operand', lambda: ep.epilogue(bias=given))
+    refused("coordinates .* is not text", lambda: ep.operand(given))
     if given is not None:
-        refused("type .* must be text", lambda: ep.operand("n", given))
+        refused("type .* is not text", lambda: ep.operand("n", given))
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_options_are_converted_to_the_type_of_their_default():
     assert leaky(0.01).steps[0].constants == ()
     assert ep.parse_function(ep.function_text(leaky(np.float32(0.1)))) == leaky(np.float32(0.1))
     for wrong in ("0.1", None, True, [0.1], 10**400):
-        refused("leaky_relu: slope=.*must be a number", lambda wrong=wrong: leaky(wrong))
+        refused("leaky_relu: the option slope=.*must be a number", lambda wrong=wrong: leaky(wrong))
     refused(
-        "slope='x': it must be a number",
+        "slope='x' is invalid: it must be a number",
         lambda: ep.parse_function("f() { %0 = leaky_relu(acc, slope=x); %0 }"),
     )
     refused(
@@ -254,7 +254,9 @@ def test_numbers_that_i32_cannot_hold(number: float):
     def moved(acc: Any) -> Any:
         return acc + number
 
-    refused("add of i32 and .* use ep.cast", lambda: Gemm("i8", epilogue=moved))
+    refused(
+        "add combines a value of type i32 with .* use ep.cast", lambda: Gemm("i8", epilogue=moved)
+    )
     assert Gemm("f32", epilogue=moved)
 
 
@@ -320,7 +322,7 @@ def test_no_operand_can_have_a_name_of_a_graph(options: dict[str, Any]):
         ("f() { %0 = nothing(acc); %0 }", "no epilogue operation 'nothing'"),
         ("f() { %0 = relu(bias); %0 }", "step %0 uses 'bias', which is neither"),
         ("f() { %1 = relu(acc); %1 }", "step '%1 = relu"),
-        ("f(x: q) { x }", "coordinates 'q'"),
+        ("f(x: q) { x }", "'q' are not coordinates"),
         ("what", "is not an epilogue"),
         ("f(nan: n) { %0 = add(acc, nan); %0 }", "reads nan as a number; rename"),
         ("f(true: n) { %0 = add(acc, true); %0 }", "reads true as a number; rename"),

@@ -109,9 +109,9 @@ def test_text():
 
 def test_entries_that_a_table_has_not():
     for index in (-1, 2):
-        with pytest.raises(IndexError, match="of a table of 2"):
+        with pytest.raises(IndexError, match="a table that has 2 entries"):
             evaluate(load(T, X), {"t": [0, 4], "x": index})
-    with pytest.raises(IndexError, match="first 3 entries, in a search, of a table of 2"):
+    with pytest.raises(IndexError, match="first 3 entries of a table that has 2"):
         evaluate(search(T, N, X), {"t": [0, 4], "n": 3, "x": 1})
     with pytest.raises(KeyError):
         evaluate(load(T, X), {"x": 0})

@@ -115,7 +115,7 @@ def test_freely_written_text(text: str, expr: Basic) -> None:
         ("a and b < c", 0, "a condition is needed"),
         ("a // 0", 2, "literal 0"),
         ("a % (b - b)", 2, "literal 0"),
-        ("1" * 101, 0, "100 digits"),
+        ("1" * 101, 0, "at most 100"),
         ("and", 0, "expected a value"),
         ("min", 3, "expected '('"),
         ("-(a < b)", 0, "an integer is needed"),

@@ -144,7 +144,7 @@ def test_the_trace_comes_with_the_result():
         ({"b": whole(K, N, dtype=np.int32)}, "B has elements of type i32"),
         ({"b": whole(K, N, dtype=np.uint16)}, "B has elements of type uint16"),
         ({"b": whole(K, N, dtype=np.uint8)}, "B has elements of type u8; the graph needs f32"),
-        ({"a": whole(M)}, "A has 1 axes; the graph needs 2"),
+        ({"a": whole(M)}, "A has 1 axes, but the graph needs 2"),
         ({"a": [[1.0]]}, "A is a list, not a numpy array"),
         ({"beta": 1.0}, "beta = 1.0 needs c"),
         ({"parameters": {"m": 8}}, r"A has the shape \(7, 9\): axis 0 of \(m, k\) must be 8"),
@@ -180,7 +180,7 @@ def test_a_launch_argument_is_missing():
 
 
 def test_a_graph_without_a_schedule():
-    with pytest.raises(VerifyError, match="no schedule has tied this graph to workgroups"):
+    with pytest.raises(VerifyError, match="this graph has no schedule"):
         interpret(Gemm("f32").graph(), whole(M, K), whole(K, N))
 
 
@@ -266,7 +266,7 @@ def test_a_loop_that_goes_nowhere():
 
 
 def test_product_of_what_was_not_loaded():
-    with pytest.raises(EvaluationError, match="A and B multiplied but not loaded"):
+    with pytest.raises(EvaluationError, match="no LoadTile loads A and B"):
         run(changed(graph(), LoadTile))
 
 

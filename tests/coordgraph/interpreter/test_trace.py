@@ -36,7 +36,9 @@ def test_a_workgroup_that_is_not_launched():
     found = trace(StreamK(workgroups=3)(Gemm("f32").graph((4, 4, 4))), SIZES)
     assert found.of(2)
     for wrong in (3, -1, "0"):
-        with pytest.raises(VerifyError, match=r"workgroup = .* (must be|is not a whole number)"):
+        with pytest.raises(
+            VerifyError, match=r"workgroup = .* (must be|is not a whole)|there is no workgroup 3"
+        ):
             found.of(wrong)  # type: ignore[arg-type]
 
 
@@ -224,7 +226,9 @@ def beside(event: object) -> Trace:
             "workgroup 2 writes workspace slot 2, from which no workgroup receives",
         ),
         (
-            beside(Send(3, 1, (0, 0), readers=10**12)),  # one entry per reader would fill the memory
+            beside(
+                Send(3, 1, (0, 0), readers=10**12)
+            ),  # one entry per reader would fill the memory
             "workspace slot 1 is written 2 times by workgroups 1, 3, with partial sums of output ",
         ),
         (replace(GOOD, slots=2), "workspace slot 2 is outside 0..1"),

@@ -145,11 +145,11 @@ def test_provenance_is_not_part_of_equality(graph: KernelGraph):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('origin dimension nothing "a"', "the graph has no dimension nothing to have an origin"),
-        ('origin edge 999 "a"', "the graph has no edge 999"),
-        ('origin edge -1 "a"', "the graph has no edge -1"),
-        ('origin operation 99 "a"', "the graph has no operation 99"),
-        ('origin dim A "a"', "unknown part 'dim'"),
+        ('origin dimension nothing "a"', "dimension nothing, which the graph does not have"),
+        ('origin edge 999 "a"', "edge 999, which the graph does not have"),
+        ('origin edge -1 "a"', "edge -1, which the graph does not have"),
+        ('origin operation 99 "a"', "operation 99, which the graph does not have"),
+        ('origin dim A "a"', "'dim' is no part of a graph"),
         ("origin dimension A", "expected the pass that made it, in quotes"),
     ],
 )

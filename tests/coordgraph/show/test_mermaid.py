@@ -93,7 +93,9 @@ def test_only_draws_the_edges_among_what_is_asked_for():
 def test_only_and_direction_are_checked():
     with pytest.raises(VerifyError, match="no dimension 'globl'; did you mean 'global'"):
         STREAMED.mermaid(only=["globl"])
-    with pytest.raises(VerifyError, match="unknown direction 'UP'; there are TD, TB, BT, LR, RL"):
+    with pytest.raises(
+        VerifyError, match="unknown direction 'UP'; choose one of TD, TB, BT, LR, RL"
+    ):
         STREAMED.mermaid(direction="UP")
     assert STREAMED.mermaid(direction="LR").startswith("graph LR\n")
 

@@ -19,7 +19,12 @@ KERNEL = DIMS + "control {\n  Kernel {\n    %s\n  }\n}"
 CASES = {
     "no header": ("gemm", 1, 1, "expected the first line, 'coordgraph 1', found 'gemm'"),
     "nothing": ("", 1, 1, "expected the first line, 'coordgraph 1', found the end"),
-    "version": ("\ncoordgraph 2\n", 2, 12, "the text has version 2, and must have 1"),
+    "version": (
+        "\ncoordgraph 2\n",
+        2,
+        12,
+        "the text has version 2, but only version 1 can be read",
+    ),
     "no gemm": ("coordgraph 1\n", 2, 1, "the problem is missing"),
     "two gemms": (HEAD + "gemm", 3, 1, "there is a 'gemm' line already"),
     "dtype": ("coordgraph 1\ngemm dtype=bf17", 2, 1, "unknown dtype 'bf17'; use bf16"),
@@ -51,12 +56,12 @@ CASES = {
         HEAD + "param a in 1..2 = b + 1\nparam b in 1..2",
         3,
         19,
-        "'b' must be defined above 'a'",
+        "define 'b' above 'a'",
     ),
     "needless symbol": (DIMS + "symbol a positive", 5, 8, "'a' is defined elsewhere"),
     "symbol without sort": (HEAD + "symbol a", 3, 9, "expected 'positive' or 'nonnegative'"),
     "same field": (HEAD + "dim a: Linear size=1 size=2", 3, 22, "'size' is given twice"),
-    "missing field": (KERNEL % "Assign name=x", 7, 5, "Assign needs a value for 'value'"),
+    "missing field": (KERNEL % "Assign name=x", 7, 5, "Assign has no value for 'value'"),
     "size rule": (
         HEAD + "dim a: Linear size=6\ndim b: Linear size=7\nedge PassThrough a -> b",
         5,
@@ -67,7 +72,12 @@ CASES = {
     "strides": (DIMS + "edge Split a -> b strides=(1, 2)", 5, 1, "2 strides are given"),
     "condition": (KERNEL % "If condition=a", 7, 18, "a condition is needed here, not an integer"),
     "integer": (KERNEL % "Assign name=x value=a < 1", 7, 25, "an integer expression is needed"),
-    "expression": (KERNEL % "Assign name=x value=a + * 2", 7, 29, "expected a value, found '*'"),
+    "expression": (
+        KERNEL % "Assign name=x value=a + * 2",
+        7,
+        29,
+        "expected a value, such as a number or a name, found '*'",
+    ),
     "division": (KERNEL % "Assign name=x value=a // 0", 7, 27, "division by the literal 0"),
     "no expression": (KERNEL % "Assign name=x value=", 7, 25, "expected an expression, found the"),
     "truth": (
@@ -81,8 +91,13 @@ CASES = {
     "bad escape": (HEAD + r'log "a\q"', 3, 5, "the string is not valid JSON"),
     "rest of a line": (DIMS + "level problem 3", 5, 15, "expected the end of the line, found '3'"),
     "unclosed block": (DIMS + "control {\n  Kernel {", 6, 11, "expected an operation or '}', fo"),
-    "no kernel": (HEAD + "control {\n  Barrier\n}", 4, 3, "the outermost operation must be"),
-    "empty control": (HEAD + "control {\n}", 3, 1, "hold one Kernel, not 0 operations"),
+    "no kernel": (
+        HEAD + "control {\n  Barrier\n}",
+        4,
+        3,
+        "the outermost operation is Barrier, but must be",
+    ),
+    "empty control": (HEAD + "control {\n}", 3, 1, "this control block holds 0 operations"),
     "body": (KERNEL % "Barrier { }", 7, 13, "Barrier has no body"),
     "further body": (KERNEL % "Scope name=s { } else { }", 7, 22, "no further body 'else'"),
     "tuple": (KERNEL % "LoadTile tensor=A tile=a", 7, 28, "expected '(', found 'a'"),
@@ -172,17 +187,29 @@ DATA = {
         2,
         "graph: the field 'coordgraph' gives the format version 2; only 1 can be read",
     ),
-    "part": (("edge",), [], "graph: unknown part 'edge'; did you mean 'edges'?"),
-    "list": (("edges",), {}, "edges: needs a list, not dict"),
-    "mapping": (("edges", 3), "Tile", r"edges\[3\]: needs a mapping, not str"),
+    "part": (("edge",), [], "graph: 'edge' is no part of a graph; did you mean 'edges'?"),
+    "list": (("edges",), {}, "edges: a list is needed here, not dict"),
+    "mapping": (("edges", 3), "Tile", r"edges\[3\]: a mapping is needed here, not str"),
     "kind": (("edges", 3, "kind"), "Tyle", r"edges\[3\]\.kind: unknown edge 'Tyle'; did you mean"),
-    "no side": (("edges", 3), {"kind": "Tile"}, r"edges\[3\]: 'upstream' is missing"),
+    "no side": (("edges", 3), {"kind": "Tile"}, r"edges\[3\]: the edge has no field 'upstream'"),
     "id": (("edges", 1, "upstream"), ["A.9"], r"edges\[1\].*there is no dimension 'A.9'"),
     "expression": (("dimensions", 0, "size"), "m *", r"dimensions\[0\]\.size: expected a value"),
     "symbol": (("dimensions", 0, "size"), "mm", r"dimensions\[0\]\.size: unknown name 'mm'; did"),
-    "string": (("dimensions", 0, "size"), 3, r"dimensions\[0\]\.size: needs a string, not 3"),
-    "number": (("dimensions", 1, "axis"), "0", r"dimensions\[1\]\.axis: needs a whole number"),
-    "truth": (("gemm", "transpose_a"), 1, r"gemm\.transpose_a: needs true or false, not 1"),
+    "string": (
+        ("dimensions", 0, "size"),
+        3,
+        r"dimensions\[0\]\.size: a string is needed here, not 3",
+    ),
+    "number": (
+        ("dimensions", 1, "axis"),
+        "0",
+        r"dimensions\[1\]\.axis: a whole number is needed here",
+    ),
+    "truth": (
+        ("gemm", "transpose_a"),
+        1,
+        r"gemm\.transpose_a: true or false is needed here, not 1",
+    ),
     "field": (("gemm", "kk"), 1, "gemm: Gemm has no field 'kk'; did you mean 'k'"),
     "size rule": (
         ("edges", 0),
@@ -198,7 +225,11 @@ DATA = {
     "role": (("tensors", 0, "role"), "in", r"tensors\[0\]\.role: unknown role 'in'; there are"),
     "operation": (("control", "body", 0, "kind"), "Four", r"control\.body\[0\]\.kind: unknown op"),
     "level": (("level",), "low", "level: unknown level 'low'; did you mean 'lowered'"),
-    "symbols": (("symbols",), {"q": "odd"}, r"symbols\.q: needs 'positive' or 'nonnegative'"),
+    "symbols": (
+        ("symbols",),
+        {"q": "odd"},
+        r"symbols\.q: the sign of a symbol is 'positive' or 'nonnegative'",
+    ),
 }
 
 
@@ -221,7 +252,7 @@ def test_deep_plain_data():
 
 @pytest.mark.parametrize("data", [None, [], "coordgraph 1", 3])
 def test_plain_data_of_another_kind(data: Any):
-    with pytest.raises(VerifyError, match="graph: needs a mapping"):
+    with pytest.raises(VerifyError, match="graph: a mapping is needed here"):
         from_json(data)
 
 

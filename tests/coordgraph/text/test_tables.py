@@ -24,7 +24,7 @@ def changed(before: str, after: str) -> str:
         ("table offsets", "table m", "a parameter or a table 'm' already"),
         ("table tile_starts", "table offsets", "a parameter or a table 'offsets' already"),
         ('<= m "where', '<= q "where', "unknown name 'q'"),
-        ('<= m "where', '<= load(offsets, 0) "where', "must not read tables"),
+        ('<= m "where', '<= load(offsets, 0) "where', "reads a table; use launch parameters only"),
         ("sums (max", "sum (max", "expected"),
         ("table=offsets", "table=3", "expected"),
     ],

@@ -133,8 +133,8 @@ def test_what_groups_refuse_is_no_candidate():
     # Data-parallel plans for groups are persistent also if there are fewer tiles than SMs.
     few = {c.plan.pipeline for c in choices(replace(ROWS, m=64, n=256), batches=4)}
     assert "data-parallel{persistent=true}" in few
-    # With groups along k, Stream-K shares may contain very different numbers of tile ends. The cost
-    # model does not count these, so Stream-K is no candidate.
+    # With groups along k, workgroups with equally many Stream-K iterations may complete very
+    # different numbers of tiles. The cost model does not count these, so Stream-K is no candidate.
     depths = [choice.plan.pipeline for choice in choices(DEPTHS, batches=16)]
     assert not any("stream-k" in pipeline for pipeline in depths)
 

@@ -79,10 +79,10 @@ LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
     [
         ((736, 672, 24896), True),
         ((128, 128, 1024), True),
-        ((120, 672, 24896), False),  # few rows
-        ((736, 672, 1000), False),  # a short k
-        ((736, 672, 32776), False),  # a very deep k
-        ((8192, 8192, 8192), False),  # more tiles than clusters
+        ((120, 672, 24896), False),  # no large clusters if m is small
+        ((736, 672, 1000), False),  # no large clusters if k is small
+        ((736, 672, 32776), False),  # no large clusters if k is very large
+        ((8192, 8192, 8192), False),  # nor if there are many output tiles
     ],
 )
 def test_large_clusters_are_candidates_where_they_were_measured(
@@ -147,16 +147,17 @@ def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bo
 
 @cache
 def streamed(tile: tuple[int, int, int], reduction: Any) -> KernelGraph:
-    """A Stream-K graph, which stands for all streamed schedules with this tile and reduction.
+    """A Stream-K graph that represents all schedules of the Stream-K family with this tile and
+    reduction.
 
-    For the lowering these schedules differ in nothing else.
+    Whether they can be lowered depends on nothing else.
     """
     return StreamK(reduction=reduction).apply(Gemm("bf16", transpose_b=True).graph(tile))
 
 
 @pytest.mark.parametrize("every", [11, pytest.param(3, marks=pytest.mark.slow)])
 def test_streamed_candidates_can_be_lowered(every: int):
-    """Streamed candidates can be lowered; a sample of them is tested.
+    """Candidates of the Stream-K family can be lowered; a sample of them is tested.
 
     Whether a plan can be lowered does not depend on its grid, bands of tiles or full waves.
     """
@@ -200,9 +201,9 @@ def test_nothing_that_has_other_bits_in_every_run_is_a_candidate():
 
 
 def test_reductions_are_tried_where_they_differ():
-    """Tree and turnstile are candidates only if a tile has three pieces or more.
+    """Tree and turnstile are candidates only if at least three workgroups compute a tile.
 
-    With two pieces, every reduction adds one piece to the other.
+    With two workgroups, every reduction adds one partial sum to the other.
     """
     table = candidates(Gemm("bf16", m=2048, n=2304, k=8192), H200, all_kinds=True)
     tree, turnstile = (table.fixup == FIXUPS.index(kind) for kind in ("tree", "turnstile"))

@@ -147,9 +147,10 @@ def test_a_cluster_asks_the_cache_for_less():
 
 
 def test_a_ring_of_three_stages_waits():
-    """A ring with fewer stages costs time: 128 x 320 has room for three, 256 x 160 for four.
+    """The predicted time rises if shared memory has room for fewer stages of k tiles.
 
-    Both tiles have equally many multiplications.
+    128 x 320 tiles have three stages and 256 x 160 tiles four; both have equally many
+    multiplications.
     """
     three = price("128x320x64 data-parallel", 2048, 5120, 8192)
     four = price("256x160x64 data-parallel", 2048, 5120, 8192)
@@ -223,9 +224,9 @@ def test_partial_sums_are_received_in_as_many_steps_as_the_lowering_has(tile: st
 
 
 def test_reductions_of_many_pieces():
-    """The fix-up of a tile in 16 pieces, for every reduction.
+    """The predicted fix-up of a tile that 16 workgroups compute, for every reduction.
 
-    `peers` adds 15 pieces one after another, `tree` needs 4 levels, `turnstile` 15 sends and
+    `peers` adds 15 partial sums one after another, `tree` needs 4 levels, `turnstile` 15 sends and
     receives in sequence, `scatter` one send and one finish.
     """
     size, way = (128, 128, 64 * 64), {}

@@ -136,7 +136,7 @@ def test_a_width_that_is_the_default_is_not_written():
     ],
 )
 def test_what_no_model_knows_is_refused(pipeline: str):
-    with pytest.raises(ValueError, match="no model knows"):
+    with pytest.raises(ValueError, match="the cost model does not know"):
         Table.of([(Gemm("bf16", m=1, n=1, k=1), Plan((64, 64, 64), pipeline=pipeline))])
 
 

@@ -69,7 +69,7 @@ def scheduled(pipeline: str) -> KernelGraph:
 
 
 def counted(pipeline: str, m: int, n: int, depth: int, grid: int) -> tuple[Counts, Trace]:
-    """The work counts of the cost model, and the trace of the same schedule to compare them with.
+    """The cost model's work counts for a schedule, and the trace of that schedule for comparison.
 
     The problem has m x n output tiles with `depth` k tiles each.
     """
@@ -107,7 +107,7 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
     assert work.utilisation(found_counts.table, shape.tiles)[0] == pytest.approx(found.utilisation)
     walks = [[s for s in found.of(w) if not s.padding] for w in range(len(found.workgroups))]
     assert work.busy[0] == sum(map(bool, walks))
-    if "scatter" in pipeline:  # every workgroup with a piece of a tile finishes a share of it
+    if "scatter" in pipeline:  # every workgroup that computes a tile stores a part of it
         assert work.ends[0] == max(map(len, walks))
     else:
         assert work.ends[0] + work.small[0] == max(each(found, Store))
@@ -129,9 +129,9 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
 @given(m=st.integers(1, 30), n=st.integers(1, 9), depth=st.integers(1, 70), grid=st.integers(1, 40))
 @settings(max_examples=6, deadline=None)
 def test_counts_are_those_of_an_enumeration(pipeline: str, m: int, n: int, depth: int, grid: int):
-    """The cost model's counts agree with a trace of the graph.
+    """The cost model's work counts agree with a trace of the graph.
 
-    Workgroups may have many tiles, and tiles many pieces.
+    They do for workgroups with many tiles, and for tiles that many workgroups compute.
     """
     plan = Plan(TILE, pipeline=pipeline)
     schedule = plan.schedule.scaled(TILE, COUNTED_TILE)
@@ -164,7 +164,7 @@ def test_a_counter_that_is_wrong_is_found():
 
 
 def test_the_file_has_the_counters_of_all_that_may_be_chosen():
-    """The file has work counters of all schedules that automatic choice considers.
+    """The JSON file of known schedules has the work formulas of all schedules of automatic choice.
 
     `python -m passes.choosing.known_schedules` writes the file.
     """
@@ -191,7 +191,7 @@ def test_single_precision_is_exact_up_to_its_limit(text: str):
 
 
 def test_the_number_of_workgroups_is_the_plan_s():
-    with pytest.raises(PassError, match="the number of workgroups is 5, and a plan gives it"):
+    with pytest.raises(PassError, match="a fixed number of workgroups, 5, but a plan chooses"):
         WorkCounter.derive(StreamK(workgroups=5))
 
 

@@ -48,7 +48,7 @@ def test_buckets_agree_with_the_simulation(step: Pass):
 
 
 def test_overlapping_events_are_counted_once():
-    """Time in which events of a slot overlap counts once; multiplying has priority."""
+    """Overlapping events of one CTA slot are counted once in the time; multiplying has priority."""
     multiply, finish = (ACTIVITIES.index(name) for name in ("multiply", "finish"))
     events = {
         "begin": [10, 20, 60],
@@ -62,7 +62,10 @@ def test_overlapping_events_are_counted_once():
 
 
 def test_tiles_outside_d_do_not_count_as_multiplying():
-    """A tile count for tiles of 4 rows gives 32 times too many output tiles of 128 rows."""
+    """A report shows the time of output tiles outside D as such, not as time for multiplying.
+
+    The graph is wrong: it counts tiles of 4 rows, so it has 32 times too many tiles of 128 rows.
+    """
     text = str(scheduled(StreamK()))
     wrong = text.replace("(m + 127) // 128", "(m + 3) // 4")
     assert wrong != text
@@ -84,7 +87,7 @@ def test_the_first_view_names_the_limit_of_multiplying():
     found = make_report(Subject(scheduled(StreamK()), sizes)).data
     head = found["headline"]
     assert head["utilisation"] > 0.9
-    assert head["answer"] == "Mostly"  # because of the fraction of the peak
+    assert head["answer"] == "Mostly"  # less than the fraction of peak that "Yes" needs
     bounds = {row["name"]: row["model"] for row in found["terms"]["limits"]}
     limit = head["limit"]
     assert (limit["name"], limit["seconds"]) == ("l2", bounds["l2"])
@@ -165,7 +168,10 @@ def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], 
 
 
 def test_measured_rows_are_those_of_the_simulation():
-    """Rows are numbered by workgroup, as in the simulation; the page also names the row's SM."""
+    """The rows of a measured timeline are in the order of the simulated ones, by workgroup.
+
+    The page also names the SM of each measured row.
+    """
     columns = measured_columns()
     turned = [(5 * slot + 3) % 132 for slot in columns["slot"]]
     subject = Subject(scheduled(DataParallel()), WAVES, measured={**columns, "slot": turned})
@@ -193,7 +199,8 @@ def test_a_measured_cluster_is_one_row():
     assert measured["events"]["slot"] == simulated["events"]["slot"]
     assert measured["events"]["workgroup"] == simulated["events"]["workgroup"]
     assert measured["processors"][0] == [130, 131]
-    # the simulated run also has the time of the launch before the first workgroup
+    # Idle time is not compared: in the simulation it includes the time before the first workgroup
+    # starts.
     for bucket in ("multiply", "fix-up", "epilogue"):
         assert measured["buckets"][bucket] == pytest.approx(simulated["buckets"][bucket])
 

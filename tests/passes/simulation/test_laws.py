@@ -33,7 +33,7 @@ def run_graph(graph: KernelGraph, problem: Problem, machine: Machine) -> Simulat
 
 
 def check_slots(s: Simulation) -> None:
-    """Events of a slot do not overlap, and their gaps are the idle time."""
+    """Check that events of a CTA slot do not overlap, and that gaps between them are idle time."""
     e, gaps = s.events, 0.0
     for slot in range(s.slots):
         own = np.flatnonzero((e.slot == slot) & (e.behind == 0))
@@ -48,7 +48,7 @@ def check_slots(s: Simulation) -> None:
 
 
 def check_work(s: Simulation) -> None:
-    """Every step with a duration is one event, and k tiles are multiplied as often as planned."""
+    """Check that each main loop is simulated once, and that a workgroup's events have no gaps."""
     e, steps = s.events, s.steps
     assert float(e.end.max()) == s.makespan
     multiplied = e.step[e.activity == Activity.MULTIPLY]
@@ -113,7 +113,7 @@ def test_laws_hold_for_every_corner(corner: str):
 @given(problems(), st.integers(1, 9), st.sampled_from(["data-parallel", "split-k{splits=3}"]))
 def test_laws_hold_for_random_problems(problem: Problem, processors: int, name: str):
     graph = scheduled(name, (4, 4, 4)) if name not in SCHEDULES else symbolic(name)
-    # A workgroup that waits for later ones needs them to run, so split tiles have slots enough.
+    # With split-k a workgroup may wait for one with a higher number, so all workgroups get a slot.
     slots = processors if name == "data-parallel" else 10_000
     s = run_graph(graph, problem, small(slots))
     check_slots(s)
@@ -129,7 +129,8 @@ def test_laws_hold_for_random_problems(problem: Problem, processors: int, name: 
 def test_more_processors_never_take_longer_with_whole_tiles(tiles_m: int, tiles_n: int, w: int):
     graph = scheduled("data-parallel")
     problem = {"m": 128 * tiles_m, "n": 128 * tiles_n, "k": 512}
-    # Without shared resources a machine with more SMs cannot be slower.
+    # With unlimited L2 and DRAM rates SMs do not slow each other down, so one more SM never costs
+    # time.
     alone = {"l2_rate": 1e30, "dram_rate": 1e30}
     one, two = (simulate(graph, problem, small(count, **alone)) for count in (w, w + 1))
     assert two.makespan <= one.makespan * (1 + 1e-9)
@@ -155,7 +156,8 @@ def test_stream_k_fills_the_last_wave():
     assert shared.idle < 0.3 * whole.idle
     assert shared.makespan < 0.95 * whole.makespan
     assert (whole.fix_ups, whole.workspace_bytes) == (0, 0)
-    # Every border between two workgroups' shares that is inside a tile makes one fix-up.
+    # There is one fix-up wherever one workgroup's iterations end and the next one's begin inside a
+    # tile.
     share = -(-324 * 64 // 132)
     assert shared.fix_ups == sum(share * w % 64 != 0 for w in range(1, 132))
 
@@ -173,7 +175,8 @@ def test_pingpong_overlaps_the_ends_of_tiles_with_main_loops():
 
 def test_a_pingpong_warpgroup_finishes_its_tile_before_it_begins_another():
     assert H200.constants is not None
-    slow = H200.constants.with_figures({"tile_seconds": 20e-6})  # longer than main loops
+    # Longer than a tile's main loop takes.
+    slow = H200.constants.with_figures({"tile_seconds": 20e-6})
     graph = scheduled("data-parallel{persistent=true}")
     problem = {"m": 128 * 132, "n": 128 * 6, "k": 512}
     machine = replace(H200, constants=slow)

@@ -31,7 +31,8 @@ def test_only_k_tiles_that_nobody_read_are_missing():
 
 
 def test_a_workgroup_that_is_far_behind_in_k_reads_again():
-    # Both begin at the same time; the second reaches k tile 50 when 50 iterations have passed.
+    # Two workgroups read one panel. The second begins at k tile 0 while the first is at k tile 50,
+    # so it reaches k tile 50 after 50 iterations, when that tile may have been evicted.
     for pace, missing in ((10.0, 0), (30.0, 50)):
         cache = Cache(1000.0)
         cache.request(0, 50, 100, 0.0, pace, 0)

@@ -36,10 +36,10 @@ def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 
 
 class Loaded:
-    """A program that is loaded on a GPU: its function, and the facts that its launches need.
+    """A program that is loaded on a GPU: its function, and the `Facts` that its launches need.
 
     Args:
-        facts: the facts about the program.
+        facts: the properties of the program that launches need.
         code: the program's PTX.
         where: the GPU, which must be current.
     """
@@ -75,7 +75,7 @@ class Loaded:
         elif workgroups is not None:
             raise LaunchError(
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
-                "it out, or apply the schedule with workgroups=None"
+                "workgroups out, or apply the schedule with workgroups=None"
             )
         values = parameters.evaluate(given)
         grid = self.facts.workgroups(values)
@@ -138,7 +138,7 @@ class CheckedCall:
             source, shift = order.index(OFFSETS), 0
             if tensor.name in order:
                 source = order.index(tensor.name)
-            else:  # rows of one array of offsets
+            else:  # for a list of products: one row of the array `offsets`
                 shift = [*OFFSETS_OF.values()].index(tensor.name)
             self._places.append((place, source, shift * size))
             self.bytes[source] += size
@@ -149,8 +149,8 @@ class CheckedCall:
             (tensor,) = (t for t in facts.tensors if t.name == name)
             shape, strides = facts.shape(tensor, values), facts.strides(tensor, values)
             if len(shape) < len(box):
-                # The map is a template: the kernel replaces its address and extents for each matrix
-                # of a list of products.
+                # This tensor map is a template: for each matrix of a list of products, the kernel
+                # writes a copy with another address and other extents.
                 shape, strides = (1, row_step(tensor.dtype)), None
             maps = TensorMaps(shape, tensor.dtype, box, strides)
             self._maps.append((number, order.index(name), maps))
@@ -158,7 +158,7 @@ class CheckedCall:
         self._others, self._sizes = len(order) > NUMBER, tuple(self.bytes[:NUMBER])
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether D may share memory with another tensor; C with the address of D is allowed."""
+        """Whether the address ranges of D and another tensor overlap; C may be D itself."""
         if self._others:
             end = pointers[3] + self.bytes[3]
             others = zip(pointers[NUMBER:], self.bytes[NUMBER:], strict=True)
@@ -281,7 +281,7 @@ class Depthless:
         self.alpha_first = alpha_first
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether D may share memory with another tensor than A and B, which are empty."""
+        """Whether D overlaps another tensor's address range; A and B are empty, so they do not."""
         return self.plan.overlaps((self.zeros, self.zeros, *pointers[2:]))
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
@@ -297,7 +297,7 @@ class Launches(Protocol):
     shape: tuple[int, ...]
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether D may share memory with another tensor."""
+        """Whether the address ranges of D and another tensor overlap."""
         ...
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:

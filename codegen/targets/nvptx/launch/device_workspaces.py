@@ -91,7 +91,7 @@ class Workspaces:
         """Replace the buffer of `key` by one of at least `size` bytes, and return the address."""
         before = self._buffers.get(key)
         if before is not None:
-            if before.size >= size:  # another thread has replaced it meanwhile
+            if before.size >= size:  # another thread has enlarged the buffer
                 return before.pointer
             # Running launches may still use the smaller buffer, so it is freed with the kernel.
             self._retired.append(before)

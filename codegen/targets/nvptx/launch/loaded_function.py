@@ -15,7 +15,7 @@ Clusters"); larger clusters need the function attribute NON_PORTABLE_CLUSTER_SIZ
 
 
 class Spilled(CodegenError):
-    """The CUDA driver spilled a kernel's registers to local memory, which makes the kernel slow."""
+    """Raised if the CUDA driver spills a kernel's registers to local memory, which is slow."""
 
 
 class Function:
@@ -53,7 +53,8 @@ class Function:
         status, self.module = driver.cuModuleLoadData(code + b"\0")
         if status != driver.CUresult.CUDA_SUCCESS:
             raise CodegenError(
-                f"the driver cannot assemble the kernel for {where.name}: {describe(status)}"
+                f"the driver cannot assemble the kernel for {where.name}: {describe(status)}; a "
+                "newer NVIDIA driver may be needed"
             )
         self.device, self.threads, self.shared_bytes = where, threads, shared_bytes
         self.cluster, self.together, self.overlaps = cluster, together, overlaps
@@ -136,7 +137,7 @@ class Function:
 
 
 def _attribute(name: str) -> Any:
-    """A new `CUlaunchAttribute` of the id CU_LAUNCH_ATTRIBUTE_<name>; the caller sets its value."""
+    """A new `CUlaunchAttribute` with id CU_LAUNCH_ATTRIBUTE_<name>; the caller sets its value."""
     driver = bindings()
     made = driver.CUlaunchAttribute()
     made.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")

@@ -47,9 +47,9 @@ def encoder() -> Callable[..., int]:
     function = library.cuTensorMapEncodeTiled
     function.restype = number
     function.argtypes = (
-        *(address, number, ctypes.c_uint32, address),  # map, element type, rank, tensor
-        *(address,) * 4,  # extents, strides, box, steps
-        *(number,) * 4,  # interleaving, swizzle, L2 promotion, fill
+        *(address, number, ctypes.c_uint32, address),  # tensor map, type, rank, tensor address
+        *(address,) * 4,  # extents, strides, box extents, element strides
+        *(number,) * 4,  # interleaving, swizzle, L2 promotion, fill mode
     )
     return function
 

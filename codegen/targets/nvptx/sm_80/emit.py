@@ -174,7 +174,7 @@ class CudaWalker(TableWalker):
         return Instructions(self.builder)
 
     def _magic(self, divisor: Any) -> Any:
-        """The multiplier and shift that replace a division by `divisor`; None if it is no constant.
+        """The multiplier and shift for division by `divisor`; None if it varies during a launch.
 
         For a divisor that is constant during a launch, the host computes multiplier and shift. The
         first division by a divisor adds both to the kernel's arguments.
@@ -210,20 +210,21 @@ class CudaWalker(TableWalker):
         """The symbols in the index along `dim`, except symbols that only select a table's entry."""
         found = node.place(dim)
         parts = (found.values[0], found.guard)
-        # Each table read is replaced by a new symbol. Numbers would not do: if two reads became
-        # equal numbers, a divisor that is the difference of the two would become 0.
+        # Each table read is replaced by a new symbol, so that the symbols in its index disappear.
+        # Constants would not do: if two reads became equal constants, a divisor that is the
+        # difference of the two reads would become 0.
         loads = {x for part in parts for x in part.atoms(Load)}
         reads = {x: Dummy(integer=True, nonnegative=True) for x in loads}
         return {symbol for part in parts for symbol in part.xreplace(reads).free_symbols}
 
     def _hide(self, symbols: set[Any]) -> None:
-        """Make the values of symbols opaque to LLVM's optimiser, until the scope of values ends."""
+        """Make the values of symbols opaque to LLVM's optimiser, in the current scope."""
         for symbol in sorted(symbols & self.values.keys(), key=str):
             value = self.values[symbol]
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
 
-    # Records of a timeline
+    # Methods that emit records of a timeline
 
     def emit_Stamp(self, node: Node, op: Stamp) -> None:
         words = stamp_words(self, node, op, self.ptx)
@@ -238,7 +239,7 @@ class CudaWalker(TableWalker):
         spent = self.builder.sub(self.ptx.cycles(), before)
         self.builder.store(self.builder.add(self.builder.load(slot, typ=I32), spent), slot)
 
-    # Copies, barriers and flags
+    # Methods that emit copies, barriers and operations on flags
 
     def _when(self, guard: Any) -> Any:
         """A context manager: code that is emitted in it is executed only if `guard` is true."""
@@ -250,7 +251,7 @@ class CudaWalker(TableWalker):
         with self._scoped():
             if self.narrow:
                 # A tile takes many narrow copies, and a thread has too few registers for the
-                # addresses of all of them at once.
+                # addresses of all of them at once, so LLVM must not compute these in advance.
                 self._hide(self._place_symbols(node, op.source))
             self._copy_elements(node, op)
 

@@ -33,8 +33,8 @@ LEAST_BYTES_IN_FLIGHT = 4
 """The smallest value of `bytes_in_flight`: bytes of operands that a thread loads before it uses
 them."""
 NARROWEST_LOAD = 4
-"""The bytes in flight that a load of fewer bytes is counted as, since its address and guard take
-registers too."""
+"""A load of fewer bytes than this is counted as this many bytes in flight, since the load's address
+and guard take registers too."""
 WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
 """A load of WIDEST_LOAD bytes is counted as WIDEST_LOAD / WIDE_DISCOUNT = 2 bytes in flight: wide
 loads of consecutive addresses share the registers of one address."""
@@ -71,7 +71,7 @@ class FragmentWalker(Walker):
         self.sums: Arithmetic
         """Emits arithmetic in the accumulator's type."""
 
-    # Element types and addresses
+    # Methods that find element types and addresses
 
     def _element(self, dim: str) -> DType:
         """The element type of a tensor or of a shared-memory dimension."""
@@ -101,7 +101,7 @@ class FragmentWalker(Walker):
         offset = b.mul(index, ir.Constant(I64, size))
         return b.gep(self.given[dim], [offset], source_etype=ir.IntType(8)), guard
 
-    # Operations on registers
+    # Methods that emit operations on registers
 
     def _slots(
         self, node: Node, name: str, dims: tuple[str, ...], width: int
@@ -122,8 +122,8 @@ class FragmentWalker(Walker):
     def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
         if not op.form.startswith("ldmatrix.x4"):
             raise CodegenError(
-                f"LoadFragment has the form '{op.form}'; GPUs have ldmatrix.x4 and "
-                "ldmatrix.x4.trans: lower the graph with LowerToTensorCores"
+                f"LoadFragment has the form '{op.form}', but GPUs have only ldmatrix.x4 and "
+                "ldmatrix.x4.trans; lower the graph with LowerToTensorCores"
             )
         address, _ = self._address(node, op.source)
         values = self.ptx.ldmatrix(address, trans=op.form.endswith(".trans"))
@@ -154,8 +154,8 @@ class FragmentWalker(Walker):
         address, guard = self._address(node, op.destination)
         if guard is not True or self._element(op.destination) != self.sums.kind:
             raise CodegenError(
-                f"ReduceFragment adds to '{op.destination}'; GPUs add {self.sums.kind} to memory "
-                "that has no padding only: lower the graph with LowerToTensorCores or LowerToHopper"
+                f"ReduceFragment adds to '{op.destination}', but GPUs add {self.sums.kind} only to "
+                "memory without padding; lower the graph with LowerToTensorCores or LowerToHopper"
             )
         values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
         self.ptx.reduce(address, values, self.sums.kind, vector=op.form == "vector")
@@ -174,12 +174,12 @@ class FragmentWalker(Walker):
     def _packed(self, values: list[ir.Value], element: DType, kind: DType) -> ir.Value:
         """Convert registers to an element type, and pack them as they are stored in memory.
 
-        Integers are converted to f32 first.
+        Values of another type than `element` are converted to f32, and from f32 to `element`.
 
         Args:
             values: the registers.
             element: the element type in memory.
-            kind: the type of the numbers in the registers.
+            kind: the type of the values, whose bits the registers hold.
         """
         if kind != self.sums.kind:
             number = Arithmetic(self.builder, kind).type
@@ -235,7 +235,7 @@ class FragmentWalker(Walker):
                 self.ptx.schedule_barrier()
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
-        """Emit loads of the operands of an epilogue stage, and the stage for each register."""
+        """Emit an epilogue stage: loads of its operands, and its operations for each register."""
         gemm = self.graph.gemm
         out = gemm.out_dtype or gemm.dtype
         emit = ElementwiseEmitter(self.builder, gpu=True, fast=dtype(out).bytes <= FAST_BYTES)
@@ -263,7 +263,8 @@ class FragmentWalker(Walker):
             values = {n: each[i % len(each)] for n, each in operands.items()}
             values[ACCUMULATOR] = self.builder.load(slot, typ=self.sums.type)
             result = op.function.emit(emit, values, gemm.accumulator, out)
-            if result.type != self.sums.type:  # an f32 result in the register of an i32 sum
+            # The register has the type of the sum (i32), so the bits of an f32 result are stored.
+            if result.type != self.sums.type:
                 result = self.builder.bitcast(result, self.sums.type)
             self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
         if self.issued > before:
@@ -278,7 +279,7 @@ class FragmentWalker(Walker):
         all registers along that axis.
 
         Args:
-            node: the operation, which gives the position.
+            node: the operation; its loop indices select the elements.
             tensor: the operand.
             memory: the dimension of the memory that holds it, in shared or global memory.
             width: how many elements are loaded.
@@ -348,12 +349,12 @@ class FragmentWalker(Walker):
         return values
 
     def _number(self, bits: ir.Value, element: DType, numbers: Arithmetic) -> ir.Value:
-        """Emit the conversion of an element to the type of `numbers`.
+        """Emit the conversion of an element from its type in memory to the type of `numbers`.
 
         Args:
-            bits: the element as an LLVM integer of as many bits.
-            element: the type of the element.
-            numbers: emits arithmetic in the type of the result.
+            bits: the bits of the element, as an LLVM integer of the element's width.
+            element: the type of the element in memory.
+            numbers: the emitter of arithmetic in the result's type.
         """
         if not element.is_float:
             return numbers.convert(bits, element)

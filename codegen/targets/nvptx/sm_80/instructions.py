@@ -130,7 +130,7 @@ class Instructions:
         return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, args)
 
     def prefix_sum(self, value: ir.Value, lane: ir.Value) -> ir.Value:
-        """The inclusive prefix sum of `value` over the lanes of the warp; `lane` is the lane."""
+        """The inclusive prefix sum of `value` over a warp's lanes; `lane` is the lane's number."""
         for distance in (1, 2, 4, 8, 16):
             numbers = [ir.Constant(I32, n) for n in (-1, distance, 0)]
             args = [numbers[0], value, *numbers[1:]]
@@ -226,7 +226,8 @@ class Instructions:
         """
         _, shape, kind = instruction.split(".")
         name, operands = f"llvm.nvvm.mma.{shape}.row.col.{kind}", [*a, *b]
-        if kind == "f16":  # this intrinsic is named after C and D, and its operands are <2 x half>
+        if kind == "f16":
+            # LLVM names this intrinsic after the types of D and C; A and B are <2 x half>.
             name, half2 = f"llvm.nvvm.mma.{shape}.row.col.f32.f32", ir.VectorType(ir.HalfType(), 2)
             operands = [self.builder.bitcast(x, half2) for x in operands]
         struct = ir.LiteralStructType([x.type for x in c])

@@ -24,7 +24,7 @@ __all__ = ["HopperWalker"]
 
 OWN_MEMORY = 0x3FFFF
 """Mask for the bits of a shared-memory address that wgmma's matrix descriptors encode. Higher bits
-of the address hold the rank of a workgroup in its cluster."""
+of the address hold the rank of the CTA in its cluster."""
 DESCRIPTOR_UNIT = 16
 """The unit, in bytes, of addresses in matrix descriptors (PTX ISA, "Matrix Descriptor Format")."""
 
@@ -47,10 +47,10 @@ class HopperWalker(CudaWalker):
         return self.builder.add(self.base, self._offset(node, dim, 1))
 
     def _offset(self, node: Node, dim: str, unit: int) -> ir.Value:
-        """The offset of the element at `node` from the start of shared memory.
+        """The offset, from the start of shared memory, of the element that an operation accesses.
 
         Args:
-            node: the operation, which gives the position.
+            node: the operation; its loop indices select the element.
             dim: the dimension of the shared memory.
             unit: the unit of the result, in bytes.
         """
@@ -62,13 +62,13 @@ class HopperWalker(CudaWalker):
         """The wgmma matrix descriptor of an operand in shared memory.
 
         Args:
-            node: the operation, which gives the position.
+            node: the operation; its loop indices select the operand's first element.
             dim: the dimension of the operand's shared memory.
             strides: the leading and the stride byte offset (PTX ISA, "Strides").
             row: bytes of a swizzled row: 128, 64 or 32.
         """
         b = self.builder
-        own = b.and_(self.base, ir.Constant(I32, OWN_MEMORY))  # drops the rank in the cluster
+        own = b.and_(self.base, ir.Constant(I32, OWN_MEMORY))  # clears the bits of the CTA's rank
         first = b.lshr(own, ir.Constant(I32, DESCRIPTOR_UNIT.bit_length() - 1))
         place = b.add(first, self._offset(node, dim, DESCRIPTOR_UNIT))
         return self.ptx.descriptor(place, strides, row)
@@ -114,7 +114,7 @@ class HopperWalker(CudaWalker):
         self.ptx.barrier_wait(self._shared(node, op.barrier), parity, cluster=op.cluster)
 
     def _narrow(self, index: Expr, node: Node) -> ir.Value:
-        """The value of a resolved index expression, as a 32-bit LLVM integer."""
+        """The value of an index expression, as a 32-bit LLVM integer."""
         return self.expressions.widen(self.number(index, node), 32, index, node.scope.ranges)
 
     def _map(self, tensor: str, box: tuple[int, ...]) -> ir.Value:
@@ -160,10 +160,10 @@ class HopperWalker(CudaWalker):
         self.ptx.copy_run(target, self.builder.ptrtoint(source, I64), size, barrier)
 
     def _ranks(self, node: Node, along: tuple[str, ...]) -> ir.Value:
-        """The 16-bit multicast mask of a TMA load: a bit for each receiving workgroup's rank.
+        """The 16-bit multicast mask of a TMA load: a bit for the rank of each CTA that receives it.
 
         Args:
-            node: the operation, which gives the position of this workgroup in the cluster.
+            node: the operation, which gives the position of this CTA in the cluster.
             along: the cluster coordinates along which the receivers lie.
         """
         coordinates = self.graph.coordinates
@@ -211,7 +211,7 @@ class HopperWalker(CudaWalker):
         trans = op.form.endswith(".trans")
         self.ptx.stmatrix(self._shared(node, op.destination), packed, trans=trans)
 
-    # wgmma instructions
+    # Methods that emit wgmma instructions
 
     def _accumulators(self, name: str) -> list[ir.AllocaInstr]:
         """The stack slots of all registers of the accumulator `name`."""

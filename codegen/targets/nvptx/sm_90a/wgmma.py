@@ -43,7 +43,7 @@ class HopperInstructions(Instructions):
         self.asm(text, "r", [barrier], VOID, pure=False)
 
     def barrier_publish(self) -> None:
-        """Make initialised mbarriers visible to TMA and to the other workgroups of the cluster."""
+        """Make initialised mbarriers visible to TMA and to the other CTAs of the cluster."""
         self.asm("fence.mbarrier_init.release.cluster;", "", [], VOID, pure=False)
 
     def barrier_expect(self, barrier: ir.Value, size: ir.Value) -> None:
@@ -52,16 +52,16 @@ class HopperInstructions(Instructions):
         self.asm(text, "r,r", [barrier, size], VOID, pure=False)
 
     def barrier_arrive(self, barrier: ir.Value) -> None:
-        """Arrive at an mbarrier, with release semantics at workgroup scope."""
+        """Arrive at an mbarrier, with release semantics at CTA scope."""
         text = "mbarrier.arrive.release.cta.shared::cta.b64 _, [$0];"
         self.asm(text, "r", [barrier], VOID, pure=False)
 
     def barrier_arrive_at(self, barrier: ir.Value, rank: ir.Value, *, publish: bool) -> None:
-        """Arrive at the corresponding mbarrier of another workgroup of the cluster.
+        """Arrive at the corresponding mbarrier of another CTA of the cluster.
 
         Args:
-            barrier: the mbarrier's address in this workgroup.
-            rank: the cluster rank of the other workgroup.
+            barrier: the address of this CTA's mbarrier.
+            rank: the rank of the other CTA in the cluster.
             publish: whether to release earlier writes at cluster scope. The release takes time, and
                 is not needed to signal that wgmma has finished reading a stage.
         """
@@ -75,13 +75,13 @@ class HopperInstructions(Instructions):
     def store_at(
         self, values: Sequence[ir.Value], kind: DType, shared: ir.Value, rank: ir.Value
     ) -> None:
-        """Store four 32-bit numbers in the shared memory of another workgroup of the cluster.
+        """Store four 32-bit numbers in the shared memory of another CTA of the cluster.
 
         Args:
             values: the four numbers.
             kind: the type of the numbers.
-            shared: the corresponding address in this workgroup's shared memory.
-            rank: the cluster rank of the other workgroup.
+            shared: the corresponding address in this CTA's shared memory.
+            rank: the rank of the other CTA in the cluster.
         """
         text = (
             "{ .reg .b32 a; mapa.shared::cluster.u32 a, $4, $5; "
@@ -100,7 +100,7 @@ class HopperInstructions(Instructions):
         self.asm("griddepcontrol.wait;", "", [], VOID, pure=False)
 
     def allow_next_launch(self) -> None:
-        """Allow the next launch of the stream to start its workgroups."""
+        """Allow the next launch of the stream to start its CTAs."""
         self.asm("griddepcontrol.launch_dependents;", "", [], VOID, pure=False)
 
     def prefetch_map(self, tensor_map: ir.Value) -> None:
@@ -166,7 +166,7 @@ class HopperInstructions(Instructions):
         Args:
             barrier: the mbarrier's address.
             parity: the parity of the phase, 0 or 1.
-            cluster: whether to acquire writes of other workgroups of the cluster.
+            cluster: whether to acquire writes of other CTAs of the cluster.
         """
         acquire = ".acquire.cluster" if cluster else ""
         text = (
@@ -191,8 +191,8 @@ class HopperInstructions(Instructions):
             tensor_map: the address of the tensor map.
             at: the coordinates of the box's first element, the contiguous axis first.
             barrier: the address of the mbarrier that counts the copied bytes.
-            receivers: the multicast mask, a bit for the cluster rank of each workgroup that
-                receives the box; None for this workgroup only.
+            receivers: the multicast mask, a bit for the rank in the cluster of each CTA that
+                receives the box; None for this CTA only.
         """
         axes = len(at)
         name = f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile"

@@ -1,0 +1,218 @@
+"""`warm`: build a limited set of kernels before the first call, so that no later call compiles.
+
+A plan's kernel takes every size. A family of kernels, selected by the cost model for a range of
+sizes (see `passes.choosing.kernel_family`), therefore serves all sizes of the range: `matmul` then
+chooses the best plan whose kernel is built.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from codegen.cache import cache_directory, key_of
+from codegen.call import families
+from codegen.call.build import kernel_of, refuse
+from codegen.call.compile_workers import CompileWorkers
+from codegen.call.request import PlanRequest
+from coordgraph import CodegenError, Gemm, LaunchError
+from coordgraph.validation import flag, whole
+from passes.choosing import Plan
+from passes.choosing.drawn_sizes import SizeRange, draw_sizes
+from passes.choosing.kernel_family import COUNT, KernelFamily, choose_family
+
+if TYPE_CHECKING:
+    from codegen.targets.nvptx.cuda_kernel import CudaKernel
+    from codegen.targets.nvptx.driver import Device
+
+__all__ = ["Warmed", "warm"]
+
+SUFFIX = ".family.json"
+"""The suffix of a file of the kernel cache that holds the kernels of a family."""
+MOST_WORKERS = 16
+"""Largest number of processes that compile kernels."""
+BY_RULE = 400
+"""For a device without a cost model: number of drawn sizes whose plans are built."""
+Extents = int | tuple[int, int]
+Advance = Callable[[str, int, int], None]
+"""A callback for progress: the current step, and how many of how many are done."""
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What a call of `warm` built.
+
+    Attributes:
+        kernels: the plans without grids whose kernels are built, the most useful first.
+        ranges: the ranges of sizes for which `matmul` now chooses among built kernels.
+        loss: the geometric mean over drawn sizes of the predicted time over that of the best plan
+            of all, less 1; 0.0 if there is no cost model.
+        refused: for each kernel that cannot be built, the reason.
+    """
+
+    kernels: tuple[Plan, ...]
+    ranges: tuple[SizeRange, ...]
+    loss: float
+    refused: dict[str, str]
+
+    def __str__(self) -> str:
+        ranges = "; ".join(map(str, self.ranges))
+        loss = f", {self.loss:.1%} slower than the best of all by prediction" if self.loss else ""
+        return f"{len(self.kernels)} kernels for {ranges}{loss}"
+
+
+def warm(
+    dtype: str = "bf16",
+    *,
+    m: Extents | None = None,
+    n: Extents | None = None,
+    k: Extents | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    out_dtype: str | None = None,
+    reads_c: bool = False,
+    kernels: int = COUNT,
+    device: int = 0,
+) -> Warmed:
+    """Build kernels for a range of sizes, so that `matmul` compiles nothing for sizes in it.
+
+    Kernels are compiled in parallel processes, stored in the kernel cache on disk, and loaded on
+    the GPU. From then on, for single products of these types and layouts whose rows have a multiple
+    of 16 bytes, `matmul` chooses among these kernels if the size is in the range; other sizes are
+    chosen for as before. Several calls add up. Another process that calls `warm` with the same
+    arguments loads what this one compiled.
+
+    Args:
+        dtype: the element type of A and B.
+        m, n, k: an extent, or the smallest and the largest one, inclusive; None is 128 to 8192.
+        transpose_a, transpose_b: whether `matmul` gets the transpose of a row-major array, by
+            `transpose_a=True` or as a view such as `b.T`.
+        out_dtype: the element type of D; None for that of A and B.
+        reads_c: whether calls add C.
+        kernels: the largest number of kernels. More kernels cost less time per call, and more time
+            to build and memory on the GPU.
+        device: the number of the GPU.
+
+    Returns:
+        The kernels, and how much slower than a free choice they are predicted to be.
+
+    Raises:
+        CodegenError: there is no GPU, or none of the kernels can be built.
+        LaunchError: `kernels` or `device` is no such number, or a flag is not a bool.
+        PassError: an extent is not an integer of at least 1, or a range is empty.
+        VerifyError: an element type is unknown, or not supported.
+    """
+    whole(kernels, "kernels", LaunchError, least=1)
+    whole(device, "device", LaunchError, least=0)
+    for name, value in (("transpose_a", transpose_a), ("transpose_b", transpose_b)):
+        flag(value, name, LaunchError)
+    ranges = (SizeRange.of(m=m, n=n, k=k),)
+    gemm = Gemm(dtype, out_dtype, transpose_a=transpose_a, transpose_b=transpose_b)
+    from codegen.targets.nvptx.driver import device as gpu
+
+    where = gpu(device)
+    sized = replace(gemm, m=ranges[0].m[1], n=ranges[0].n[1], k=ranges[0].k[1])
+    request = PlanRequest(
+        sized,
+        where.architecture,
+        where.name,
+        where.processors,
+        device,
+        reads_c=flag(reads_c, "reads_c", LaunchError),
+    )
+    with _progress() as advance:
+        family = _family(request, ranges, kernels, advance)
+        return _build(request, family, where, advance)
+
+
+def _build(request: PlanRequest, family: KernelFamily, where: Device, advance: Advance) -> Warmed:
+    """Compile, load and register the kernels of a family."""
+    count = len(family)
+    with CompileWorkers(request, most=MOST_WORKERS) as workers:
+        workers.compile(family.kernels, lambda done: advance("compiling", done, count))
+    refused: dict[str, str] = {}
+    for done, plan in enumerate(family.kernels):
+        advance("loading", done, count)
+        try:
+            kernel: CudaKernel = kernel_of(plan, request)  # type: ignore[assignment]
+        except CodegenError as error:
+            refused[str(plan)] = str(error)
+            continue
+        try:
+            kernel.preload(where, reads_c=request.reads_c)
+        except CodegenError as error:
+            refuse(kernel, error)
+            refused[str(plan)] = str(error)
+    built = tuple(plan for plan in family.kernels if str(plan) not in refused)
+    if not built:
+        raise CodegenError(f"warm: no kernel can be built: {next(iter(refused.values()))}")
+    families.add(request, replace(family, kernels=built))
+    loss = family.losses[-1] if family.losses else 0.0
+    return Warmed(built, family.ranges, loss, refused)
+
+
+def _family(
+    request: PlanRequest, ranges: tuple[SizeRange, ...], count: int, advance: Advance
+) -> KernelFamily:
+    """The kernels to build: from the cache on disk, or selected now and stored there."""
+    device = request.constants
+    if device is None:
+        return _by_rule(request, ranges, count)
+    key = key_of("family", repr((request.any_size, device, request.reads_c, ranges, count)))
+    folder = cache_directory()
+    file = None if folder is None else folder / f"{key}{SUFFIX}"
+    if file is not None and (found := _read(file, ranges)) is not None:
+        return found
+    step = partial(advance, "selecting kernels: sizes")
+    found = choose_family(
+        request.any_size, device, ranges, count, reads_c=request.reads_c, advance=step
+    )
+    if file is not None:
+        data = {"kernels": [str(plan) for plan in found.kernels], "losses": found.losses}
+        with suppress(OSError):  # the cache only saves time
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            partly = file.with_suffix(f".{id(found)}.tmp")
+            partly.write_text(json.dumps(data | {"ranges": [asdict(r) for r in ranges]}), "utf-8")
+            partly.replace(file)
+    return found
+
+
+def _read(file: Path, ranges: tuple[SizeRange, ...]) -> KernelFamily | None:
+    try:
+        data: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        kernels = tuple(Plan.parse(text) for text in data["kernels"])
+        return KernelFamily(kernels, tuple(map(float, data["losses"])), ranges)
+    except (OSError, ValueError, KeyError, TypeError):  # damaged files are written again
+        return None
+
+
+def _by_rule(request: PlanRequest, ranges: tuple[SizeRange, ...], count: int) -> KernelFamily:
+    """The kernels of a fixed rule, for lowerings without a cost model, the most frequent first."""
+    used: dict[Plan, int] = {}
+    for m, n, k in draw_sizes(ranges, BY_RULE):
+        plan = replace(request, gemm=replace(request.gemm, m=m, n=n, k=k)).simple_plan
+        kernel = replace(plan, workgroups=None)
+        used[kernel] = used.get(kernel, 0) + 1
+    most_used = sorted(used, key=lambda plan: -used[plan])
+    return KernelFamily(tuple(most_used[:count]), ranges=ranges)
+
+
+@contextmanager
+def _progress() -> Generator[Advance]:
+    """Yield a function that draws a progress bar if stderr is a terminal, else does nothing."""
+    if not sys.stderr.isatty():
+        yield lambda step, done, of: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = TextColumn("warm: {task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda step, done, of: bar.update(task, description=step, completed=done, total=of)

@@ -1,0 +1,132 @@
+"""`SizeRange`: ranges of m, n and k, from which sizes are drawn."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from coordgraph import PassError, validation
+
+__all__ = ["USUAL", "SizeRange", "draw_sizes"]
+
+Extent = tuple[int, int]
+MULTIPLE = 8
+"""Drawn extents are multiples of this: rows of 2-byte elements then have a multiple of 16 bytes,
+which TMA requires. Extents below twice this number are drawn from all integers."""
+MOST_OPERATIONS, ATTEMPTS = 2e13, 20
+"""MOST_OPERATIONS: largest number m·n·k of a drawn size, because larger products take the plans of
+this size. ATTEMPTS: number of sizes to draw from a range before a larger one is taken."""
+
+
+USUAL_EXTENTS = (128, 8192)
+"""The smallest and the largest extent for a program whose sizes are unknown."""
+
+
+def _range(value: Any, name: str) -> Extent:
+    """Check the extents along an axis: an integer, or the smallest and the largest.
+
+    Raises:
+        PassError: they are something else, or the range is empty.
+    """
+    ends = value if isinstance(value, tuple | list) else (value, value)
+    if len(ends) != 2:
+        raise PassError(
+            f"{name} = {value!r} is no range of extents; give one integer, or the smallest and the "
+            "largest as (low, high)"
+        )
+    low, high = (validation.whole(x, f"an extent of {name}", PassError, least=1) for x in ends)
+    if low > high:
+        raise PassError(f"{name} = {value!r} is an empty range; give (low, high) with low <= high")
+    return low, high
+
+
+@dataclass(frozen=True)
+class SizeRange:
+    """The smallest and largest extents of a range of problem sizes, both inclusive.
+
+    Args:
+        m, n, k: the smallest and the largest extent along each axis, in elements.
+        weight: how often sizes are drawn from this range, relative to other ranges.
+
+    Raises:
+        PassError: an extent is not an integer of at least 1, or a range is empty.
+    """
+
+    m: Extent
+    n: Extent
+    k: Extent
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in "mnk":
+            object.__setattr__(self, name, _range(getattr(self, name), name))
+
+    @classmethod
+    def of(cls, **extents: int | Extent | None) -> SizeRange:
+        """A range from an extent or a range for each of m, n and k; None is 128 to 8192.
+
+        Raises:
+            PassError: an extent is not an integer of at least 1, or a range is empty.
+        """
+        m, n, k = (
+            _range(USUAL_EXTENTS if (given := extents.get(axis)) is None else given, axis)
+            for axis in "mnk"
+        )
+        return cls(m, n, k)
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name} {low}" if low == high else f"{name} {low} to {high}"
+            for name, (low, high) in (("m", self.m), ("n", self.n), ("k", self.k))
+        )
+
+    def __contains__(self, size: tuple[int, int, int]) -> bool:
+        ranges = (self.m, self.n, self.k)
+        return all(low <= x <= high for x, (low, high) in zip(size, ranges, strict=True))
+
+
+USUAL = (SizeRange.of(),)
+"""The range for a program whose sizes are unknown."""
+
+
+def draw_sizes(
+    ranges: tuple[SizeRange, ...], count: int, seed: int = 0
+) -> tuple[tuple[int, int, int], ...]:
+    """Draw sizes (m, n, k) at random: log-uniform in a range, which is drawn by its weight.
+
+    Equal arguments give equal sizes. Sizes of more than `MOST_OPERATIONS` operations are left out,
+    unless a range has no others.
+
+    Args:
+        ranges: the ranges; at least one.
+        count: number of sizes.
+        seed: another seed gives other sizes.
+    """
+    source = random.Random(f"sizes {seed}")
+    weights = [each.weight for each in ranges]
+
+    def sizes() -> Iterator[tuple[int, int, int]]:
+        while True:
+            (each,) = source.choices(ranges, weights)
+            drawn = (_size(source, each) for _ in range(ATTEMPTS))
+            yield next(
+                (size for size in drawn if prod(size) <= MOST_OPERATIONS), _size(source, each)
+            )
+
+    drawn = sizes()
+    return tuple(next(drawn) for _ in range(count))
+
+
+def _size(source: random.Random, each: SizeRange) -> tuple[int, int, int]:
+    m, n, k = (_draw(source, *extents) for extents in (each.m, each.n, each.k))
+    return m, n, k
+
+
+def _draw(source: random.Random, low: int, high: int) -> int:
+    x = math.exp(source.uniform(math.log(low), math.log(high)))
+    step = MULTIPLE if x >= 2 * MULTIPLE else 1
+    return min(max(round(x / step) * step, low), high)

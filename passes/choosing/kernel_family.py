@@ -1,0 +1,240 @@
+"""`KernelFamily`: a limited set of kernels that together cost little more than a free choice.
+
+A plan's kernel takes every size, so a program needs only as many kernels as it wants to keep. A
+greedy search selects them: it draws sizes, predicts the time of every candidate on each of them by
+the cost model, and adds the kernel that lowers the mean of the logarithm of the time most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph import Gemm
+from coordgraph.tensors import dtype
+from passes.base import Pass
+from passes.choosing.candidates import candidates, fallback
+from passes.choosing.constants import Constants
+from passes.choosing.counting import COUNTED_TILE
+from passes.choosing.drawn_sizes import USUAL, SizeRange, draw_sizes
+from passes.choosing.model import cost
+from passes.choosing.plan import Plan
+from passes.choosing.plan_table import Flag, Table, schedule_in
+from passes.lowering import CONSUMERS
+from passes.orders.rasterize import Rasterize
+
+__all__ = ["KernelFamily", "choose_family", "losses_of"]
+
+COUNT = 96
+"""The number of kernels of a family, unless the caller asks for another."""
+DRAWN = 1200
+"""The number of sizes for which the kernels of a family are selected."""
+WORST = 4.0
+"""The assumed ratio of times for a kernel that is no candidate for a size, and the largest ratio
+that is counted, so that no single size decides the selection."""
+COLUMNS = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns", "width")
+"""The columns of a `Table` that, with the schedule, tell kernels apart."""
+
+Key = tuple[Any, ...]
+"""What tells kernels apart: the values of `COLUMNS`, then the schedule for `COUNTED_TILE`."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelFamily:
+    """Kernels of plans, among which `rank` chooses if it is given the family.
+
+    Two families are equal only if they are the same object.
+
+    Attributes:
+        kernels: the plans without grids, in the order of selection.
+        losses: for each number of kernels from 1 on, the geometric mean of the predicted time over
+            that of a free choice, less 1, on the sizes for which the kernels were selected.
+        ranges: the ranges of sizes for which the kernels were selected.
+    """
+
+    kernels: tuple[Plan, ...]
+    losses: tuple[float, ...] = ()
+    ranges: tuple[SizeRange, ...] = USUAL
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def covers(self, size: tuple[int, int, int]) -> bool:
+        """Whether a size (m, n, k) is in one of the ranges."""
+        return any(size in each for each in self.ranges)
+
+    def joined(self, other: KernelFamily) -> KernelFamily:
+        """The kernels and the ranges of both families; its `losses` are empty."""
+        kernels = dict.fromkeys((*self.kernels, *other.kernels))
+        ranges = dict.fromkeys((*self.ranges, *other.ranges))
+        return KernelFamily(tuple(kernels), ranges=tuple(ranges))
+
+    @property
+    def tilings(self) -> frozenset[tuple[int, ...]]:
+        """Tile, cluster and number of pingpong warpgroups of the kernels, as in `COLUMNS`."""
+        return self._tilings
+
+    @cached_property
+    def _tilings(self) -> frozenset[tuple[int, ...]]:
+        return frozenset(key[:7] for key in map(_key_of, self.kernels) if key)
+
+    @cached_property
+    def _codes(self) -> tuple[Mapping[Pass, int], NDArray[np.int64]]:
+        """A number for each schedule, and the sorted numbers of the kernels; see `_numbers`."""
+        keys = [key for key in map(_key_of, self.kernels) if key]
+        places = {schedule: place for place, schedule in enumerate({key[-1]: None for key in keys})}
+        rows = [(places[key[-1]], *key[:-1]) for key in keys]
+        return places, np.sort(_numbers([*np.array(rows, np.int64).reshape(-1, 9).T]))
+
+    def holds(self, table: Table) -> Flag:
+        """For each row of a table, whether the family has the kernel of the row's plan."""
+        places, codes = self._codes
+        if not len(codes):
+            return np.zeros(len(table), bool)
+        # A schedule of no kernel gets a number that no kernel has.
+        schedule = table.of_schedule([places.get(each, len(places)) for each in table.schedules])
+        numbers = _numbers([schedule, *(getattr(table, name) for name in COLUMNS)])
+        found = codes[np.minimum(np.searchsorted(codes, numbers), len(codes) - 1)]
+        return found == numbers
+
+
+def choose_family(
+    problem: Gemm,
+    device: Constants,
+    ranges: Iterable[SizeRange] = USUAL,
+    count: int = COUNT,
+    *,
+    reads_c: bool = False,
+    drawn: int = DRAWN,
+    advance: Callable[[int, int], None] = lambda done, of: None,
+) -> KernelFamily:
+    """Select at most `count` kernels for sizes in some ranges.
+
+    Args:
+        problem: the element types and layouts; its sizes are ignored.
+        device: the constants of the cost model for the device.
+        ranges: the ranges of sizes.
+        count: the largest number of kernels; selection ends earlier if no kernel lowers the cost.
+        reads_c: whether the epilogue reads C.
+        drawn: number of sizes for which the kernels are selected.
+        advance: reports progress: the number of sizes done, and of all sizes.
+    """
+    ranges = tuple(ranges)
+    sizes = draw_sizes(ranges, drawn)
+    keys, ratios = _predicted(problem, device, sizes, reads_c, advance)
+    now = np.full(len(sizes), math.log(WORST), np.float32)
+    kernels, losses = list[Plan](), list[float]()
+    while len(kernels) < count:
+        means = np.minimum(ratios, now[:, None]).mean(0)
+        best = int(means.argmin())
+        if means[best] >= now.mean() - 1e-9:
+            break
+        now = np.minimum(now, ratios[:, best])
+        kernels.append(_plan_of(keys[best]))
+        losses.append(math.expm1(float(now.mean())))
+    # Every problem has this candidate, also one that no other kernel of the family suits.
+    spare = fallback(row=dtype(problem.dtype).row)
+    if all(kernel != spare for kernel in kernels):
+        if len(kernels) == count:
+            kernels, losses = kernels[:-1], losses[:-1]
+        kernels.append(spare)
+        losses.append(losses[-1] if losses else 0.0)
+    return KernelFamily(tuple(kernels), tuple(losses), ranges)
+
+
+def losses_of(
+    family: KernelFamily,
+    problem: Gemm,
+    device: Constants,
+    sizes: Sequence[tuple[int, int, int]],
+    *,
+    reads_c: bool = False,
+) -> NDArray[np.float32]:
+    """Predicted time of the family's first 1, 2, … kernels over that of a free choice, less 1.
+
+    Args:
+        family: the kernels.
+        problem: the element types and layouts; its sizes are ignored.
+        device: the constants of the cost model for the device.
+        sizes: the sizes (m, n, k); to judge a family, draw others than it was selected for.
+        reads_c: whether the epilogue reads C.
+
+    Returns:
+        An array with a row for each number of kernels, and a column for each size.
+    """
+    keys, ratios = _predicted(problem, device, sizes, reads_c, lambda done, of: None)
+    places = {key: place for place, key in enumerate(keys)}
+    now = np.full(len(sizes), math.log(WORST), np.float32)
+    rows = list[NDArray[np.float32]]()
+    for kernel in family.kernels:
+        if (place := places.get(_key_of(kernel))) is not None:
+            now = np.minimum(now, ratios[:, place])
+        rows.append(np.expm1(now))
+    return np.array(rows)
+
+
+def _predicted(
+    problem: Gemm,
+    device: Constants,
+    sizes: Sequence[tuple[int, int, int]],
+    reads_c: bool,
+    advance: Callable[[int, int], None],
+) -> tuple[list[Key], NDArray[np.float32]]:
+    """Kernels, and the logarithm of the ratio of the time of each to that of the best, by size."""
+    places: dict[Key, int] = {}
+    rows: list[tuple[list[int], NDArray[np.float64]]] = []
+    for done, (m, n, k) in enumerate(sizes):
+        table = candidates(replace(problem, m=m, n=n, k=k), device, reads_c=reads_c)
+        seconds = cost(table, device).total
+        numbers = _numbers([table.schedule, *(getattr(table, name) for name in COLUMNS)])
+        _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+        best = np.full(len(first), np.inf)
+        np.minimum.at(best, which.reshape(-1), seconds)
+        keys = [_key_in(table, int(row)) for row in first]
+        rows.append(
+            ([places.setdefault(key, len(places)) for key in keys], np.log(best / best.min()))
+        )
+        advance(done + 1, len(sizes))
+    ratios = np.full((len(sizes), len(places)), math.log(WORST), np.float32)
+    for row, (columns, values) in zip(ratios, rows, strict=True):
+        row[columns] = np.minimum(values, math.log(WORST))
+    return list(places), ratios
+
+
+def _numbers(columns: Sequence[Any]) -> NDArray[np.int64]:
+    """One integer for each row, from a number for its schedule and the values in `COLUMNS`.
+
+    Distinct rows have distinct integers.
+    """
+    found = np.zeros(len(columns[0]), np.int64)
+    for column, bits in zip(columns, (6, 12, 12, 10, 4, 4, 4, 2, 5), strict=True):
+        found = (found << bits) + np.asarray(column).astype(np.int64)
+    return found
+
+
+def _key_in(table: Table, row: int) -> Key:
+    numbers = (int(getattr(table, name)[row]) for name in COLUMNS)
+    return *numbers, table.schedules[int(table.schedule[row])]
+
+
+def _key_of(plan: Plan) -> Key:
+    """The key of a plan's kernel; empty if the cost model does not know its schedule."""
+    if (known := schedule_in(plan)) is None:
+        return ()
+    schedule, width = known
+    return *plan.tile, *plan.cluster, CONSUMERS[plan.consumers], width, schedule
+
+
+def _plan_of(key: Key) -> Plan:
+    *numbers, turns, width, schedule = key
+    tile, cluster = tuple(numbers[:3]), tuple(numbers[3:])
+    order = "" if width == 1 else f"{Rasterize(width)},"
+    consumers = next(name for name, count in CONSUMERS.items() if count == turns)
+    pipeline = f"{order}{schedule.scaled(COUNTED_TILE, tile)}"
+    return Plan(tile, cluster, pipeline, consumers=consumers)
