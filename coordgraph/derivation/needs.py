@@ -16,7 +16,7 @@ __all__ = ["needs_of", "starts_of"]
 
 
 def needs_of(edge: Edge, direction: Direction, known: Mapping[str, Expr]) -> tuple[str, ...]:
-    """The dimensions whose index an edge reads in a direction."""
+    """The dimensions whose index an edge reads when it is evaluated in a direction."""
     return edge.reverse_needs(dict(known)) if direction is Direction.REVERSE else edge.upstream
 
 
@@ -66,7 +66,7 @@ class _Search:
         self._invertible: dict[int, bool] = {}
 
     def edges_to(self, name: str) -> tuple[Edge, ...]:
-        """The edges that compute the index along a dimension."""
+        """The edges that compute a dimension's index in the direction of the search."""
         reverse = self.direction is Direction.REVERSE
         edges = self.graph.edges_below(name) if reverse else self.graph.edges_above(name)
         return tuple(filter(self.invertible, edges))

@@ -31,7 +31,7 @@ OPTIONAL = {"read_c": 0}
 
 @dataclass(frozen=True)
 class Point:
-    """What the caller knows: indices, launch parameters and tables.
+    """What the caller of `KernelGraph.explain` gives: indices, launch parameters and tables.
 
     Args:
         known: the index along each dimension that the caller gives: an expression or a number.
@@ -238,7 +238,8 @@ def check_inside(
         graph: the graph.
         point: what the caller gives.
         names: the coordinates to check.
-        values: numbers by name, for the sizes of dimensions.
+        values: the values of launch parameters by name, from which sizes of dimensions are
+            computed.
 
     Raises:
         EvaluationError: an index is negative, or not less than the size of its dimension.

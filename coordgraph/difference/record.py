@@ -29,7 +29,7 @@ PARTS = {
 
 
 class Kind(Enum):
-    """The kind of a change of a record; the value is its mark in reports."""
+    """The kind of a change; the value of each member is the mark that reports print for it."""
 
     ADDED = "+"
     REMOVED = "-"

@@ -315,7 +315,8 @@ class NumericBounds:
                     return None
                 shifted = [((*m, a), c * way) for m, c in terms]
                 terms = shifted + [(m, c * origin) for m, c in terms] if origin else shifted
-                # A monomial of degree d has up to 2**d terms in the new variables.
+                # A monomial of degree d expands to up to 2**d terms when each atom is its bound
+                # plus an excess.
                 if len(terms) > MAX_TERMS:
                     return None
             for m, c in terms:

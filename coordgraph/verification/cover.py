@@ -44,7 +44,7 @@ def _tiles_outside(evidence: Evidence) -> tuple[int, int]:
     """How many output tiles of all traced launches are outside D, and how many tiles there are.
 
     A graph with too many output tiles is correct, because accesses outside tensors are guarded, but
-    it computes tiles that are never stored. Launches of groups are not counted.
+    it computes tiles that are never stored. Launches of grouped products are not counted.
     """
     outside = every = 0
     gemm, unit = evidence.graph.gemm, evidence.graph.tilings.unit

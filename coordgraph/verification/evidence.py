@@ -131,7 +131,7 @@ class Evidence:
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """The launches to examine, the most interesting ones first."""
+        """The launches to examine; the first ones have as many different features as possible."""
         if self._launches is not None:
             return self._launches
         ranked = ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)

@@ -160,8 +160,8 @@ def _loop(node: Node, proofs: IndexProofs) -> Iterator[Width]:
 def _operands(node: Node) -> Iterator[Expr]:
     """The values of which an overflow would change a result.
 
-    Sums and products modulo 2^64 stay right if the final value fits, so these are the whole
-    expressions and the operands of divisions, comparisons and the like.
+    These values are the whole expressions, and the operands of divisions, comparisons and the like.
+    Operands of sums and products need not fit: modulo 2^64 the result is right if it fits itself.
     """
     loop = node.loop
     roots = (

@@ -47,7 +47,7 @@ class LaunchTraces:
         """The launches with their traces, or with the error that ended the trace.
 
         Args:
-            launches: the launches to trace, the most interesting ones first.
+            launches: the launches to trace, in order of decreasing importance.
             count: the number of traces to return at least; further traces are returned only if they
                 have a fault, or features that no earlier trace has.
             work: the largest sum of output tiles, workgroups and loop iterations of all launches;

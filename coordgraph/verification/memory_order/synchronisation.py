@@ -249,8 +249,8 @@ class Flag:
         released: the events that a thread which acquires the flag sees, as bits.
         scope: the scope of the last release.
         clock: the events that happened before the flag got its value.
-        ordered: the bits of sets of the flag and waits for it, which must be ordered with every
-            other event of the flag.
+        ordered: the bits of the events that store to the flag or wait for it; they must be ordered
+            with every other event of the flag.
         commuting: the bits of atomic additions, which need not be ordered with each other.
     """
 

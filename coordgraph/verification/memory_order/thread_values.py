@@ -79,7 +79,7 @@ def resolved(node: Node, value: Any) -> Any:
 
 
 def uniform(values: Array, mask: Array) -> Value:
-    """An array of values as one number, if it is the same for all threads of `mask`."""
+    """An array of values as one number if all threads of `mask` have the same value."""
     if values.ndim > 1:
         return values
     chosen = values[threads_of(mask)]
