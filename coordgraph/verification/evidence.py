@@ -267,7 +267,7 @@ class _Watched(Machine):
         self._fuel.burn()
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Execute an operation as `Machine` does."""
+        """Execute an operation; if it raises an error, remember the operation and its indices."""
         try:
             yield from super().work(work, env)
         except FAILURES:

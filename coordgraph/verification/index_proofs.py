@@ -221,7 +221,8 @@ class _Path:
     def inside(self, dim: str) -> bool:
         """Whether the index along `dim` is proved to be inside the dimension if all guards hold."""
         if dim not in self._known:
-            self._known[dim] = False  # so that a cyclic path is not proved
+            # False while the proof runs, so that a cyclic path is not proved
+            self._known[dim] = False
             if self.proofs.size(dim) is not None:  # without a size, no index is outside
                 self._known[dim] = self._by_edge(dim) or self._directly(dim)
         return self._known[dim]

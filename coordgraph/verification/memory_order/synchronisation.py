@@ -72,12 +72,12 @@ class Mbarrier:
     Args:
         arrivals: number of arrivals that complete a phase.
         initialised: the bit of the event that initialised the mbarrier.
-        early: for each phase, arrivals meant for later phases that nothing orders after this
-            phase's completion, as an earlier simulation found. Such an arrival may complete the
+        early: for each phase, the arrivals for later phases that, in an earlier simulation of the
+            launch, were not ordered after this phase's completion. Such an arrival may complete the
             phase in place of another one.
         pending: number of arrivals that the current phase still needs.
         bytes: number of bytes that the current phase expects and that are not yet written.
-        found: like `early`, as found by this simulation.
+        found: the same as `early`, but for this simulation.
     """
 
     arrivals: int
@@ -199,7 +199,8 @@ def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
 
 
 EVERYWHERE = -1
-"""Workgroup number of bytes that TMA writes: a wait makes them visible whatever its scope is."""
+"""Stands for the workgroup that releases bytes which TMA wrote: a wait of any scope makes them
+visible."""
 TMA = EVERYWHERE, CLUSTER
 
 
