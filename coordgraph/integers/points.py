@@ -27,7 +27,7 @@ SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000)
 MOST_TRIED = 3 * len(SPANS)
 """The number of points that are generated; those that violate a fact or a guard are dropped."""
 MOST_KEPT = len(SPANS)
-"""The largest number of points that are kept and used."""
+"""The largest number of points inside the ranges that are kept."""
 
 
 @dataclass(frozen=True, eq=False)

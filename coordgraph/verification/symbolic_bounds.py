@@ -153,7 +153,7 @@ class SymbolicBounds:
                 return
 
     def _quotients(self, x: Polynomial, d: Polynomial) -> Iterator[Polynomial]:
-        """Upper bounds of `x // d` that follow from upper bounds of x which are multiples of d."""
+        """Upper bounds of `x // d`, each of which is an upper bound of x divided by d."""
         for top in self._tops(x, DEPTH):
             quotient, rest = divide(top, d)
             gap = to_expression(rest)
