@@ -178,7 +178,7 @@ def _memory(address: Address) -> Iterator[Line]:
 
 
 def _stride(stride: Stride, width: int) -> str:
-    """How far a coordinate moves the address, as `A.index.0: k elements, 2*k bytes`."""
+    """The change of the address per step of a coordinate: `A.index.0: k elements, 2*k bytes`."""
     elements, value, head = stride.elements, stride.value, f"{stride.coordinate}: "
     if elements is None and value is None:
         return head + stride.note

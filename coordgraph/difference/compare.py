@@ -96,7 +96,7 @@ class _Comparison:
         return Change(part, Kind.CHANGED, line(old), line(new), dict(self._fields(old, new)))
 
     def _edges(self) -> Iterator[Change]:
-        """The changes of edges; edges with equal class and upstream operands count as the same."""
+        """The added, removed and changed edges; `_same_edge` decides which edge was changed."""
         old, new = Counter(self.before.coordinates.edges), Counter(self.after.coordinates.edges)
         gone = list((old - new).elements())
         come = list((new - old).elements())
@@ -200,7 +200,8 @@ def _expr(record: Any) -> Any:
 
 
 def _same_edge(old: Edge, new: Edge) -> bool:
-    """Whether an edge was changed into another: same class, but other fields or operands."""
+    """Whether `new` counts as `old` changed: same class, and equal upstream or downstream operands.
+    """
     if old.kind != new.kind:
         return False
     return old.upstream == new.upstream or old.downstream == new.downstream

@@ -33,7 +33,7 @@ The smallest lower bound of these polynomials is a lower bound of the original p
 
 
 class Known(Protocol):
-    """What a search knows about atoms and polynomials; `Prover` implements it."""
+    """Protocol of the facts about atoms and polynomials that a search uses; see `Prover`."""
 
     @property
     def definitions(self) -> Mapping[Atom, Expr]:

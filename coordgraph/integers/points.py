@@ -63,7 +63,8 @@ class Points:
         if self.outer is None:
             points = (_Point(self, number) for number in range(MOST_TRIED))
             return [*islice((point for point in points if point.inside()), MOST_KEPT)]
-        # an inner scope has the same facts and guards as the outer one
+        # an inner scope adds no facts and guards to those of the outer one, so the outer points are
+        # reused
         outer, symbol = self.outer
         return [_Point(self, point.number, (point, symbol)) for point in outer._inside]
 

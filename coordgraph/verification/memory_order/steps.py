@@ -185,7 +185,7 @@ class Walk:
         self._here: Operation = graph.control.root
 
     def run(self, nodes: tuple[Node, ...], mask: Array) -> None:
-        """Execute operations in order by the threads of `mask`."""
+        """Record the steps of executing `nodes` in order by the threads of `mask`."""
         for node in nodes:
             self._execute(node, mask)
 
