@@ -200,8 +200,7 @@ def _expr(record: Any) -> Any:
 
 
 def _same_edge(old: Edge, new: Edge) -> bool:
-    """Whether `new` counts as `old` changed: same class, and equal upstream or downstream operands.
-    """
+    """Whether `new` counts as `old` changed: same class, equal upstream or downstream operands."""
     if old.kind != new.kind:
         return False
     return old.upstream == new.upstream or old.downstream == new.downstream
