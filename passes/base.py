@@ -196,7 +196,7 @@ class Pass(ABC):
         Raises:
             PassError: a check or `why_not` raises an error.
         """
-        if wrong := _wrong_name(type(self)):  # a subclass may override __post_init__
+        if wrong := _wrong_name(type(self)):  # needed if a subclass overrides __post_init__
             return wrong
         if wrong := wrong_option(self):
             return f"{self.name} refuses: {wrong}"

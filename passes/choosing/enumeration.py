@@ -26,7 +26,7 @@ SMALL = ((3, 2, 5, 4), (1, 1, 7, 3), (4, 3, 2, 5), (1, 2, 11, 9), (1, 1, 40, 23)
 
 
 def check(counter: WorkCounter, schedule: Pass) -> None:
-    """Compare the counts of a counter with counts by enumeration, on small problems.
+    """Compare the counts of a `WorkCounter` with counts from traces of small problems.
 
     Args:
         counter: the counter to check.
@@ -67,7 +67,7 @@ def enumerated(found: Trace, counter: WorkCounter) -> Iterator[tuple[str, int]]:
 
     Args:
         found: the trace of all workgroups.
-        counter: the counter, which says what kind of fix-up the schedule has.
+        counter: the `WorkCounter` of the schedule, which gives the kind of its fix-up.
     """
     walks = found.workgroups
     whole = counter.small

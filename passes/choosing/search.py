@@ -131,7 +131,12 @@ class _Search:
         return [int(row) for row in same.nonzero()[0] if t.plan(int(row)) == plan][:1]
 
     def leaders(self, given: Sequence[int], count: int) -> list[int]:
-        """`given`, the best of other schedules up to `count`, and up to CLUSTERS other clusters."""
+        """The rows of the first plans to measure: `given`, then plans that differ from them.
+
+        Added are the best predicted plan of each other schedule or reduction, up to `count` rows in
+        all, then that of each other cluster shape, up to `count + CLUSTERS` rows in all. Plans that
+        are predicted to take more than NEAR times the shortest time are left out.
+        """
         t = self.table
         names = [schedule.name for schedule in t.schedules]
 

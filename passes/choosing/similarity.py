@@ -91,7 +91,7 @@ class Similarity:
         """Covariances of the errors, without noise: one row for each of `rows`."""
 
         def apart(columns: list[Column], length: float) -> Matrix:
-            """The correlation exp(-d / length), where d is the sum of distances in the columns."""
+            """exp(-d / length): correlations of plans whose `columns` differ by d in total."""
             far = sum(np.abs(x[rows][:, None] - x[others][None, :]) for x in columns)
             return np.exp(-np.asarray(far) / length)
 

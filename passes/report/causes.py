@@ -98,7 +98,10 @@ def _schedules(
 
 
 def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> Iterator[Alternative]:
-    """Plans that the cost model prefers; none for several products or machines it does not know."""
+    """Simulated plans with the best predicted times; none if the cost model does not apply.
+
+    It does not apply to batches and groups of products, or to a machine without its constants.
+    """
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None or gemm.leading:
         return
@@ -134,7 +137,7 @@ def headline(
     """The page's first section: whether the GPU is busy, the main cause if not, and advice.
 
     Args:
-        run: the data of the run that the page is about, measured if there is one.
+        run: report data of the measured run; of the simulated run if none was measured.
         simulation: the simulated run of the same launch.
         tiles: number of output tiles.
         others: simulated alternatives.
@@ -147,7 +150,8 @@ def headline(
     busy = shares["multiply"]
     rate = simulation.flops / seconds if seconds else 0.0
     of_peak = rate / peak if peak else 0.0
-    # The model's traffic is that of the tiles of D alone.
+    # The cost model leaves out the traffic of tiles outside D, so its bounds are not used if there
+    # are such tiles.
     bounds = {} if shares["outside D"] else modelled
     limit = limit_of(busy, seconds, simulation, peak, bounds)
     machine = simulation.machine

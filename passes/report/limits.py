@@ -80,7 +80,7 @@ def limit_of(
 
 
 def peak_source(machine: Machine, rate: float) -> str:
-    """What a peak is the product of; `rate` is operations per cycle of an SM."""
+    """Text for the factors of the peak rate; `rate` is operations per cycle of an SM."""
     clock = f"{machine.clock / 1e9:.3g} GHz"
     of = "fitted to measured times" if machine.constants is not None else "of the documents"
     return f"{machine.processors} SMs × {rate:.0f} operations per cycle × {clock}, a clock {of}"

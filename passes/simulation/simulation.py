@@ -59,7 +59,7 @@ class Simulation:
 
     @property
     def fix_ups(self) -> int:
-        """Number of partial sums that a workgroup receives from another one."""
+        """Number of times in the whole launch that one workgroup receives another's partial sum."""
         s = self.steps
         sends = s.kind == StepKind.SEND
         sender = dict(

@@ -40,8 +40,8 @@ of a word in a record."""
 STALLED = "timeline.stalled"
 """Name of the coordinate that counts the clock cycles in which a role waits for pipeline stages."""
 BOTH_ENDS, DRAINS = 2, 1
-"""BOTH_ENDS: number of records at the beginning and the end of a kernel. DRAINS: number of records
-after the last tile."""
+"""BOTH_ENDS: number of records that a role writes at the beginning and at the end of a kernel
+together. DRAINS: number of records that a role writes after the last tile."""
 WARPGROUP = 128
 """Number of threads of a warpgroup."""
 ROLES = {"consumers": "consumer", "producer": "producer"}
@@ -125,7 +125,7 @@ class _Recorder:
         return Counter(NUMBER, (Counter(STALLED, whole),) if self.warpgroups else whole)
 
     def _body(self, body: Body, role: str, who: Boolean) -> Body:
-        """Replace the marks in `body` by stamps, executed by the threads of `role` in `who`."""
+        """Replace the marks in `body` by stamps of `role`; the condition `who` selects a thread."""
         return tuple(self._stamped(body, role, who))
 
     def _stamped(self, body: Body, role: str, who: Boolean) -> Iterator[Operation]:

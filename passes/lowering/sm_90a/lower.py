@@ -400,7 +400,7 @@ def _streamed(graph: KernelGraph) -> bool:
 
 
 def _per_piece(tensor: Tensor, division: Division) -> Tensor:
-    """Give the tensor `flags` a flag for each workgroup of a cluster; return others unchanged.
+    """Give the tensor `flags` one flag for each CTA of a cluster; leave other tensors unchanged.
 
     One flag for a cluster suffices unless its workgroups have different parts of a tile.
     """
