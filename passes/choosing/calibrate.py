@@ -260,7 +260,7 @@ def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
 
 
 def is_plan(row: dict[str, Any]) -> bool:
-    """Whether a row of measured times has a plan of this library, not another library's name."""
+    """Whether the row's entry `plan` is a plan of this library, not the name of another library."""
     return " " in row["plan"]
 
 

@@ -196,7 +196,7 @@ def candidates(
 def _is_taken(problem: Gemm, kind: Kind) -> bool:
     """Whether a schedule accepts a problem.
 
-    Only grouped problems are refused, by some schedules.
+    Only grouped problems are checked: some schedules refuse them.
     """
     if not problem.grouped or not kind.tried.any():
         return True
@@ -206,7 +206,7 @@ def _is_taken(problem: Gemm, kind: Kind) -> bool:
 
 @cache
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
-    """Whether a schedule accepts a grouped problem; the tile makes no difference."""
+    """Whether a schedule accepts a grouped problem, which does not depend on the macro tile."""
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 

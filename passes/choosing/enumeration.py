@@ -53,7 +53,7 @@ def check(counter: WorkCounter, schedule: Pass) -> None:
 def walked(graph: KernelGraph, tiles_m: int, tiles_n: int, depth: int, workgroups: int) -> Trace:
     """Trace every workgroup of a problem in the interpreter.
 
-    The arguments give the numbers of tiles along m, n and k, and of workgroups.
+    The numeric arguments are the numbers of tiles along m, n and k, and the number of workgroups.
     """
     counts = zip("mnk", (tiles_m, tiles_n, depth), macro_tile(graph.coordinates), strict=True)
     sizes = {axis: count * extent for axis, count, extent in counts}

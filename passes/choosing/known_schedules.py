@@ -33,9 +33,9 @@ FILE = Path(__file__).with_name("work_counters.json")
 
 @cache
 def counter_of(schedule: Pass) -> WorkCounter | None:
-    """The `WorkCounter` of a schedule: computes the iterations and fix-ups of its workgroups.
+    """The `WorkCounter` of a schedule, which counts iterations and fix-ups of its workgroups.
 
-    Returns None if they cannot be derived from the scheduled graph.
+    Returns None if these counts cannot be derived from the scheduled graph.
 
     Args:
         schedule: the schedule, with options for the macro tile `COUNTED_TILE` and

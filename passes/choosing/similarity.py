@@ -88,7 +88,7 @@ class Similarity:
         self._schedule = table.schedule
 
     def between(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> Matrix:
-        """Covariances of the errors, without noise: one row for each of `rows`."""
+        """Covariances of the cost model's errors on plans: `rows` by `others`, without noise."""
 
         def apart(columns: list[Column], length: float) -> Matrix:
             """exp(-d / length): correlations of plans whose `columns` differ by d in total."""

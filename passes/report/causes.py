@@ -21,16 +21,20 @@ SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k"
 """Schedules that are simulated as alternatives, with the same tiles and tile order."""
 BUSY, MOSTLY = 0.9, 0.75
 """BUSY, MOSTLY: utilisations from which the page answers "yes" or "mostly" to "is the GPU busy?".
-Utilisation is the fraction of the slots' time in which they multiply tiles of D."""
+Utilisation is the fraction of time in which a slot (the place of a resident workgroup) multiplies
+tiles of D, averaged over all slots."""
 PEAK_BUSY, PEAK_MOSTLY = 0.6, 0.4
-"""PEAK_BUSY, PEAK_MOSTLY: fractions of the peak that "yes" and "mostly" need besides. Multiplying
-includes waits for loads, so utilisation alone says little about the tensor cores."""
+"""PEAK_BUSY, PEAK_MOSTLY: fractions of the tensor cores' peak from which the page answers "yes" or
+"mostly" to "is the GPU busy?". The utilisation must be high too, but it says little alone, since
+time spent multiplying includes waits for loads."""
 WORTH = 0.02
-"""An alternative is recommended if it saves at least this fraction of the time."""
+"""Another schedule or plan is recommended if it saves at least this fraction of the launch's
+time."""
 PLANS = 3
 """Number of the cost model's plans that are simulated as alternatives."""
 MOST_EVENTS = 60_000
-"""No alternative is simulated if the given schedule has more events: each would take seconds."""
+"""If the simulated launch of the given schedule has more events, other schedules and plans are not
+simulated: each simulation would take seconds."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Alternative:
         name: the pipeline of passes, or the plan, as text.
         option: the command-line option that selects it: `--schedule` or `--plan`.
         seconds: the simulated time of the launch, in seconds.
-        utilisation: the fraction of the slots' time in which they multiply.
+        utilisation: the fraction of time in which resident workgroups multiply.
     """
 
     name: str
@@ -100,7 +104,8 @@ def _schedules(
 def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> Iterator[Alternative]:
     """Simulated plans with the best predicted times; none if the cost model does not apply.
 
-    It does not apply to batches and groups of products, or to a machine without its constants.
+    The model does not apply to batches and groups of products, or to a GPU whose constants are
+    unknown.
     """
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None or gemm.leading:
@@ -181,7 +186,7 @@ def _answer(busy: float, of_peak: float) -> str:
 
 
 def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str, str]:
-    """The bucket in which most time is lost, and a sentence that explains it."""
+    """The largest loss of time (waits, fix-up and so on), and a sentence that explains it."""
     losses = {
         "tiles outside D": shares["outside D"],
         "the last wave": shares["tail"] + shares["gap"],
@@ -217,7 +222,7 @@ def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str,
 
 
 def _waves(s: Simulation, tiles: int, where: str) -> str:
-    """A sentence on why slots are idle at the end: a partial last wave, or unequal shares."""
+    """A sentence on why SMs are idle at the end: a partial last wave, or unequal shares of work."""
     whole = not (s.steps.kind == StepKind.SEND).any()
     if whole and tiles < s.slots:
         return f"{tiles} tiles leave {s.slots - tiles} of {s.slots} {where} without work."

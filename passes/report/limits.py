@@ -26,7 +26,7 @@ class Limit:
 
     Args:
         name: `dram`, `l2`, `power` or `tensor`; '' if no bound is half of the time.
-        seconds: the largest bound, in seconds.
+        seconds: the largest lower bound, in seconds.
         tensor: tensor cores' share of the time spent multiplying, if they ran at their peak.
         source: what predicts the bound: `model` or `simulation`.
         text: a sentence with these figures.
@@ -53,7 +53,8 @@ def limit_of(
     """Find the largest lower bound of a launch's time.
 
     Args:
-        busy: the fraction of the slots' time in which they multiply tiles of D.
+        busy: the fraction of time, averaged over slots for resident workgroups, in which tiles of D
+            are multiplied.
         seconds: the time of the launch.
         simulation: the simulated run of the same launch.
         peak: operations per second of the machine's tensor cores.

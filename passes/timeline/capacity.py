@@ -72,7 +72,7 @@ class _Bound:
             trips = self.most(op.stop - op.start) if isinstance(op, For) and any(found) else ONE
             if inside is None or trips is None:
                 return None
-            # branches of an If exclude each other
+            # only one branch of an If runs: take the larger count
             total = total + reduce(maximum, inside, ZERO) * trips
         return total
 

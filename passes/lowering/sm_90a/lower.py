@@ -242,7 +242,7 @@ class LowerToHopper(Pass):
         if not Maps.of(graph, BOXED).tensors:
             return Division(tiling, self._cluster, left_b, alone, turns, kind=kind)
         if sums:
-            alone = MOST_ALONE_BY_ELEMENTS  # addresses of groups' matrices take registers too
+            alone = MOST_ALONE_BY_ELEMENTS  # addresses of grouped matrices also need registers
         registers = DESCRIBER_REGISTERS
         return Division(tiling, self._cluster, left_b, alone, turns, registers, kind=kind)
 
