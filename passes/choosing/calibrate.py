@@ -274,7 +274,7 @@ def _report(measured: Measurements, constants: Constants, first: Constants) -> N
     table = measured.table
     _, size = np.unique(np.stack([table.m, table.n, table.k]), axis=1, return_inverse=True)
     numbers = np.random.default_rng(0).permutation(int(size.max()) + 1)
-    # all layouts of a problem size belong to the same half
+    # one half has all layouts of a size, so halves share no size
     first_half = np.isin(size, numbers[::2])
     for seen in (first_half, ~first_half):
         found = fit(measured.where(seen), first)

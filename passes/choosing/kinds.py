@@ -153,8 +153,8 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
         yield Kind(replace(schedule, least_segment=SLIVER), some & deep, slots)
         if isinstance(schedule, HybridStreamK):
             yield Kind(schedule, some & (2 * cut.rest < slots), slots)
-        # If a tile has only two partial sums, every kind of reduction adds one partial sum to the
-        # other.
+        # If a tile has only two partial sums, every kind of reduction adds one of them to the
+        # other, so `turnstile` and `tree` are tried only for tiles with more partial sums.
         several_pieces = some & (2 * streamed < slots)
         yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)
         yield Kind(replace(schedule, reduction="tree"), several_pieces, slots)

@@ -76,7 +76,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Gemm, Plan]], batches: int = 1) -> Table:
-        """The table of some problems and plans; their epilogues read no C.
+        """The table of some problems, whose epilogues do not read C, and plans.
 
         Args:
             rows: problems with values for m, n and k, each with a plan.

@@ -106,7 +106,9 @@ def _streamed(
 
 
 def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
-    """The gaps between the times 0, phase, 2·phase, … (modulo 1) of tiles: a row for each tile.
+    """The gaps between the times 0, phase, 2·phase, … (modulo 1) at which tiles 0, 1, 2, … read.
+
+    Row i has the gap after the i-th of these times in ascending order.
 
     The gap from the last time to the first one, modulo 1, is included, so the gaps add up to 1.
     Entries without a tile are 0.

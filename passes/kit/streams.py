@@ -112,7 +112,7 @@ class Stream:
             count = e.parameter(
                 "shares", minimum(self.workgroups, iterations), note="shares of iterations"
             )
-            e.assume(count**2)  # an upper bound of count * count, which the edge `Balance` computes
+            e.assume(count**2)  # checked at launch: products in the edge `Balance` fit 32 bits
             c.add(Linear("sk.share", count, note="shares of iterations"))
             c.connect(Tile("sk.share", "sk.workgroup"))
             shares = Balance(self.space.id, ("sk.share", "sk.local"))

@@ -31,7 +31,7 @@ _FOLDS = {Maximum: maximum, Add: add}
 
 
 def records_of(graph: KernelGraph, body: Body) -> Expr | None:
-    """The most marks that a role of one workgroup executes, in launch parameters, or None.
+    """The most marks that one thread executes, in launch parameters; None if unknown.
 
     Args:
         graph: the graph, whose launch parameters bound the loops.

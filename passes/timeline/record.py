@@ -31,8 +31,8 @@ word."""
 CAPACITY = "timeline_records"
 """Name of the launch parameter: how many records each role of a workgroup can write."""
 MOST_RECORDS = 1024
-"""Largest number of records of a role of a workgroup that are kept; the role only counts further
-ones."""
+"""Largest number of records that a role of a workgroup (its producer or a consumer) keeps; further
+records are only counted."""
 NUMBER, SLOT, WORD = "timeline.number", "timeline.slot", "timeline.word"
 """NUMBER: the coordinate that counts the records of a role. SLOT: the coordinate of a record's
 position among the records of its role; the last record of all has position 0. WORD: the coordinate
@@ -101,7 +101,8 @@ class _Recorder:
         self.warpgroups = coordinates.of_kind(Warpgroup)
         self.ranks = coordinates.of_kind(Cluster)
         self.first: Boolean = true
-        """Condition: the thread is the first of its role."""
+        """Condition: the thread is the first of its warpgroup; without warpgroups, of its
+        workgroup."""
         self.leader: Boolean = true
         """Condition: the thread is the first of its workgroup."""
         if threads:
