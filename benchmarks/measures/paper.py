@@ -123,7 +123,7 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 @cache
 def scheduled(schedule: str, tile: Tile, dtype: str, layout: str) -> KernelGraph:
-    """The graph of a schedule; m, n, k and the grid are launch arguments."""
+    """Apply a schedule to a GEMM whose m, n, k and grid are launch arguments; return the graph."""
     return Plan(tile, pipeline=schedule).graph(gemm_of_layout(dtype, layout))
 
 

@@ -15,7 +15,7 @@ from benchmarks.reports.speedups import Column, speedups
 __all__ = ["bands", "figure_of"]
 
 STEP = 2 ** (1 / 3)
-"""Ratio of the upper to the lower end of a bin of the numbers of waves."""
+"""A bin has the problems with a number of waves from some w to w · STEP."""
 LEAST = 8
 """Bins with fewer problems than this number are left out."""
 QUANTILES = (0.05, 0.5, 0.95)

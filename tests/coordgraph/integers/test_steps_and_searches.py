@@ -1,4 +1,4 @@
-"""Proofs from the least step of a table, and from the result of a search in a table."""
+"""Proofs from the least difference of neighbouring table entries, and from a table search."""
 
 from __future__ import annotations
 

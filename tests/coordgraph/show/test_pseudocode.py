@@ -1,4 +1,4 @@
-"""Pseudocode: the loop nest of a kernel."""
+"""Tests of `KernelGraph.pseudocode`, which prints the loop nest of a kernel."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ C_NAMES = {
 
 @dataclass(frozen=True)
 class Backwards(Pass):
-    """Output tiles are visited from the last to the first."""
+    """A pass after which output tiles are visited from the last to the first."""
 
     name = "test-pseudocode-backwards"
     establishes = ("problem",)
