@@ -65,7 +65,7 @@ def test_what_is_proved_holds(table: list[int], x: int):
 
 
 def test_what_does_not_follow_is_not_proved():
-    """If a table may begin above x, the entry that a search for x finds is not proved to be <= x."""
+    """If a table may begin above x, the entry found by a search for x is not proved to be <= x."""
     ranges = Ranges().with_table(T, M)
     assert not ranges.prove_nonnegative(X - load(T, search(T, N, X)))
     assert not ranges.prove_nonnegative(X - load(T, G))
