@@ -116,12 +116,7 @@ class Library:
             LaunchError: no view of that shape exists, because the array has gaps between its rows
                 or matrices, or its library makes no views.
         """
-        view = array.view() if self.makes_views else None
-        try:
-            view.shape = shape  # raises an error where `reshape` would copy
-        except AttributeError as error:
-            raise LaunchError(NO_VIEW) from error
-        return view
+        raise LaunchError(NO_VIEW)
 
     def first_matrix(self, array: Any) -> Any:
         """The first matrix of a batch."""
@@ -223,6 +218,12 @@ class _CuPy(Library):
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         return sys.modules["cupy"].broadcast_to(array, shape)
 
+    def reshaped_view(self, array: Any, shape: tuple[int, ...]) -> Any:
+        view = array.reshape(shape)
+        if view.data.ptr != array.data.ptr:
+            raise LaunchError(NO_VIEW)
+        return view
+
     def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
         return sys.modules["cupy"].empty(shape, dtype=numpy_dtype(kind))
 
@@ -276,6 +277,12 @@ class _Numpy(Library):
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         return sys.modules["numpy"].broadcast_to(array, shape)
+
+    def reshaped_view(self, array: Any, shape: tuple[int, ...]) -> Any:
+        view = array.reshape(shape)
+        if array.size and not sys.modules["numpy"].may_share_memory(view, array):
+            raise LaunchError(NO_VIEW)
+        return view
 
     def view(self, array: Any, what: str) -> TensorView:
         raise LaunchError(
