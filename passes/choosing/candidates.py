@@ -48,8 +48,9 @@ BANDS = (4, 8, 16)
 """Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
 CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
 """CLUSTERED_EXTENT: smallest extent along m and n, and CLUSTERED_DEPTHS: smallest and largest
-extent along k, of products for which the cost model may choose clusters of more than two CTAs. On
-both measured sizes with a larger k, its plans without such clusters were at least as fast."""
+extent along k, of products for which the cost model may choose clusters of more than two CTAs. For
+the two sizes with a larger k that were measured, plans without such clusters were at least as fast.
+"""
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
 
@@ -84,9 +85,11 @@ def crowded(table: Table, device: Constants) -> Flag:
 
 
 def unusual(table: Table) -> Flag:
-    """For each plan, whether it is of a kind that the cost model never prefers.
+    """For each plan, whether its fix-up or its option `least_segment` excludes it from choice.
 
-    Such plans are candidates only in benchmarks that measure them.
+    Excluded are `turnstile`, `least_segment` above 1, and `scatter` unless each tile is divided
+    evenly. The cost model never prefers such plans: benchmarks measure them, and `tune=True` some
+    of them.
     """
     streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
     evenly = streamed & (table.workgroups % Shape(table).tiles == 0)
@@ -97,11 +100,11 @@ def unusual(table: Table) -> Flag:
 
 
 def far(table: Table, device: Constants) -> Flag:
-    """For each plan, whether it has clusters of more than two CTAs where they are not chosen.
+    """For each plan, whether it has clusters of more than two CTAs and must not be chosen.
 
-    They are chosen for single products whose output tiles are no more than the clusters that the
-    device holds. On 14 such products the plans that are chosen with them take 0.90 of the time of
-    those that are chosen without them, in the geometric mean, and none takes longer.
+    Larger clusters are chosen only for single products that have no more output tiles than clusters
+    are resident on the device. On 14 such products, plans with larger clusters take 0.90 times as
+    long as the plans that are chosen without them, in the geometric mean; none takes longer.
     """
     workgroups = table.cluster_m * table.cluster_n
     single = (table.l == 1) & (table.ragged_m == 0) & (table.ragged_k == 0)
@@ -229,7 +232,7 @@ def _shared_bytes(a: Column | float, b: Column | float, tiles_m: Column, tiles_n
 def _is_taken(problem: Gemm, kind: Kind) -> bool:
     """Whether a schedule accepts a problem.
 
-    Only grouped problems are refused, by some schedules.
+    Only grouped problems are checked: some schedules refuse them.
     """
     if not problem.grouped or not kind.tried.any():
         return True
@@ -239,7 +242,7 @@ def _is_taken(problem: Gemm, kind: Kind) -> bool:
 
 @cache
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
-    """Whether a schedule accepts a grouped problem; the tile makes no difference."""
+    """Whether a schedule accepts a grouped problem, which does not depend on the macro tile."""
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 

@@ -56,7 +56,7 @@ class Stream:
             first, so that partial sums are sent early. No effect with the reduction `scatter`, in
             which no workgroup owns a tile.
         fixed: indices of coordinates that are set around the operations, such as the selector of a
-            `Sunder`.
+            `Sunder` edge, which separates a dimension into parts.
         least: smallest number of iterations in a share. If there are few iterations, some
             workgroups get no share and exit at once: a fix-up would take longer than the few
             iterations that it spares.
@@ -118,7 +118,7 @@ class Stream:
             count = e.parameter(
                 "shares", minimum(self.workgroups, iterations), note="shares of iterations"
             )
-            e.assume(count**2)  # bounds a product in the formula of the edge `Balance`
+            e.assume(count**2)  # checked at launch: products in the edge `Balance` fit 32 bits
             c.add(Linear("sk.share", count, note="shares of iterations"))
             c.connect(Tile("sk.share", "sk.workgroup"))
             shares = Balance(self.space.id, ("sk.share", "sk.local"))

@@ -83,7 +83,7 @@ class Cache:
     def _missing(
         self, before: list[Read], first: int, stop: int, volume: float, pace: float
     ) -> float:
-        """How many k tiles of a range are not in the cache any more."""
+        """How many k tiles of a range are not in the L2 cache: never read, or evicted since."""
         left = [(first, stop)]
         for old in reversed(before):
             start, end, since, _ = old

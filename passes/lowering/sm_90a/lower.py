@@ -243,7 +243,7 @@ class LowerToHopper(Pass):
         if not Maps.of(graph, BOXED).tensors:
             return Division(tiling, self._cluster, left_b, alone, turns, kind=kind)
         if sums:
-            alone = MOST_ALONE_BY_ELEMENTS  # addresses of groups' matrices take registers too
+            alone = MOST_ALONE_BY_ELEMENTS  # addresses of grouped matrices also need registers
         registers = DESCRIBER_REGISTERS
         return Division(tiling, self._cluster, left_b, alone, turns, registers, kind=kind)
 
@@ -402,7 +402,7 @@ def _streamed(graph: KernelGraph) -> bool:
 
 
 def _per_piece(tensor: Tensor, division: Division) -> Tensor:
-    """Give the tensor `flags` a flag for each workgroup of a cluster; return others unchanged.
+    """Give the tensor `flags` one flag for each CTA of a cluster; leave other tensors unchanged.
 
     One flag for a cluster suffices unless its workgroups have different parts of a tile.
     """
