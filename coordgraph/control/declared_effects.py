@@ -310,7 +310,12 @@ def _(op: hopper.WaitMultiplies) -> tuple[Effect, ...]:
 
 
 def _map(dim: str) -> tuple[Access, ...]:
-    """The read of a tensor map in device memory that the kernel wrote; () if `dim` is ''."""
+    """The effect of reading a tensor map that the kernel wrote to device memory.
+
+    Args:
+        dim: the dimension whose index is the tensor map; '' if the tensor map is an argument of
+            the kernel, which needs no effect.
+    """
     return (Access(Kind.READ, dim, WORDS),) if dim else ()
 
 
@@ -321,9 +326,9 @@ def _matrix(
 
     Args:
         extent: extent of the operand along m or n, in elements.
-        depth: extent of the operand along k, in elements (32 bytes).
-        strides: leading and stride byte offset of the operand's matrix descriptor.
-        row: bytes of a swizzled row.
+        depth: number of elements of the operand along k; they have 32 bytes together.
+        strides: leading byte offset and stride byte offset of the operand's matrix descriptor.
+        row: number of bytes of a swizzled row.
         transposed: whether rows in shared memory run along m or n instead of along k.
     """
     if not transposed:

@@ -49,14 +49,14 @@ CTA, CLUSTER, GPU = "cta", "cluster", "gpu"
 
 
 class Kind(Enum):
-    """Whether an access to memory or registers reads, writes, atomically adds or rewrites."""
+    """What an access does to memory or registers; a member's value is a verb for messages."""
 
     READ = "reads"
     WRITE = "writes"
     ADD = "adds to"
     """An atomic addition. Several of them to one element are no data race."""
     REWRITE = "rewrites"
-    """A write of a value that is equal in all writes to this address during a launch."""
+    """A write whose value is the same in all writes to this address during a launch."""
 
     @property
     def changes(self) -> bool:
@@ -84,11 +84,12 @@ class Access:
     """A read, write or atomic addition of consecutive elements in memory.
 
     Args:
-        kind: whether the access reads, writes, adds or rewrites.
+        kind: whether the access reads, writes or atomically adds, as a member of `Kind`.
         dim: the dimension (of a tensor or of shared memory) whose index is the first element.
         count: number of elements; `WHOLE` for all of an allocation; 0 if the check for data races
             does not examine which elements are accessed.
-        size: number of bytes if `count` elements have another size; 0 if they have not.
+        size: number of bytes that are accessed, if this is not the size of `count` elements of
+            the dimension; else 0.
         matrix: the rows that a wgmma reads; None if the elements are consecutive.
         rank: rank in the cluster of the CTA whose shared memory is accessed; None for the executing
             CTA, or for device memory.
@@ -161,7 +162,8 @@ class AwaitGroups:
 class Converge:
     """Wait for all threads of a warp; one of them then executes the effects that follow.
 
-    `first` is the number of the first thread of the warp that does so; None if every warp does.
+    If only one warp of the workgroup executes the operation, `first` is the number of its first
+    thread; None if every warp executes it.
     """
 
     first: int | None = None
@@ -180,8 +182,9 @@ class Fence:
 
 @dataclass(frozen=True)
 class Meet:
-    """Wait at a barrier for `workitems` threads (0: all of the workgroup); it orders memory.
+    """Wait at a barrier for `workitems` threads (0: all threads of the workgroup).
 
+    Accesses of these threads before the barrier are ordered before their accesses after it.
     `identifier` is the number of the barrier in the workgroup; None for the barrier of the cluster.
     """
 

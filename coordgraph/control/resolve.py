@@ -30,7 +30,8 @@ from coordgraph.coordinates.traverse import Solution
 __all__ = ["Node", "resolve"]
 
 NOT_ADDRESSED = ("registers", "a_registers", "b_registers", "dim", "dims", "phase", "turn")
-"""Roles whose dimensions an operation uses for their indices, and not to address memory."""
+"""Fields of operations that name dimensions whose indices do not address memory: registers, loop
+indices, phases of mbarriers."""
 
 
 @dataclass(frozen=True, eq=False)

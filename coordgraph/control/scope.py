@@ -127,8 +127,8 @@ class Scoped:
                     small, large, gap = part.rhs, part.lhs, 0
                 case _:
                     continue
-            # Only indices get the new bound: sizes bound indices, so if an index also bounded a
-            # size, proofs would be circular.
+            # Only the symbol of an index gets the new bound, not that of a size: sizes bound
+            # indices already, and proofs would be circular if indices bounded sizes, too.
             if isinstance(small, Symbol) and not small.is_positive:
                 ranges = ranges.with_upper(small, self.expand(large) - gap)
         return replace(self, ranges=ranges)
@@ -142,8 +142,8 @@ class Scoped:
         short.
 
         Raises:
-            VerifyError: an enclosing operation gives the same dimension a value that must not
-                change.
+            VerifyError: an enclosing operation already gives the dimension a value, which must
+                stay the same in its body.
         """
         value, symbol = self.resolve(op.value), self.coordinates.symbol(op.dim)
         if value.is_Integer or value.is_Symbol or symbol in value.free_symbols:

@@ -8,7 +8,8 @@ record's address, and the output tile and the k tiles that it names.
 Words of a record: the clock (2 words, low first), a code (`code_of`), the stalled clock cycles, and
 four numbers, which depend on the form:
 
-- `tile`: product, m, n (numbers of unit tiles, -1 for padding), 0;
+- `tile`: product, m, n (the number of the output tile's first unit tile, see `Begin`; -1 for
+  padding), 0;
 - `range`: first k tile, number of k tiles, 0, 0;
 - `whole`: the global timer in nanoseconds (2 words, low first), the processor, number of records;
 - `plain`: zeros.
@@ -37,7 +38,7 @@ __all__ = [
 
 ZERO = Integer(0)
 END = "end"
-"""Name of the activity in a role's last record: the workgroup has ended."""
+"""Name of the activity in the last record of each role of threads: the workgroup has ended."""
 ACTIVITIES = (
     "start",
     "multiply",
@@ -77,7 +78,8 @@ class Begin(Operation):
         activity: the name of the activity, one of `ACTIVITIES`.
         tile: the dimensions whose indices are the number of the output tile: product (in graphs of
             several products), m and n; () if the activity belongs to no output tile.
-        span: how many unit tiles the output tile covers in m and in n (`Tilings.span`).
+        span: how many unit tiles the output tile covers in m and in n (`Tilings.span`). A unit tile
+            is the largest tile that divides all shapes of output tiles in the graph.
         first: the dimension whose index is the activity's first k tile; '' if it sums no k tiles.
         count: how many k tiles the activity sums.
     """
@@ -102,8 +104,8 @@ class Stamp(Operation):
         destination: the dimension of memory whose index is the record's first word.
         activity, tile, span, first, count: as in `Begin`.
         role: the role of the thread, one of `ROLES`.
-        stalled: clock cycles that the thread's role has waited so far for data or for free pipeline
-            stages.
+        stalled: clock cycles for which threads of this role have waited so far for data or for free
+            pipeline stages.
         whole: whether the record holds the global timer, the number of the processor (an SM, or a
             thread of a CPU) and `count`, which is then the number of records of the role so far.
     """

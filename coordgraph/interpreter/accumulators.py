@@ -43,8 +43,8 @@ class Accumulators:
         self._workgroup = workgroup
         self._states: dict[str, _State] = {}
         self._tiles: dict[str, OutputTile] = {}
-        """By accumulator name, the output tile whose products the accumulator holds; absent if
-        none."""
+        """By accumulator name, the output tile whose products the accumulator holds. Accumulators
+        without products have no entry."""
         self._used: set[str] = set()
         """Names of the accumulators whose sums have been neither sent nor stored yet."""
         self._awaited: dict[OutputTile, list[int]] = {}

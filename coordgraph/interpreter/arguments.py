@@ -51,11 +51,12 @@ def unwritten(name: str) -> Any:
 
 
 def scalars(gemm: GemmProblem, alpha: Any, beta: Any) -> tuple[float, float]:
-    """Convert alpha and beta for the kernel: to int if sums are of an integer type, else to float.
+    """Convert alpha and beta: to int if the accumulator has an integer type, else to float.
 
     Raises:
-        LaunchError: alpha or beta is not a number; or sums are integers, and alpha or beta is not a
-            whole number; or sums are integers of another type than C, and beta is not 0.
+        LaunchError: alpha or beta is not a number; or the accumulator has an integer type, and
+            alpha or beta is not a whole number in the type's range; or the accumulator has an
+            integer type, C has another type, and beta is not 0.
     """
     sums = dtype(gemm.accumulator)
     found = scalar(alpha, "alpha", sums), scalar(beta, "beta", sums)
@@ -326,7 +327,7 @@ def _typed(tensor: Tensor, value: object) -> Array:
 
 
 def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
-    """Set the launch parameters that are extents of `tensor` to the extents of `array`.
+    """Set launch parameters, such as m, that are extents of `tensor` to the extents of `array`.
 
     Args:
         tensor: the graph's tensor.
@@ -338,7 +339,7 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
     """
     for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
         more, symbol = extent.as_coeff_Add()
-        if isinstance(symbol, Symbol):  # such as `groups + 1`, the extent of a table
+        if isinstance(symbol, Symbol):  # the extent is n or, for a table, n + 1
             expected = given.setdefault(symbol.name, found - int(more)) + int(more)
         elif isinstance(extent, Integer):
             expected = int(extent)
@@ -372,7 +373,7 @@ def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> 
 
 
 def _rows_follow(array: Array) -> bool:
-    """True if `array` is a batch of contiguous matrices, 0 or more whole elements apart."""
+    """True if `array` is a batch of contiguous matrices at a stride of 0 or more whole elements."""
     return bool(array[0].flags.c_contiguous) and array.strides[0] >= 0 == array.strides[0] % (
         array.itemsize
     )

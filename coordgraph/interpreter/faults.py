@@ -1,4 +1,4 @@
-"""`Fault`: one error of a schedule that the interpreter found, and the check that it refutes."""
+"""`Fault`: one error of a schedule that the interpreter found, and the check that it violates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Fault(NamedTuple):
     """One error of a schedule in one launch.
 
     Args:
-        check: the name of the check that it refutes: `cover`, `fix-up`, `progress` or `bounds`.
+        check: the name of the check that fails: `cover`, `fix-up`, `progress` or `bounds`.
         message: what is wrong, as one sentence.
         workgroups: the numbers of the workgroups that take part, in order.
         tile: the output tile, or () if there is none.

@@ -81,8 +81,9 @@ class Formula:
         """Evaluate all expressions for many workgroups at once; see `compile_columns`.
 
         Args:
-            value: returns the column (or the integer that all workgroups share) of the symbol at a
-                position of the environment.
+            value: a function that is called with a symbol's position in the environment, and
+                returns the symbol's values: an array with an entry for each workgroup, or one
+                integer that holds for all.
         """
         if self._columns is None:
             self._columns = compile_columns(self.roots, self._symbols)

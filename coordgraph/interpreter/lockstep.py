@@ -147,7 +147,7 @@ def record_steps(
 
 
 def _set_shares(columns: dict[str, Column]) -> None:
-    """Set the share of each ADD step to that of the workgroup's next FINISH step."""
+    """Set which share of its tile each ADD step adds: the one of the workgroup's next FINISH."""
     adds = np.flatnonzero(columns["kind"] == StepKind.ADD)
     ends = np.flatnonzero(columns["kind"] == StepKind.FINISH)
     if not len(adds) or not len(ends):
@@ -171,7 +171,8 @@ def _joined(s: Steps) -> Steps:
     starts = np.flatnonzero(np.concatenate([[True], ~same]))
     found = {name: getattr(s, name)[starts] for name in COLUMNS}
     found["count"] = np.add.reduceat(s.count, starts)
-    # Only steps of the kind MULTIPLY are joined, so other counts are sums of one element.
+    # `reduceat` adds the counts of joined steps; any other step is alone in its sum and keeps its
+    # count.
     return Steps(s.workgroups, s.tiles, s.slots, s.shapes, **found)
 
 
@@ -194,8 +195,8 @@ class _Walk:
         self.columns: list[list[Column]] = [[] for _ in COLUMNS]
         self.tilings = {t.accumulator: i for i, t in enumerate(code.graph.tilings)}
         self.last: list[Any] = [0, 0, 0, 0]
-        """For each workgroup, product, m, n and tiling of the tile whose products it last
-        summed."""
+        """Product, m, n and tiling of the tile whose products each workgroup summed last: for each
+        of the four an array with an entry per workgroup, or one integer for all workgroups."""
 
     def evaluate(self, formula: Formula, lanes: Lanes) -> tuple[Any, ...]:
         """The values of a formula's expressions for the workgroups `lanes`."""
@@ -267,7 +268,12 @@ class _Walk:
     def accumulated(
         self, loop: Loop, work: Work, lanes: Lanes, start: Column, stop: Column
     ) -> npt.NDArray[np.bool_]:
-        """Record an accumulation loop as one step; False if it must be executed step by step."""
+        """Record an accumulation loop as one step of each workgroup for which this is possible.
+
+        Returns:
+            For each of `lanes`, whether its loop was recorded; the others must be walked iteration
+            by iteration.
+        """
         self.assign(loop.index, stop - 1, lanes)
         *_, last = self.evaluate(work.iteration, lanes)
         self.assign(loop.index, start, lanes)
@@ -277,7 +283,7 @@ class _Walk:
         return alike
 
     def add(self, work: Work, lanes: Lanes, at: Sequence[Any], count: Any) -> None:
-        """Record that k tiles of one output tile are summed."""
+        """Record that each of the workgroups `lanes` sums `count` k tiles of an output tile."""
         *both, exists = at
         *batch, m, k = both[: len(both) // 2]
         n = both[-1]
@@ -320,7 +326,7 @@ class _Walk:
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 
     def send(self, work: Work, op: SendPartial | AccumulatePartial, lanes: Lanes) -> None:
-        """Record a partial sum that is sent."""
+        """Record that the workgroups `lanes` send a partial sum to the workspace."""
         (slot,) = self.evaluate(work.slot, lanes)
         turn, readers = 0, 1
         if isinstance(op, AccumulatePartial):
@@ -334,7 +340,7 @@ class _Walk:
     def receive(
         self, work: Work, op: ReceivePartial | CollectPartial | AwaitPartial, lanes: Lanes
     ) -> None:
-        """Record a wait for partial sums."""
+        """Record that the workgroups `lanes` wait for partial sums in the workspace."""
         (slot,) = self.evaluate(work.slot, lanes)
         first, count, kind = 0, 1, StepKind.RECEIVE
         *tile, tiling = self.of_lanes(lanes)

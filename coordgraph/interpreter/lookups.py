@@ -1,4 +1,4 @@
-"""`lookups`: entries of tables that a `Locate` operation reads besides those that it locates."""
+"""`lookups`: reads of tables that a `Locate` operation evaluates in advance for its body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["READ", "lookups"]
 
 READ = index_symbol("locate.read")
-"""The symbol to which such an entry is assigned; no operation uses its value."""
+"""The symbol to which the result of a read in `lookups` is assigned; no operation uses it, because
+the read is evaluated only to check that it is inside its table."""
 
 
 def lookups(graph: KernelGraph, node: Node) -> Iterator[Expr]:

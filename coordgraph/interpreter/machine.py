@@ -169,7 +169,10 @@ class Memory:
                         yield Fault("cover", message)
 
     def _wanted(self, tensor: str) -> Array:
-        """Mask of the output elements that a kernel must write: rows or columns of all groups."""
+        """Mask of the output elements that a kernel must write: those that belong to a product.
+
+        Rows or columns before the first group or after the last one belong to none.
+        """
         shape, coordinates = self.shapes[tensor], self.graph.coordinates
         for edge in coordinates.edges_below(self.user(tensor)):
             if isinstance(edge, Diagonal):
@@ -186,7 +189,7 @@ class Memory:
         return wanted
 
     def _blocks(self, edge: Diagonal, shape: tuple[int, ...]) -> Array:
-        """Mask of the elements that belong to a product, for outputs of several sizes in a buffer.
+        """Mask of the elements that belong to a product, if one buffer holds outputs of many sizes.
 
         Elements outside all products, such as the padding of a product's rows, are False.
         """

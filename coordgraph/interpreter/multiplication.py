@@ -11,12 +11,12 @@ __all__ = ["matrix_product"]
 MOST_WORK = 1 << 18
 """The largest number of multiplications of one BLAS call: OpenBLAS computes these in one thread."""
 FEWEST_ROWS = 8
-"""Smallest number of rows of a band. Products that need smaller bands are so large that BLAS may
-use threads for them."""
+"""Smallest number of rows of a in one BLAS call, if a product is split into several calls.
+Products that would need fewer rows per call are so large that BLAS may use threads for them."""
 
 
 def matrix_product(a: Array, b: Array) -> Array:
-    """The product `a @ b` of two matrices, computed in bands of rows.
+    """The product `a @ b` of two matrices, computed by one BLAS call for each band of rows of a.
 
     A tile is so small that OpenBLAS spends more time waking and joining its threads than
     multiplying: on a machine with other load, milliseconds instead of microseconds.

@@ -127,7 +127,10 @@ class Program:
         raise EvaluationError("the graph has no MultiplyAccumulate; start from Gemm.graph()")
 
     def shapes(self, values: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-        """For each product its numbers of macro tiles in m, n and k; empty if all are equal."""
+        """For each product its numbers of macro tiles in m, n and k.
+
+        The result is empty if all products have the same size.
+        """
         ragged = ragged_axes(self.graph)
         tiles = self.tiles(self.environment(values))[-3:]
         found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in ragged]
@@ -232,12 +235,12 @@ class Program:
 
 @lru_cache(maxsize=64)
 def program(graph: KernelGraph) -> Program:
-    """The program of a scheduled graph, cached; VerifyError if it is not scheduled."""
+    """The program of a scheduled graph, cached; VerifyError if the graph is not scheduled."""
     return Program(graph)
 
 
 class Work:
-    """A step that executes one operation; its formulas give the operation's offsets and numbers.
+    """A step that executes one operation, with formulas for its offsets, tile numbers and slot.
 
     Args:
         program: the program that contains the step.
@@ -281,7 +284,10 @@ class Work:
 
     @cached_property
     def senders(self) -> Formula:
-        """Formula for two numbers: the turn of a slot's first sender, and the number of senders."""
+        """Formula for two numbers: the index of a slot's first sender, and the number of senders.
+
+        The index is along the operation's dimension `turn`, which numbers the senders of a slot.
+        """
         first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
         return Formula([first, self.scope.resolve(count)], self.program.slots)
 
@@ -315,7 +321,7 @@ class Work:
 
     @cached_property
     def tile(self) -> Formula:
-        """Formula for the tile numbers that the operation names, then 1, or 0 for padding."""
+        """Formula for the operation's tile numbers, then 1 if the tile exists, else 0 (padding)."""
         found = self._place("tile")
         return Formula([*found.values, found.guard], self.program.slots)
 
@@ -409,8 +415,8 @@ class Loop:
             return None
         (product,) = products
         found, symbol = product.multiplied, self.symbol
-        # Simplification used the range of the loop's index and no value of it, so index + 1 may
-        # replace it.
+        # The expressions were simplified for every index in the loop's range, so that index + 1 may
+        # be substituted for the index.
         moves = [(value.xreplace({symbol: symbol + 1}) - value).expand() for value in found.values]
         batch = [0] * (len(moves) // 2 - 2)
         wanted = [*batch, 0, 1, *batch, 1, 0]

@@ -68,8 +68,8 @@ def trace(
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
         LaunchError: a parameter or a table is missing or out of bounds.
-        EvaluationError: one workgroup or all workgroups need more iterations, or a workgroup works
-            on two output tiles at once.
+        EvaluationError: loops have more iterations than `most_steps` or `budget` allows, or a
+            workgroup works on two output tiles at once.
     """
     given = dict(parameters or {})
     for p in graph.parameters.given:
@@ -117,7 +117,7 @@ class _Recorder:
 
     Args:
         workgroup: the number of the workgroup.
-        depths: for each product, its number of k tiles; one number if all products have as many.
+        depths: for each product, its number of k tiles; a single entry if it is the same for all.
     """
 
     def __init__(self, workgroup: int, depths: tuple[int, ...], fuel: Fuel) -> None:

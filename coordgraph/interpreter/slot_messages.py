@@ -11,7 +11,7 @@ Tile = tuple[int, ...]
 
 
 def outside_workspace(slot: int, slots: int) -> str:
-    """The message about a slot that is used and that a workspace of `slots` slots lacks."""
+    """The error message for the slot number `slot` if the workspace has only `slots` slots."""
     if slots <= 0:
         return f"workspace slot {slot} is used, but the workspace is empty"
     return f"workspace slot {slot} is outside 0..{slots - 1}"
@@ -22,10 +22,11 @@ def unmatched(
     sends: Sequence[tuple[int, Tile, int]],
     receives: Sequence[tuple[int, Tile]],
 ) -> str:
-    """The message about a workspace slot whose sends and receives differ.
+    """The error message for a workspace slot whose sends and receives do not match.
 
     Args:
-        at: the number of the slot, and the turn.
+        at: the number of the slot, and which of the partial sums that are sent to the slot one
+            after another is meant (`Send.turn`).
         sends: for each send of a partial sum, its workgroup, its output tile and how often the
             partial sum must be received.
         receives: for each receive, its workgroup and its output tile.

@@ -249,9 +249,10 @@ class Trace:
 
     @property
     def utilisation(self) -> float:
-        """The load balance: `useful` iterations per workgroup, over the most of one workgroup.
+        """The load balance: the mean of useful iterations over workgroups, divided by the maximum.
 
-        It is 1 if all workgroups have equally many iterations and none computes padding.
+        The maximum is the largest number of iterations of one workgroup, including padding. The
+        quotient is 1 if all workgroups have equally many iterations and none computes padding.
         """
         busiest = max(self.iterations, default=0)
         return self.useful / (busiest * len(self.workgroups)) if busiest else 0.0
@@ -309,7 +310,7 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """By slot and turn, the workgroups that send; exactly one if the schedule is right."""
+        """By (slot, turn), the workgroups that send; exactly one if the schedule is right."""
         found: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:
             found[send.slot, send.turn].add(send.workgroup)

@@ -72,7 +72,9 @@ class Worker(Protocol):
     """
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Handle all iterations of a loop and return True, or return False to have it walked.
+        """Handle all iterations of a loop and return True, or return False to do nothing.
+
+        If the result is False, `walk` executes the loop iteration by iteration.
 
         Args:
             loop: the loop.
@@ -86,7 +88,7 @@ class Worker(Protocol):
         ...
 
     def iterate(self) -> None:
-        """Called before each iteration of a loop that is walked; may raise to end the walk."""
+        """Called before each iteration that `walk` executes; may raise an error to end the walk."""
         ...
 
 

@@ -52,8 +52,8 @@ class _CPrinter(Printer):
 
     Args:
         ranges: bounds of the symbols.
-        outer: the printer of the expression that contains this branch of a `Select`; a proof that
-            holds there is not repeated in the branch. None outside of branches.
+        outer: if this printer prints a branch of a `Select`, the printer of the expression that
+            contains the `Select`; what that printer has proved is not proved again. Else None.
     """
 
     def __init__(self, ranges: Ranges, outer: _CPrinter | None = None) -> None:

@@ -99,7 +99,11 @@ class _Layers:
         self.above.setdefault(lower, []).append(upper)
 
     def order(self) -> None:
-        """Order each layer by the mean x coordinate of a node's neighbours in the layer before."""
+        """Order the nodes of each layer by the mean position of their neighbours in one layer.
+
+        Sweeps downward use the neighbours in the layer above, sweeps upward those in the layer
+        below.
+        """
         place = {key: float(i) for row in self.rows for i, key in enumerate(row)}
         for sweep in range(SWEEPS):
             down = sweep % 2 == 0
@@ -180,7 +184,7 @@ def draw_layered(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> Drawing:
 def _layered(
     boxes: Mapping[Hashable, Box], arrows: Sequence[Arrow]
 ) -> tuple[_Layers, list[list[Hashable]]]:
-    """The layers, and for each arrow the nodes and waypoints that the arrow passes."""
+    """Assign boxes to layers; returns the layers, and the nodes and waypoints along each arrow."""
     graph: nx.DiGraph[Hashable] = nx.DiGraph()
     graph.add_nodes_from(boxes)
     turned = list[bool]()

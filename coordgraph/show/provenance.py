@@ -1,4 +1,7 @@
-"""List the records of a graph by the pass that made them, with the records they came from."""
+"""List the records (dimensions, edges, operations, …) of a graph by the pass that made them.
+
+Each record is listed with the records from which the pass derived it.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from coordgraph.text.printer import RecordPrinter
 __all__ = ["provenance"]
 
 Line = tuple[str, str]
-"""A line and the name of its style."""
+"""Type: a line of text, and the name of the style (such as `bold`) in which it is printed."""
 STYLES = {"+": "green", "~": "yellow", " ": ""}
 
 
 def provenance(graph: KernelGraph, only: Collection[str] = ()) -> list[Line]:
-    """The records of a graph in groups, one for each pass, as lines with the names of styles.
+    """The dimensions, edges, operations and other records of a graph, grouped by pass, as lines.
 
-    A record that a pass added is marked with +, one that it changed with ~. If consecutive
-    operations replace the same operations, one line names these for all.
+    A record that the pass added is marked with +, one that the pass changed with ~. If consecutive
+    operations replace the same operations, only the first line names the replaced operations.
 
     Args:
         graph: the graph.
@@ -67,7 +70,7 @@ def _touches(key: Key, only: Collection[str]) -> bool:
 
 
 def _summary(keys: list[tuple[Part, Key]]) -> Iterator[Line]:
-    """Lines with the number of records of each kind that the graph had before the first pass."""
+    """Lines such as `12 dimensions`: how many records of each kind precede the first pass."""
     for part in Part:
         count = sum(kind is part for kind, _ in keys)
         if count:
@@ -93,6 +96,6 @@ def _line(key: tuple[Part, Key], record: Any) -> str:
 
 
 def _few(origin: Origin) -> str:
-    """The sources of an origin, at most five of them."""
+    """The first five records from which a record was derived, and how many more there are."""
     first, rest = origin.sources[:5], len(origin.sources) - 5
     return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")

@@ -29,8 +29,8 @@ BUCKET_OF = {
     **{"multiply": "multiply", "send": "fix-up", "receive": "fix-up", "finish": "epilogue"},
     **{"drain": "epilogue", "turn": "hand-over", "wait": "wait", "start": "start"},
 }
-"""For each activity, the part of the time (bucket) that it counts to and whose colour its bars
-have."""
+"""For each activity of a workgroup, the key of `BUCKETS` to which its time is added, and which
+gives the colour of its bars."""
 TEXT, SOFT = "#14181f", "#525c69"
 TURNS = {"first": -45, "middle": 90, "last": 45}
 """Angle of the stripes, in degrees, for a tile's first, middle and last segment."""
@@ -48,7 +48,7 @@ WIDTH, LEFT = 960, 40
 
 
 def pictures(data: Mapping[str, Any]) -> dict[str, str]:
-    """SVG documents by name: the parts of the time, the tiles, each timeline, and each pass."""
+    """The SVG documents by name: how time is spent, the output tiles, timelines, and passes."""
     found = {"time": _time(data), "tiles": _tiles(data)}
     found |= {f"timeline-{run['name']}": _timeline(data, run) for run in data["runs"]}
     for number, rewrite in enumerate(data["passes"], start=1):
@@ -109,7 +109,10 @@ def _time(data: Mapping[str, Any]) -> str:
 
 
 def _segments(data: Mapping[str, Any], product: int) -> dict[tuple[int, int, int], list[Any]]:
-    """The segments of each output tile by k: (workgroup, first k tile, number of k tiles)."""
+    """By output tile (tiling, m, n), its segments in the order of k.
+
+    A segment is (first k tile, number of k tiles, workgroup).
+    """
     run = data["runs"][0]["events"]
     multiply = data["activities"].index("multiply")
     found = dict[tuple[int, int, int], set[tuple[int, int, int]]]()
@@ -123,7 +126,7 @@ def _segments(data: Mapping[str, Any], product: int) -> dict[tuple[int, int, int
 
 
 def _tiles(data: Mapping[str, Any], product: int = 0) -> str:
-    """The output tiles of the first product, coloured by workgroup; shared tiles are striped."""
+    """The output tiles of a product, coloured by workgroup; tiles of several workgroups striped."""
     segments = _segments(data, product)
     shapes: list[list[int]] = data["tiles"]["shapes"]
     rows = max(((m + 1) * shapes[t][0] for t, m, _ in segments), default=1)
@@ -150,7 +153,10 @@ def _tiles(data: Mapping[str, Any], product: int = 0) -> str:
 
 
 def _timeline(data: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """A timeline of a run: a row for each slot. All runs of a report have the same time scale."""
+    """A timeline of a run: a row for each slot (an SM, or a thread of a CPU).
+
+    All runs of a report have the same time scale.
+    """
     end = max(r["makespan"] for r in data["runs"]) or 1
     each = max(2, min(16, 480 // max(run["slots"], 1)))
     scale, height = (WIDTH - LEFT) / end, run["slots"] * each
@@ -173,7 +179,7 @@ def _timeline(data: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 
 def _ticks(end: int, scale: float) -> Iterator[tuple[float, str]]:
-    """Positions and labels of about eight round times on the axis, in µs."""
+    """About eight round times on the time axis: the x coordinate and the label, in µs, of each."""
     rough, power = end / 8, 1.0
     while power * 10 <= rough:
         power *= 10
