@@ -139,7 +139,7 @@ class Asynchronous:
 class Commit:
     """Commit a group of asynchronous operations (`cp.async.commit_group` and the like).
 
-    `together` is True if all threads of a warpgroup share the group, as for wgmma.
+    `together` is True if all threads of a warpgroup commit one group together, as for wgmma.
     """
 
     group: str

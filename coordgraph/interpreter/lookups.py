@@ -23,8 +23,8 @@ def lookups(graph: KernelGraph, node: Node) -> Iterator[Expr]:
     """The reads of a `Locate` that may be outside their tables; none for other operations.
 
     Kernels evaluate these reads before the operation's body, even if the body uses none of them.
-    Reads of the entries at a located index i and at i + 1 are left out if the table has an entry
-    for every index, and one more.
+    Reads at a located index i or at i + 1 are left out if the table has one entry more than the
+    dimension has indices, because such reads are always inside the table.
 
     Args:
         graph: the graph of the operation.

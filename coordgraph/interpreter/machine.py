@@ -135,7 +135,7 @@ class Memory:
         return self.flat[output].reshape(shape), self.written[output].reshape(shape) > 0
 
     def faults(self) -> Iterator[Fault]:
-        """What is wrong with the memory after a launch: see `finish`."""
+        """Errors in the memory after a launch, such as an output element that was never written."""
         for t in self.graph.tensors:
             if t.role is Role.FLAGS:
                 for at in map(int, np.flatnonzero(self.flat[t.name])):

@@ -272,7 +272,7 @@ class Work:
         return self._elements[user.id]
 
     def solution(self, user: User) -> Solution:
-        """The offset of one element in the tensor of `user`, its guard, and the edges traversed."""
+        """The offset of one element in the tensor of `user`, and its guard, as expressions."""
         if user.id not in self._solutions:
             self._solutions[user.id] = self.scope.reverse(user.id)
         return self._solutions[user.id]
@@ -333,7 +333,10 @@ class Work:
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for two numbers: this operation's share of the tile, and the number of shares."""
+        """Formula for two numbers: the operation's share of the tile, and the number of shares.
+
+        They are 0 and 1 if the tile is not cut into shares.
+        """
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op

@@ -1,4 +1,4 @@
-"""`Trace`: the events of every workgroup of a scheduled graph, checked for missing work."""
+"""`Trace`: the events of every workgroup of a launch, and checks that nothing is missing."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ def identifier(name: str) -> str:
 
 
 MOST_PROOFS = 400
-"""Largest number of proofs that printing one text may try. Nested `Select`s multiply proofs,
-because each branch has its own ranges. Later quotients are printed as calls of `FLOOR_HELPERS`,
-which are right without a proof."""
+"""Largest number of proofs that `to_c` tries for one expression; nested `Select`s need many, because
+each branch has its own ranges. Further quotients are printed as calls of `FLOOR_HELPERS`, which are
+right without a proof."""
 
 
 class _CPrinter(Printer):
@@ -61,7 +61,7 @@ class _CPrinter(Printer):
         self.ranges = ranges
         self.outer = outer
         self.proofs: list[Expr] = outer.proofs if outer else []
-        """The expressions for which a proof was tried, shared by all printers of one text."""
+        """The expressions for which a proof was tried; the printers of branches share the list."""
         self.natural: dict[Expr, bool] = {}
 
     def _is_natural(self, expr: Expr) -> bool:
@@ -102,7 +102,10 @@ class _CPrinter(Printer):
                 return super().bound(expr)
 
     def _quotient(self, expr: FloorDiv | FloorMod) -> tuple[str, int]:
-        """The C source of a quotient or remainder; if nested in another, it is in parentheses."""
+        """The C source of a quotient or remainder, and its precedence.
+
+        A dividend that is a quotient or remainder itself is printed in parentheses.
+        """
         a, b = (cast("Expr", arg) for arg in expr.args)
         division = isinstance(expr, FloorDiv)
         if not (self._is_natural(a) and self._is_natural(b)):

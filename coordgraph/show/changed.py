@@ -138,7 +138,10 @@ def _operands(edge: Edge) -> tuple[Any, ...]:
 
 
 def _overall(changes: Counter[str]) -> str:
-    """The change of a box or arrow that represents several dimensions or edges."""
+    """The change of a box or arrow that represents several dimensions or edges.
+
+    It is the change that all of them have, else `CHANGED`.
+    """
     found = {change for change in (SAME, ADDED, REMOVED, CHANGED) if changes[change]}
     return found.pop() if len(found) == 1 else CHANGED
 

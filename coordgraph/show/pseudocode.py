@@ -202,7 +202,10 @@ class _Writer:
     def _tile_numbers(
         self, ops: Iterable[LoadTile | Epilogue | StoreTile], scope: Scoped, seen: dict[str, Expr]
     ) -> Iterator[str]:
-        """Assignments such as `tile_m = …;` to tile numbers whose values differ from `seen`."""
+        """Assignments such as `tile_m = …;` to variables of tile numbers.
+
+        A variable that already has the value, according to `seen`, is not assigned again.
+        """
         values: dict[str, Expr] = {}
         guards: list[Basic] = []
         for op in ops:
@@ -363,7 +366,10 @@ def _axis_order(name: str) -> tuple[int, str]:
 
 
 def _without(seen: dict[str, Expr], symbol: Symbol) -> dict[str, Expr]:
-    """The entries of `seen` whose expressions do not contain `symbol`, whose value changes."""
+    """The entries of `seen` that stay valid when the value of `symbol` changes.
+
+    These are the entries whose expressions do not contain the symbol.
+    """
     return {name: value for name, value in seen.items() if symbol not in value.free_symbols}
 
 
@@ -379,7 +385,7 @@ def _index(scope: Scoped, name: str) -> str:
 
 
 def _raised(scope: Scoped, turn: str) -> str:
-    """The value to which a flag is set: 1, or 1 plus the index along the dimension `turn`."""
+    """C text of the value to which a flag is set: 1 + the index along `turn`; 1 if it is ''."""
     if not turn:
         return "1"
     try:
