@@ -77,8 +77,8 @@ class Accumulators:
     def receive(self, name: str) -> None:
         """Check that a partial sum from the workspace may be added to accumulator `name` now."""
         self._check(name, "adds a partial to", _State.SUMMING, _State.SENT, _State.EXCHANGED)
-        # Receiving is valid after sending, too: in a butterfly reduction, a workgroup sends its sum,
-        # then receives the sum of another workgroup.
+        # Receiving is valid after sending, too: in a butterfly reduction, a workgroup sends its
+        # sum, then receives the sum of another workgroup.
         if self._states.get(name) is _State.SENT:
             self._states[name] = _State.EXCHANGED
         self._used.add(name)

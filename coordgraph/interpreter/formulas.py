@@ -49,7 +49,7 @@ class Slots:
         return self._places[symbol]
 
     def find(self, symbol: Symbol) -> int | None:
-        """The position of a symbol; None if it has none."""
+        """The position of a symbol's value in an `Environment`; None if `add` was never called."""
         return self._places.get(symbol)
 
     def __len__(self) -> int:
@@ -155,7 +155,7 @@ class _OnGrid:
 
 
 def linear(guard: Boolean, symbol: Symbol) -> bool:
-    """True if `guard` is a conjunction of inequalities that are linear in `symbol` or lack it."""
+    """True if `guard` is a conjunction of inequalities, each linear in `symbol` or without it."""
     for part in guard.args if isinstance(guard, And) else (guard,):
         if symbol not in symbols_of(part):
             continue

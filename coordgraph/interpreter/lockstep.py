@@ -160,7 +160,7 @@ def _set_shares(columns: dict[str, Column]) -> None:
 
 
 def _joined(s: Steps) -> Steps:
-    """Join steps that sum k tiles of the same output tile one after another."""
+    """Join successive steps that sum adjacent ranges of k tiles of the same output tile."""
     multiply = s.kind == StepKind.MULTIPLY
     same = multiply[1:] & multiply[:-1]
     for name in ("workgroup", "tiling", "product", "m", "n", "padding"):

@@ -138,8 +138,8 @@ class Program:
         each = (steps or [size] * count for steps, size in zip(found, tiles, strict=True))
         shapes = [*zip(*each, strict=True)]
         if shapes and not any(map(prod, shapes)):
-            # If all groups are empty, schedules still run one tile of padding along each ragged
-            # axis.
+            # If all groups are empty, schedules still run one tile of padding along each axis whose
+            # extent differs between groups (a ragged axis).
             shapes[-1] = tuple(1 if e else n for e, n in zip(ragged, shapes[-1], strict=True))
         places = values[order.table] if (order := product_order(self.graph)) else range(len(shapes))
         return tuple(shape for _, shape in sorted(zip(places, shapes, strict=True)))

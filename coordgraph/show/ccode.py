@@ -42,9 +42,9 @@ def identifier(name: str) -> str:
 
 
 MOST_PROOFS = 400
-"""Largest number of proofs that `to_c` tries for one expression; nested `Select`s need many, because
-each branch has its own ranges. Further quotients are printed as calls of `FLOOR_HELPERS`, which are
-right without a proof."""
+"""Largest number of proofs that `to_c` tries for one expression. Nested `Select`s need many proofs,
+because each branch has its own ranges. Further quotients are printed as calls of `FLOOR_HELPERS`,
+which are right without a proof."""
 
 
 class _CPrinter(Printer):

@@ -86,7 +86,7 @@ class Drawing:
 
 @dataclass
 class _Layers:
-    """Nodes and waypoints of a drawing by layer, with the x coordinates of their centres."""
+    """The layers of a drawing: the nodes and waypoints of each, with x coordinates of centres."""
 
     rows: list[list[Hashable]]
     widths: dict[Hashable, float]

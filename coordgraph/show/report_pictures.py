@@ -155,7 +155,8 @@ def _tiles(data: Mapping[str, Any], product: int = 0) -> str:
 def _timeline(data: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """A timeline of a run: a row for each slot.
 
-    A slot runs one workgroup at a time: an SM, the SMs of a cluster, or a thread of a CPU. All runs of a report have the same time scale.
+    A slot runs one workgroup at a time: an SM, the SMs of a cluster, or a thread of a CPU. All runs
+    of a report have the same time scale.
     """
     end = max(r["makespan"] for r in data["runs"]) or 1
     each = max(2, min(16, 480 // max(run["slots"], 1)))
