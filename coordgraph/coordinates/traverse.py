@@ -220,7 +220,10 @@ def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:
 
 
 def _default_ranges(graph: Structure, start: Mapping[str, Expr]) -> Ranges:
-    """Ranges in which known dimensions, and dimensions in known indices, are inside their sizes."""
+    """Ranges that bound the symbols of known dimensions: at least 0, less than the size.
+
+    The same holds for dimensions whose symbols occur in the known indices.
+    """
     read = set[object](start)
     for value in start.values():
         read |= symbols_of(value)
