@@ -56,7 +56,7 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
 
 
 def _element_type(role: Role, gemm: GemmProblem) -> str | None:
-    """The element type of a workspace with a role; None for tensors of the problem."""
+    """The element type that a workspace with this role must have; None for other tensors."""
     if role in (Role.FLAGS, Role.MAPS, Role.TIMELINE):
         return "i32"  # flags, TMA descriptors and timeline records are arrays of 32-bit words
     return gemm.accumulator if role in (Role.PARTIALS, Role.SUMS) else None

@@ -115,10 +115,10 @@ def solve(
 def _reuse_known(
     names: Sequence[str], found: Sequence[Expr], start: Mapping[str, Expr]
 ) -> Sequence[Expr]:
-    """Express an edge's results in terms of indices that the caller already knows.
+    """Replace indices that an edge computed by indices that the caller already knows.
 
-    If a result is the index of a known dimension, the known index replaces it, also inside the
-    other results. The other results therefore reuse the known index.
+    If the edge computed the index of a known dimension, the known index replaces the computed
+    expression, also where the other results contain this expression.
 
     Args:
         names: the ids of the dimensions whose indices the edge computed.

@@ -18,7 +18,7 @@ __all__ = ["Deal"]
 
 @dataclass(frozen=True)
 class Deal(Edge):
-    """`Deal(I; O)`: deal n indices out to G groups in turn, like cards, then list the groups.
+    """`Deal(I; O)`: deal n indices out to G groups (round robin), then list the groups.
 
     Index i is dealt to group `g = i mod G` and has position `t = i div G` in the group. Let
     `q = n div G` and `r = n mod G`. The first r groups have q + 1 members and the other groups have
