@@ -19,11 +19,15 @@ UNAVAILABLE = 4
 
 
 def main() -> None:
-    """Run the command line, or print which file hides a package that it needs."""
+    """Run the command line.
+
+    If a file hides the package `coordgraph`, `passes` or `codegen`, `main` prints the file's path
+    instead, and ends with the exit code `UNAVAILABLE`.
+    """
     if reason := hidden():
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(UNAVAILABLE)
-    # `codegen` is imported by name, because modules of `coordgraph` must not import `codegen`.
+    # `coordgraph` is the lower package, so its modules have no import statement of `codegen`.
     import_module("codegen.cli").main()
 
 

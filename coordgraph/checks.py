@@ -109,8 +109,8 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
     ranges, launches = parameters.ranges(definitions=True), parameters.examples
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # Skip the slow proof if the rule holds in an example launch: it cannot be disproved
-            # then.
+            # A size rule that holds in an example launch cannot be refuted for all launches: skip
+            # the slow attempt.
             if not any(_holds(rule, at) for at in launches) and decide(rule, ranges) is False:
                 yield f"{edge}: its size rule {rule} does not hold; change the operands' sizes"
     yield from _tables(graph, ranges)
@@ -126,10 +126,10 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
 
 
 def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
-    """Check that tables read only earlier tables, and have the properties that edges need.
+    """Check that each table reads only earlier tables, and that no table is read out of bounds.
 
-    The properties that searches need are checked, too. Tables' declarations must prove all these
-    properties, because generated code reads tables without bounds checks.
+    The length and the order of entries that edges and searches need of a table must follow from the
+    table's declaration, because generated code reads tables without bounds checks.
     """
     coordinates, parameters = graph.coordinates, graph.parameters
     known = {p.symbol for p in parameters.items if p.name not in parameters.deferred}
@@ -196,9 +196,10 @@ def _reads_out_of_bounds(
 
 
 def _check_reads(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
-    """Check that tables exist which expressions read, and that searched tables are sorted.
+    """Check the table reads and table searches in all expressions of the graph.
 
-    A search must also stay within the table's length.
+    The table must exist. A searched table must be sorted, and a search must not cover more entries
+    than the table has.
     """
     found = {node for value in graph.expressions for node in nodes_of(value, Load, Search)}
     for node in sorted(found, key=to_text):
@@ -220,7 +221,7 @@ def _holds(rule: Boolean, values: Mapping[str, int]) -> bool:
     """Whether a condition is true for these values of symbols; False if it cannot be evaluated."""
     try:
         return bool(evaluate(rule, values))
-    except (ArithmeticError, LookupError, TypeError):  # the rule reads a table, or divides by 0
+    except (ArithmeticError, LookupError, TypeError):  # no value: it reads a table or divides by 0
         return False
 
 

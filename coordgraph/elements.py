@@ -35,7 +35,7 @@ WIDTHS, SUMS = (8, 16, 32, 64), ("f32", "f64", "i32")
 """WIDTHS: allowed sizes of an element, in bits. SUMS: names of the accumulator types."""
 _INTEGERS = tuple(f"{sign}int{bits}" for bits in WIDTHS for sign in ("", "u"))
 LIBRARY = (*_INTEGERS, "float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
-"""Names of the element types that NumPy and ml_dtypes have, with the sizes in `WIDTHS`."""
+"""Names of those element types of NumPy and ml_dtypes whose sizes are in `WIDTHS`."""
 
 
 class Number(Enum):
@@ -83,7 +83,7 @@ class DType:
             family.
 
     Raises:
-        VerifyError: a field has a wrong type, or a value that no type has.
+        VerifyError: a field has a wrong type, or a value that no element type can have.
     """
 
     name: str

@@ -123,11 +123,14 @@ class ParseError(CoordGraphError):
 
 
 def _clipped(source: str, at: int) -> tuple[str, int]:
-    """A line of text, and the position of one of its characters; a long line is clipped around it.
+    """Clip a long line to `WIDEST` characters around the position `at`.
 
     Args:
         source: the line.
-        at: the position, counted from 0.
+        at: the position of a character in the line, counted from 0.
+
+    Returns:
+        The clipped line, and the position of the same character in the clipped line.
     """
     if len(source) <= WIDEST:
         return source, at

@@ -117,7 +117,7 @@ class Gemm(GemmProblem):
 
 
 def _why_read(gemm: GemmProblem, operand: Operand) -> str:
-    """The note of the launch parameter `read_NAME`: why the kernel reads an optional operand."""
+    """The note of the launch parameter `read_NAME`: when the kernel reads an optional operand."""
     scale = gemm.epilogue.scale_of(operand.name)
     more = f" and {scale} is not zero" if scale else ""
     return f"1 where {tensor_of(operand.name)} is given{more}"

@@ -22,7 +22,8 @@ HOME = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir))
 MARK = b"coordgraph"
 """Text that the `__init__.py` of each of this distribution's packages contains.
 
-A package of another distribution that was installed over it does not contain this text.
+If another distribution has overwritten such a file with its own package of the same name, the file
+lacks this text.
 """
 
 
@@ -49,7 +50,7 @@ def is_own(name: str, file: str) -> bool:
     try:
         with open(file, "rb") as source:
             return MARK in source.read()
-    except OSError:  # the file is in an archive
+    except OSError:  # the file cannot be opened: it is inside a zip archive
         return True
 
 
@@ -62,7 +63,7 @@ def hidden(names: Iterable[str] = NAMES) -> str | None:
 
 
 def require(*names: str) -> None:
-    """Raise an error if `import` finds other packages than this distribution's under these names.
+    """Raise an error if a file hides one of the packages `names` of this distribution.
 
     Raises:
         ImportError: a file hides a package; the message names the file.

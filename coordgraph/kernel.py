@@ -154,15 +154,15 @@ class KernelGraph:
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """The parts of the graph whose records have an origin."""
+        """The records of the graph for which `provenance` says which pass made them."""
         return Snapshot(self.parameters, self.tensors, self.coordinates, self.control, self.log)
 
     @cached_property
     def provenance(self) -> Provenance:
         """Which pass made each record of the graph, and from what.
 
-        Passes record the graph before and after them; what each added and changed is computed from
-        those when it is first asked for.
+        Every pass stores its input graph and its result in `history`; the first access to
+        `provenance` compares them to find the records that each pass added or changed.
         """
         return PROVENANCE(self)
 
@@ -177,10 +177,10 @@ class KernelGraph:
         return replace(self, history=history)
 
     def scope(self) -> Scoped:
-        """The values of symbols with which the kernel's body begins.
+        """The symbols that have a value at the start of the kernel's body.
 
-        The scope binds the launch parameters and the indices that the hardware provides, such as
-        the numbers of the workgroup and the thread.
+        These are the launch parameters and the indices that the hardware provides, such as the
+        numbers of the workgroup and the thread.
         """
         scope = Scoped(self.coordinates, self.parameters.ranges())
         bound = [self.control.root.workgroup] if self.control.root.workgroup else []
@@ -199,8 +199,9 @@ class KernelGraph:
         """Check the graph and return it.
 
         Args:
-            level: `structure` runs the checks of the structure that the graph's own level must
-                pass. `default` and `all` also run the named checks of that level (`check`).
+            level: `structure` runs only the checks of `coordgraph.checks` for the graph's level.
+                `default` and `all` also prove the properties that `check` lists, as thoroughly as
+                `check` does with this level.
 
         Raises:
             VerifyError: a check fails; `problems` lists every failure.
@@ -296,7 +297,7 @@ class KernelGraph:
         return REPORT(self, path, machine=machine, **options)
 
     def mermaid(self, **options: Any) -> str:
-        """The coordinate graph as a Mermaid diagram, with the options of its method `mermaid`."""
+        """The coordinate graph as a Mermaid diagram, with options of `CoordinateGraph.mermaid`."""
         return self.coordinates.mermaid(**options)
 
     def pseudocode(self) -> str:

@@ -182,7 +182,7 @@ class Parameters:
         return replace(self, assumptions=(*self.assumptions, assumption))
 
     def ranges(self, *, definitions: bool = False) -> Ranges:
-        """Bounds of the parameters' symbols, and the facts that assumptions and tables declare.
+        """The known bounds of the parameters, of assumed expressions, and of the tables' entries.
 
         Every call returns the same object, because a `Ranges` caches its proofs.
 
@@ -303,9 +303,9 @@ class Parameters:
     def _upper_bound(self, values: Mapping[str, int]) -> Callable[[Expr], int | None]:
         """A function that bounds an expression from above for any entries of the tables.
 
-        The function returns None if no bound is known. Its first call makes the ranges, whose
-        proofs take longer than the rest of a launch and are not needed if the entries of all tables
-        are given.
+        The function returns None if no bound is known. The ranges of symbols are built in its first
+        call, because this takes longer than the rest of a launch, and no bound is needed if the
+        entries of all tables are given.
 
         Args:
             values: the values of the parameters that the host knows.

@@ -71,7 +71,8 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         kind = Linear if gemm.group_axis == "m" else MacroTileNumber
         groups = e.parameters["groups"].symbol
         e.coordinates.add(kind("group", groups, note="which product"))
-        # all m and n tiles exist in every group, so the total must fit 32 bits
+        # Every group has all tiles along m and n, so the tiles of all groups together must fit 32
+        # bits.
         if gemm.group_axis == "k":
             e.assume(groups * counts["m"] * counts["n"])
     if gemm.diagonal:
@@ -176,9 +177,9 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
     least = 0 if axis == "m" else 1
     elements = _rise(gemm.offsets(axis), starts)
     if gemm.diagonal and axis == "k":
-        # A group without rows or columns gets no k tiles but one of padding. If all groups are
-        # empty, the kernel then has one iteration, which is a whole tile, so no workgroup waits for
-        # a partial sum.
+        # A group without rows or without columns counts as having k = 0, so it gets one k tile of
+        # padding. If all groups are empty, the kernel then has one iteration, which is a whole
+        # tile, so no workgroup waits for a partial sum.
         elements *= prod(minimum(_rise(gemm.offsets(other), starts), 1) for other in "mn")
     note = f"where groups begin along {axis}, and the end"
     e.table(Table(gemm.offsets(axis), groups + 1, extent, note=note))
@@ -198,7 +199,10 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
 
 
 def _rise(table: str, at: str) -> Expr:
-    """The expression `table[g + 1] - table[g]`; g is the position in the derived table `at`."""
+    """The expression `table[g + 1] - table[g]`, for the step of the derived table `at`.
+
+    g is the symbol `place` of the derived table: the position for which the step is evaluated.
+    """
     entries, place = index_symbol(table), place_of(at)
     return load(entries, place + 1) - load(entries, place)
 

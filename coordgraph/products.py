@@ -41,7 +41,7 @@ class HasProducts(Protocol):
 
 
 def product_order(graph: HasProducts) -> Permute | None:
-    """The `Permute` edge that reorders products; None if none does.
+    """The `Permute` edge that reorders products; None if the graph has no such edge.
 
     Without the edge, products are computed in the order of their numbers.
     """

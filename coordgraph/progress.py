@@ -1,4 +1,4 @@
-"""Forward progress: whether workgroups wait for partial sums of lower or of higher workgroups.
+"""Forward progress: whether workgroups wait for lower-numbered or higher-numbered workgroups.
 
 If workgroups wait only for lower-numbered workgroups, it is enough that workgroups start in order.
 If workgroups wait for higher-numbered workgroups, all must be resident at once: the launcher needs
@@ -41,10 +41,11 @@ RECEIVES = (ReceivePartial, AwaitPartial, CollectPartial)
 def wait_direction(graph: KernelGraph) -> WaitDirection:
     """Whether workgroups wait for partial sums of lower-numbered or of higher-numbered workgroups.
 
-    The coordinate graph gives the workgroup that sends to a workspace slot: its number is computed
-    forward from the slot's index, and from the sender's turn if several workgroups send to one
-    slot. First, this number is checked to be the executing workgroup's own at every `SendPartial`
-    and `AccumulatePartial`.
+    The number of the workgroup that sends to a workspace slot is computed through the coordinate
+    graph (`forward`) from the index of the slot. If several workgroups send to one slot, it is also
+    computed from the sender's turn, the sender's position in the order of these workgroups. The
+    number must provably be that of the executing workgroup at every `SendPartial` and
+    `AccumulatePartial`.
 
     Returns:
         `none` if no workgroup waits, `lower` or `higher` if that is proved of every wait, and
@@ -83,7 +84,7 @@ def _direction(graph: KernelGraph, node: Node) -> WaitDirection:
 
 
 def _in_order(graph: KernelGraph, node: Node) -> bool:
-    """Whether a workgroup with a later turn among the senders to a slot has a higher number."""
+    """Whether the senders to a slot provably send in the order of their workgroup numbers."""
     turn = index_symbol(SENDER)
     ranges = node.scope.ranges.with_bounds(turn, 0, ())
     here, following = (_sender(graph, node, turn + by, ranges) for by in (0, 1))
@@ -98,7 +99,7 @@ def _sender(
     Args:
         graph: the kernel graph.
         node: an operation on partial sums, which names a slot and may name a turn.
-        further: how many turns the sender's turn is after the operation's turn.
+        further: a number that is added to the operation's turn, to find a later sender.
         known: the ranges of symbols; by default those in the operation's scope.
     """
     ranges, bound = known or node.scope.ranges, node.op.bindings

@@ -137,7 +137,7 @@ class Table:
 
         Raises:
             LaunchError: the number of entries is not `length`, an entry is larger than `maximum`,
-                or the entries of a table that does not sort are negative or decrease.
+                or the entries of a table without the rule `sorts` are negative or decrease.
         """
         found = tuple(int(entry) for entry in entries)
         length, most = int(evaluate(self.length, values)), int(evaluate(self.maximum, values))

@@ -1,7 +1,8 @@
-"""The check `tensors`: each tensor of the problem once, with its shape; types of workspaces.
+"""The check `tensors`: a graph declares each tensor of its problem exactly once.
 
-Kernel calls check arrays against these tensors, and reference results are computed from them. So
-their shapes must be those that `Gemm.graph` declares for the problem.
+The shapes must be those that `Gemm.graph` declares for the problem, because kernel calls check
+arrays against them, and reference results are computed from them. The element types of workspaces
+are checked, too.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
 
 
 def _element_type(role: Role, gemm: GemmProblem) -> str | None:
-    """The element type of a workspace with a role; None for tensors of the problem."""
+    """The element type that a workspace with this role must have; None for other tensors."""
     if role in (Role.FLAGS, Role.MAPS, Role.TIMELINE):
-        return "i32"  # signals count arrivals; maps and records are words of 32 bits
+        return "i32"  # flags, TMA descriptors and timeline records are arrays of 32-bit words
     return gemm.accumulator if role in (Role.PARTIALS, Role.SUMS) else None
 
 
 def _other_ranges(graph: KernelGraph, found: Tensor, wanted: Tensor) -> Iterator[str]:
-    """Messages about parameters in a tensor's shape whose range begins below that of the problem.
+    """Messages about parameters in a tensor's shape that may be 0 or negative, but must not be.
 
     Args:
         graph: the graph.
@@ -86,7 +87,7 @@ def _symbols(tensor: Tensor) -> set[Basic]:
 
 @lru_cache(KEPT)
 def _tensors_of(gemm: GemmProblem) -> tuple[Tensor, ...]:
-    """The tensors that `Gemm.graph` declares for a problem; all macro tiles give the same."""
+    """The tensors that `Gemm.graph` declares for a problem; the same for every macro tile."""
     return Gemm.of(gemm).graph(ANY_TILE).tensors
 
 

@@ -1,4 +1,4 @@
-"""Tilings: the shapes and dimensions of the macro tiles that each accumulator of a kernel sums.
+"""Tilings: shapes and dimensions of the macro tiles whose products an accumulator sums.
 
 A kernel may cut its tensors into tiles of several shapes; an accumulator sums products of tiles of
 one shape. Operations on tiles name the dimensions that number the tiles. From such a dimension, the
@@ -211,7 +211,7 @@ class Tilings:
         return self.by_accumulator[name]
 
     def others(self, tiling: Tiling) -> frozenset[str]:
-        """The ids of the dimensions inside macro tiles that other tilings than `tiling` have."""
+        """Ids of dimensions that number elements inside macro tiles of other tilings only."""
         found = {dim.id for other in self for dim in other.indices.values()}
         return frozenset(found - {dim.id for dim in tiling.indices.values()})
 
@@ -219,10 +219,11 @@ class Tilings:
 def _axes(
     coordinates: CoordinateGraph, named: Mapping[str, tuple[str, ...]]
 ) -> dict[Axis, tuple[str, Dimension]]:
-    """For each tensor axis, the dimensions that number its tiles and its elements in a tile.
+    """For each tensor axis, the dimensions that number its tiles and the elements in a tile.
 
-    If an axis is cut into tiles of several shapes, the operation's tile number decides; if the
-    operation names no tile number of that axis, the tiles that were added first are taken.
+    If an axis is cut into tiles of several shapes, the tile number that the operation names selects
+    a shape; if the operation names no tile number of that axis, the shape that was added to the
+    graph first is selected.
 
     Args:
         coordinates: the coordinate graph.
@@ -242,9 +243,9 @@ def _axes(
 
 
 def _cut(coordinates: CoordinateGraph, index: Dimension) -> tuple[Edge, Expr] | None:
-    """The edge that cuts an axis into tiles, and where it puts element i of tile t.
+    """The edge that cuts an axis into tiles, and the position of element i of tile t on the axis.
 
-    None unless the edge divides one axis into exactly a tile number and an index in the tile.
+    None unless the edge divides the axis into exactly a tile number and an index in the tile.
     """
     edges = coordinates.edges_above(index)
     if len(edges) != 1 or (len(edges[0].upstream), len(edges[0].downstream)) != (1, 2):
@@ -260,7 +261,7 @@ def _cut(coordinates: CoordinateGraph, index: Dimension) -> tuple[Edge, Expr] | 
 def macro_tile(coordinates: CoordinateGraph) -> tuple[int, int, int]:
     """The extents in m, n and k of a kernel's macro tile, in elements.
 
-    If the kernel has tiles of several shapes, it is the shape that was added first.
+    If the kernel has tiles of several shapes, the shape that was added to the graph first.
 
     Raises:
         VerifyError: an axis of A or B is not cut into tiles.

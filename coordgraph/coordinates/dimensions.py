@@ -144,7 +144,7 @@ class SubDimension(_OfTensorAxis):
 
 @dataclass(frozen=True)
 class MacroTile(_OfTensor):
-    """A whole macro tile of a tensor, as one dimension."""
+    """A whole macro tile of a tensor as one dimension; its index numbers the tile's elements."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Stage(_OfTensor):
 
 @dataclass(frozen=True)
 class Selector(Dimension):
-    """The selector of a `Sunder` edge; its index is the number of the selected segment."""
+    """The selector operand of a `Sunder` edge; its index is the number of the chosen segment."""
 
 
 for _base in ("_OfTensor", "_OfTensorAxis"):

@@ -42,8 +42,8 @@ def check_laws(
         edge: the edge; its operands may have any names.
         sizes: the size of every operand, by name. Take small sizes, because every index is tried.
         tables: the entries of the tables that the edge's formulas read, by name.
-        among: a function that says whether a tuple of upstream indices occurs; by default all
-            indices inside the sizes occur.
+        among: a function that says whether an element with these upstream indices exists; by
+            default, elements exist for all indices that are less than the sizes.
 
     Raises:
         VerifyError: a law, the guard or the size rule fails; the message lists the first indices at
@@ -68,7 +68,7 @@ class Trial:
         above: the sizes of the edge's upstream dimensions.
         below: the sizes of the edge's downstream dimensions.
         tables: the entries of the tables that the edge's formulas read, by name.
-        among: a function that says whether a tuple of upstream indices occurs.
+        among: a function that says whether an element with these upstream indices exists.
     """
 
     edge: Edge
@@ -112,13 +112,13 @@ class Trial:
         return self._numbers(self.edge.reverse(_expressions(indices), self.sizes, Ranges()))
 
     def guarded(self, indices: Indices) -> bool:
-        """Whether the edge's guard holds for downstream `indices`: they lead to no padding."""
+        """Whether the edge's guard holds for the downstream indices: `reverse` gives no padding."""
         below = _expressions(indices)
         above = self.edge.reverse(below, self.sizes, Ranges())
         return all(self._holds(part) for part in self.edge.guard(above, below, self.sizes))
 
     def read(self, indices: Indices) -> tuple[bool, ...]:
-        """For each downstream operand, whether `reverse` depends on its index at `indices`."""
+        """For each downstream operand, whether `reverse` of `indices` depends on its index."""
         return tuple(map(self._holds, self.edge.reads_when(_expressions(indices))))
 
     @property
@@ -128,10 +128,10 @@ class Trial:
 
     @property
     def downstream(self) -> list[Indices]:
-        """All tuples of downstream indices inside the sizes, padding included.
+        """All tuples of downstream indices that are less than their dimensions' sizes.
 
-        The index of an operand on which `reverse` does not depend may have any value, even if the
-        operand's size is 0.
+        Tuples for which the guard does not hold (padding) are included. A dimension of size 0 has
+        the index 0 in tuples for which `reverse` does not read this index.
         """
 
         def inside(indices: Indices) -> bool:

@@ -14,7 +14,7 @@ __all__ = ["decide", "proves", "simplify_condition"]
 
 
 def decide(condition: Boolean, ranges: Ranges) -> bool | None:
-    """True if `ranges` proves `condition`, False if it proves the negation, else None."""
+    """True if the known ranges of symbols prove `condition`, False if they refute it, else None."""
     if condition in (true, false):
         return condition == true
     if isinstance(condition, Not):
@@ -46,7 +46,10 @@ def decide(condition: Boolean, ranges: Ranges) -> bool | None:
 
 
 def proves(condition: Boolean, ranges: Ranges) -> bool:
-    """Whether `ranges` proves `condition`. Unlike `decide`, it does not try the negation."""
+    """Whether the known ranges of symbols prove `condition`.
+
+    Unlike `decide`, the function does not try to refute the condition, which saves time.
+    """
     if condition in (true, false):
         return condition == true
     if isinstance(condition, And | Or):
@@ -91,14 +94,17 @@ def _decide_equal(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
 
 
 def simplify_condition(condition: Boolean, ranges: Ranges) -> Boolean:
-    """Simplify the sides of comparisons; returns `true` or `false` if `ranges` decides."""
+    """Simplify both sides of each comparison in a condition, under the known ranges of symbols.
+
+    A comparison that the ranges prove or refute becomes `true` or `false`.
+    """
     if isinstance(condition, And | Or | Not):
         return condition.func(*(simplify_condition(part, ranges) for part in operands(condition)))
     if isinstance(condition, Relational):
         before = operands(condition)
         sides = [simplify(side, ranges) for side in before]
         if any(new is not old for new, old in zip(sides, before, strict=True)):
-            # Not evaluated, because SymPy's assumptions take longer than the proof below.
+            # evaluate=False: SymPy's own evaluation of a comparison takes longer than `decide`.
             condition = cast(Boolean, condition.func(*sides, evaluate=False))
     decided = decide(condition, ranges)
     if decided is None:

@@ -233,7 +233,7 @@ class Structure:
 
 
 def _by_operand(sides: Iterable[tuple[Edge, tuple[str, ...]]]) -> dict[str, tuple[Edge, ...]]:
-    """The edges that have each dimension among the operands of one side, in their order."""
+    """For each dimension id, the edges whose operands contain it, in the order of `sides`."""
     found: dict[str, list[Edge]] = {}
     for edge, names in sides:
         for name in dict.fromkeys(names):

@@ -115,10 +115,10 @@ def solve(
 def _reuse_known(
     names: Sequence[str], found: Sequence[Expr], start: Mapping[str, Expr]
 ) -> Sequence[Expr]:
-    """Express an edge's results in terms of indices that the caller already knows.
+    """Replace indices that an edge computed by indices that the caller already knows.
 
-    If a result is the index of a known dimension, the known index replaces it, also inside the
-    other results. The other results therefore reuse the known index.
+    If the edge computed the index of a known dimension, the known index replaces the computed
+    expression, also where the other results contain this expression.
 
     Args:
         names: the ids of the dimensions whose indices the edge computed.
@@ -220,7 +220,10 @@ def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:
 
 
 def _default_ranges(graph: Structure, start: Mapping[str, Expr]) -> Ranges:
-    """Ranges in which known dimensions, and dimensions in known indices, are inside their sizes."""
+    """Ranges that bound the symbols of known dimensions: at least 0, less than the size.
+
+    The same holds for dimensions whose symbols occur in the known indices.
+    """
     read = set[object](start)
     for value in start.values():
         read |= symbols_of(value)

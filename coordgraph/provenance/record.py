@@ -20,7 +20,7 @@ PROBLEM = "problem"
 
 
 class Part(Enum):
-    """The kinds of records that have an origin; the value is their word in the text form."""
+    """The kinds of records that have an origin; the value names the kind in the text form."""
 
     PARAMETER = "parameter"
     TABLE = "table"
@@ -45,7 +45,7 @@ class Origin:
         sources: the records from which the pass made the record. For a dimension, the nearest
             dimensions that existed before; for a parameter, the names in its value; for an edge,
             the edges that it replaced; for an operation, the operations that it replaced.
-        changed: the texts of passes that changed it afterwards, in order.
+        changed: the texts of the passes that changed the record afterwards, in order.
     """
 
     made: str = ""
@@ -72,7 +72,7 @@ class Provenance:
     """The origins of the records of one graph.
 
     Args:
-        origins: the origin by part and key.
+        origins: the origin of each record, by the record's kind (`Part`) and its key.
     """
 
     origins: Mapping[tuple[Part, Key], Origin] = field(

@@ -84,10 +84,10 @@ def _sources(
 
 
 def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[str]:
-    """The nearest dimensions that existed before a pass, from one that the pass added.
+    """The dimensions from before a pass that are nearest to the dimension `name` that it added.
 
-    Dimensions toward the tensors come first; if there are none, as for a new workspace, those
-    toward the machine; if there are none either, those connected by any edge.
+    They are sought toward the tensors; if there are none, as for a new workspace, toward the
+    machine; and if there are none either, along edges in both directions.
     """
     return (
         _reached(name, before, after, (True,))
@@ -99,10 +99,11 @@ def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[s
 def _reached(
     name: str, before: CoordinateGraph, after: CoordinateGraph, upward: tuple[bool, ...]
 ) -> list[str]:
-    """The nearest dimensions of `before`, through edges of `after` in the given directions.
+    """The nearest dimensions of the graph `before` to dimension `name` of the graph `after`.
 
-    With one direction, the result is every dimension of `before` at which a path ends. With both
-    directions, it is the dimensions at the smallest distance in edges.
+    Paths follow edges of `after` in the given directions (True: toward the tensors), and end at the
+    first dimension that `before` has. With one direction, the result has the ends of all paths;
+    with both, only the ends of the paths with the fewest edges.
     """
     found = dict[str, None]()
     seen, layer = {name}, [name]
@@ -123,7 +124,7 @@ def _reached(
 def _operations(
     found: Provenance, before: Snapshot, after: Snapshot, step: str
 ) -> Mapping[tuple[Part, Key], Origin]:
-    """The origins of the operations after a pass."""
+    """The origin of each operation of the graph that a pass made."""
     old, new = Tree(before.control), Tree(after.control)
     pairs = align(old, new)
     kept = set(pairs.values())
@@ -131,7 +132,10 @@ def _operations(
     last, pending = -1, list[int]()
 
     def replaced(end: int) -> tuple[str, ...]:
-        """The operations that the pass removed between two consecutive pairs of equal ones."""
+        """Short texts of the operations that the pass removed before old operation `end`.
+
+        The removed operations are those after old operation `last` that the new tree lacks.
+        """
         gone = (_short(old.operations[i]) for i in range(last + 1, end) if i not in kept)
         return tuple(dict.fromkeys(gone))
 

@@ -43,8 +43,8 @@ def build(raw: RawGraph) -> KernelGraph:
     """Build the kernel graph that the unresolved records of `raw` describe.
 
     Raises:
-        ParseError: the text names something unknown, breaks a size rule or has an invalid value.
-        VerifyError: plain data does one of these things; or the edges form a cycle.
+        ParseError: a text has an unknown name or an invalid value, or breaks a size rule.
+        VerifyError: plain data has one of these faults; or the edges form a cycle.
     """
     builder = _Builder(raw)
     if raw.gemm is None:
@@ -116,8 +116,8 @@ class _Builder:
                     message += suggest(self._unknown, {**self._symbols, **dict.fromkeys(self._ids)})
                 raise raw.at.error(message, error.column) from error
             self._expressions[raw.text] = value
-        # In SymPy, a Symbol is both an Expr and a Boolean; in a graph, a symbol is always an
-        # integer.
+        # Do not test for Boolean: a SymPy Symbol is both an Expr and a Boolean, but stands for an
+        # integer in a graph.
         if isinstance(value, Expr) == raw.condition:
             kinds = ("an integer expression", "a condition")
             wanted, found = reversed(kinds) if raw.condition else kinds
@@ -162,7 +162,7 @@ class _Builder:
         for raw in edges:
             for side in ("upstream", "downstream"):
                 for position, name in enumerate(raw.values[side]):
-                    # each operand before this one has two tokens: a name and a comma
+                    # The text has two tokens for each operand before this one: a name and a comma.
                     if name not in self._ids:
                         at = raw.places.get(side, raw.at).after(2 * position)
                         raise self._unknown_dimension(name, at)

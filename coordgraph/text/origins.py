@@ -1,4 +1,4 @@
-"""Resolve the origins that a text declares: find the record of the graph for each of them."""
+"""Read `origin` statements, which say which pass made a record, into a graph's provenance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Dimensions and other records are named by their ids."""
 
 
 def with_origins(graph: KernelGraph, raw: Iterable[RawOrigin]) -> KernelGraph:
-    """The graph with the origins that were read; other records count as `problem` records.
+    """The graph with the origins that were read as its provenance.
+
+    Records without a declared origin count as made before the first pass (`problem`).
 
     Raises:
         ParseError, VerifyError: an origin names a part or a record that the graph lacks.

@@ -60,7 +60,7 @@ def origins(graph: KernelGraph) -> Iterator[tuple[Part, str | int, Origin]]:
 
 
 def origin_lines(graph: KernelGraph) -> Iterator[str]:
-    """The statements `origin` of a graph."""
+    """The `origin` statements of the text form, which say which pass made each record."""
     for part, key, origin in origins(graph):
         name = word(key) if isinstance(key, str) else str(key)
         line = f"origin {part.value} {name} {quote(origin.made)}"
@@ -101,7 +101,7 @@ class RecordPrinter:
         self._expression = Expressions()
 
     def lines(self, graph: KernelGraph) -> Iterator[str]:
-        """All lines of a graph."""
+        """All lines of the text form of a graph."""
         yield f"coordgraph {VERSION}"
         yield "gemm" + self._fields(graph.gemm)
         yield f"level {word(graph.level)}"
@@ -120,41 +120,41 @@ class RecordPrinter:
             yield f"log {quote(entry)}"
 
     def parameter(self, p: Parameter) -> str:
-        """The line of a launch parameter."""
+        """The line of the text form that declares a launch parameter."""
         value = "" if p.value is None else f" = {self._expression(p.value)}"
         note = f" {quote(p.note)}" if p.note else ""
         return f"param {p.name} in {p.minimum}..{p.maximum}{value}{note}"
 
     def table(self, known: Table) -> str:
-        """The line of a table."""
+        """The line of the text form that declares a table."""
         step = "" if known.step is None else f" {known.rule} {self._expression(known.step)}"
         note = f" {quote(known.note)}" if known.note else ""
         length, most = self._expression(known.length), self._expression(known.maximum)
         return f"table {known.name} [{length}] <= {most}{step}{note}"
 
     def assumption(self, a: Assumption) -> str:
-        """The line of an assumption about launch parameters."""
+        """The line of the text form that declares an assumption about launch parameters."""
         return f"assume {self._expression(a.expr)} <= {a.maximum}"
 
     def tensor(self, t: Tensor) -> str:
-        """The line of a tensor."""
+        """The line of the text form that declares a tensor."""
         shape = ", ".join(map(self._expression, t.shape))
         strides = ", ".join(map(self._expression, t.strides or ()))
         last = f" strides [{strides}]" if strides else ""
         return f"tensor {word(t.name)} {word(t.dtype)} [{shape}] {t.role.value}{last}"
 
     def dimension(self, d: Dimension) -> str:
-        """The line of a dimension."""
+        """The line of the text form that declares a dimension."""
         note = f" {quote(d.note)}" if d.note else ""
         return f"dim {word(d.id)}: {d.kind}{self._fields(d, ('id', 'note'))}{note}"
 
     def edge(self, e: Edge) -> str:
-        """The line of an edge."""
+        """The line of the text form that declares an edge."""
         sides = f"{_words(e.upstream)} -> {_words(e.downstream)}"
         return f"edge {e.kind} {sides}{self._fields(e, ('upstream', 'downstream'))}"
 
     def operation(self, op: Operation) -> str:
-        """The line of an operation, without the operations in its bodies."""
+        """The line of the text form for an operation, without the operations in its bodies."""
         return op.kind + self._fields(op, op.BODIES)
 
     def _operation(self, op: Operation, depth: int) -> Iterator[str]:

@@ -147,7 +147,7 @@ class RawTensor:
 
 @dataclass(slots=True)
 class RawGraph:
-    """All records of a graph, in input order; `end` is the position after the last record."""
+    """All unresolved records of a graph, in input order; `end` is the position after them."""
 
     end: Where
     gemm: RawRecord | None = None
@@ -169,7 +169,7 @@ class RawGraph:
 
 @dataclass(slots=True)
 class RawOrigin:
-    """The origin of a record as it was read: the part, the key of the record, and its position."""
+    """An `origin` statement that was read: the kind and the key of a record, and its origin."""
 
     part: str
     key: str | int

@@ -38,7 +38,10 @@ __all__ = ["parse_graph"]
 
 T = TypeVar("T")
 ELSE = {"else": "orelse"}
-"""Keywords of the text form whose body has another field name: `else` is the body `orelse`."""
+"""By keyword of the text form, the field that holds the operations in the braces after it.
+
+Other keywords are equal to the name of their field.
+"""
 
 
 def parse_graph(text: str) -> KernelGraph:

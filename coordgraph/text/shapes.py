@@ -170,7 +170,7 @@ def _shape(hint: Any) -> Shape | None:
 
 
 def _subclass(hint: type[Any]) -> Shape | None:
-    """The shape of a subclass of sympy's `Expr` or `Boolean`; None for any other class."""
+    """The `Shape` for a type hint that is a subclass of sympy's `Expr` or `Boolean`, else None."""
     for base in (Boolean, Expr):
         if issubclass(hint, base):
             return Shape(_LEAVES[base])

@@ -73,8 +73,8 @@ class Balance(Edge):
         """The first index of share number `share`."""
         whole, count = self._counts(sizes)
         length, rest = floor_div(whole, count), floor_mod(whole, count)
-        # The minimum never changes the value, because the size rule bounds the product. It shows
-        # code generation that the dividend fits 32 bits.
+        # The minimum does not change the product, which the size rule bounds; with it, code
+        # generation sees that the dividend fits 32 bits.
         spread = minimum((share * rest).expand(), Integer(LARGEST_INDEX))
         return (share * length).expand() + floor_div(spread, count)
 

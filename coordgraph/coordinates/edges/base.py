@@ -49,7 +49,8 @@ else:
 class Law(Enum):
     """An identity between `forward` and `reverse` that an edge declares and that tests verify.
 
-    The identity must hold for all indices inside the sizes for which the edge's guard holds.
+    The identity must hold for all indices that are below their dimensions' sizes and for which the
+    edge's guard holds.
     """
 
     REVERSE_UNDOES_FORWARD = "reverse(forward(u)) == u"

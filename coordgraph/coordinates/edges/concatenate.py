@@ -109,9 +109,10 @@ class Concatenate(Edge):
         )
 
     def _each(self, sizes: Sizes) -> Expr | None:
-        """The number of indices for each unit of the table's entries; None if it is unknown.
+        """The factor p in `p·t[g]`, the first index of segment g; None if p is unknown.
 
-        It is the product of the sizes of all upstream operands except the first and the last.
+        p is 1 if `extents` is given, else the product of the sizes of all upstream operands except
+        the first and the last.
         """
         return Integer(1) if self.extents else product(sizes.upstream[1:-1])
 

@@ -114,7 +114,7 @@ class Curve(Edge):
             )
         begins = [floor_div(index, self.side) * self.side for index in indices]
         rows, columns = along(*(self._split(index) for index in indices))
-        # The minimum never changes the value; it lets proofs see that the point is in the grid.
+        # The minimum does not change the point; with it, proofs see that the point is in the grid.
         changed = [
             minimum(begin + sum((bit * 2**k for k, bit in enumerate(bits)), Integer(0)), extent - 1)
             for begin, bits, extent in zip(begins, (rows, columns), extents, strict=True)

@@ -18,7 +18,7 @@ __all__ = ["Deal"]
 
 @dataclass(frozen=True)
 class Deal(Edge):
-    """`Deal(I; O)`: deal n indices out to G groups in turn, like cards, then list the groups.
+    """`Deal(I; O)`: deal n indices out to G groups (round robin), then list the groups.
 
     Index i is dealt to group `g = i mod G` and has position `t = i div G` in the group. Let
     `q = n div G` and `r = n mod G`. The first r groups have q + 1 members and the other groups have
@@ -60,7 +60,8 @@ class Deal(Edge):
         # selected.
         late, least = maximum(index - end, Integer(0)), maximum(length, Integer(1))
         later = floor_mod(late, least) * self.groups + floor_div(late, least) + longer
-        # The minimum never changes the value; it lets proofs see that the index is below the size.
+        # The minimum does not change the index; with it, proofs see that the index is below the
+        # size.
         return (minimum(select(Lt(index, end), early, later), size - 1),)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
@@ -70,7 +71,10 @@ class Deal(Edge):
         return (group * length + minimum(group, longer) + place,)
 
     def _sizes(self, sizes: Sizes) -> tuple[Expr, Expr, Expr]:
-        """The number of indices, the length of a shorter group, and the number of longer groups."""
+        """The number of indices n, the length q of a shorter group, the number r of longer groups.
+
+        Longer groups have q + 1 members.
+        """
         (size,) = sizes.upstream
         if size is None:
             raise NotInvertible(

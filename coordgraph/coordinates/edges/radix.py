@@ -123,11 +123,14 @@ def split_by_strides(
 
 
 def _ascending(positions: Sequence[int], strides: Sequence[Expr], ranges: Ranges) -> list[int]:
-    """Sort positions of axes by ascending strides, as far as the order of strides can be proved."""
+    """Sort positions of axes by ascending strides.
+
+    Axes whose strides have no provable order keep the order of `positions`.
+    """
 
     def precedes(small: Expr, large: Expr) -> bool:
-        # Symbolic strides may be equal for some sizes: for 1 and ⌈n/3⌉, only 1 <= ⌈n/3⌉ can be
-        # proved.
+        # Prove <=, not <: symbolic strides may be equal for some sizes. For 1 and ⌈n/3⌉, only
+        # 1 <= ⌈n/3⌉ can be proved.
         return ranges.prove_less(small, large + 1) and not ranges.prove_less(large, small + 1)
 
     order: list[int] = []

@@ -114,8 +114,8 @@ class Share(Edge):
         return (begin if begin in known else share, inside)
 
     def _border(self, share: Expr) -> Expr:
-        """The first index of a share: its border `c(w·s)`, moved to a tile's end if near."""
-        # expand as `derivative` does: proofs compare both results
+        """The first index of share w: `c(w·s)`, which is w·s, or a tile's end if one is near."""
+        # Expanded like the results of `derivative`, with which proofs compare this border.
         border = (share * self.share).expand()
         end = floor_div(border + self.before, self.tile) * self.tile
         return select(Le(border, end + self.behind), end, border)

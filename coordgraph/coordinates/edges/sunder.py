@@ -103,7 +103,7 @@ class Sunder(Edge):
         segments = self.downstream[:-1]
         if 0 <= int(selector) < len(segments):
             return (segments[int(selector)], self.downstream[-1])
-        # the selector is out of range, for which `reverse` raises an error
+        # The selector is out of range: `reverse` raises an error and reads no other index.
         return (self.downstream[-1],)
 
     def _offsets(self, sizes: Sizes) -> list[Expr]:
