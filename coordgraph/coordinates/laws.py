@@ -128,10 +128,10 @@ class Trial:
 
     @property
     def downstream(self) -> list[Indices]:
-        """All tuples of downstream indices inside the sizes, padding included.
+        """All tuples of downstream indices that are less than the sizes of their dimensions.
 
-        The index of an operand on which `reverse` does not depend may have any value, even if the
-        operand's size is 0.
+        Tuples whose upstream indices are padding are included. A dimension of size 0 has the index
+        0 in tuples for which `reverse` ignores the index.
         """
 
         def inside(indices: Indices) -> bool:

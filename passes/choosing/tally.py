@@ -96,7 +96,10 @@ class Definitions:
         self._reads: dict[Symbol, frozenset[Symbol]] = {}
 
     def name(self, value: Expr) -> Expr:
-        """The symbol that names a value, defined if the value is new; numbers and symbols stay."""
+        """The symbol that names a value, defined if the value is new.
+
+        Numbers and symbols need no name and are returned unchanged.
+        """
         if isinstance(value, Integer | Symbol):
             return value
         if value not in self._names:

@@ -116,7 +116,7 @@ class Traffic:
     """Simulates memory traffic: bytes requested from the L2 cache, and bytes read from DRAM.
 
     Args:
-        steps: what every workgroup does.
+        steps: what every workgroup computes, sends, receives and stores, in order.
         works: the cost of a tile of each tile shape.
         spans: for each tile shape, its extents in m and n, divided by those of the smallest tile
             shape of the graph.

@@ -123,7 +123,10 @@ def split_by_strides(
 
 
 def _ascending(positions: Sequence[int], strides: Sequence[Expr], ranges: Ranges) -> list[int]:
-    """Sort positions of axes by ascending strides, as far as the order of strides can be proved."""
+    """Sort positions of axes by ascending strides.
+
+    Each position is inserted before the first one whose stride is provably larger, else at the end.
+    """
 
     def precedes(small: Expr, large: Expr) -> bool:
         # Symbolic strides may be equal for some sizes: for 1 and ⌈n/3⌉, only 1 <= ⌈n/3⌉ can be
