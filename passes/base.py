@@ -251,7 +251,7 @@ class Pass(ABC):
         return result
 
     def _follows_work(self, verify: Verify) -> bool:
-        """Whether, at the level `verify`, the workgroups of the pass's result are traced."""
+        """Whether the level `verify` demands a trace of the workgroups after the pass."""
         wanted = verify == "work" or (verify == "outside" and not _of_library(type(self)))
         return wanted and "scheduled" in self.establishes
 

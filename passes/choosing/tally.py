@@ -1,4 +1,4 @@
-"""`Tally`: work counts of one workgroup of a scheduled graph, as expressions of parameters.
+"""`Tally` derives the work counts of a workgroup from a scheduled graph, as expressions.
 
 `tally` walks the control graph once, with a symbol for the number of the workgroup, and adds up
 iterations, stored tiles, and partial sums that are sent and received. It reads loop bounds, steps

@@ -1,4 +1,4 @@
-"""`Cache`: which k tiles of A and B the L2 cache still holds, by the volume read since.
+"""`Cache` estimates which k tiles of A and B the L2 cache still holds, by the bytes read since.
 
 A *panel* is the rows of A of one row of output tiles, or the columns of B of one column. The k
 tiles of a panel are read from DRAM one after another. A k tile stays in the L2 cache until as many

@@ -380,7 +380,7 @@ def test_problems_that_are_refused(arguments: dict[str, Any], why: str):
         Gemm(**problem)
 
 
-# Tests of graphs as text, of pseudocode, and of what is known of tables.
+# Graphs for lists of products survive conversion to text and JSON; bounds of tables are proved.
 
 
 @pytest.mark.parametrize(
