@@ -1,4 +1,4 @@
-"""Products that each have their own m, n and k: traces and results of schedules."""
+"""Every schedule computes lists of products (each with its own m, n and k) correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edges against published index values, and the form of their formulas."""
+"""Edges compute published index values, and their formulas have the expected form."""
 
 from __future__ import annotations
 
