@@ -112,9 +112,9 @@ class Pass(ABC):
     requires: ClassVar[tuple[str, ...]] = ("problem",)
     """Named checks that the graph must pass before the rewrite."""
     establishes: ClassVar[tuple[str, ...]] = ()
-    """Named checks that the graph passes after the rewrite. `scheduled` also promises that the
-    workgroups run every iteration exactly once, run one epilogue and one store for every output
-    tile, and send one signal for every wait."""
+    """Named checks that the graph passes after the rewrite. A pass that lists `scheduled` also
+    promises that the workgroups run every iteration exactly once, run one epilogue and one store
+    for every output tile, and send one signal for every wait."""
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("name"):
@@ -251,7 +251,7 @@ class Pass(ABC):
         return result
 
     def _follows_work(self, verify: Verify) -> bool:
-        """Whether, at the level `verify`, the workgroups of the pass's result are traced."""
+        """Whether the level `verify` demands a trace of the workgroups after the pass."""
         wanted = verify == "work" or (verify == "outside" and not _of_library(type(self)))
         return wanted and "scheduled" in self.establishes
 

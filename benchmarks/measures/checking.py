@@ -58,8 +58,10 @@ SCHEDULES = (
 )
 TILE = (128, 128, 64)
 WARM = "data-parallel{persistent=true}", "stream-k{workgroups=3}"
+"""Schedules of the graphs that are built to warm up a process before times are measured."""
 WARM_TILE = (64, 32, 32)
-"""Schedules and macro tile of the graphs that warm up a process before times are measured."""
+"""Macro tile (m, n, k) of the graphs that are built to warm up a process before times are measured.
+"""
 TARGETS = ("cpu", "sm_80", "sm_90a")
 RUNS = 3
 """Default number of processes in which each row is measured."""

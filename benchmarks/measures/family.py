@@ -104,7 +104,11 @@ def choices_of(family: KernelFamily, problem: Gemm, sizes: tuple[Size, ...]) -> 
 def _timed(
     family: KernelFamily, options: argparse.Namespace, sizes: tuple[Size, ...], console: Console
 ) -> list[dict[str, Any]]:
-    """Time the best of the family, the best of all and cuBLAS in turn; one row for each size."""
+    """Time two plans and cuBLAS in turn; return a row for each size.
+
+    The first plan is the best by the cost model among the family's kernels, the second the best
+    among all kernels.
+    """
     from benchmarks.peers.compete import compete
     from benchmarks.peers.libraries import CuBlas
     from benchmarks.peers.ours import PlanKernel

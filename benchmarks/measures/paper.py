@@ -143,7 +143,7 @@ def grid_of(shape: Shape, options: argparse.Namespace, processors: int) -> int:
 
 
 def plans_of(shape: Shape, options: argparse.Namespace, processors: int) -> tuple[int, list[Plan]]:
-    """The result of `best_grid` for a problem, and the plan of each of `WAYS`, in order."""
+    """The best Stream-K grid by the cost formula, and a plan for each schedule in `WAYS`."""
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)
     chosen = best_grid(shape, options.tile, processors, costs)
     return chosen, [parse_plan(way.plan(options.tile, processors, chosen)) for way in WAYS]

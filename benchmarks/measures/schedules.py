@@ -151,7 +151,10 @@ def shape_of(tiles: int, tile: Tile, k: int) -> Shape:
 
 
 def plan_of(schedule: str, tile: Tile, dtype: str, processors: int) -> Plan:
-    """The plan of a schedule; `processors` workgroups if their number is a launch argument."""
+    """The plan with this schedule and tile.
+
+    If the number of workgroups is a launch argument of the schedule, the plan has `processors`.
+    """
     grid = f" on {processors}" if has_grid(schedule, tile, dtype) else ""
     return parse_plan(f"{tile_text(tile)} {schedule}{grid}")
 

@@ -177,7 +177,11 @@ def record_of(found: Sequence[Replay], sources: Sequence[str], most: int) -> dic
 
 
 def table_of(found: Sequence[Replay], most: int) -> RichTable:
-    """A table of the regrets, with a line for each way to choose."""
+    """A table of regrets with a line for each way to choose a plan: `model`, `first 12`, `search`.
+
+    The regret of a way is the time of the plan that it chooses, divided by the time of the fastest
+    recorded plan of the same problem, less 1.
+    """
     problems = len(found)
     measured = sum(one.measured for one in found) / problems
     heads = ("way", "plans measured", "mean", "90th percentile", "largest", "within 1 %")

@@ -52,7 +52,7 @@ class CuBlasLt:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Run:
-        """A function that runs the fastest of the proposed algorithms, which are timed briefly."""
+        """Time the algorithms that cuBLASLt proposes; return a function that runs the fastest."""
         product = self.lt.product(problem)
         best: tuple[float, int, Run] | None = None
         found = product.algorithms(self.candidates)
@@ -86,7 +86,10 @@ class Triton:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Run:
-        """A function that runs the fastest configuration; the most promising are timed first."""
+        """Time configurations of the Triton kernel; return a function that runs the fastest.
+
+        The most promising configurations are timed first, because the time for trials is limited.
+        """
         from benchmarks.peers.triton_matmul import Matmul, configurations
 
         spent, tried = 0.0, 0

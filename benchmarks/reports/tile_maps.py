@@ -76,7 +76,10 @@ def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[P
 
 
 def _map(record: Mapping[str, Any], title: str, found: Sequence[Piece]) -> Figure:
-    """Draw the map of a launch; parts of one colour are one SVG path, so the file is small."""
+    """Draw a map of D: which workgroup computes each output tile, or each piece of it along k.
+
+    All pieces of one colour are one SVG path, so that the file is small.
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, PathPatch
     from matplotlib.path import Path as Outline

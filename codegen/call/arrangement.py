@@ -1,4 +1,4 @@
-"""`Arrangement`: how the arrays of a call become the arrays that its kernel takes.
+"""`Arrangement` converts the arrays of a call to the arrays that its kernel takes.
 
 Kernels take row-major matrices, A (m x k) and B (k x n) or their transposes, or batches of l such
 matrices. A call may give views of transposes, and single matrices that serve a whole batch.

@@ -1,4 +1,4 @@
-"""`Bench`: timed launches of plans of one problem, on copies of the operands."""
+"""`Bench` times launches of plans of one problem, on copies of the operands."""
 
 from __future__ import annotations
 

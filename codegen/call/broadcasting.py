@@ -1,4 +1,4 @@
-"""`Broadcast`: products of vectors and of arrays with several batch axes, as by `numpy.matmul`.
+"""`Broadcast` multiplies vectors and arrays with several batch axes, as `numpy.matmul` does.
 
 Kernels take matrices and batches with one batch axis. Other shapes are reshaped to those: a vector
 becomes a matrix with one row (A) or one column (B), and several batch axes become one.

@@ -1,4 +1,4 @@
-"""`Rounds`: medians of repeated samples, with fewer repeats for plans that are clearly slower.
+"""`Rounds` times plans repeatedly and returns medians; clearly slower plans are repeated less.
 
 Clock rates drift while plans are measured. So the plans of a group are sampled in turn, together
 with the fastest plan of earlier groups; that plan's new time divided by its earlier time is the

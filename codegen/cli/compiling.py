@@ -167,10 +167,10 @@ def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...]
 
 
 def _possible(wanted: list[Emit], target: str) -> None:
-    """Raise CodegenError, before compiling, if the target does not have a requested document.
+    """Check, before compiling, that the target has every requested output, such as PTX or LLVM IR.
 
     Raises:
-        CodegenError: the target has no such document.
+        CodegenError: a requested output does not exist for the target.
     """
     gpu = target.startswith("sm_")
     for kind in wanted:

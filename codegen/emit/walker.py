@@ -164,7 +164,7 @@ class Walker:
     # Methods for counters, which are values in stack slots that operations increment
 
     def emit_Counter(self, node: Node, op: Counter) -> None:
-        """Emit a counter: its stack slot, and the operations in its body."""
+        """Emit a counter that starts at 0, and the operations of its body, which may advance it."""
         slot = self.fragments.slot(op.dim, len(self.fragments.slots), I32)
         self.builder.store(ir.Constant(I32, 0), slot)
         self.values[self.graph.coordinates.symbol(op.dim)] = slot

@@ -179,9 +179,10 @@ def _ranges(rows: Words, code: Words) -> tuple[Words, Words]:
 
 
 def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Words, Words, Words]:
-    """Product, m and n of the output tile of each record; -1 if a record has no tile.
+    """Product, m and n of the output tile of each record; -1 if there is none.
 
-    An activity whose record names no tile gets the tile of the next activity of the same threads.
+    A record that names no tile gets the tile of the same threads' next record that names one. There
+    is none after their last such record, and for activities that belong to no tile.
     """
     has = code >> 16 & 255 == TILE
     source = np.where(has, np.arange(len(rows)), len(rows))

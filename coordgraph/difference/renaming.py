@@ -74,7 +74,10 @@ def _pairs(
 
 
 def _colours(graph: KernelGraph, named: Mapping[str, Colour], rounds: int) -> dict[str, Colour]:
-    """The colours of all dimensions after `rounds` rounds; those in `named` keep their colours."""
+    """The colours of all dimensions after `rounds` rounds of colour refinement.
+
+    Dimensions in `named` keep the colour that is given there.
+    """
     coordinates = graph.coordinates
     colours = {d.id: named.get(d.id, _kind(d)) for d in coordinates}
     free = [d.id for d in coordinates if d.id not in named]

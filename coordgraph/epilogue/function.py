@@ -108,9 +108,9 @@ class EpilogueFunction:
 
     @cached_property
     def registers(self) -> int:
-        """The largest number of 32-bit registers that a GPU thread needs for a step's temporaries.
+        """The most 32-bit registers that a GPU thread needs for temporaries of one operation.
 
-        Arguments and results of steps are not counted.
+        Arguments and results of operations are not counted.
         """
         return max((known(step.operation).temporaries for step in self.steps), default=0)
 
@@ -333,9 +333,9 @@ def _operand_kind(operand: Operand, accumulator: str, default: str) -> str:
 
 
 def _unfit(number: bool | int | float, kind: str) -> str:
-    """The reason why `number` cannot be a value of kind `kind`, or '' if it can."""
+    """Why `number` cannot be a value of kind `kind`, and what to do; '' if it can be one."""
     if kind in FLOATS:
-        return "" if fits_float(number) else f"it is too large for {kind}"
+        return "" if fits_float(number) else f"it is too large for {kind}; use a smaller number"
     if kind != "i32":
         return ""
     if isinstance(number, float) and not number.is_integer():

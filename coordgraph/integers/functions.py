@@ -22,7 +22,7 @@ IntegerLike: TypeAlias = Expr | int
 class IntegerFunction(Function):
     """Base class of the integer functions in index expressions.
 
-    Products of these functions commute: SymPy does not infer that for functions of conditions.
+    Products of these functions commute: SymPy does not infer that for Boolean arguments.
     """
 
     is_integer = True

@@ -108,7 +108,10 @@ class Provenance:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The records of a graph that have origins, as they are at one point of a pipeline."""
+    """The parts of a graph (such as tensors and edges) after one pass of a pipeline.
+
+    Provenance says for each of these parts which pass made it.
+    """
 
     parameters: Parameters
     tensors: tuple[Tensor, ...]

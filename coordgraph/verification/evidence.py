@@ -1,4 +1,4 @@
-"""`Evidence`: traces of examined launches of a graph, and results of runs with random operands."""
+"""`Evidence` traces small launches of a graph, and runs them with random operands, for checks."""
 
 from __future__ import annotations
 

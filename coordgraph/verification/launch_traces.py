@@ -1,4 +1,8 @@
-"""`LaunchTraces`: traces of examined launches, within a budget of work."""
+"""`LaunchTraces` interprets small launches of a graph and returns their traces, for verification.
+
+A trace records which tiles and iterations each workgroup computes, and which partial sums it sends
+and receives. Launches that need more work than a limit are left out.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ def broken_rules(
         return
     definitions = {p.symbol: p.value for p in host if p.value is not None}
     used, formulas = _closure([rule for _, rule in numbered], definitions)
-    # Compute only the parameters that the rules read; compute all of them when a rule is false.
+    # To test the rules, only the parameters that they read are computed. If a rule is false, all
+    # parameters are computed, for the message.
     needed = [p for p in host if p.symbol in used]
     evaluate = _Evaluation(needed)
     conditions = compile_function([rule for _, rule in numbered], [p.symbol for p in needed])
@@ -111,7 +112,11 @@ class _Evaluation:
 def _closure(
     rules: Sequence[Boolean], definitions: Mapping[Symbol, Expr]
 ) -> tuple[set[Symbol], list[Expr | Boolean]]:
-    """Symbols that rules depend on, and the formulas: the rules and definitions of parameters."""
+    """The symbols on which rules depend, directly or through the definitions of other symbols.
+
+    Returns:
+        The symbols; and the rules, followed by the definitions of these symbols.
+    """
     used: set[Symbol] = set()
     formulas: list[Expr | Boolean] = [*rules]
     left = {s for rule in rules for s in symbols_of(rule)}

@@ -364,7 +364,13 @@ def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
 
 
 Columns = tuple[tuple[Column, ...], Column, Mapping[tuple[int, int], Flag]]
-"""Tilings as columns, with the columns `held` and `small` of `Tiled` for each tiling."""
+"""Type of a set of tilings: a tuple of three members, whose columns have one entry for each tiling.
+
+The first member has columns of tile m, n, k, cluster m, n, k, and the number of pingpong
+warpgroups. The second is the number of accumulators that a thread has if workgroups send and
+receive partial sums. The third says which tilings can have small tiles, by the number of small
+tiles in a macro tile along m and along n.
+"""
 
 
 @lru_cache(maxsize=64)

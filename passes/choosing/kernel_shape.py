@@ -1,4 +1,4 @@
-"""`Shape`: how the lowering to sm_90a divides tiles into warpgroups' parts, stages and TMA boxes.
+"""`Shape` computes how the sm_90a lowering divides tiles into warpgroups, stages and TMA boxes.
 
 The fields of a `Shape` are columns with one entry for each plan of a table, for the cost model.
 """
@@ -215,7 +215,7 @@ class Shape:
         return np.where(fits, wide, narrow)
 
     def _left(self, t: Table, box: Column) -> Column:
-        """Number of pipeline stages that fit in shared memory beside several buffers for D.
+        """Number of pipeline stages that fit in shared memory together with several buffers for D.
 
         A warpgroup has as many buffers for D as possible without leaving too few stages; see
         `BoxedStore.all`.
@@ -237,7 +237,7 @@ class Shape:
         return found
 
     def _stages(self, t: Table, box: Column) -> Column:
-        """Number of pipeline stages that fit in shared memory beside the buffers for D.
+        """Number of pipeline stages that fit in shared memory together with the buffers for D.
 
         Args:
             t: problems and plans.

@@ -74,13 +74,14 @@ class Statements:
     """Source of assignments that compute expressions for problems and for all their workgroups.
 
     A column has one entry for each problem (a row of a table), or one for each workgroup of each
-    problem. A value that all workgroups of a problem share is computed once for the problem, then
-    repeated (`spread`) for its workgroups. Subexpressions that are used twice are computed once.
+    problem (a lane). A value that all workgroups of a problem share is computed once for the
+    problem, then repeated (`spread`) for its workgroups. Subexpressions that are used twice are
+    computed once.
 
     Args:
         values: named expressions of the inputs and of earlier names.
         inputs: the Python name of each symbol that is a column with an entry for each problem.
-        lane: the symbol for the number of the workgroup.
+        lane: the symbol for the number of a workgroup in its grid.
     """
 
     def __init__(

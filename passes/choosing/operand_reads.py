@@ -18,7 +18,7 @@ class OperandReads:
 
     Args:
         element_bytes: bytes of the widest element that the epilogue reads for every element of D,
-            or 0. Such operands need registers beside the accumulators.
+            or 0. Such operands need registers in addition to the accumulators.
         total_bytes: bytes of all epilogue operands of all products, each counted once.
     """
 

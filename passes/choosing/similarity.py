@@ -1,4 +1,4 @@
-"""`Similarity`: covariances of the cost model's errors on plans, larger for similar plans.
+"""`Similarity` computes covariances of the cost model's errors: larger for more similar plans.
 
 If the cost model is too optimistic about a plan, it is usually too optimistic about plans with the
 same tile, cluster, or schedule and grid too. The covariance of the errors (of the logarithm of

@@ -1,4 +1,4 @@
-"""`Tally`: work counts of one workgroup of a scheduled graph, as expressions of parameters.
+"""`Tally` derives the work counts of a workgroup from a scheduled graph, as expressions.
 
 `tally` walks the control graph once, with a symbol for the number of the workgroup, and adds up
 iterations, stored tiles, and partial sums that are sent and received. It reads loop bounds, steps
@@ -96,7 +96,10 @@ class Definitions:
         self._reads: dict[Symbol, frozenset[Symbol]] = {}
 
     def name(self, value: Expr) -> Expr:
-        """The symbol that names a value, defined if the value is new; numbers and symbols stay."""
+        """The symbol that names a value, defined if the value is new.
+
+        Numbers and symbols need no name and are returned unchanged.
+        """
         if isinstance(value, Integer | Symbol):
             return value
         if value not in self._names:

@@ -1,6 +1,6 @@
 """Schedules that are chosen only after they were measured.
 
-Their work counters are kept in `work_counters.json`, beside those of the schedules that passes list
+Their work counters are kept in `work_counters.json`, with those of the schedules that passes list
 in `Pass.variants`.
 """
 

@@ -1,4 +1,4 @@
-"""`Work`: the work of workgroups for each plan of a table, from its schedule's `WorkCounter`."""
+"""`Work` counts the work of workgroups for each plan of a table (iterations, stores, sums)."""
 
 from __future__ import annotations
 

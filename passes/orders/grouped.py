@@ -1,4 +1,4 @@
-"""`Grouped`: an order of output tiles for Stream-K, in which distant workgroups share operands."""
+"""`Grouped` orders output tiles so that distant Stream-K workgroups read the same operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`LongestFirst`: an order for groups of different k: groups with most k tiles come first."""
+"""`LongestFirst` orders groups of different k by descending number of k tiles."""
 
 from __future__ import annotations
 

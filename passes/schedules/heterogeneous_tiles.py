@@ -179,7 +179,7 @@ class HeterogeneousTiles(Pass):
 def _divide(
     e: KernelEditor, large: Tiling, small: tuple[int, int], counts: list[Integer]
 ) -> dict[str, str]:
-    """Add coordinates for small tiles below the tensors' axes, beside those of macro tiles.
+    """Add coordinates for small tiles below the tensors' axes, in addition to those of macro tiles.
 
     Args:
         e: the kernel under construction.

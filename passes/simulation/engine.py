@@ -1,4 +1,4 @@
-"""`Engine`: the discrete-event run of a schedule's steps on a machine.
+"""`Engine` simulates the steps of a schedule on a model of a GPU, event by event.
 
 A workgroup starts when a slot (an SM, or a part of one) is free, and executes its steps in order.
 Main loops share resources (`Sharing`); other steps take a fixed time. A workgroup that receives a

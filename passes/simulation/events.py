@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 __all__ = ["Activity", "Events", "Row"]
 
 Row = tuple[float, float, int, int, int, int, int]
-"""The columns of `Events` of one event, in their order."""
+"""Type of one simulated event: its values for the columns of `Events`, in the order of the columns.
+"""
 WIDTH = 7
 """Number of columns of `Events`."""
 

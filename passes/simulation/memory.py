@@ -1,4 +1,4 @@
-"""`Cache`: which k tiles of A and B the L2 cache still holds, by the volume read since.
+"""`Cache` estimates which k tiles of A and B the L2 cache still holds, by the bytes read since.
 
 A *panel* is the rows of A of one row of output tiles, or the columns of B of one column. The k
 tiles of a panel are read from DRAM one after another. A k tile stays in the L2 cache until as many
@@ -116,7 +116,7 @@ class Traffic:
     """Simulates memory traffic: bytes requested from the L2 cache, and bytes read from DRAM.
 
     Args:
-        steps: what every workgroup does.
+        steps: what every workgroup computes, sends, receives and stores, in order.
         works: the cost of a tile of each tile shape.
         spans: for each tile shape, its extents in m and n, divided by those of the smallest tile
             shape of the graph.

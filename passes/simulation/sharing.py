@@ -1,4 +1,6 @@
-"""`Sharing`: the pace of concurrent main loops, which share the L2 cache, DRAM and power limit.
+"""`Sharing` computes how main loops that run at the same time slow each other down.
+
+They share the rates of the L2 cache and of DRAM, and the power limit.
 
 Processor sharing: if the main loops that run demand more than a resource delivers, all of them
 advance more slowly, by the same factor. A main loop uses data that others have read, so none can

@@ -1,4 +1,4 @@
-"""`Work`: seconds and bytes of the steps of a scheduled graph on a machine, each step alone.
+"""`Work` computes seconds and bytes of each step of a scheduled graph, as if it ran alone on a GPU.
 
 For kernels with wgmma and TMA (sm_90a), the cost model gives the times of an iteration and of the
 end of a tile. For other kernels they follow from public data of the GPU: the slowest of

@@ -1,4 +1,4 @@
-"""`records_of`: an upper bound of the timeline records of a workgroup, from loop bounds."""
+"""`records_of` bounds the number of timeline records of a workgroup, from its loops' bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alignment of arrays, computed from their addresses and strides."""
+"""The alignment of arrays is computed correctly from their addresses and strides."""
 
 from __future__ import annotations
 

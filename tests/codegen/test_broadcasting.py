@@ -1,4 +1,4 @@
-"""`codegen.matmul` of vectors and of arrays with several batch axes, against `numpy.matmul`."""
+"""`codegen.matmul` of vectors and of several batch axes gives the result of `numpy.matmul`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cache keys of calls with PyTorch tensors, tested with a stand-in for PyTorch."""
+"""Cache keys of calls tell apart the PyTorch tensors that need other kernels or launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""int8 is exact: interpreter and CPU against 64-bit sums modulo 2^32."""
+"""int8 products equal 64-bit sums modulo 2^32, in the interpreter and on the CPU."""
 
 from __future__ import annotations
 

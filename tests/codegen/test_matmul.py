@@ -1,4 +1,4 @@
-"""`codegen.matmul` on the CPU, and the plans that it chooses on a fake GPU."""
+"""`codegen.matmul` gives right results on the CPU, and chooses suitable plans on a fake GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of NVTX ranges around calls of kernels."""
+"""Calls of kernels are inside NVTX ranges, if NVTX is switched on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed lists of matrices: their offsets in a vector, and products of them."""
+"""Lists of matrices are packed in a vector at the right offsets, and multiplied correctly."""
 
 from __future__ import annotations
 

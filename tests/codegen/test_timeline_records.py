@@ -48,7 +48,7 @@ def row(
 
 
 def ends(sm: int, at: float, activity: str, count: int, stalled: int = 0) -> list[int]:
-    """The first or the last record of a role, which also has the global timer."""
+    """The first or the last timeline record of a warp role; only these contain the global timer."""
     time = (START + int(at)) // RESOLUTION * RESOLUTION
     return row(sm, at, activity, "", *halves(time), sm, count, stalled=stalled, form="whole")
 

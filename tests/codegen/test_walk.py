@@ -1,4 +1,4 @@
-"""How many functions a `matmul` call enters before it launches its kernel."""
+"""A `matmul` call enters few functions before it launches its kernel."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ EXAMPLES = (*SPLITS, SnakeDeal())
 TILE = (4, 4, 4)
 PROBLEMS = (
     (20, 24, 37, 7),  # 30 tiles: full waves, and 2 tiles in three pieces each
-    (20, 24, 37, 10),  # the number of tiles is a multiple of the workgroups
+    (20, 24, 37, 10),  # the number of tiles is a multiple of the number of workgroups
     (8, 8, 30, 7),  # fewer tiles than workgroups
     (12, 12, 9, 8),  # one tile is left after full waves, with more pieces than k tiles
     (5, 3, 2, 3),

@@ -1,4 +1,4 @@
-"""The catalogue of faults of scheduled graphs."""
+"""Collects the catalogue of faults of scheduled graphs, which checks must refute."""
 
 from __future__ import annotations
 

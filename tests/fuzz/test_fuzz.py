@@ -1,4 +1,4 @@
-"""The fuzzer finds planted defects of each kind, and no defect in the first mutants of a seed."""
+"""The fuzzer finds planted defects of each kind, and none in 25 mutants of correct graphs."""
 
 from __future__ import annotations
 

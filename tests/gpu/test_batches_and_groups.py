@@ -117,7 +117,7 @@ def test_boxes_end_where_groups_do(
     made(a, b, c, out=d, alpha=0.5, beta=2.0, offsets=on_device(offsets))
     check_groups(d, a, b, offsets, c, alpha=0.5, beta=2.0)
     # In a launch of all groups, wrong rows that one group writes may be overwritten by its
-    # neighbour.
+    # neighbour, so each group is launched alone, too.
     for group, (begin, end) in enumerate(pairwise(offsets)):
         d = poisoned(rows, n)
         made(a, b[group : group + 1], out=d, offsets=on_device([begin, end]))

@@ -1,4 +1,4 @@
-"""The schedules of `examples/` on the GPU, against float64."""
+"""Kernels with the schedules of `examples/` give the float64 result on the GPU."""
 
 from __future__ import annotations
 

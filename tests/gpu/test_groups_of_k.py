@@ -1,4 +1,7 @@
-"""Groups along k on the GPU: results, NaN beside the groups, offsets that change."""
+"""Groups along k give right results on the GPU, also with changing offsets.
+
+NaN outside the groups must not reach a result.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hopper kernels: results, accesses to D of every width, equal bits under load.
+"""Hopper kernels give right results, with stores of every width, and equal bits under load.
 
 The kernels have no watchdog, as users get them. Run with `--timeout-method=thread`, which also ends
 a test whose kernel never ends.

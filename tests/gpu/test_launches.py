@@ -1,4 +1,4 @@
-"""Launches: CUDA graphs, streams, grids, workspaces, and errors."""
+"""Launches in CUDA graphs, on streams and with any grid give right results; errors are raised."""
 
 from __future__ import annotations
 

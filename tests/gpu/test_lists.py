@@ -1,4 +1,7 @@
-"""Products that each have their own m, n and k on the GPU: results, and NaN beside the matrices."""
+"""Lists of products, each with its own m, n and k, give right results on the GPU.
+
+In memory the matrices of a list are surrounded by NaN, which must not reach a result.
+"""
 
 from __future__ import annotations
 

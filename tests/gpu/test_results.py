@@ -1,4 +1,4 @@
-"""Results on the GPU against float64: shapes, schedules, layouts, types."""
+"""Kernels give the float64 result on the GPU for all shapes, schedules, layouts and types."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ class Workplace:
         Args:
             mutation: the mutation.
             record: which blocks each quick test executes.
-            seconds: limit of the total CPU time of the quick tests, as recorded; if there are more,
-                those whose files are named most like the mutated file are run.
+            seconds: limit of the total recorded CPU time of the quick tests; if all would take
+                longer, those whose files are named most like the mutated file are run.
             slow_seconds: CPU time for a sample of the slow tests; 0 runs none.
             seed: the seed of this sample.
         """

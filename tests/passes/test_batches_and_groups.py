@@ -1,4 +1,4 @@
-"""Batches and groups of rows: traces and results of every schedule."""
+"""Every schedule computes batches and groups of rows correctly, by its trace and its result."""
 
 from __future__ import annotations
 

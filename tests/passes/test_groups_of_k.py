@@ -1,4 +1,4 @@
-"""Groups along k, where the number of k tiles is data: traces and results of schedules."""
+"""Every schedule computes groups along k, whose numbers of k tiles are data, correctly."""
 
 from __future__ import annotations
 

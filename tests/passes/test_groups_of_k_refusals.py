@@ -25,9 +25,13 @@ def test_which_schedules_share_depths_that_are_data(name: str):
     """Which schedules accept tiles with different numbers of k tiles.
 
     Schedules with whole tiles or with equally many iterations per workgroup accept them. Schedules
-    that cut every tile into equal parts, or that move range ends to tile ends, refuse them.
+    that cut every tile into equal parts, that move range ends to tile ends, or that sort the k
+    tiles of every tile by time, refuse them.
     """
-    needs_one_depth = ("split-k", "heterogeneous", "least_segment", "first=dp", "waves=contiguous")
+    needs_one_depth = (
+        *("split-k", "heterogeneous", "least_segment", "first=dp", "waves=contiguous"),
+        "k_order=interleaved",
+    )
     right = not any(word in name for word in needs_one_depth)
     problem = Gemm("f32", grouped=True, group_axis="k").graph(TILE)
     assert (schedule(name).why_not(problem) is None) == right

@@ -1,4 +1,4 @@
-"""Products that each have their own m, n and k: traces and results of schedules."""
+"""Every schedule computes lists of products (each with its own m, n and k) correctly."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ def test_problems_that_are_refused(arguments: dict[str, Any], why: str):
         Gemm(**problem)
 
 
-# Tests of graphs as text, of pseudocode, and of what is known of tables.
+# Graphs for lists of products survive conversion to text and JSON; bounds of tables are proved.
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ ONE, SPLIT = STREAMS[0], EVERY[-2]
 @given(deep())
 @settings(max_examples=60)
 def test_every_peer_has_its_shares(name: str, problem: Problem):
-    """Of p workgroups that compute a tile, workgroup t adds up the shares t, t + p and so on.
+    """A tile that p workgroups compute is cut into shares; workgroup t finishes t, t + p and so on.
 
-    It receives the partial sums of all others for these shares.
+    For these shares it receives the partial sums of all others, adds them up and stores them.
     """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))

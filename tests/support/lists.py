@@ -1,4 +1,4 @@
-"""Products that each have their own m, n and k: matrices packed in a vector, and offsets."""
+"""Makes lists of products for tests: packs matrices of different sizes in vectors, with offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Build`: the machine code of a CPU kernel, with or without checks of indices."""
+"""`Build` compiles a CPU kernel to machine code, with or without checks of indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Plan`: values that all launches of a CPU kernel with equal parameters and tables share."""
+"""`Plan` holds the values that launches of a CPU kernel with equal parameters and tables share."""
 
 from __future__ import annotations
 

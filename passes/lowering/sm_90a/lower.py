@@ -319,7 +319,7 @@ class LowerToHopper(Pass):
     def _stages_beside(
         self, graph: KernelGraph, divisions: Sequence[Division], stores: Sequence[BoxedStore]
     ) -> int:
-        """How many stages fit in shared memory beside the output slots of `stores`."""
+        """How many stages fit in the shared memory that the output slots of `stores` leave."""
         elements = sum(max(d.extent(axis) * d.extent(K) for d in divisions) for axis in (M, N))
         stage_bytes = elements * dtype(graph.gemm.dtype).bytes
         room = architecture_of(self.architecture).shared_bytes

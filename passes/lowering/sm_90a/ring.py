@@ -1,8 +1,8 @@
 """Rings of shared-memory stages that the producer fills and the consumers empty.
 
 One counter of steps runs over all tiles of a workgroup, so the ring is not drained between tiles.
-The stage, and the phase parity of the stage's mbarriers, are coordinates of that counter:
-turn, phase --Flatten--> round; round, stage --Flatten--> step.
+The stage, and the phase parity (0 or 1) of the stage's mbarriers, are coordinates of that counter,
+related by two `Flatten` edges: step = round · stages + stage, and round = 2 · turn + phase.
 """
 
 from __future__ import annotations

@@ -56,8 +56,9 @@ class Tails:
     ) -> None:
         self.c, self.division, self.located = c, division, located
         graph, tiling = c.finish(), division.tiling
-        # maps=False also returns the guards of matrices with their own tensor maps: TMA rejects an
-        # extent of 0, so the map of an empty matrix has one element, which must be zeroed.
+        # maps=False also returns the guards (which elements threads must zero) of matrices with
+        # their own tensor maps: TMA rejects an extent of 0, so the map of an empty matrix has one
+        # element, which must be zeroed.
         every = {x.tensor: cuts(graph, tiling, x.tensor, located, maps=False) for x in operands}
         axes = ((operand, every[operand.tensor].get(_axis(operand), ())) for operand in operands)
         self.cut = [(operand, guards) for operand, guards in axes if guards]

@@ -1,4 +1,4 @@
-"""Measuring the host time of calls, with a simulated clock."""
+"""The host time of calls is measured correctly, tested with a simulated clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of `python -m benchmarks gemm`."""
+"""`python -m benchmarks gemm` accepts valid options and refuses others; needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grouped problems: the sizes of uneven groups."""
+"""The sizes of uneven groups differ as requested and add up to the total."""
 
 from __future__ import annotations
 

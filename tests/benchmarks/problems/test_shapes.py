@@ -1,4 +1,4 @@
-"""Groups of shapes, and shapes on a command line."""
+"""Shapes are parsed from the command line, and named groups of shapes are well formed."""
 
 from __future__ import annotations
 

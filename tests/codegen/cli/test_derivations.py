@@ -1,4 +1,4 @@
-"""The commands `explain-index` and `diff`, and `show --provenance`."""
+"""`explain-index`, `diff` and `show --provenance` print derivations, differences and origins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands on graphs: `show`, `eval`, `opt`, `passes`, `explain`."""
+"""`show`, `eval`, `opt`, `passes` and `explain` print what they should, and refuse wrong input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run` of batches, of groups, of lists of products, and of products with k = 0."""
+"""`coordgraph run` computes batches, groups and lists of products, also with k = 0, correctly."""
 
 from __future__ import annotations
 

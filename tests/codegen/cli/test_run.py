@@ -1,4 +1,4 @@
-"""The commands that make kernels: `run`, `compile` and `doctor`."""
+"""`run`, `compile` and `doctor` make kernels, check them, and explain wrong arguments."""
 
 from __future__ import annotations
 

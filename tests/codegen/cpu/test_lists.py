@@ -1,7 +1,6 @@
-"""Lists of products on the CPU target and in the interpreter.
+"""Lists of products give right results on the CPU target and in the interpreter.
 
 Results are compared with float64, and invalid calls are refused.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Simulated execution of a lowered Hopper kernel by one warpgroup.
 
-Only the first threads of a warpgroup are simulated. A generator executes the operations in order
-and yields the conditions that the warpgroup waits for.
+Only 32 of a warpgroup's 128 threads are simulated; they act for the whole warpgroup. A generator
+executes the operations in order and yields the conditions that the warpgroup waits for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches and groups on NVIDIA GPUs: the checks that need no GPU."""
+"""Kernels for batches and groups assemble and check their arguments; needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups along k on NVIDIA GPUs: the checks that need no GPU."""
+"""Kernels for groups along k assemble and check their arguments; needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Lists of products on Hopper.
+"""Kernels for lists of products are lowered correctly for Hopper; needs no GPU.
 
 Each matrix has a tensor map, and TMA boxes end where the matrix ends.
-
 """
 
 from __future__ import annotations

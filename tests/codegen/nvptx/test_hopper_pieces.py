@@ -1,4 +1,4 @@
-"""How sums move between the workgroups of a Hopper kernel.
+"""Partial sums move between the workgroups of a Hopper kernel without loss or conflict.
 
 Partial sums move through global memory in a fix-up, and through shared memory in a cluster that
 divides k.

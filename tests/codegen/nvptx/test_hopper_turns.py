@@ -232,7 +232,7 @@ def uncounted(op: Operation) -> Operation:
 
 
 def unordered(op: Operation) -> Operation | tuple[Operation, ...]:
-    """A fault: a warpgroup does not wait for the main loop before its own."""
+    """A fault: a warpgroup begins its main loop without waiting for the other's main loop."""
     return () if isinstance(op, WaitBarrier) and op.barrier == ORDER else op
 
 

@@ -1,4 +1,4 @@
-"""Golden text of every index expression of two kernels."""
+"""The index expressions of two kernels equal those in golden files."""
 
 from __future__ import annotations
 

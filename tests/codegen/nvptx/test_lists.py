@@ -1,4 +1,4 @@
-"""Lists of products on NVIDIA GPUs: the checks that need no GPU."""
+"""Kernels for lists of products assemble and check their arguments; needs no GPU."""
 
 from __future__ import annotations
 

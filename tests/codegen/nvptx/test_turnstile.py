@@ -1,4 +1,4 @@
-"""Kernels with turnstile reduction, where workgroups add partial sums to one slot in order.
+"""Kernels with `turnstile` reduction assemble; workgroups add partial sums to a slot in order.
 
 No kernel spills registers, and the flag of a slot counts the partial sums in it.
 """

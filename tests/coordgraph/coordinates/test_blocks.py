@@ -35,7 +35,11 @@ def starts_of(sizes: list[int]) -> list[int]:
 def blocks(
     groups: object, rows: object, columns: object, whole: object = None, k: object = None
 ) -> CoordinateGraph:
-    """A graph `group, row, column, k -> all` with the given sizes."""
+    """A coordinate graph whose edge `Concatenate` numbers all elements of groups of blocks.
+
+    The edge relates `group`, `row`, `column` and `k` to the number `all`; the arguments are the
+    sizes of these dimensions.
+    """
     with CoordinateGraph().edit() as e:
         for name, size in zip((*PARTS, "all"), (groups, rows, columns, k, whole), strict=True):
             e.add(Linear(name, size))  # type: ignore[arg-type]

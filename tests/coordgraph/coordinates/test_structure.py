@@ -1,4 +1,4 @@
-"""The networkx graph of a coordinate graph, and queries on it."""
+"""A coordinate graph is stored as a networkx graph; queries on it give the right dimensions."""
 
 from __future__ import annotations
 

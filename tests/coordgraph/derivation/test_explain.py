@@ -1,4 +1,4 @@
-"""What `KernelGraph.explain` prints and refuses."""
+"""`KernelGraph.explain` prints expected derivations, and refuses points that it cannot derive."""
 
 from __future__ import annotations
 

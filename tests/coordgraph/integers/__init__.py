@@ -1,1 +1,1 @@
-"""Tests of index arithmetic."""
+"""Tests of index arithmetic: expressions are simplified, bounded and evaluated correctly."""

@@ -36,7 +36,7 @@ def prover_of(ranges: Ranges) -> Prover:
 
 
 def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
-    """The values of expressions at each point."""
+    """Values of expressions, or None, for each sample assignment of values to symbols."""
     polynomials = [to_polynomial(e) for e in exprs]
     return [
         tuple(point.value(p) for p in polynomials) for point in prover_of(ranges).points._inside
@@ -44,7 +44,10 @@ def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
 
 
 def known(ranges: Ranges, *exprs: Expr) -> list[tuple[int, ...]]:
-    """Values of expressions at each point at which the values of all of them are known."""
+    """Values of expressions, for each sample assignment of values to symbols.
+
+    Assignments are left out if an expression has no value there, for example if it divides by 0.
+    """
     found = [tuple(v for v in row if v is not None) for row in values_of(ranges, *exprs)]
     return [row for row in found if len(row) == len(exprs)]
 

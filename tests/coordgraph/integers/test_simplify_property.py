@@ -1,4 +1,4 @@
-"""The simplifier and proofs against brute force, on random expressions and ranges."""
+"""Simplified expressions and proofs agree with evaluation at all values of random expressions."""
 
 from itertools import islice
 

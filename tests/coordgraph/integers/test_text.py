@@ -1,4 +1,4 @@
-"""The canonical text of expressions, and parsing it."""
+"""Expressions have one canonical text, and parsing it gives an equal expression."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -79,7 +79,7 @@ def test_roles(first: int, count: int, role: str):
 
 
 def accumulations(graph: KernelGraph) -> list[bool]:
-    """For each main loop, whether it is recorded as one range instead of being walked."""
+    """For each main loop, whether it is recorded as one range of k tiles, not tile by tile."""
     found: list[bool] = []
     stack = list(program(graph).steps)
     while stack:

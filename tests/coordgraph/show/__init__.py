@@ -1,1 +1,1 @@
-"""Tests of diagrams and pseudocode."""
+"""Tests that diagrams and pseudocode show what a graph contains."""

@@ -1,1 +1,1 @@
-"""Tests of the text form of graphs."""
+"""Tests that graphs can be written as text and read back, and that wrong text is refused."""

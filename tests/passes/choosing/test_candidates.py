@@ -100,7 +100,8 @@ def test_large_clusters_are_candidates_where_they_were_measured(
         assert not chosen[large & (tiles > slots)].any()
         assert chosen[large].any() == candidate
         assert chosen[~large].any()
-        # A grid is no larger than the number of clusters that the device holds.
+        # A plan with more than two CTAs per cluster launches no more clusters than the device can
+        # run at the same time.
         assert (table.workgroups[large] <= slots[large]).all()
 
 
@@ -128,7 +129,7 @@ def test_clusters_that_are_resident():
 @pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
 def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool, every: int):
-    """Small tiles can be lowered in every layout.
+    """`heterogeneous-tiles` with every candidate small tile can be lowered in every layout.
 
     In the slow run each layout tests a third of the tilings, so that every tiling is tested in some
     layout.
@@ -232,7 +233,7 @@ def test_candidates_make_sense(m: int, n: int, k: int, layout: tuple[bool, bool]
     assert (table.workgroups <= H200.slots(shape.workgroups)).all()
     assert not crowded(table, H200).any()
     assert not slow(table).any()
-    # Macro tiles are divided (`rest`) exactly if some workgroup stores small tiles (`small`).
+    # If and only if some workgroup stores small tiles (`small`), macro tiles are divided (`rest`).
     assert ((work.rest > 0) == (work.small > 0)).all()
     assert (work.rest[table.divided] > 0).all()
     assert (work.utilisation(table, shape.tiles) <= 1 + 1e-12).all()

@@ -1,4 +1,7 @@
-"""`fit` finds the machine constants with which times were simulated; JSON files hold them."""
+"""`fit` finds the machine constants with which times were simulated.
+
+The command writes the constants to a JSON file, and a device's file has every constant.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def encoder() -> Callable[..., int]:
     function.restype = number
     function.argtypes = (
         *(address, number, ctypes.c_uint32, address),  # tensor map, type, rank, tensor address
-        *(address,) * 4,  # extents, strides, box extents, element strides
+        *(address,) * 4,  # of the extents, strides, box extents, element strides
         *(number,) * 4,  # interleaving, swizzle, L2 promotion, fill mode
     )
     return function
