@@ -255,10 +255,15 @@ class NumericBounds:
 
         No symbol is replaced by a symbolic bound. The result is cached.
         """
+        constant = p.get((), 0)
+        if constant:  # polynomials that differ only in the constant share one result
+            p = dict(p)
+            del p[()]
         key = frozenset(p.items())
         if key not in self._minima:
             self._minima[key] = self._find_numeric_minimum(p)
-        return self._minima[key]
+        low = self._minima[key]
+        return None if low is None else low + constant
 
     def _find_numeric_minimum(self, p: Polynomial) -> Bound:
         best = self._shifted_minimum(p)
