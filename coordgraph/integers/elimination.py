@@ -4,7 +4,7 @@ The steps that replace the atoms of a polynomial do not depend on the bound that
 all searches under the same ranges share them: a `SearchNode` is a polynomial with its steps.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, TypeAlias
 
 from sympy import Expr
@@ -51,11 +51,7 @@ class Known(Protocol):
         ...
 
     def search_node(self, p: Polynomial, guards: Guards) -> "tuple[SearchNode, int]":
-        """The node of ``p`` without its constant term, and this constant.
-
-        If there are guards, the node keeps the constant and 0 is returned, because a step may
-        subtract a multiple of a guard, which depends on the constant.
-        """
+        """The node of ``p`` without its constant term, and this constant."""
         ...
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
@@ -88,17 +84,18 @@ class SearchNode:
 
     Args:
         prover: a prover that knows all bounds of the polynomial's atoms.
-        polynomial: the polynomial.
+        polynomial: the polynomial, without a constant term.
         guards: polynomials that are at least 0.
     """
 
-    __slots__ = ("_first", "_low", "_others", "guards", "polynomial", "prover")
+    __slots__ = ("_defined", "_first", "_guarded", "_low", "guards", "polynomial", "prover")
 
     def __init__(self, prover: Known, polynomial: Polynomial, guards: Guards) -> None:
         self.prover, self.polynomial, self.guards = prover, polynomial, guards
         self._low: tuple[Bound] | None = None
         self._first: tuple[Step, ...] | None = None
-        self._others: tuple[Step, ...] | None = None
+        self._defined: tuple[Step, ...] | None = None
+        self._guarded: dict[int, tuple[Step, ...]] = {}
 
     @property
     def low(self) -> Bound:
@@ -107,17 +104,26 @@ class SearchNode:
             self._low = (self.prover.numeric_minimum(self.polynomial),)
         return self._low[0]
 
-    def steps(self) -> Iterator[Step]:
-        """All steps, in the order in which a search tries them."""
+    def steps(self, constant: int) -> Iterator[Step]:
+        """All steps, in the order in which a search tries them.
+
+        Args:
+            constant: the constant that a search adds to the polynomial; it decides which multiples
+                of guards are subtracted.
+        """
         # Expand defined symbols last: facts and bounds may be stated in terms of these symbols.
         if self._first is None:
             self._first = self._nodes(self._eliminated_first())
         yield from self._first
-        if self._others is None:
-            self._others = self._nodes([*self._defined(), *self._guarded()])
-        yield from self._others
+        if self._defined is None:
+            self._defined = self._nodes(self._eliminated_definitions())
+        yield from self._defined
+        if self.guards:
+            if constant not in self._guarded:
+                self._guarded[constant] = self._nodes(self._less_guards(constant))
+            yield from self._guarded[constant]
 
-    def _nodes(self, steps: list[_Replaced]) -> tuple[Step, ...]:
+    def _nodes(self, steps: Iterable[_Replaced]) -> tuple[Step, ...]:
         node = self.prover.search_node
         return tuple([tuple([node(p, guards) for p, guards in step]) for step in steps])
 
@@ -127,19 +133,20 @@ class SearchNode:
                 return steps
         return []
 
-    def _defined(self) -> Iterator[_Replaced]:
+    def _eliminated_definitions(self) -> Iterator[_Replaced]:
         for a in self.prover.order(self.polynomial):
             if a in self.prover.definitions:
                 yield from self._eliminations(a)
 
-    def _guarded(self) -> Iterator[_Replaced]:
-        p = self.polynomial
+    def _less_guards(self, constant: int) -> Iterator[_Replaced]:
+        p = {**self.polynomial, (): constant} if constant else self.polynomial
         for index, guard in enumerate(self.guards):
             # p >= 0 follows from p - c*guard >= 0, because guard >= 0.
             ratios = [p[m] // c for m, c in guard.items() if m in p and p[m] * c > 0]
             if any(ratio > 0 for ratio in ratios):
                 ratio = min(r for r in ratios if r > 0)
-                yield [(add(p, guard, -ratio), self.guards[:index] + self.guards[index + 1 :])]
+                less = add(self.polynomial, guard, -ratio)
+                yield [(less, self.guards[:index] + self.guards[index + 1 :])]
 
     def _eliminations(self, a: Atom) -> list[_Replaced]:
         p, guards = self.polynomial, self.guards
@@ -211,11 +218,12 @@ class Elimination:
             return self.seen[key]
         best = None if node.low is None else node.low + constant
         self.seen[key] = best
-        if len(node.polynomial) > MAX_TERMS or self._reached(best):
+        known = not node.polynomial and not constant
+        if known or len(node.polynomial) > MAX_TERMS or self._reached(best):
             return best
         steps: list[Step] = []
         # First bound the polynomials of every step numerically: most proofs end after one step.
-        for step in node.steps():
+        for step in node.steps(constant):
             steps.append(step)
             low = _numeric_low(step)
             best = largest(best, None if low is None else low + constant)

@@ -103,14 +103,13 @@ class Prover(NumericBounds):
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:
         """The node of ``p`` without its constant term, and this constant.
 
-        If there are guards, the node keeps the constant and 0 is returned, because a step may
-        subtract a multiple of a guard, which depends on the constant. The outermost prover that
-        knows everything about the polynomial and the guards keeps the node for all inner scopes.
+        The outermost prover that knows everything about the polynomial and the guards keeps the
+        node for all inner scopes.
         """
-        constant = 0
-        if not guards and () in p:
+        constant = p.get((), 0)
+        if constant:
             p = dict(p)
-            constant = p.pop(())
+            del p[()]
         key = tuple([frozenset(q.items()) for q in (p, *guards)])
         if key not in self._nodes:
             symbols = {s for q in (p, *guards) for m in q for a in m for s in a.symbols}
