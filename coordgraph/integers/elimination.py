@@ -43,7 +43,7 @@ the original polynomial.
 
 
 class Known(Protocol):
-    """What a search knows about atoms and polynomials; `Prover` implements it."""
+    """Protocol of the facts about atoms and polynomials that a search uses; see `Prover`."""
 
     @property
     def definitions(self) -> Mapping[Atom, Expr]:
@@ -208,11 +208,11 @@ class Elimination:
         self.seen: dict[tuple[SearchNode, int], Bound] = {}
 
     def run(self, p: Polynomial, guards: Guards) -> Bound:
-        """The best lower bound of ``p`` that is found, or None, where all guards are at least 0."""
+        """The best lower bound found for ``p`` where all ``guards`` are >= 0; None if none is."""
         return self._bound(*self.prover.search_node(p, guards))
 
     def _bound(self, node: SearchNode, constant: int) -> Bound:
-        """The best lower bound that is found of a node's polynomial plus a constant."""
+        """The best lower bound found for a node's polynomial plus a constant; None if none is."""
         key = node, constant
         if key in self.seen:
             return self.seen[key]
