@@ -31,6 +31,7 @@ from coordgraph.coordinates.rules import decide
 from coordgraph.errors import VerifyError
 from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import Load, Ranges, Search, Select, evaluate, nodes_of, tables_in, to_text
+from coordgraph.kept_results import kept_results
 from coordgraph.kernel import VERIFY, KernelGraph
 from coordgraph.tables import Table, TableNeed
 from coordgraph.tensor_checks import problems_of_tensors
@@ -66,14 +67,19 @@ def check(name: str) -> Callable[[Check], Check]:
 def run_checks(graph: KernelGraph, names: Iterable[str]) -> list[str]:
     """Run the named checks on a graph, and return every problem that they find.
 
+    A check that has run on this very graph object is not run again.
+
     Raises:
         VerifyError: no check has one of the names.
     """
-    problems: list[str] = []
+    problems, kept = list[str](), kept_results(graph)
     for name in names:
         if name not in CHECKS:
             raise VerifyError(f"there is no check '{name}'; the checks are {', '.join(CHECKS)}")
-        problems += CHECKS[name](graph)
+        function = CHECKS[name]
+        if function not in kept:
+            kept[function] = (*function(graph),)
+        problems += kept[function]
     return problems
 
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from coordgraph import CoordGraphError, KernelGraph, PassError
 from coordgraph.checks import run_checks
+from coordgraph.kept_results import kept_results
 from coordgraph.library_graphs import is_made_by_library, made_by_library
 from coordgraph.validation import a_type
 from passes.options import option, option_types, wrong_option
@@ -207,13 +208,22 @@ class Pass(ABC):
         if problems:
             return f"{self} cannot start: " + "; ".join(problems)
         with self._named("why_not"):
-            reason = self.why_not(graph)
+            reason = self.kept_why_not(graph)
         if reason is not None and not isinstance(reason, str):
             raise PassError(
                 f"{self} failed: its method why_not returned {reason!r}; return None, or a str "
                 "with the reason why the pass does not apply"
             )
         return f"{self} refuses: {reason}" if reason else None
+
+    def kept_why_not(self, graph: KernelGraph) -> str | None:
+        """The result of `why_not`, which passes of this library compute once per graph object."""
+        if not _of_library(type(self)):
+            return self.why_not(graph)  # the object may be mutable
+        kept = kept_results(graph)
+        if self not in kept:
+            kept[self] = self.why_not(graph)
+        return kept[self]
 
     def __call__(self, graph: KernelGraph, verify: Verify = "work") -> KernelGraph:
         """Apply the pass.

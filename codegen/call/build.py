@@ -9,6 +9,7 @@ from typing import TypeVar
 from codegen.api import compile
 from codegen.call.choose import plans
 from codegen.call.request import PlanRequest
+from codegen.collection import collection_paused
 from codegen.kernel import Kernel
 from coordgraph import CodegenError, CoordGraphError, Gemm, KernelGraph
 from passes import Pass
@@ -137,9 +138,12 @@ def compile_plan(
         CodegenError: no lowering of the target has the plan's options and takes these tensors.
         PassError, VerifyError, ParseError: the plan cannot be applied.
     """
-    graph = plan.graph(gemm)
-    lowering = _lowering_of(plan, graph, target, alignment, reads_c=reads_c)
-    made = compile(graph, target, lowering=lowering, instructions=instructions, timeline=timeline)
+    with collection_paused():
+        graph = plan.graph(gemm)
+        lowering = _lowering_of(plan, graph, target, alignment, reads_c=reads_c)
+        made = compile(
+            graph, target, lowering=lowering, instructions=instructions, timeline=timeline
+        )
     made.title = str(plan)
     return made
 
@@ -161,10 +165,10 @@ def _lowering_of(
             lowering.configured(made, lowering.variant(Alignment(bytes=alignment), reads_c=c))
             for c in (False, reads_c)
         )
-        refusal = without.why_not(graph) or lowering.why_not_aligned(alignment)
+        refusal = without.kept_why_not(graph) or lowering.why_not_aligned(alignment)
         if refusal is not None:
             refusals.append(refusal)
-        elif reason := final.why_not(graph):
+        elif reason := final.kept_why_not(graph):
             raise CodegenError(
                 f"the plan '{plan.kernel}' does not work for calls that add C: {reason}; choose "
                 "another plan"

@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from codegen.cache import cache_directory
+from codegen.cache import cache_directory, key_of, load, store
 from codegen.call.request import PlanRequest
 from passes.choosing import Plan
 
@@ -72,12 +72,16 @@ class CompileWorkers:
         """Compile the kernels of some plans into the cache, as many at a time as there are CPUs.
 
         Args:
-            plans: the plans; those whose kernels were compiled before are skipped.
+            plans: the plans; those whose kernels were compiled before, by this or an earlier
+                process, are skipped.
             advance: is called with the number of kernels that are done, in this thread.
         """
         new = {plan.kernel: plan for plan in plans if plan.kernel not in self._known}
         self._known |= new.keys()
-        if len(new) < LEAST_KERNELS or cache_directory() is None:
+        if cache_directory() is None:
+            return
+        new = {name: p for name, p in new.items() if load(_done_key(self.request, p)) is None}
+        if len(new) < LEAST_KERNELS:
             return
         try:
             jobs = [pickle.dumps((self.request, plan)) for plan in new.values()]
@@ -118,6 +122,15 @@ class CompileWorkers:
         self._idle.put(worker)
 
 
+def _done_key(request: PlanRequest, plan: Plan) -> str:
+    """The cache key of the entry that says that a plan's kernel was compiled into the cache.
+
+    If that kernel has been deleted from the cache since, the calling process compiles it.
+    """
+    options = request.target, request.device, request.alignment, request.reads_c, plan.kernel
+    return key_of("compiled", repr(request.any_size), *map(str, options))
+
+
 def main() -> None:
     """Compile and load the kernels of the jobs on standard input, one after another."""
     from codegen.call.build import kernel_of
@@ -135,6 +148,7 @@ def main() -> None:
             kernel: Any = kernel_of(plan, request)
             # Loading the code stores it in the cache.
             kernel.preload(device(request.ordinal), reads_c=request.reads_c)
+            store(_done_key(request, plan), {"compiled": b""})
         answers.write(DONE)
         answers.flush()
 

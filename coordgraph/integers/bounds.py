@@ -122,6 +122,7 @@ class NumericBounds:
                     self._facts_about.setdefault(monomial, []).append(number)
         self._minima: dict[frozenset[tuple[Monomial, int]], Bound] = {}
         self._fact_maxima: dict[Monomial, Bound] = {}
+        self._excess_maxima: dict[Monomial, Bound] = {}
 
     def minimum(self, p: Polynomial) -> Bound:
         """A lower bound of the polynomial ``p``, or None if none is found."""
@@ -255,10 +256,15 @@ class NumericBounds:
 
         No symbol is replaced by a symbolic bound. The result is cached.
         """
+        constant = p.get((), 0)
+        if constant:  # polynomials that differ only in the constant share one result
+            p = dict(p)
+            del p[()]
         key = frozenset(p.items())
         if key not in self._minima:
             self._minima[key] = self._find_numeric_minimum(p)
-        return self._minima[key]
+        low = self._minima[key]
+        return None if low is None else low + constant
 
     def _find_numeric_minimum(self, p: Polynomial) -> Bound:
         best = self._shifted_minimum(p)
@@ -306,9 +312,13 @@ class NumericBounds:
         """
         result: Polynomial = {}
         for monomial, coefficient in p.items():
+            lowers = [self.lower(a) for a in monomial]
+            if lowers.count(0) == len(lowers):  # the excesses are the atoms themselves
+                result[monomial] = result.get(monomial, 0) + coefficient
+                continue
             terms: list[tuple[Monomial, int]] = [((), coefficient)]
-            for a in monomial:
-                origin, way = self.lower(a), 1
+            for a, origin in zip(monomial, lowers, strict=True):
+                way = 1
                 if origin is None:
                     origin, way = self.upper(a), -1
                 if origin is None:
@@ -326,6 +336,11 @@ class NumericBounds:
         return result
 
     def _shifted_maximum(self, monomial: Monomial) -> Bound:
+        if monomial not in self._excess_maxima:
+            self._excess_maxima[monomial] = self._find_shifted_maximum(monomial)
+        return self._excess_maxima[monomial]
+
+    def _find_shifted_maximum(self, monomial: Monomial) -> Bound:
         limit: Bound = 1
         for a in monomial:
             low, high = self.lower(a), self.upper(a)

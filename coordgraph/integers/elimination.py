@@ -1,7 +1,11 @@
-"""`Elimination`: searches a lower bound of a polynomial by replacing its atoms by their bounds."""
+"""`Elimination`: searches a lower bound of a polynomial by replacing its atoms by their bounds.
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol, TypeAlias, cast
+The steps that replace the atoms of a polynomial do not depend on the bound that a search needs, so
+all searches under the same ranges share them: a `SearchNode` is a polynomial with its steps.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, TypeAlias
 
 from sympy import Expr
 
@@ -25,10 +29,16 @@ FUEL = 64
 MOST_TERMS = 1 << 13
 """The largest number of terms that one search bounds; correct kernels need a tenth of that."""
 
-_Step: TypeAlias = list[tuple[Polynomial, Guards]]
+_Replaced: TypeAlias = list[tuple[Polynomial, Guards]]
 """The result of replacing an atom of a polynomial: polynomials, each with guards that hold for it.
 
 The smallest lower bound of these polynomials is a lower bound of the original polynomial.
+"""
+Step: TypeAlias = "tuple[tuple[SearchNode, int], ...]"
+"""The result of replacing an atom of a node's polynomial: pairs of a node and a constant.
+
+The smallest sum of a pair's constant and a lower bound of its node's polynomial is a lower bound of
+the original polynomial.
 """
 
 
@@ -38,6 +48,10 @@ class Known(Protocol):
     @property
     def definitions(self) -> Mapping[Atom, Expr]:
         """The expression that each defined symbol equals."""
+        ...
+
+    def search_node(self, p: Polynomial, guards: Guards) -> "tuple[SearchNode, int]":
+        """The node of ``p`` without its constant term, and this constant."""
         ...
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
@@ -65,6 +79,120 @@ class Known(Protocol):
         ...
 
 
+class SearchNode:
+    """A polynomial with the steps that replace its atoms; the steps are computed when first needed.
+
+    Args:
+        prover: a prover that knows all bounds of the polynomial's atoms.
+        polynomial: the polynomial, without a constant term.
+        guards: polynomials that are at least 0.
+    """
+
+    __slots__ = ("_defined", "_first", "_guarded", "_low", "guards", "polynomial", "prover")
+
+    def __init__(self, prover: Known, polynomial: Polynomial, guards: Guards) -> None:
+        self.prover, self.polynomial, self.guards = prover, polynomial, guards
+        self._low: tuple[Bound] | None = None
+        self._first: tuple[Step, ...] | None = None
+        self._defined: tuple[Step, ...] | None = None
+        self._guarded: dict[int, tuple[Step, ...]] = {}
+
+    @property
+    def low(self) -> Bound:
+        """A lower bound of the polynomial from the numeric bounds of its atoms, or None."""
+        if self._low is None:
+            self._low = (self.prover.numeric_minimum(self.polynomial),)
+        return self._low[0]
+
+    def steps(self, constant: int) -> Iterator[Step]:
+        """All steps, in the order in which a search tries them.
+
+        Args:
+            constant: the constant that a search adds to the polynomial; it decides which multiples
+                of guards are subtracted.
+        """
+        # Expand defined symbols last: facts and bounds may be stated in terms of these symbols.
+        if self._first is None:
+            self._first = self._nodes(self._eliminated_first())
+        yield from self._first
+        if self._defined is None:
+            self._defined = self._nodes(self._eliminated_definitions())
+        yield from self._defined
+        if self.guards:
+            if constant not in self._guarded:
+                self._guarded[constant] = self._nodes(self._less_guards(constant))
+            yield from self._guarded[constant]
+
+    def _nodes(self, steps: Iterable[_Replaced]) -> tuple[Step, ...]:
+        node = self.prover.search_node
+        return tuple([tuple([node(p, guards) for p, guards in step]) for step in steps])
+
+    def _eliminated_first(self) -> list[_Replaced]:
+        for a in self.prover.order(self.polynomial):
+            if a not in self.prover.definitions and (steps := self._eliminations(a)):
+                return steps
+        return []
+
+    def _eliminated_definitions(self) -> Iterator[_Replaced]:
+        for a in self.prover.order(self.polynomial):
+            if a in self.prover.definitions:
+                yield from self._eliminations(a)
+
+    def _less_guards(self, constant: int) -> Iterator[_Replaced]:
+        p = {**self.polynomial, (): constant} if constant else self.polynomial
+        for index, guard in enumerate(self.guards):
+            # p >= 0 follows from p - c*guard >= 0, because guard >= 0.
+            ratios = [p[m] // c for m, c in guard.items() if m in p and p[m] * c > 0]
+            if any(ratio > 0 for ratio in ratios):
+                ratio = min(r for r in ratios if r > 0)
+                less = add(self.polynomial, guard, -ratio)
+                yield [(less, self.guards[:index] + self.guards[index + 1 :])]
+
+    def _eliminations(self, a: Atom) -> list[_Replaced]:
+        p, guards = self.polynomial, self.guards
+        exact = self.prover.exact(p, a)
+        if exact is not None and exact != p:
+            return [[(exact, guards)]]
+        lowers, uppers = self.prover.ends(a)
+        parts = coefficient_of(p, a)
+        if parts is None:
+            return self._by_term(a)
+        sign = self.prover.sign(parts[0])
+        result: list[_Replaced] = []
+        if sign > 0:
+            result = [[(substitute(p, a, low), guards)] for low in lowers]
+        elif sign < 0:
+            result = [[(substitute(p, a, high), guards)] for high in uppers]
+        else:
+            result = [
+                [(substitute(p, a, low), guards), (substitute(p, a, high), guards)]
+                for low in lowers
+                for high in uppers
+            ]
+        if isinstance(a.expr, (Minimum, Maximum, Select)):
+            cases = alternatives(a.expr)
+            result.append([(substitute(p, a, e), (*guards, *where)) for e, where in cases])
+        return result
+
+    def _by_term(self, a: Atom) -> list[_Replaced]:
+        # The polynomial has a power of the atom a. If all atoms are at least 0, every term is
+        # monotone in a.
+        p = self.polynomial
+        if not all(self.prover.natural(monomial) for monomial in p):
+            return []
+        lowers, uppers = self.prover.ends(a)
+        result: list[_Replaced] = []
+        for low in (x for x in lowers if self.prover.sign(x) > 0):
+            for high in uppers:
+                total: Polynomial = {}
+                for monomial, c in p.items():
+                    others = tuple(b for b in monomial if b is not a)
+                    end = power(low if c > 0 else high, monomial.count(a))
+                    total = add(total, multiply({others: c}, end))
+                result.append([(total, self.guards)])
+        return result
+
+
 class Elimination:
     """One search for the best lower bound of a polynomial, with a limited number of steps.
 
@@ -77,104 +205,57 @@ class Elimination:
         self.prover = prover
         self.goal = goal
         self.fuel, self.terms = FUEL, MOST_TERMS
-        self.seen: dict[object, Bound] = {}
+        self.seen: dict[tuple[SearchNode, int], Bound] = {}
 
     def run(self, p: Polynomial, guards: Guards) -> Bound:
         """The best lower bound found for ``p`` where all ``guards`` are >= 0; None if none is."""
-        key = (frozenset(p.items()), *(frozenset(g.items()) for g in guards))
+        return self._bound(*self.prover.search_node(p, guards))
+
+    def _bound(self, node: SearchNode, constant: int) -> Bound:
+        """The best lower bound found for a node's polynomial plus a constant; None if none is."""
+        key = node, constant
         if key in self.seen:
             return self.seen[key]
-        self.seen[key] = best = self.prover.numeric_minimum(p)
-        if not p or len(p) > MAX_TERMS or self._reached(best):
+        best = None if node.low is None else node.low + constant
+        self.seen[key] = best
+        known = not node.polynomial and not constant
+        if known or len(node.polynomial) > MAX_TERMS or self._reached(best):
             return best
-        steps: list[_Step] = []
+        steps: list[Step] = []
         # First bound the polynomials of every step numerically: most proofs end after one step.
-        for step in self._steps(p, guards):
+        for step in node.steps(constant):
             steps.append(step)
-            lows = [self.prover.numeric_minimum(q) for q, _ in step]
-            best = largest(best, None if None in lows else min(cast(list[int], lows)))
-            self.terms -= sum(len(q) for q, _ in step)
+            low = _numeric_low(step)
+            best = largest(best, None if low is None else low + constant)
+            self.terms -= sum([len(part.polynomial) for part, _ in step])
             if self.terms <= 0 or self._reached(best):
                 break
         for step in steps:
             if self.terms <= 0 or self.fuel <= 0 or self._reached(best):
                 break
             self.fuel -= 1
-            best = largest(best, self._all_of(step))
+            best = largest(best, self._all_of(step, constant))
         self.seen[key] = best
         return best
 
     def _reached(self, best: Bound) -> bool:
         return best is not None and self.goal is not None and best >= self.goal
 
-    def _all_of(self, step: _Step) -> Bound:
+    def _all_of(self, step: Step, constant: int) -> Bound:
         worst: Bound = None
-        for q, guards in step:
-            low = self.run(q, guards)
+        for node, c in step:
+            low = self._bound(node, c + constant)
             if low is None:
                 return None
             worst = smallest(worst, low)
         return worst
 
-    def _steps(self, p: Polynomial, guards: Guards) -> Iterator[_Step]:
-        # Expand defined symbols last: facts and bounds may be stated in terms of these symbols.
-        order = self.prover.order(p)
-        named = [a for a in order if a in self.prover.definitions]
-        for a in (b for b in order if b not in named):
-            steps = self._eliminations(p, a, guards)
-            if steps:
-                yield from steps
-                break
-        for a in named:
-            yield from self._eliminations(p, a, guards)
-        for index, guard in enumerate(guards):
-            # p >= 0 follows from p - c*guard >= 0, because guard >= 0.
-            ratios = [p[m] // c for m, c in guard.items() if m in p and p[m] * c > 0]
-            if any(ratio > 0 for ratio in ratios):
-                ratio = min(r for r in ratios if r > 0)
-                yield [(add(p, guard, -ratio), guards[:index] + guards[index + 1 :])]
 
-    def _eliminations(self, p: Polynomial, a: Atom, guards: Guards) -> list[_Step]:
-        exact = self.prover.exact(p, a)
-        if exact is not None and exact != p:
-            return [[(exact, guards)]]
-        lowers, uppers = self.prover.ends(a)
-        parts = coefficient_of(p, a)
-        if parts is None:
-            return self._by_term(p, a, guards)
-        sign = self.prover.sign(parts[0])
-        result: list[_Step] = []
-        if sign > 0:
-            result = [[(substitute(p, a, low), guards)] for low in lowers]
-        elif sign < 0:
-            result = [[(substitute(p, a, high), guards)] for high in uppers]
-        else:
-            result = [
-                [(substitute(p, a, low), guards), (substitute(p, a, high), guards)]
-                for low in lowers
-                for high in uppers
-            ]
-        if isinstance(a.expr, (Minimum, Maximum, Select)):
-            result.append(self._cases(p, a, guards))
-        return result
-
-    def _by_term(self, p: Polynomial, a: Atom, guards: Guards) -> list[_Step]:
-        # p has a power of the atom a. If all atoms are at least 0, every term is monotone in a.
-        if not all(self.prover.natural(monomial) for monomial in p):
-            return []
-        lowers, uppers = self.prover.ends(a)
-        result: list[_Step] = []
-        for low in (x for x in lowers if self.prover.sign(x) > 0):
-            for high in uppers:
-                total: Polynomial = {}
-                for monomial, c in p.items():
-                    others = tuple(b for b in monomial if b is not a)
-                    end = power(low if c > 0 else high, monomial.count(a))
-                    total = add(total, multiply({others: c}, end))
-                result.append([(total, guards)])
-        return result
-
-    def _cases(self, p: Polynomial, a: Atom, guards: Guards) -> _Step:
-        return [
-            (substitute(p, a, value), (*guards, *where)) for value, where in alternatives(a.expr)
-        ]
+def _numeric_low(step: Step) -> Bound:
+    """The lower bound that the numeric bounds of the step's nodes give, or None."""
+    worst: Bound = None
+    for node, constant in step:
+        if node.low is None:
+            return None
+        worst = smallest(worst, node.low + constant)
+    return worst

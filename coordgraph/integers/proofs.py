@@ -8,7 +8,7 @@ its range. Every replacement is valid by itself, so the order of replacements on
 can be proved. Symbols whose bounds depend on other symbols are replaced first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from sympy import Expr, Symbol
@@ -22,13 +22,14 @@ from coordgraph.integers.bounds import (
     largest,
     smallest,
 )
-from coordgraph.integers.elimination import FUEL, Elimination
+from coordgraph.integers.elimination import FUEL, Elimination, SearchNode
 from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, floor_mod
 from coordgraph.integers.guards import Guards
 from coordgraph.integers.points import Points
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
     Atom,
+    Monomial,
     Polynomial,
     add,
     atom_of,
@@ -79,7 +80,12 @@ class Prover(NumericBounds):
         self.guards = guards
         around = (outer[0].points, outer[1]) if outer else None
         self.points = Points(self.bounds, facts, self.definitions, guards, self.tables, around)
+        self._outers: tuple[Prover, ...] = (*outer[0]._outers, outer[0]) if outer else ()
+        self._depths: dict[Symbol, int] = dict(outer[0]._depths) if outer else {}
+        if outer:
+            self._depths[outer[1]] = len(self._outers)
         self._levels: dict[Atom, int] = {}
+        self._nodes: dict[tuple[frozenset[tuple[Monomial, int]], ...], SearchNode] = {}
         self._found: dict[tuple[frozenset[tuple[object, int]], int | None], Bound] = {}
         self._ends: dict[Atom, SymbolBounds] = {}
 
@@ -88,10 +94,30 @@ class Prover(NumericBounds):
 
         Its cache of bounds then serves all inner scopes.
         """
-        prover, symbols = self, target.symbols
-        while prover.outer and prover.outer[1] not in symbols:
-            prover = prover.outer[0]
-        return prover
+        return self._outermost(target.symbols)
+
+    def _outermost(self, symbols: Iterable[Symbol]) -> "Prover":
+        depth = max([self._depths.get(symbol, 0) for symbol in symbols], default=0)
+        return self if depth == len(self._outers) else self._outers[depth]
+
+    def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:
+        """The node of ``p`` without its constant term, and this constant.
+
+        The outermost prover that knows everything about the polynomial and the guards keeps the
+        node for all inner scopes.
+        """
+        constant = p.get((), 0)
+        if constant:
+            p = dict(p)
+            del p[()]
+        key = tuple([frozenset(q.items()) for q in (p, *guards)])
+        if key not in self._nodes:
+            symbols = {s for q in (p, *guards) for m in q for a in m for s in a.symbols}
+            home = self._outermost(symbols)
+            self._nodes[key] = (
+                SearchNode(self, p, guards) if home is self else home.search_node(p, guards)[0]
+            )
+        return self._nodes[key], constant
 
     def lower(self, target: Atom) -> Bound:
         """A numeric lower bound of an atom, or None; the prover `home` computes and caches it."""

@@ -5,6 +5,7 @@ Proofs are sound but incomplete: a statement that is not proved may still be tru
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
 from typing import cast
@@ -95,13 +96,19 @@ class Ranges:
         """
         if not self._outer:
             return self
-        known, symbols = self, [symbols_of(expr) for expr in exprs]
-        while known._outer:
-            outer, symbol = known._outer[0]
-            if any(symbol in some for some in symbols):
-                break
-            known = outer
-        return known
+        outers, depths = self._enclosing
+        found = {depths.get(symbol, 0) for expr in exprs for symbol in symbols_of(expr)}
+        depth = max(found, default=0)
+        return self if depth == len(outers) else outers[depth]
+
+    @cached_property
+    def _enclosing(self) -> tuple[tuple["Ranges", ...], Mapping[Symbol, int]]:
+        """The enclosing scopes, the outermost first; and how many scopes enclose each symbol's."""
+        if not self._outer:
+            return (), {}
+        outer, symbol = self._outer[0]
+        outers, depths = outer._enclosing
+        return (*outers, outer), {**depths, symbol: len(outers) + 1}
 
     def with_index(self, symbol: Symbol, size: IntegerLike) -> "Ranges":
         """A copy of the ranges with the statement ``0 <= symbol < size``."""

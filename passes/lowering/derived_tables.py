@@ -34,6 +34,8 @@ NOTES = {SUMS: "prefix sums", SORTS: "an order"}
 
 def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
     """The derived tables that a coordinate, an operation or another live table reads."""
+    if not any(table.derived for table in graph.parameters.tables):
+        return ()
     values = list[object]()
     for dimension in graph.coordinates:
         values.append(dimension.size)

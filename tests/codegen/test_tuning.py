@@ -172,6 +172,22 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert all(process.poll() is not None for process in processes)
 
 
+def test_workers_do_not_start_for_kernels_in_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+    monkeypatch.setattr(compile_workers, "__name__", "tests.codegen.noting_worker")
+
+    def started(request: PlanRequest) -> bool:
+        with CompileWorkers(request, most=1) as workers:
+            workers.compile(PLANS[2:])
+            return bool(workers.started)
+
+    assert started(REQUEST)
+    assert not started(REQUEST)
+    assert started(replace(REQUEST, reads_c=True))
+
+
 def test_without_a_cache_nothing_is_compiled_elsewhere(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COORDGRAPH_CACHE", "off")
     with CompileWorkers(REQUEST) as workers:

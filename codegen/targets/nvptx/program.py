@@ -90,7 +90,7 @@ class CudaProgram:
 
     def why_not(self) -> str | None:
         """Why the lowering refuses the graph, or None if it accepts the graph."""
-        return self.chosen.why_not(self.graph)
+        return self.chosen.kept_why_not(self.graph)
 
     @cached_property
     def walker(self) -> CudaWalker:

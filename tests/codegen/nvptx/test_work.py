@@ -51,11 +51,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_code_is_made_with_little_work(schedule: Pass, counted: Counter[str]):
     """Thanks to caches, code generation prints few expressions and bounds few polynomials.
 
-    Without caches it printed 25,000 expressions and computed bounds of 60,000 polynomials.
+    Without caches it printed 25,000 expressions and computed bounds of 60,000 polynomials. Without
+    bounds that polynomials with different constants share, it computed 1,800 to 3,000.
     """
     _ = CudaProgram(schedule(Gemm().graph(TILE)), "sm_90a").module
     assert 0 < counted["_print"] < 3_000
-    assert 0 < counted["_find_numeric_minimum"] < 15_000
+    assert 0 < counted["_find_numeric_minimum"] < 1_800
 
 
 def test_from_graph_to_ptx_in_less_than_three_seconds():

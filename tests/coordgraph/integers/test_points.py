@@ -18,7 +18,7 @@ from coordgraph.integers import (
     select,
     size_symbol,
 )
-from coordgraph.integers.elimination import Elimination
+from coordgraph.integers.elimination import Elimination, Step
 from coordgraph.integers.guards import Guards
 from coordgraph.integers.points import SPANS, Points
 from coordgraph.integers.polynomials import Polynomial, add, atom_of, to_polynomial
@@ -169,9 +169,9 @@ def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyP
     tried: list[object] = []
     all_of = Elimination._all_of
 
-    def recorded(search: Elimination, step: list[tuple[Polynomial, Guards]]) -> int | None:
+    def recorded(search: Elimination, step: Step, constant: int) -> int | None:
         tried.append(step)
-        return all_of(search, step)
+        return all_of(search, step, constant)
 
     def steps() -> int:
         del tried[:]

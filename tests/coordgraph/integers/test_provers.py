@@ -4,6 +4,7 @@ import pytest
 from sympy import Expr, Symbol
 
 from coordgraph.integers import Ranges, elimination, index_symbol, size_symbol
+from coordgraph.integers.polynomials import add, to_polynomial
 
 n, m = size_symbol("n"), size_symbol("m")
 i, j = index_symbol("i"), index_symbol("j")
@@ -72,3 +73,17 @@ def test_a_search_ends_at_its_limit_of_terms(most: int, monkeypatch: pytest.Monk
     # Each limit has a fact of its own, so that no prover is shared with another test.
     ranges = Ranges().with_index(i, n).with_index(j, m).with_fact(n * m, 10_000 + most)
     assert ranges.prove_nonnegative(10_000 + most - (i * m + j)) == (most > 1)
+
+
+def test_searches_share_the_steps_of_polynomials() -> None:
+    """Polynomials that differ in their constants, asked for in several scopes, share a node."""
+    ranges = Ranges().with_index(i, n).with_fact(n * m, 98_765)
+    inner, p = ranges.with_index(j, m), to_polynomial(i * m - n)
+    node, constant = inner._prover.search_node(add(p, {(): 7}), ())
+    assert (node.polynomial, constant) == (p, 7)
+    assert ranges._prover.search_node(p, ()) == (node, 0)
+    assert node.prover is ranges._prover
+    assert list(node.steps(0)) == list(node.steps(7))
+    guarded, _ = inner._prover.search_node(p, (to_polynomial(j - 2),))
+    assert guarded.prover is inner._prover
+    assert guarded is not node

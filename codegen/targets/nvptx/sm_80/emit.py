@@ -84,7 +84,7 @@ class CudaWalker(TableWalker):
 
     def build(self) -> ir.Module:
         """Build the LLVM module of the kernel."""
-        module = ir.Module(KERNEL_NAME)
+        module = ir.Module(KERNEL_NAME, context=ir.Context())
         module.triple = "nvptx64-nvidia-cuda"
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), []), KERNEL_NAME)
         self.function.calling_convention = "ptx_kernel"

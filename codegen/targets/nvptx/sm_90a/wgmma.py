@@ -333,6 +333,10 @@ class HopperInstructions(Instructions):
         """
         count, letter = len(acc), f"={ptx_letter(sums)}"
         constraints = ",".join([*[letter] * count, *map(str, range(count)), *filter(None, [more])])
-        struct = ir.LiteralStructType([x.type for x in acc])
+        # A named type: LLVM IR repeats the text of a type of up to 256 elements at every element.
+        kind = acc[0].type
+        struct = self.builder.module.context.get_identified_type(f"{kind}.{count}")
+        if struct.is_opaque:
+            struct.set_body(*[kind] * count)
         result = self.asm(text, constraints, [*acc, *args], struct, pure=False)
         return [self.builder.extract_value(result, i) for i in range(count)]

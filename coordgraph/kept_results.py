@@ -1,0 +1,27 @@
+"""`kept_results`: results that are computed from a kernel graph, kept as long as the graph exists.
+
+A graph is immutable, so a result stays valid. Compiling one kernel asks the same questions of the
+same graph object several times: a pass checks its result, and so does the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+from weakref import finalize
+
+from coordgraph.kernel import KernelGraph
+
+__all__ = ["kept_results"]
+
+_KEPT: dict[int, dict[Hashable, Any]] = {}
+"""The results of each graph, by the graph's `id`."""
+
+
+def kept_results(graph: KernelGraph) -> dict[Hashable, Any]:
+    """The results that are kept for this very object, by a key of the caller; at first none."""
+    kept = _KEPT.get(id(graph))
+    if kept is None:
+        kept = _KEPT[id(graph)] = {}
+        finalize(graph, _KEPT.pop, id(graph), None).atexit = False
+    return kept
