@@ -1,0 +1,25 @@
+"""PyTorch operators: matrix products with gradients that `torch.compile` keeps in one graph.
+
+```
+import codegen.torch as cgt
+
+y = cgt.linear(x, weight, bias)  # as torch.nn.functional.linear
+```
+
+The functions call two custom operators, `torch.ops.coordgraph.matmul` and
+`torch.ops.coordgraph.addmm`, which have gradients, fake kernels, and rules for autocast and vmap.
+This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "codegen.torch needs PyTorch, which is not installed; install it, as by "
+        "pip install 'coordgraph[torch]'",
+        name="torch",
+    ) from error
+
+from codegen.torch.functions import addmm, bmm, linear, matmul
+
+__all__ = ["addmm", "bmm", "linear", "matmul"]
