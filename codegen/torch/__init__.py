@@ -21,5 +21,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from codegen.torch.functions import addmm, bmm, linear, matmul
+from codegen.torch.mode import use_kernels
+from codegen.torch.modules import Linear, replace_linears
 
-__all__ = ["addmm", "bmm", "linear", "matmul"]
+__all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linears", "use_kernels"]
