@@ -69,15 +69,8 @@ def differentiable_matmul(
             refuse_gradients(
                 {"a": a, "b": b, "c": c}, f"matmul({option}=…)", f", or leave {option} out"
             )
-    if beta != 0 and c is None:
-        raise LaunchError(f"beta = {beta} multiplies c, but c is missing; pass c or beta=0")
     # By name, because codegen.torch needs PyTorch, and itself calls `matmul`.
-    operators = import_module("codegen.torch.functions")
-    a = a.mT if transpose_a else a
-    b = b.mT if transpose_b else b
-    alpha = number(alpha, "alpha")
-    if beta != 0 and a.dim() == b.dim() == 2:
-        return operators.addmm(c, a, b, beta=beta, alpha=alpha)
-    product = operators.matmul(a, b)
-    product = product if alpha == 1 else product * alpha
-    return product if beta == 0 else product + c * beta
+    general = import_module("codegen.torch.general")
+    return general.matmul_by_operators(
+        a, b, c, number(alpha, "alpha"), beta, transpose_a, transpose_b
+    )

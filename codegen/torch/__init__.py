@@ -11,17 +11,20 @@ The functions call two custom operators, `torch.ops.coordgraph.matmul` and
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.
 """
 
-try:
-    import torch as _torch  # noqa: F401
-except ModuleNotFoundError as error:
+from importlib import import_module
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
     raise ModuleNotFoundError(
         "codegen.torch needs PyTorch, which is not installed; install it, as by "
         "pip install 'coordgraph[torch]'",
         name="torch",
-    ) from error
+    )
 
 from codegen.torch.functions import addmm, bmm, linear, matmul
 from codegen.torch.mode import use_kernels
 from codegen.torch.modules import Linear, replace_linears
+
+import_module("codegen.torch.general")  # torch.compile then traces codegen.matmul
 
 __all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linears", "use_kernels"]

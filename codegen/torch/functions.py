@@ -8,14 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from codegen.torch import ops
+from codegen.torch.ops import ADDMM, MATMUL
 from coordgraph import LaunchError
 
 __all__ = ["addmm", "bmm", "linear", "matmul"]
-
-_matmul = torch.ops.coordgraph.matmul.default
-_addmm = torch.ops.coordgraph.addmm.default
-assert ops  # registers the two operators
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
@@ -46,12 +42,14 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """The product of two tensors of two or more axes."""
     if b.dim() == 2:  # one product that has the rows of all matrices of A
-        return _matmul(a.flatten(0, -2), b).unflatten(0, a.shape[:-1]) if a.dim() > 2 else _matmul(a, b)
+        return (
+            MATMUL(a.flatten(0, -2), b).unflatten(0, a.shape[:-1]) if a.dim() > 2 else MATMUL(a, b)
+        )
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
     if len(batch) == 1:
-        return _matmul(a, b)
-    return _matmul(a.flatten(0, -3), b.flatten(0, -3)).unflatten(0, batch)
+        return MATMUL(a, b)
+    return MATMUL(a.flatten(0, -3), b.flatten(0, -3)).unflatten(0, batch)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -72,7 +70,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         d = matmul(input, weight if weight.dim() == 1 else weight.t())
         return d if bias is None else d + bias
     rows = input.unsqueeze(0) if input.dim() == 1 else input.flatten(0, -2)
-    d = _addmm(bias, rows, weight.t(), 1.0, 1.0)
+    d = ADDMM(bias, rows, weight.t(), 1.0, 1.0)
     return d if input.dim() == 2 else d.reshape(*input.shape[:-1], weight.shape[0])
 
 
@@ -90,7 +88,7 @@ def addmm(
     Raises:
         LaunchError, CodegenError: as for `matmul`.
     """
-    return _addmm(input, mat1, mat2, float(beta), float(alpha))
+    return ADDMM(input, mat1, mat2, float(beta), float(alpha))
 
 
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
@@ -104,4 +102,4 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
             f"input has {input.dim()} axes and mat2 {mat2.dim()}, but bmm needs three of each; use "
             "matmul for other shapes"
         )
-    return _matmul(input, mat2)
+    return MATMUL(input, mat2)

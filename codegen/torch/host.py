@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 __all__ = ["on_host"]
 
 
-def on_host(tensor: torch.Tensor) -> object:
+def on_host(tensor: torch.Tensor) -> Any:
     """A numpy array with the memory, shape and strides of a CPU tensor, without a copy.
 
     numpy has no bf16 of its own: the elements are viewed as 16-bit integers, and those as

@@ -56,14 +56,19 @@ def _launch(
     alpha: float = 1.0,
     beta: float = 0.0,
     epilogue: EpilogueFunction | None = None,
-    **operands: torch.Tensor,
+    **operands: Any,
 ) -> torch.Tensor:
-    """Call `codegen.matmul`: with the tensors on a GPU, with their numpy views on the CPU."""
+    """Call `codegen.matmul`: with the tensors on a GPU, with their numpy views on the CPU.
+
+    Args:
+        a, b, alpha, beta, epilogue: as for `codegen.matmul`.
+        operands: C, or operands of the epilogue, by name: contiguous tensors.
+    """
     a, b = _readable(a), _readable(b)
     if a.is_cuda:
         return matmul(a, b, alpha=alpha, beta=beta, epilogue=epilogue, **operands)
     out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-    views = {name: on_host(tensor) for name, tensor in operands.items()}
+    views: dict[str, Any] = {name: on_host(tensor) for name, tensor in operands.items()}
     arrays = on_host(a), on_host(b)
     matmul(*arrays, out=on_host(out), alpha=alpha, beta=beta, epilogue=epilogue, **views)
     return out

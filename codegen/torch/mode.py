@@ -40,7 +40,7 @@ OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2"}
 """Keyword arguments that the functions here take too; a call with others is PyTorch's."""
 
 
-class use_kernels(TorchFunctionMode):  # noqa: N801 - used like a function, as torch.no_grad
+class use_kernels(TorchFunctionMode):
     """Compute matrix products of a block of code, or of a decorated function, by kernels.
 
     ```

@@ -16,7 +16,7 @@ from torch import Tensor
 from codegen.torch.launching import multiply, multiply_and_add
 from coordgraph import LaunchError
 
-__all__ = ["addmm", "matmul"]
+__all__ = ["ADDMM", "MATMUL"]
 
 DEVICES = ("cpu", "cuda")
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -55,6 +55,10 @@ def addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
     """
     _shape_of_sum(c, a, b)
     return multiply_and_add(c, a, b, beta, alpha)
+
+
+MATMUL = torch.ops.coordgraph.matmul.default
+ADDMM = torch.ops.coordgraph.addmm.default
 
 
 def _shape(a: Tensor, b: Tensor) -> tuple[Any, ...]:
@@ -126,13 +130,14 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad`; None for a factor that needs none."""
     a, b = ctx.saved_tensors
     return (
-        None if b is None else torch.ops.coordgraph.matmul(grad, b.mT),
-        None if a is None else torch.ops.coordgraph.matmul(a.mT, grad),
+        None if b is None else MATMUL(grad, b.mT),
+        None if a is None else MATMUL(a.mT, grad),
     )
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _save(ctx, *inputs, ctx.needs_input_grad[:2])
+    a, b = inputs
+    _save(ctx, a, b, ctx.needs_input_grad[:2])
 
 
 matmul.register_autograd(_gradients, setup_context=_setup_matmul)
@@ -178,10 +183,10 @@ def _cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
     return cast_inputs
 
 
-for _name in ("matmul", "addmm"):
-    for _device in DEVICES:
-        _rule = _cast_inputs(getattr(torch.ops.coordgraph, _name), _device)
-        torch.library.impl(f"coordgraph::{_name}", f"Autocast{_device.upper()}")(_rule)
+for _device in DEVICES:
+    _key = f"Autocast{_device.upper()}"
+    torch.library.impl("coordgraph::matmul", _key)(_cast_inputs(MATMUL, _device))
+    torch.library.impl("coordgraph::addmm", _key)(_cast_inputs(ADDMM, _device))
 
 
 def _in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
@@ -191,23 +196,23 @@ def _in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
 
 @matmul.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
-    product, (of_a, of_b) = torch.ops.coordgraph.matmul, in_dims
+    of_a, of_b = in_dims
     if of_b is None and b.dim() == 2:  # one product with more rows
         rows = a.movedim(of_a, 0)
-        return product(rows.flatten(0, 1), b).unflatten(0, rows.shape[:2]), 0
+        return MATMUL(rows.flatten(0, 1), b).unflatten(0, rows.shape[:2]), 0
     a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
     if a.dim() == 3:
-        return product(a, b), 0
-    return product(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2]), 0
+        return MATMUL(a, b), 0
+    return MATMUL(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2]), 0
 
 
 @addmm.register_vmap
 def _(
     info: Any, in_dims: tuple[Any, ...], c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float
 ) -> tuple[Tensor, int]:
-    of_c, *_ = in_dims
-    of_a, of_b = (_in_front(x, axis, info.batch_size) for x, axis in ((a, in_dims[1]), (b, in_dims[2])))
-    product = torch.ops.coordgraph.matmul(of_a, of_b) * alpha
+    of_c, of_a, of_b, *_ = in_dims
+    a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
+    product = MATMUL(a, b) * alpha
     if beta == 0:
         return product, 0
     c = _in_front(c, of_c, info.batch_size)
