@@ -245,7 +245,6 @@ def grouped_matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    refuse_gradients({"a": a, "b": b, "c": c}, "grouped_matmul")
     if epilogue is not None or operands:
         check_offsets(offsets)
         return _with_epilogue(
@@ -260,7 +259,7 @@ def grouped_matmul(
             grouped=True,
             group_axis=group_axis,
         )
-    transposes = transpose_a, transpose_b
+    transposes, gradient = (transpose_a, transpose_b), False
     try:
         key: Hashable = (
             "groups",
@@ -269,10 +268,13 @@ def grouped_matmul(
             (a.data_ptr() | b.data_ptr()) & ALIGNED,
             *(offsets.shape, group_axis, beta == 0, *transposes, plan),
         )
+        gradient = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
     except (AttributeError, RuntimeError):
         check_offsets(offsets)
         arrays = array_key({"a": a, "b": b, OFFSETS: offsets}, c, out)
         key = ("groups", arrays, group_axis, beta == 0, *transposes, plan)
+    if gradient:
+        refuse_gradients({"a": a, "b": b, "c": c}, "grouped_matmul")
     try:
         prepared = _prepared.get(key)
     except (TypeError, ValueError):  # an unhashable option; `first_launch` reports it
