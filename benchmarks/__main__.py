@@ -12,7 +12,7 @@ OPTIONAL_PACKAGES = {
     "torch": "a GPU build of PyTorch",
     "matplotlib": "'coordgraph[bench]' by pip",
 }
-"""For each package that only some measures import: what to install to get it."""
+"""By import name of a package that only some measures need: what to install to get it."""
 
 
 def overview() -> str:

@@ -30,7 +30,7 @@ def launch_all(
     *,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Launch every plan once on each of its problems.
+    """Launch, for each problem, each plan that JOBS lists for it, once.
 
     Args:
         jobs: the contents of the JSON file JOBS; see the module's docstring.

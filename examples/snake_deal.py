@@ -1,4 +1,4 @@
-"""`SnakeDeal`: an example schedule that deals tiles to workgroups in alternating direction.
+"""`SnakeDeal`: an example schedule that reverses the order of workgroups in every second wave.
 
 The schedule is written outside the library, with `passes.kit`.
 """
@@ -19,7 +19,7 @@ from passes import Pass, kit, option
 
 @dataclass(frozen=True)
 class SnakeDeal(Pass):
-    """Even waves deal output tiles to workgroups 0, 1, …, W - 1, odd waves to W - 1, …, 1, 0.
+    """Even waves assign output tiles to workgroups 0, …, W - 1, odd waves to W - 1, …, 0.
 
     The alternation balances load if tiles are sorted by their extent in k (the pass
     `longest-first`, for groups of different k): the workgroup with the longest tile of one wave
@@ -57,8 +57,8 @@ class SnakeDeal(Pass):
             c.connect(Tile("tile", ("deal.wave", "seat")))
             c.connect(Swizzle(("deal.wave", "seat"), ("wave", "dealt"), function="snake"))
             c.connect(PassThrough("dealt", "workgroup"))
-            # If the last wave is partial, a workgroup whose `seat` has no tile in it has one tile
-            # less.
+            # If the last wave is partial, only workgroups whose `seat` in it holds a tile have a
+            # tile more than the number of full waves.
             full, workgroup = floor_div(tiles, count), c["workgroup"].symbol
             backwards = equal(floor_mod(full, Integer(2)), 1)
             seat = Assign("seat_of_last", select(backwards, count - 1 - workgroup, workgroup))

@@ -196,7 +196,7 @@ class Pass(ABC):
         Raises:
             PassError: a check or `why_not` raises an error.
         """
-        if wrong := _wrong_name(type(self)):  # a subclass may override __post_init__
+        if wrong := _wrong_name(type(self)):  # __post_init__ checks it too, but may be overridden
             return wrong
         if wrong := wrong_option(self):
             return f"{self.name} refuses: {wrong}"
@@ -251,7 +251,7 @@ class Pass(ABC):
         return result
 
     def _follows_work(self, verify: Verify) -> bool:
-        """Whether the level `verify` traces the workgroups of the result on small problems."""
+        """Whether, at the level `verify`, the workgroups of the pass's result are traced."""
         wanted = verify == "work" or (verify == "outside" and not _of_library(type(self)))
         return wanted and "scheduled" in self.establishes
 

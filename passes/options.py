@@ -205,7 +205,7 @@ def _literals(hint: Any) -> Iterator[object]:
 
 
 def _plain_types(hint: Any) -> tuple[type, ...]:
-    """The types bool, int, float, str and None that an annotation allows; () if it has others."""
+    """The types bool, int, float, str and None in an annotation; () if it allows any other type."""
     found: list[Any] = []
     for each in _alternatives(hint):
         is_literal = get_origin(each) is Literal

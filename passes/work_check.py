@@ -28,8 +28,9 @@ __all__ = ["LAUNCHES", "MOST_COST", "small_launches", "work_problems"]
 LAUNCHES = 6
 """Number of problems that are traced."""
 MOST_COST = 600
-"""Largest cost of a problem that is traced: output tiles, k tiles and workgroups count. No problem
-is traced if the sizes that the graph fixes make every problem more costly."""
+"""Largest cost of a problem that is traced: an estimate of the length of its trace from the numbers
+of output tiles, k tiles and workgroups. If the graph fixes sizes with which every problem costs
+more, no problem is traced."""
 SHOWN = 3
 """The most errors that a message lists for one launch."""
 

@@ -48,7 +48,7 @@ LONG = {
         "schedules-compared",
     )
 }
-"""Pages whose blocks compile, or count, for seconds what other tests check: their test is slow."""
+"""Pages that take seconds to run and show what other tests check; their tests are marked slow."""
 
 
 def run_command(arguments: list[str]) -> str:

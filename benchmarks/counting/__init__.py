@@ -1,1 +1,1 @@
-"""Counts instead of times: the work of schedules, a simulated L2 cache, hardware counters."""
+"""Count a schedule's iterations and fix-ups, simulate the L2 cache, read hardware counters."""

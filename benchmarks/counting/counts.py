@@ -33,7 +33,7 @@ class Counts:
         tiles: the number of output tiles.
         grid: the number of workgroups launched.
         busiest: iterations (k tiles of a macro tile) of the busiest SM, rounded up.
-        utilisation: all iterations divided by the number of SMs times those of the busiest SM.
+        utilisation: all iterations / (number of SMs x iterations of the busiest SM).
         fix_ups: the number of partial tiles that workgroups receive from others and add.
         workspace_bytes: bytes of memory for partial tiles and flags.
     """
@@ -52,7 +52,7 @@ class Counts:
 
 @cache
 def scheduled(schedule: str, tile: Tile, dtype: str) -> KernelGraph:
-    """The graph of a schedule; m, n and k are launch arguments.
+    """Apply a schedule to a GEMM graph whose m, n and k are launch arguments; return the graph.
 
     Raises:
         ParseError: the schedule is malformed.
@@ -69,8 +69,8 @@ def has_grid(schedule: str, tile: Tile, dtype: str = "bf16") -> bool:
 def starts(iterations: Iterable[int], processors: int) -> list[int]:
     """The time at which each workgroup starts, in iterations.
 
-    Every SM starts the next workgroup when its last one ends. Epilogues, and waiting for partial
-    tiles, are assumed to take no time.
+    Every SM starts the next workgroup when its previous one ends. Epilogues, and waiting for
+    partial tiles, are assumed to take no time.
 
     Args:
         iterations: the iterations of each workgroup.
@@ -84,7 +84,7 @@ def starts(iterations: Iterable[int], processors: int) -> list[int]:
 
 
 def busiest(iterations: Sequence[int], processors: int) -> int:
-    """The iterations of the busiest SM, if each starts the next workgroup when its last one ends.
+    """Iterations of the busiest SM, if an SM starts a workgroup when its previous one ends.
 
     >>> busiest([4] * 7, 3), busiest([5, 1, 1, 1], 2)
     (12, 5)
@@ -111,7 +111,7 @@ def count(
     found = trace(graph, values)
     known = graph.parameters.evaluate({"read_c": 0, **values})
     most = busiest(found.iterations, processors)
-    # The trace counts unit tiles, the largest that divide the tiles of every shape.
+    # A trace counts in unit tiles: the largest tile that divides each of the tile shapes.
     units = prod(macro_tile(graph.coordinates)[:2]) // prod(graph.tilings.unit[:2])
     return Counts(
         tiles=prod(found.tiles[:-1]) // units,
@@ -128,7 +128,7 @@ def count(
 
 
 def plane(tiles: int) -> tuple[int, int]:
-    """(rows, columns) of a plane of `tiles` tiles, as nearly square as the factors allow.
+    """(rows, columns) of a matrix of `tiles` tiles, as nearly square as its factors allow.
 
     >>> plane(132), plane(133), plane(131)
     ((11, 12), (7, 19), (1, 131))

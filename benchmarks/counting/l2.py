@@ -62,7 +62,7 @@ class Traffic:
     Args:
         asked_bytes: bytes requested from the L2 cache.
         read_a, read_b: bytes of A and of B read from memory.
-        compulsory_bytes: bytes of all distinct blocks, which are read with any order and cache.
+        compulsory_bytes: bytes of all distinct blocks; no order and no cache can read fewer.
     """
 
     asked_bytes: int
@@ -121,13 +121,13 @@ def requests(
 
 
 def _iterations(found: Trace, slots: int) -> Numbers:
-    """The tile numbers (m, n, k) of every iteration, one row each, by step and then by slot."""
+    """A row (m, n, k) of tile numbers for each iteration, sorted by time step, then by slot."""
     begins = starts(found.iterations, slots)
     shares: list[tuple[int, ...]] = []
     for segment in found.segments:
         begin = begins[segment.workgroup]
         begins[segment.workgroup] += segment.k_count
-        if not segment.padding:  # an iteration of padding takes a step and requests nothing
+        if not segment.padding:  # a padding tile takes time, but requests no block
             shares.append(
                 (begin, segment.workgroup, *segment.tile, segment.k_first, segment.k_count)
             )

@@ -197,7 +197,7 @@ def count(jobs: dict[str, Any], seconds: float) -> dict[tuple[str, str], Counter
 
     Args:
         jobs: the input of `benchmarks.launches`.
-        seconds: the time after which no launch starts; launches that are left have no counters.
+        seconds: the time after which no launch starts; launches not made have no counters.
 
     Raises:
         NoCounters: ncu is not installed, is not permitted to count, or failed.

@@ -38,7 +38,7 @@ from codegen.targets.nvptx.driver import unavailable
 
 PLAN = "128x128x64 data-parallel"
 QUEUE = 32
-"""Calls before the host waits for the GPU: a call would block if the launch queue were full."""
+"""Calls between two waits for the GPU; few, because a full launch queue would block a call."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ SCHEDULES = (
 TILE = (128, 128, 64)
 WARM = "data-parallel{persistent=true}", "stream-k{workgroups=3}"
 WARM_TILE = (64, 32, 32)
-"""Schedules and the macro tile of graphs that are built and checked before times are measured."""
+"""Schedules and macro tile of the graphs that warm up a process before times are measured."""
 TARGETS = ("cpu", "sm_80", "sm_90a")
 RUNS = 3
 """Default number of processes in which each row is measured."""
@@ -68,7 +68,7 @@ RUNS = 3
 def measure(
     schedule: str, target: str, *, thorough: bool = True, runs: int = RUNS
 ) -> dict[str, float]:
-    """Measure the columns of one row; `all` only if `thorough`.
+    """Measure the times of one schedule on one target; `all` only if `thorough`.
 
     Args:
         schedule: the text of the pipeline.

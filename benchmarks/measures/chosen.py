@@ -62,9 +62,9 @@ class Choice:
         problem: m, n, k and the layout, as text.
         cublas_seconds: the time of cuBLAS, in seconds.
         best_seconds: the time of the fastest measured plan, in seconds.
-        best_plan: the text of that plan.
+        best_plan: the text of the fastest measured plan.
         chosen_seconds: the measured time of the plan that the model chooses, in seconds.
-        chosen_plan: the text of that plan.
+        chosen_plan: the text of the plan that the model chooses.
     """
 
     group: str

@@ -94,7 +94,7 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
 
 
 def _figures(launches: Sequence[Profiled]) -> Row:
-    """Counters of a contender: cycles and seconds of all its kernels, others of the longest one."""
+    """A contender's counters: cycles and seconds are sums; others are its longest kernel's."""
 
     def total(name: str) -> float:
         return sum(launch.values[name] for launch in launches)

@@ -28,7 +28,7 @@ from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.tensormaps import MAP_BYTES
 
 QUEUE = 32
-"""Calls before the host waits for the GPU: a call would block if the launch queue were full."""
+"""Calls between two waits for the GPU; few, because a full launch queue would block a call."""
 
 
 PARAMETERS = (

@@ -136,7 +136,7 @@ def costs(rows: Iterable[Row]) -> list[Costs]:
 
 
 def summary(found: Sequence[Costs]) -> dict[str, Any]:
-    """Geometric means over problems, and the largest cost if k is at least `DEEP`; {} if empty."""
+    """Geometric means over problems, and the largest cost of those with k >= `DEEP`; or {}."""
     if not found:
         return {}
     deep = [one.cost for one in found if one.k >= DEEP]

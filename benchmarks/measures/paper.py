@@ -6,7 +6,7 @@
     python -m benchmarks paper --show FILE … --figure paper.svg
 
 m, n and k are drawn log-uniform from 128 to 8192 (arXiv:2301.03598), here as multiples of 8, as TMA
-needs. The measure takes the first sizes of the same list that is simulated. For each size,
+needs. A GPU run takes the first sizes of the list that `--simulate` uses. For each size,
 data-parallel, Stream-K and two-tile Stream-K take turns in every round; the result of each is
 checked first. Stream-K has one workgroup for each SM (`on W`), or the number of workgroups for
 which the paper's cost model predicts the least time (`on g`); if there are fewer output tiles than
@@ -123,7 +123,7 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 @cache
 def scheduled(schedule: str, tile: Tile, dtype: str, layout: str) -> KernelGraph:
-    """The graph of a schedule; m, n, k and the grid are launch arguments."""
+    """Apply a schedule to a GEMM whose m, n, k and grid are launch arguments; return the graph."""
     return Plan(tile, pipeline=schedule).graph(gemm_of_layout(dtype, layout))
 
 
@@ -181,7 +181,8 @@ def simulate_all(
         task = progress.add_task("simulating", total=len(shapes))
         found = map(work, chunks)
         if options.jobs > 1:
-            spawn = get_context("spawn")  # threads run, as those of the progress bar
+            # not fork, which is unsafe while other threads run, such as the progress bar's
+            spawn = get_context("spawn")
             pool = stack.enter_context(ProcessPoolExecutor(options.jobs, mp_context=spawn))
             found = pool.map(work, chunks)
         for rows in found:

@@ -59,11 +59,11 @@ __all__ = ["Comparison", "compare", "faults", "main", "summaries"]
 
 COUNT = 80
 MICROSECONDS = (8, 20, 60)
-"""Bounds, in microseconds of cuBLAS's time, between the classes of problems."""
+"""Bounds between classes of problems: cuBLAS's time in microseconds."""
 DEPTHS = (512, 1024, 2048, 4096)
-"""Bounds, in extents along k, between the classes of problems."""
+"""Bounds between classes of problems: their extent along k."""
 SLOW = 0.9
-"""Problems on which the speed relative to the fastest library is below this count as slow."""
+"""A problem is slow if the speed relative to the fastest library is below this ratio."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def faults(rows: Iterable[Row]) -> list[str]:
 
 
 def _class(value: float, bounds: Sequence[int], name: str, unit: str = "") -> str:
-    """The text of the class, between two of the sorted `bounds`, that a value belongs to.
+    """The name of the class that a value belongs to; classes lie between the sorted `bounds`.
 
     >>> _class(7.9, (8, 20), "t", " µs"), _class(8, (8, 20), "t"), _class(20, (8, 20), "t", " µs")
     ('t < 8 µs', '8 <= t < 20', 't >= 20 µs')
@@ -174,7 +174,7 @@ def _class(value: float, bounds: Sequence[int], name: str, unit: str = "") -> st
 
 
 def _classes(bounds: Sequence[int], name: str, unit: str = "") -> list[str]:
-    """The texts of all classes between the sorted `bounds`, in ascending order."""
+    """The names, such as `t < 8 µs`, of all classes between the sorted `bounds`, ascending."""
     values = [bounds[0] - 1, *bounds]
     return [_class(value, bounds, name, unit) for value in values]
 

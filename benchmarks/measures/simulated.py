@@ -11,9 +11,10 @@ constants that were fitted without the sizes of the second half, and, for compar
 published constants, which were fitted to other measurements of the same sizes.
 
 Printed are, for the fastest plans of each size: the median and the 90th percentile of
-|log(predicted / measured)|; how much longer the plan takes that is predicted to be the fastest than
-the fastest one (geometric mean); and the share of pairs of plans of one size, more than 1 % apart,
-that are ranked as measured. Then the same by kind of schedule, time, k and tile order.
+|log(predicted / measured)|; the loss, which is the time of the plan that is predicted to be the
+fastest, divided by the time of the fastest plan, less 1 (geometric mean); and the share of pairs of
+plans of one size, with times more than 1 % apart, whose order is predicted as measured. Then the
+same by kind of schedule, time, k and tile order.
 
 No GPU is needed.
 """
@@ -54,7 +55,7 @@ APART = 0.01
 """Pairs of plans whose measured times differ by less than this fraction are not ranked, because the
 difference may be noise."""
 LEAST = 12
-"""Groups with fewer rows are left out of the tables."""
+"""Groups with fewer rows than this number are left out of the tables."""
 SIMULATION, MODEL, PUBLISHED = "simulation", "cost model", "cost model, all sizes"
 
 
@@ -144,7 +145,7 @@ def accuracy(rows: Sequence[Row], predicted: Column) -> Accuracy:
 
 
 def modelled(rows: Sequence[Row], plans: dict[str, Plan], machine: Machine) -> dict[str, Column]:
-    """Times predicted by the cost model with constants fitted on half of the sizes and on all."""
+    """Two predictions by the cost model: its constants fitted to half of the sizes, and to all."""
     table = Table.of((problem_of(row), plans[row["plan"]]) for row in rows)
     half = fitted_constants(machine.name)
     return {
@@ -156,7 +157,7 @@ def modelled(rows: Sequence[Row], plans: dict[str, Plan], machine: Machine) -> d
 def simulated(
     rows: Sequence[Row], plans: dict[str, Plan], machine: Machine, console: Console
 ) -> Column:
-    """The times that the simulation predicts."""
+    """The simulated time of each row's launch, in seconds."""
     found: list[float] = []
     with Progress(console=console, transient=True) as progress:
         for row in progress.track(rows, description="simulating"):
@@ -200,7 +201,7 @@ def _natural(text: str) -> tuple[int, str]:
 
 
 def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[str]) -> RichTable:
-    """A table of accuracies with a line for each key and way of predicting."""
+    """A table of accuracies: for each group of launches, a line for each way of predicting."""
     made = RichTable(title=title, box=None, pad_edge=False)
     heads = ("", "by", "launches", "median", "90 %", "bias", "loss", "worst", "pairs ranked")
     for head in heads:

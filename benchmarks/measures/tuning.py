@@ -49,9 +49,9 @@ from passes.choosing.similarity import FITTED, Scales, Similarity
 __all__ = ["Recorded", "Replay", "fit", "main", "record_of", "recorded", "replay", "table_of"]
 
 LISTED, LEAST, MOST_RANKED = 12, 40, 400
-"""LISTED: number of plans that the way `first 12` measures. LEAST: default of --least, the smallest
-number of recorded plans of a problem. MOST_RANKED: number of best predictions among which recorded
-plans are looked up."""
+"""LISTED: number of plans that the method `first 12` measures. LEAST: default of --least, the
+smallest number of recorded plans of a problem. MOST_RANKED: number of best predictions among which
+recorded plans are looked up."""
 ERRORS, LEAST_NOISE = 1.5, 1e-3
 """ERRORS: --fit leaves out plans that take more than this many times the fastest of their problem.
 LEAST_NOISE: the least standard deviation of measurements in a fit."""
@@ -63,10 +63,10 @@ class Recorded:
 
     Args:
         problem: m, n, k and the layout, as text.
-        table: the plans.
-        plans: the same plans.
-        seconds: the recorded seconds of each.
-        listed: the plans with the best predictions of all candidates, as far as recorded.
+        table: the plans as columns, for the cost model.
+        plans: the same plans as objects, in the same order.
+        seconds: the recorded seconds of each plan.
+        listed: recorded plans among the candidates with the best predictions.
     """
 
     problem: str
@@ -117,7 +117,7 @@ def recorded(rows: Iterable[dict[str, Any]], device: Constants, least: int) -> l
         gemm = problem_of(next(iter(by_plan.values())))
         table = Table.of((gemm, plan) for plan in plans)
         seconds = np.array([row["t"] for row in by_plan.values()], np.float64)
-        # Of more plans than LISTED: some may have become candidates after the times were taken.
+        # Rank more than LISTED plans: candidates that were added after the sweep have no times.
         best = [one.plan for one in rank(gemm, device, MOST_RANKED) if one.plan in plans]
         listed = tuple(best[:LISTED])
         found.append(Recorded(f"{m}x{n}x{k} {layout}", table, plans, seconds, listed))
@@ -152,7 +152,7 @@ def replay(one: Recorded, device: Constants, most: int) -> Replay:
 
 
 def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
-    """For each way: mean, 90th percentile and maximum of the regret, and problems below 1 %."""
+    """For each way: the regret's mean, 90th percentile and maximum; how many are at most 1 %."""
     ratios = {way: [cast(float, getattr(one, way)) for one in found] for way in WAYS}
     return {
         way: {

@@ -105,7 +105,7 @@ def compete(
     check: Check | None = None,
     heat_seconds: float = HEAT_SECONDS,
 ) -> Iterator[dict[str, Any]]:
-    """Check every contender's result, time those that are right in turn, and yield their rows.
+    """Check all contenders' results, time those without errors in turn, and yield their rows.
 
     Args:
         contenders: the contenders to time.

@@ -1,4 +1,4 @@
-"""The interface of everything that is timed on a GEMM problem: libraries, coordgraph's kernels."""
+"""The interface of contenders, which are timed on GEMMs: libraries, and coordgraph's kernels."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _details(plan: Plan, kernel: Any) -> dict[str, Any]:
 
 
 def _loaded(kernel: Any) -> Any:
-    """Return `kernel`; if it is the error that building the kernel raised, raise that error."""
+    """Return `kernel`, or raise it if it is the exception that compiling or loading it raised."""
     if isinstance(kernel, CoordGraphError):
         raise kernel
     return kernel

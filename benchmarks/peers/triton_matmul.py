@@ -1,4 +1,4 @@
-"""Triton kernel of one product: persistent, TMA loads, tiles in grouped order, no split of k.
+"""Triton kernel of one product: persistent, TMA loads, tiles visited in bands, no split-k.
 
 Importing this module needs Triton.
 """

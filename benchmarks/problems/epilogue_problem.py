@@ -76,7 +76,7 @@ class EpilogueProblem(Problem):
         self.result = self.activated + residual[self.rows].double()
 
     def launch(self, run: Any, number: int) -> None:
-        """Enqueue the product and the epilogue of operand set `number` by `run`."""
+        """Call `run`, a function that enqueues a contender's kernels, on operand set `number`."""
         run(*self.sets[number], *self.operands[number])
 
     def epilogue_fault(

@@ -5,7 +5,7 @@ There are three kinds of problem:
 - `RowGroups`: groups divide the rows of A and D, and each group has its own B, as in a mixture of
   experts.
 - `DepthGroups`: groups divide k, and each group has its own D, as in the weight gradients of such a
-  layer. A is stored as its transpose, so that the rows of both operands count k.
+  layer. A is stored as its transpose, so that k is the row index of both operands.
 - `ListGroups`: a list of products that share no extent.
 """
 

@@ -23,7 +23,7 @@ __all__ = [
 DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
 """For each element type: PyTorch's name for it, and a bound on the relative rounding error."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""Layouts, a letter for A and one for B. n: stored row-major; t: the transpose is stored so."""
+"""Layouts, a letter for A and one for B. n: stored row-major; t: stored column-major."""
 MIN_SAMPLED_ROWS, ROWS_PER_SAMPLE = 256, 64
 MAX_SETS, MAX_BYTES = 512, 16 << 30
 
@@ -127,7 +127,7 @@ class Problem:
         return as_multiplied(a, b, self.layout)
 
     def launch(self, run: Any, number: int) -> None:
-        """Enqueue the product of operand set `number` by `run`."""
+        """Call `run`, a function that enqueues a contender's kernels, on operand set `number`."""
         a, b, out = self.sets[number]
         run(a, b, out)
 

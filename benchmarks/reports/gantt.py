@@ -56,7 +56,7 @@ LABELS = {
     "receive": "adds a partial sum",
     "finish": "finishes a tile",
 }
-"""Legend labels of activities; `multiply` has two, all others are `starts, ends`."""
+"""Legend labels of activities. `multiply` is `WHOLE` or `PART`; the rest is `starts, ends`."""
 WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
 """Width and height of a figure in inches; left edge and height of a panel as shares of these."""
 

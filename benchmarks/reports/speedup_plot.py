@@ -15,9 +15,9 @@ from benchmarks.reports.speedups import Column, speedups
 __all__ = ["bands", "figure_of"]
 
 STEP = 2 ** (1 / 3)
-"""Ratio of the upper to the lower end of a bin of the numbers of waves."""
+"""A bin has the problems with a number of waves from some w to w · STEP."""
 LEAST = 8
-"""Bins with fewer problems are left out."""
+"""Bins with fewer problems than this number are left out."""
 QUANTILES = (0.05, 0.5, 0.95)
 COLOURS = ("#999999", None, "#0072B2", "#D55E00")
 """The colour of each of `WAYS` but the first; None for one that is not drawn, because its plans
@@ -25,7 +25,7 @@ equal those of another one on nearly all problems."""
 
 
 def bands(waves: Column, values: Column) -> tuple[Column, Column]:
-    """Quantiles of speedups in bins of waves.
+    """Quantiles of speedups; a bin holds problems with similar numbers of waves.
 
     Args:
         waves: output tiles divided by SMs, for each problem.
@@ -41,7 +41,7 @@ def bands(waves: Column, values: Column) -> tuple[Column, Column]:
 
 
 def figure_of(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """A figure with a panel for each record: medians of speedups, and bands that hold 90 %."""
+    """A panel for each record: median speedups, and bands that hold 90 % of the problems."""
     figure = Figure(figsize=(9, 0.8 + 2.9 * len(records)), layout="constrained")
     panels = figure.subplots(len(records), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axis, record in zip(panels, records, strict=True):

@@ -86,7 +86,7 @@ def _ratios(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def mean_ratios(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
-    """By contender, (mean, count): the geometric mean of its speedups over cuBLAS, their number."""
+    """By contender, (geometric mean of its speedups over cuBLAS, number of problems)."""
     return {name: (geometric_mean(values), len(values)) for name, values in _ratios(rows).items()}
 
 

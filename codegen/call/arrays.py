@@ -23,6 +23,11 @@ __all__ = ["Library", "library", "row_major", "stream_handle"]
 
 
 PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
+NO_VIEW = (
+    "argument 'out' cannot be reshaped to matrices in place: it has gaps between its rows or "
+    "matrices, or is immutable; pass a contiguous array, or leave out 'out'"
+)
+"""The error for an `out` with several batch axes whose memory kernels cannot write."""
 
 
 class Library:
@@ -92,6 +97,26 @@ class Library:
             f"{a_type(array)} cannot be expanded from one matrix to a batch; pass a matrix for "
             "each product"
         )
+
+    def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """A view of the array, repeated along axes of extent 1 to another shape.
+
+        Raises:
+            LaunchError: arrays of this library cannot be repeated.
+        """
+        raise LaunchError(
+            f"{a_type(array)} cannot be repeated along its batch axes; pass arrays whose batch "
+            "axes are equal"
+        )
+
+    def reshaped_view(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """A view of the array's memory in another shape, for writing to it.
+
+        Raises:
+            LaunchError: no view of that shape exists, because the array has gaps between its rows
+                or matrices, or its library makes no views.
+        """
+        raise LaunchError(NO_VIEW)
 
     def first_matrix(self, array: Any) -> Any:
         """The first matrix of a batch."""
@@ -172,6 +197,15 @@ class _Torch(Library):
     def expanded(self, array: Any, count: int) -> Any:
         return array.expand(count, *array.shape[-2:])
 
+    def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return array.expand(shape)
+
+    def reshaped_view(self, array: Any, shape: tuple[int, ...]) -> Any:
+        try:
+            return array.view(shape)
+        except RuntimeError as error:
+            raise LaunchError(NO_VIEW) from error
+
     def current_stream(self, array: Any) -> int:
         if self._raw_stream is not None:
             return self._raw_stream(array.device.index)
@@ -183,6 +217,15 @@ class _CuPy(Library):
 
     def expanded(self, array: Any, count: int) -> Any:
         return sys.modules["cupy"].broadcast_to(array, (count, *array.shape[-2:]))
+
+    def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return sys.modules["cupy"].broadcast_to(array, shape)
+
+    def reshaped_view(self, array: Any, shape: tuple[int, ...]) -> Any:
+        view = array.reshape(shape)
+        if view.data.ptr != array.data.ptr:
+            raise LaunchError(NO_VIEW)
+        return view
 
     def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
         return sys.modules["cupy"].empty(shape, dtype=numpy_dtype(kind))
@@ -201,6 +244,9 @@ class _Jax(Library):
 
     def expanded(self, array: Any, count: int) -> Any:
         return sys.modules["jax"].numpy.broadcast_to(array, (count, *array.shape[-2:]))
+
+    def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return sys.modules["jax"].numpy.broadcast_to(array, shape)
 
     def view(self, array: Any, what: str) -> TensorView:
         array.block_until_ready()
@@ -231,6 +277,15 @@ class _Numpy(Library):
 
     def expanded(self, array: Any, count: int) -> Any:
         return sys.modules["numpy"].broadcast_to(array, (count, *array.shape[-2:]))
+
+    def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return sys.modules["numpy"].broadcast_to(array, shape)
+
+    def reshaped_view(self, array: Any, shape: tuple[int, ...]) -> Any:
+        view = array.reshape(shape)
+        if array.size and not sys.modules["numpy"].may_share_memory(view, array):
+            raise LaunchError(NO_VIEW)
+        return view
 
     def view(self, array: Any, what: str) -> TensorView:
         raise LaunchError(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from codegen.call import measured
-from codegen.call.families import plans_among
+from codegen.call import families, measured
 from codegen.call.request import PlanRequest
 from coordgraph import LaunchError
 from passes.choosing import Plan
@@ -37,5 +36,6 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
         times = None if request.target == "cpu" else measured.remembered(request)
         if times is not None:
             yield times.plan
-        yield from plans_among(request)
+        if families.known:
+            yield from families.plans_among(request)
         yield from request.plans()

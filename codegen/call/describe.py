@@ -13,7 +13,7 @@ from codegen.call.arrays import library
 from codegen.call.checks import NO_OFFSETS, problem_parameters
 from codegen.call.request import PlanRequest
 from codegen.call.views import LABELS, TensorView, numpy_view, single
-from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError
+from coordgraph import Gemm, LaunchError, VerifyError
 from coordgraph.elements import DTYPES, DType, dtype
 from coordgraph.gemm import GROUP_AXES
 from coordgraph.validation import a_type, flag
@@ -23,6 +23,10 @@ __all__ = ["ALIGNED", "Call", "array_key", "check_offsets", "describe"]
 ALIGNED = 15
 """Mask of an address: TMA needs multiples of 16 bytes, so these low bits must be zero."""
 _ONE_AXIS = tuple(axis for axis in GROUP_AXES if len(axis) == 1)
+
+
+_graph = lru_cache(maxsize=64)(Gemm.graph)
+"""The unscheduled graph of a problem; it relates the extents of the tensors."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +183,6 @@ def _wrong_type(label: str, kind: DType, fit: Sequence[DType], where: str = "") 
     return LaunchError(
         f"{label} holds {kind}; matrices hold {', '.join(known)} or {last}{where}: convert it"
     )
-
-
-@lru_cache(maxsize=64)
-def _graph(gemm: Gemm) -> KernelGraph:
-    """The unscheduled graph of a problem; it relates the extents of the tensors."""
-    return gemm.graph()
 
 
 def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRequest:

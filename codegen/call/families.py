@@ -9,12 +9,13 @@ from codegen.call.request import PlanRequest
 from passes.choosing import Plan, rank, sizes
 from passes.choosing.kernel_family import KernelFamily
 
-__all__ = ["add", "family_of", "forget", "plans_among"]
+__all__ = ["add", "family_of", "forget", "known", "plans_among"]
 
 FIRST = 4
 """Number of plans to rank: all kernels are built, so the first one is launched."""
 
-_families: dict[Hashable, KernelFamily] = {}
+known: dict[Hashable, KernelFamily] = {}
+"""The built kernels by the kind of problem and device; empty if `warm` was not called."""
 _lock = threading.Lock()
 
 
@@ -26,14 +27,14 @@ def add(request: PlanRequest, family: KernelFamily) -> KernelFamily:
     """
     key = _key(request)
     with _lock:
-        known = _families.get(key)
-        found = _families[key] = family if known is None else known.joined(family)
+        before = known.get(key)
+        found = known[key] = family if before is None else before.joined(family)
     return found
 
 
 def family_of(request: PlanRequest) -> KernelFamily | None:
     """The built kernels for a request's kind of problem, if its size is in their ranges."""
-    if not _families or (found := _families.get(_key(request))) is None:
+    if (found := known.get(_key(request))) is None:
         return None
     return found if found.covers(sizes(request.gemm)) else None
 
@@ -49,7 +50,7 @@ def plans_among(request: PlanRequest) -> Iterator[Plan]:
 def forget() -> None:
     """Choose freely again: drop the families, though not the kernels."""
     with _lock:
-        _families.clear()
+        known.clear()
 
 
 def _key(request: PlanRequest) -> Hashable:

@@ -8,11 +8,13 @@ one needs only a look-up and a launch.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from functools import partial
 from typing import Any
 
 from codegen.call import build
 from codegen.call.arrangement import Prepared
 from codegen.call.arrays import library
+from codegen.call.broadcasting import MATRICES, MATRIX, Broadcast
 from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
 from codegen.call.gradients import differentiable_matmul, refuse_gradients
@@ -61,8 +63,10 @@ def matmul(
             transpose of a row-major array are read in place, without a copy. Extents may be 0. For
             a batch of products A is l x m x k, B is l x k x n, D and C are l x m x n. Either A or
             B may be a single matrix, also expanded, which is used in all products. A view may hold
-            the transpose of each matrix (`b.mT`).
-        c: C (m x n, or a batch), needed if beta is not zero.
+            the transpose of each matrix (`b.mT`). Vectors and further batch axes are multiplied as
+            by `numpy.matmul`; an operand that is repeated along some of several batch axes only is
+            copied.
+        c: C, of the shape of D, needed if beta is not zero.
         out: the array to write D to (m x n, or a batch); None makes a new array like `a`.
         alpha, beta: scalars of the epilogue.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k; in
@@ -138,6 +142,12 @@ def matmul(
             return launch(left, right, c, out, alpha, beta, stream)
     except (ArgumentMismatch, CodegenError):
         pass  # `first_launch` reports the error, or tries the next plan
+    axes = len(a.shape), len(b.shape)
+    if 0 < min(axes) < MATRIX or max(axes) > MATRICES:
+        transposes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        broadcast = Broadcast.of(tuple(a.shape), tuple(b.shape), **transposes)
+        again = partial(matmul, stream=stream, tune=tune, plan=plan, **transposes)
+        return broadcast.launch(again, a, b, c, out, alpha, beta)
     return first_launch(
         _prepared,
         key,

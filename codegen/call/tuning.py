@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from codegen.call.bench import opened
 from codegen.call.build import kernel_of, refuse
 from codegen.call.compile_workers import CompileWorkers
 from codegen.call.measured import remember, remembered
+from codegen.call.progress import Advance, progress
 from codegen.call.request import PlanRequest
 from codegen.call.rounds import Rounds
 from codegen.call.views import TensorView
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from codegen.call.bench import Bench
 
 __all__ = ["find_fastest", "tune_plans"]
-
-Advance = Callable[[str, int], None]
-"""Type of a callback for progress: its arguments are the current step as text, and the number of
-plans measured so far."""
 
 
 def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: Any) -> None:
@@ -57,7 +53,7 @@ def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: An
     with (
         opened(request, views) as bench,
         CompileWorkers(request) as workers,
-        _progress() as advance,
+        progress("tuning") as advance,
     ):
         seconds = find_fastest(request, bench, workers.compile, advance)
     if len(seconds) > 1:
@@ -68,7 +64,7 @@ def find_fastest(
     request: PlanRequest,
     bench: Bench,
     compile_all: Callable[[Sequence[Plan]], None],
-    advance: Advance = lambda step, count: None,
+    advance: Advance = lambda step, done, of: None,
 ) -> dict[Plan, float]:
     """Find the fastest plan for a request by measuring some of the candidates.
 
@@ -88,9 +84,9 @@ def find_fastest(
     rounds = Rounds(bench.sample, bench.sample_under_load)
 
     def measure(plans: Sequence[Plan]) -> list[float]:
-        advance("compiling", len(rounds.seconds))
+        advance("compiling", len(rounds.seconds), MOST_MEASURED)
         compile_all(plans)
-        advance("measuring", len(rounds.seconds))
+        advance("measuring", len(rounds.seconds), MOST_MEASURED)
         started = [plan for plan in plans if _start(request, bench, plan)]
         found = dict(zip(started, rounds.measure(started), strict=True))
         return [found.get(plan, inf) for plan in plans]
@@ -108,7 +104,7 @@ def find_fastest(
             f"no plan can be built for {request.target}; call matmul with one plan, as in "
             "plan='128x256x64 data-parallel', to see why it cannot be built"
         )
-    advance("measuring the fastest again", len(rounds.seconds))
+    advance("measuring the fastest again", len(rounds.seconds), MOST_MEASURED)
     return rounds.final()
 
 
@@ -124,21 +120,6 @@ def _start(request: PlanRequest, bench: Bench, plan: Plan) -> bool:
         refuse(kernel, error)
         return False
     return True
-
-
-@contextmanager
-def _progress() -> Generator[Advance]:
-    """Yield a function that draws a progress bar if stderr is a terminal, else does nothing."""
-    if not sys.stderr.isatty():
-        yield lambda step, count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = TextColumn("tuning: {task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=MOST_MEASURED)
-        yield lambda step, count: bar.update(task, description=step, completed=count)
 
 
 def _refuse_capture(stream: Any) -> None:

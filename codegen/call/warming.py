@@ -8,9 +8,7 @@ chooses the best plan whose kernel is built.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from codegen.cache import cache_directory, key_of
 from codegen.call import families
 from codegen.call.build import kernel_of, refuse
 from codegen.call.compile_workers import CompileWorkers
+from codegen.call.progress import Advance, progress
 from codegen.call.request import PlanRequest
 from coordgraph import CodegenError, Gemm, LaunchError
 from coordgraph.validation import flag, whole
@@ -40,8 +39,6 @@ MOST_WORKERS = 16
 BY_RULE = 400
 """For a device without a cost model: number of drawn sizes whose plans are built."""
 Extents = int | tuple[int, int]
-Advance = Callable[[str, int, int], None]
-"""A callback for progress: the current step, and how many of how many are done."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def warm(
         device,
         reads_c=flag(reads_c, "reads_c", LaunchError),
     )
-    with _progress() as advance:
+    with progress("warm") as advance:
         family = _family(request, ranges, kernels, advance)
         return _build(request, family, where, advance)
 
@@ -201,18 +198,3 @@ def _by_rule(request: PlanRequest, ranges: tuple[SizeRange, ...], count: int) ->
         used[kernel] = used.get(kernel, 0) + 1
     most_used = sorted(used, key=lambda plan: -used[plan])
     return KernelFamily(tuple(most_used[:count]), ranges=ranges)
-
-
-@contextmanager
-def _progress() -> Generator[Advance]:
-    """Yield a function that draws a progress bar if stderr is a terminal, else does nothing."""
-    if not sys.stderr.isatty():
-        yield lambda step, done, of: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = TextColumn("warm: {task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda step, done, of: bar.update(task, description=step, completed=done, total=of)

@@ -13,22 +13,39 @@ from codegen.cli.output import duration, print_block, print_json
 
 __all__ = ["warm_command"]
 
-RANGE = "An extent, or the smallest and the largest: 4096, or 1:8192. By default 128:8192."
 
+def _extents(text: str) -> dict[str, tuple[int, int]]:
+    """The extents in the text of `--range`, by axis.
 
-def _extents(text: str) -> tuple[int, int]:
-    low, _, high = text.partition(":")
-    try:
-        return int(low), int(high or low)
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' is no extent and no range such as 1:8192") from None
+    Raises:
+        typer.BadParameter: the text is malformed.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for part in filter(None, text.split(",")):
+        axis, _, extents = part.strip().partition("=")
+        low, _, high = extents.partition(":")
+        try:
+            found[axis] = int(low), int(high or low)
+        except ValueError:
+            axis = ""
+        if axis not in tuple("mnk"):
+            raise typer.BadParameter(
+                f"'{part}' in --range is no extent of m, n or k; write m=1:8192,n=4096,k=14336"
+            )
+    return found
 
 
 def warm_command(
     *,
-    m: Annotated[str, typer.Option("--m", metavar="RANGE", help=RANGE)] = "128:8192",
-    n: Annotated[str, typer.Option("--n", metavar="RANGE", help=RANGE)] = "128:8192",
-    k: Annotated[str, typer.Option("--k", metavar="RANGE", help=RANGE)] = "128:8192",
+    sizes: Annotated[
+        str,
+        typer.Option(
+            "--range",
+            metavar="EXTENTS",
+            help="Extents of m, n and k, or the smallest and the largest: m=1:8192,n=4096. An axis "
+            "that is left out has 128:8192.",
+        ),
+    ] = "",
     dtype: DType = "bf16",
     out_dtype: OutDType = None,
     transpose_a: TransposeA = False,
@@ -39,7 +56,7 @@ def warm_command(
     kernels: Annotated[
         int, typer.Option("--kernels", min=1, help="The largest number of kernels.")
     ] = 96,
-    device: Annotated[int, typer.Option("--device", min=0, help="The number of the GPU.")] = 0,
+    device: Annotated[int, typer.Option("--ordinal", min=0, help="The number of the GPU.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Compile kernels for a range of sizes into the kernel cache, so that calls need not.
@@ -51,7 +68,7 @@ def warm_command(
     [bold]Examples[/]
 
       coordgraph warm --transpose-b
-      coordgraph warm --m 1:8192 --n 4096 --k 14336 --transpose-b --kernels 32
+      coordgraph warm --range m=1:8192,n=4096,k=14336 --transpose-b --kernels 32
     """
     from time import perf_counter
 
@@ -59,6 +76,7 @@ def warm_command(
     from codegen.cli.errors import Unavailable
     from codegen.targets.nvptx.driver import unavailable
 
+    extents = _extents(sizes)
     if reason := unavailable():
         raise Unavailable(
             f"warm needs an NVIDIA GPU, whose driver assembles the kernels: {reason.rstrip('.')}; "
@@ -67,9 +85,7 @@ def warm_command(
     start = perf_counter()
     found = codegen.warm(
         dtype,
-        m=_extents(m),
-        n=_extents(n),
-        k=_extents(k),
+        **extents,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         out_dtype=out_dtype,

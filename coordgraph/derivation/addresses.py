@@ -27,7 +27,7 @@ def address_of(
     ranges: Ranges,
     values: Mapping[str, Any],
 ) -> Address | None:
-    """The address that an index stands for; None if the dimension is not an axis of memory."""
+    """The linear address of an index; None if its dimension does not number elements of memory."""
     dimension = graph.coordinates[wanted]
     found = _element(graph, dimension)
     if found is None:
@@ -43,7 +43,10 @@ def address_of(
 
 
 def _element(graph: KernelGraph, dimension: Dimension) -> tuple[str, str, int] | None:
-    """The memory whose elements a dimension numbers: name, element type, bytes of an element."""
+    """The name, element type and bytes per element of the memory that a dimension indexes.
+
+    None if the dimension indexes neither a tensor nor an allocation in shared memory.
+    """
     match dimension:
         case User():
             kind = graph.tensor(dimension.tensor).dtype
@@ -64,7 +67,10 @@ def _strides(
     ranges: Ranges,
     values: Mapping[str, Any],
 ) -> Iterator[Stride]:
-    """For each given coordinate that is a symbol: how far the address moves if it grows by 1."""
+    """For each given coordinate, the change of the address when that coordinate grows by 1.
+
+    Coordinates that are given as an expression, and selectors, are left out.
+    """
     symbols = {graph.coordinates.symbol(name) for name in known}
     for name, given in known.items():
         symbol = graph.coordinates.symbol(name)

@@ -126,7 +126,7 @@ class _Deriver:
         )
 
     def _choices(self) -> set[str]:
-        """The given dimensions, such as selectors, whose number decides which indices are read."""
+        """Selectors: dimensions whose given number decides which other indices an edge reads."""
         if self.direction is Direction.FORWARD:
             return set()
         return {
@@ -139,7 +139,7 @@ class _Deriver:
         }
 
     def _formulas(self, path: Iterable[Edge], wanted: str) -> list[_Formulas]:
-        """The formulas of each edge on the path, in the indices that the edge reads."""
+        """For each edge on the path: its formulas, in terms of the indices that the edge reads."""
         path = tuple(path)
         forward = self.direction is Direction.FORWARD
         computed = set(self.known)
@@ -170,12 +170,12 @@ class _Deriver:
         return _in_use(found, wanted)
 
     def _local(self, name: str) -> Expr:
-        """The index along a dimension in an edge's own formula: its symbol, or a fixed number."""
+        """What formulas use for a dimension's index: its symbol, or a selector's given number."""
         value = self.known.get(name)
         return value if isinstance(value, Integer) else self.coordinates.symbol(name)
 
     def _open(self, read: Iterable[str]) -> bool:
-        """Whether the derivation stays without numbers because the caller asks for symbols."""
+        """Whether the index has no value because the caller gave symbols or expressions."""
         return bool(self.point.symbolic & {*read, *self.known}) or any(
             not isinstance(value, Integer)
             for name, value in self.point.known.items()
@@ -187,7 +187,7 @@ class _Deriver:
         return frozenset() if size is None else frozenset(symbols_of(size))
 
     def _values(self, read: Iterable[str], wanted: str) -> dict[str, Any]:
-        """The numbers of the coordinates and parameters that the path starts from.
+        """The values of the given coordinates and of the parameters and tables that the path reads.
 
         Raises:
             EvaluationError: coordinates or launch parameters that the path reads are missing.
@@ -213,7 +213,7 @@ class _Deriver:
     def _steps(
         self, formulas: list[_Formulas], values: dict[str, Any], wanted: str
     ) -> tuple[EdgeStep, ...]:
-        """The steps with their numbers; adds the computed indices to `values`."""
+        """The derivation's step for each edge; adds the values of computed indices to `values`."""
         composed = {self.coordinates.symbol(n): v for n, v in self.known.items()}
         applies = _applies(formulas, wanted)
         computed: list[tuple[IndexStep, ...]] = []
@@ -272,7 +272,7 @@ class _Deriver:
 
 
 def _maker(origin: Origin) -> str:
-    """The passes that made and changed a record; '' if it was there before the first pass."""
+    """The passes that added or changed an edge or a dimension; '' if no pass did."""
     made = () if origin.made in ("", PROBLEM) else (origin.made,)
     return ", ".join((*made, *origin.changed))
 
@@ -283,7 +283,7 @@ and for each downstream operand the condition under which the edge reads it."""
 
 
 def _in_use(found: list[_Formulas], wanted: str) -> list[_Formulas]:
-    """Drop the formulas of indices that no later edge reads and that the caller does not want."""
+    """Drop the formulas of indices that no guard, no later edge and no result needs."""
     used = {wanted}
     kept: list[_Formulas] = []
     for edge, reads, outputs, guards, conditions in reversed(found):
@@ -308,7 +308,7 @@ def _applies(formulas: list[_Formulas], wanted: str) -> list[Boolean]:
 
 
 def _number(expr: Expr | Boolean, values: Mapping[str, Any]) -> int | None:
-    """The value of an expression, or None if a number is missing or a table has no such entry."""
+    """The value of an expression; None if a symbol has no value or a table lacks the entry."""
     if not values and symbols_of(expr):
         return None
     with suppress(KeyError, NoEntry, ZeroDivisionError):

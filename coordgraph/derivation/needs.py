@@ -16,7 +16,7 @@ __all__ = ["needs_of", "starts_of"]
 
 
 def needs_of(edge: Edge, direction: Direction, known: Mapping[str, Expr]) -> tuple[str, ...]:
-    """The dimensions whose index an edge reads in a direction."""
+    """The dimensions whose index an edge reads when it is evaluated in a direction."""
     return edge.reverse_needs(dict(known)) if direction is Direction.REVERSE else edge.upstream
 
 
@@ -66,16 +66,16 @@ class _Search:
         self._invertible: dict[int, bool] = {}
 
     def edges_to(self, name: str) -> tuple[Edge, ...]:
-        """The edges that compute the index along a dimension."""
+        """The edges that compute a dimension's index in the direction of the search."""
         reverse = self.direction is Direction.REVERSE
         edges = self.graph.edges_below(name) if reverse else self.graph.edges_above(name)
         return tuple(filter(self.invertible, edges))
 
     def invertible(self, edge: Edge) -> bool:
-        """Whether an edge has a formula in this direction; without it, its strides do not nest.
+        """Whether an edge has formulas in the direction of the search.
 
-        The index that such an edge does not give is then a value that an operation of the control
-        graph sets.
+        An edge whose strides do not nest cannot be inverted. The indices that it would compute are
+        then values that an operation of the control graph sets.
         """
         if id(edge) not in self._invertible:
             needs = needs_of(edge, self.direction, self.known)
@@ -107,7 +107,7 @@ class _Search:
         return all(map(self.derivable, needs_of(edge, self.direction, self.known)))
 
     def starts(self, *wanted: str) -> tuple[list[str], list[str]]:
-        """The coordinates at which the paths to dimensions start, and ambiguous dimensions.
+        """The coordinates at which the paths to `wanted` start, and the ambiguous dimensions.
 
         A dimension is ambiguous if several edges compute its index, and the known indices are
         enough for none of them.
@@ -123,7 +123,8 @@ class _Search:
             if name in self.known or not edges:
                 starts[name] = None
                 continue
-            # Where several edges are ready, the traversal refuses the graph and names them.
+            # Several edges that can be evaluated are no error here: the traversal that evaluates
+            # the path refuses such a graph later and names the edges.
             chosen = [edge for edge in edges if self.ready(edge)] or edges
             if len(chosen) > 1 and not self.ready(chosen[0]):
                 parted[name] = None

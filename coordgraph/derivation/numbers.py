@@ -18,10 +18,10 @@ WORD = re.compile(rf"(?<![\w.]){NAME.pattern}")
 
 
 def with_numbers(expr: Basic, values: Mapping[str, Any]) -> str:
-    """The text of an expression in which numbers replace the names that have one.
+    """The text of an expression in which known values replace the names of symbols.
 
-    Terms keep the order of the text with names. A table keeps its name, because its value is no
-    number.
+    The terms have the same order as in the text with names. The name of a table stays, because a
+    table has many values.
 
     Args:
         expr: the expression or condition.

@@ -31,10 +31,10 @@ OPTIONAL = {"read_c": 0}
 
 @dataclass(frozen=True)
 class Point:
-    """What the caller knows: indices, launch parameters and tables.
+    """What the caller of `KernelGraph.explain` gives: indices, launch parameters and tables.
 
     Args:
-        known: the index along each known dimension, an expression or a number.
+        known: the index along each dimension that the caller gives: an expression or a number.
         symbolic: the names that the caller wants to stay symbols.
         numbers: the launch parameters that the caller gives.
         tables: the entries of the tables that the caller gives.
@@ -47,12 +47,12 @@ class Point:
 
     @property
     def numeric(self) -> bool:
-        """Whether anything is given as a number, so that the derivation has numbers."""
+        """Whether the caller gives a number or a table, so that formulas can be evaluated."""
         indices = any(isinstance(value, Integer) for value in self.known.values())
         return indices or bool(self.numbers) or bool(self.tables)
 
     def index(self, name: str) -> int | None:
-        """The index along a dimension as a number, or None."""
+        """The index along a dimension; None if the caller does not give it as a number."""
         value = self.known.get(name)
         return int(value) if isinstance(value, Integer) else None
 
@@ -136,7 +136,7 @@ def described(graph: KernelGraph, name: str, values: Mapping[str, Any]) -> str:
     Args:
         graph: the graph.
         name: the id of the dimension.
-        values: the numbers that are known, by name; they make the range a number.
+        values: the known values by name, from which the end of the range is computed.
     """
     dimension = graph.coordinates[name]
     note = f" ({dimension.note})" if dimension.note else ""
@@ -150,7 +150,7 @@ def described(graph: KernelGraph, name: str, values: Mapping[str, Any]) -> str:
 
 
 def launch_values(graph: KernelGraph, point: Point, wanted: Iterable[str]) -> dict[str, Any]:
-    """The numbers of the launch parameters and tables that formulas read.
+    """The values of the launch parameters and tables that formulas read.
 
     Args:
         graph: the graph.
@@ -158,8 +158,8 @@ def launch_values(graph: KernelGraph, point: Point, wanted: Iterable[str]) -> di
         wanted: the names of the parameters and tables.
 
     Returns:
-        The wanted numbers, and those that they follow from. Parameters that do not follow from what
-        the caller gives are missing.
+        The values of the wanted names and of all names in their definitions. Parameters that cannot
+        be computed from what the caller gives are left out.
 
     Raises:
         LaunchError: the parameters contradict each other or their tables.
@@ -211,7 +211,7 @@ def missing_values(graph: KernelGraph, point: Point, wanted: Iterable[str]) -> l
 
 
 def _closure(graph: KernelGraph, wanted: Iterable[str]) -> list[str]:
-    """The wanted parameters and tables with all that they follow from, in order of declaration."""
+    """The wanted parameters and tables, and those in their definitions, in declared order."""
     formulas: dict[str, tuple[Expr, ...]] = {
         p.name: () if p.value is None else (p.value,) for p in graph.parameters.items
     }
@@ -238,7 +238,8 @@ def check_inside(
         graph: the graph.
         point: what the caller gives.
         names: the coordinates to check.
-        values: numbers by name, for the sizes of dimensions.
+        values: the values of launch parameters by name, from which sizes of dimensions are
+            computed.
 
     Raises:
         EvaluationError: an index is negative, or not less than the size of its dimension.

@@ -40,7 +40,7 @@ class ParameterStep:
     Args:
         name: the name of the parameter.
         formula: its value in earlier parameters; None if the caller of the kernel gives it.
-        value: its number; None if the derivation has no numbers.
+        value: the parameter's value; None if the caller gives no numbers.
         note: what the parameter means.
     """
 
@@ -62,9 +62,9 @@ class IndexStep:
     Args:
         dimension: the id of the dimension.
         formula: the edge's own formula, in the indices that the edge reads.
-        expression: the same index in the given coordinates, simplified.
-        value: its number; None if the derivation has no numbers.
-        numbers: the formula with numbers in place of names; '' if the derivation has none.
+        expression: the same index as a simplified function of the given coordinates.
+        value: the index as a number; None if the caller gives no numbers.
+        numbers: the formula with numbers in place of names; '' if `value` is None.
     """
 
     dimension: str
@@ -92,9 +92,9 @@ class GuardStep:
         condition: the condition, in the indices that the edge reads and computes.
         applies: the condition under which the wanted index depends on this edge; `true` unless a
             selector chooses between edges.
-        value: whether the condition holds; None if the derivation has no numbers.
-        applied: whether `applies` holds; None if the derivation has no numbers.
-        numbers: the condition with numbers in place of names; '' if the derivation has none.
+        value: whether the condition holds; None if the caller gives no numbers.
+        applied: whether `applies` holds; None if the caller gives no numbers.
+        numbers: the condition with numbers in place of names; '' if `value` is None.
         always: whether the condition holds for all values of the given coordinates.
     """
 
@@ -163,8 +163,9 @@ class Stride:
 
     Args:
         coordinate: the id of the coordinate.
-        elements: the distance in elements.
-        value: the distance as a number, from the given point on; None if the derivation has none.
+        elements: the distance in elements, as a symbolic expression.
+        value: the distance as a number, at the point that the caller gives; None if the caller
+            gives no numbers.
         note: why there is no distance; '' if there is one.
     """
 
@@ -176,17 +177,17 @@ class Stride:
 
 @dataclass(frozen=True)
 class Address:
-    """The linear address that an index along a whole tensor or allocation means.
+    """The linear address of an element of a tensor or of an allocation in shared memory.
 
     Args:
         memory: the tensor or the allocation in shared memory.
         dtype: the name of the element type, or `mbarrier`.
         element_bytes: the bytes of one element.
         size: the elements in the memory; None if the dimension has no size.
-        elements: the offset in elements from the first element.
-        strides: how far each given coordinate moves the address.
-        value: the offset in elements as a number; None if the derivation has no numbers.
-        length: the size as a number; None if the derivation has no numbers.
+        elements: the offset from the first element, in elements, as a symbolic expression.
+        strides: for each given coordinate, the change of the address when it grows by 1.
+        value: the value of `elements`; None if the caller gives no numbers.
+        length: the value of `size`; None if the caller gives no numbers.
     """
 
     memory: str
@@ -200,12 +201,12 @@ class Address:
 
     @property
     def bytes(self) -> int | None:
-        """The offset in bytes from the first element; None if the derivation has no numbers."""
+        """The offset in bytes from the first element; None if the caller gives no numbers."""
         return None if self.value is None else self.value * self.element_bytes
 
     @property
     def inside(self) -> bool | None:
-        """Whether the offset is in the memory; None if the derivation has no numbers."""
+        """Whether the offset is inside the memory; None if the caller gives no numbers."""
         if self.value is None or self.length is None:
             return None
         return 0 <= self.value < self.length
@@ -249,9 +250,10 @@ class Derivation:
         given: the known indices that the path reads, by dimension.
         parameters: the launch parameters that the formulas read, each after those that it reads.
         steps: the edges, in the order of evaluation.
-        expression: the wanted index in the given coordinates, simplified.
+        expression: the wanted index as a simplified function of the given coordinates.
         guard: the condition under which the index is not padding.
-        values: every number that the derivation uses, by name; empty if it has none.
+        values: every number that the derivation uses, by name; empty if the caller gives no
+            numbers.
         address: the linear address, if the dimension is a whole tensor or allocation.
         origin: which pass added the dimension; '' if that was not recorded.
     """
@@ -270,12 +272,12 @@ class Derivation:
 
     @property
     def value(self) -> int | None:
-        """The wanted index as a number; None if the derivation has no numbers."""
+        """The wanted index as a number; None if the caller gives no numbers."""
         return self.values.get(self.wanted)
 
     @property
     def padding(self) -> bool | None:
-        """Whether the index is padding, which the kernel does not access; None without numbers."""
+        """Whether the kernel skips the index as padding; None if the caller gives no numbers."""
         if self.value is None:
             return None
         return any(guard.refuses for step in self.steps for guard in step.guards)

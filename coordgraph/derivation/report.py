@@ -26,7 +26,7 @@ from coordgraph.integers import to_text
 __all__ = ["lines"]
 
 OPTIONS = re.compile(r"\{[^}]*\}")
-"""The options in the text of a pass."""
+"""Pattern of the options of a pass in the text form of a pipeline: they stand in braces."""
 LONG = 120
 """A formula with at least this many characters is not printed again with numbers in place of
 names."""
@@ -74,7 +74,7 @@ def _parameter(parameter: ParameterStep) -> Line:
 
 
 def _step(number: int, step: EdgeStep) -> Iterator[Line]:
-    # Leave out the options of passes: they would fill the line, and the record has them.
+    # Leave out the options of passes, which would make the line too long; `step.origin` has them.
     made = f"   made by {OPTIONS.sub('', step.origin)}" if step.origin else ""
     yield [(f"{number:3}  ", "dim"), (str(step.edge), "cyan"), (made, "dim")]
     for index in step.computes:
@@ -97,7 +97,7 @@ def _index(index: IndexStep) -> Iterator[Line]:
     if formula == value:
         yield [(head, ""), (value, "green")]
         return
-    # the index equals another index, so the number says nothing new
+    # the formula is a single symbol: with numbers in place of names it is the value itself
     if index.numbers.strip("()") == value:
         yield [(head, ""), (f"{formula} = ", ""), (value, "green")]
         return
@@ -142,7 +142,7 @@ def _unit(address: Address | None) -> str:
 
 
 def _verdict(derivation: Derivation) -> Iterator[Line]:
-    """Whether the index is padding, and when."""
+    """The line that says whether the index is padding, or where it is not."""
     if derivation.direction is Direction.FORWARD:
         return
     guard = to_text(derivation.guard)
@@ -178,7 +178,7 @@ def _memory(address: Address) -> Iterator[Line]:
 
 
 def _stride(stride: Stride, width: int) -> str:
-    """How far a coordinate moves the address, as `A.index.0: k elements, 2*k bytes`."""
+    """The change of the address per step of a coordinate: `A.index.0: k elements, 2*k bytes`."""
     elements, value, head = stride.elements, stride.value, f"{stride.coordinate}: "
     if elements is None and value is None:
         return head + stride.note

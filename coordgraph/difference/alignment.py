@@ -22,8 +22,8 @@ class Tree:
     def __init__(self, control: ControlGraph) -> None:
         self.operations: list[Operation] = []
         self.parents: list[tuple[int, str]] = []
-        """For each operation, the id of the operation around it (-1 for the kernel), and the name
-        of the body."""
+        """For each operation, the id of the enclosing operation (-1 for the kernel), and the name
+        of that operation's body which contains it."""
         self.depths: list[int] = []
         self._add(control.root, -1, "", 0)
 
@@ -65,7 +65,7 @@ def align(before: Tree, after: Tree) -> dict[int, int]:
 def _blocks(
     old: Sequence[Any], new: Sequence[Any]
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
-    """Ranges of two sequences that correspond, in order, and whether each pair is equal."""
+    """Corresponding ranges of two sequences, in order, and whether the two ranges are equal."""
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         yield (i1, i2), (j1, j2), tag == "equal"

@@ -41,7 +41,7 @@ def compare(before: KernelGraph, after: KernelGraph) -> Difference:
 
 
 class _Comparison:
-    """The comparison of two graphs that have the same names of dimensions."""
+    """Compares two graphs in which corresponding dimensions have the same names."""
 
     def __init__(self, before: KernelGraph, after: KernelGraph) -> None:
         self.before, self.after = before, after
@@ -67,7 +67,7 @@ class _Comparison:
             differing["level"] = (old.level, new.level)
         first, second = ([d.id for d in graph.dangling] for graph in (old, new))
         if first != second and sorted(first) == sorted(second):
-            # Schedules number tiles in this order.
+            # Schedules number output tiles in the order of the dangling dimensions.
             order = ", ".join(first), ", ".join(second)
             differing["order of dangling tile numbers"] = order
         if differing:
@@ -81,7 +81,7 @@ class _Comparison:
         key: Callable[[R], Any],
         line: Callable[[R], str],
     ) -> Iterator[Change]:
-        """The changes between records that have a name."""
+        """The records of one part that were added, removed or changed; `key` gives their names."""
         old, new = {key(r): r for r in first}, {key(r): r for r in second}
         for name, record in old.items():
             if name not in new:
@@ -96,7 +96,7 @@ class _Comparison:
         return Change(part, Kind.CHANGED, line(old), line(new), dict(self._fields(old, new)))
 
     def _edges(self) -> Iterator[Change]:
-        """The changes of edges; edges with equal class and upstream operands count as the same."""
+        """The added, removed and changed edges; `_same_edge` decides which edge was changed."""
         old, new = Counter(self.before.coordinates.edges), Counter(self.after.coordinates.edges)
         gone = list((old - new).elements())
         come = list((new - old).elements())
@@ -132,7 +132,7 @@ class _Comparison:
         return Row(line, old.depths[i], i, change, _branch(old, i))
 
     def _row(self, old: Tree, new: Tree, found: Mapping[int, int], j: int) -> Row:
-        """The row of an operation of the second graph."""
+        """The line of the merged tree for operation `j` of the second graph."""
         op, depth, within = new.operations[j], new.depths[j], self._around(new, j)
         line = self.printer.operation(op)
         branch = _branch(new, j)
@@ -200,7 +200,7 @@ def _expr(record: Any) -> Any:
 
 
 def _same_edge(old: Edge, new: Edge) -> bool:
-    """Whether an edge was changed into another: same class, but other fields or operands."""
+    """Whether `new` counts as `old` changed: same class, equal upstream or downstream operands."""
     if old.kind != new.kind:
         return False
     return old.upstream == new.upstream or old.downstream == new.downstream

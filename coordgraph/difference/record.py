@@ -29,7 +29,7 @@ PARTS = {
 
 
 class Kind(Enum):
-    """The kind of a change of a record; the value is its mark in reports."""
+    """The kind of a change; the value of each member is the mark that reports print for it."""
 
     ADDED = "+"
     REMOVED = "-"
@@ -177,4 +177,5 @@ class Difference:
 
 
 LINES = Hook[[Difference], list[tuple[str, str]]]("Difference.text", "coordgraph.difference.report")
-"""The function behind `Difference.text`: lines with the names of their styles."""
+"""The function that implements `Difference.text`: it returns lines with the names of their
+styles."""

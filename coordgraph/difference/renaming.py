@@ -74,7 +74,7 @@ def _pairs(
 
 
 def _colours(graph: KernelGraph, named: Mapping[str, Colour], rounds: int) -> dict[str, Colour]:
-    """The colour of every dimension after some rounds; dimensions in `named` keep theirs."""
+    """The colours of all dimensions after `rounds` rounds; those in `named` keep their colours."""
     coordinates = graph.coordinates
     colours = {d.id: named.get(d.id, _kind(d)) for d in coordinates}
     free = [d.id for d in coordinates if d.id not in named]

@@ -76,7 +76,8 @@ def _control(rows: tuple[Row, ...]) -> Iterator[tuple[str, str]]:
     depths: list[int] = []
     for position in reversed(range(len(rows))):
         depth = rows[position].depth
-        # `depths` has the depths of shown rows below whose enclosing row is not shown yet.
+        # `depths` holds the depths of shown rows further down whose enclosing row is not reached
+        # yet.
         shown[position] = shown[position] or bool(depths and depths[-1] > depth)
         while depths and depths[-1] > depth:
             depths.pop()

@@ -194,7 +194,7 @@ class EpilogueFunction:
             made[name], known_as[name] = run(step, kind, arguments, options), result
         return made[str(self.result)]
 
-    # Dependences of values on `acc` and operands:
+    # The following methods find the operands that each value depends on.
 
     @cached_property
     def _needs(self) -> dict[str, frozenset[str]]:

@@ -55,7 +55,8 @@ class Elementwise:
     floating: ClassVar[bool] = True
     """True if the operation accepts only values of kind f32 and f64, not of kind i32."""
     temporaries: ClassVar[int] = 0
-    """The number of 32-bit registers that a GPU thread needs beside arguments and result."""
+    """The number of 32-bit registers that a GPU thread needs to compute the operation, in addition
+    to those of the arguments and the result."""
 
     def __init_subclass__(cls, *, abstract: bool = False) -> None:
         super().__init_subclass__()

@@ -21,7 +21,8 @@ def epilogue(
     """A decorator that turns a function of `acc` and operands into an epilogue for `Gemm`.
 
     Args:
-        wrong: must be empty: the decorator takes keyword arguments only.
+        wrong: positional arguments; any is an error, because the decorator takes keyword arguments
+            only.
         operands: for each parameter of the function after `acc`, the coordinates of D on which the
             operand's elements depend (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)` to
             declare further properties.

@@ -36,8 +36,8 @@ SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
 """The lower bounds and the upper bounds of an atom; every one of these bounds holds."""
 
 MOST_NESTED = 32
-"""The largest number of bounds that are computed each for the one before it. Bounds of correct
-kernels need up to 30; without a limit, Python's stack may overflow."""
+"""The largest recursion depth of computing bounds, where each bound needs the next one. Bounds of
+correct kernels need a depth of up to 30; without a limit, Python's stack may overflow."""
 
 _Result = TypeVar("_Result")
 
@@ -88,7 +88,7 @@ def assumed_lower(symbol: Expr) -> Bound:
 
 
 class _Nested(local):
-    """How many results of `NumericBounds` the thread computes, each for the one before it."""
+    """The recursion depth of `NumericBounds._once` in each thread of the process."""
 
     depth = 0
 
@@ -167,9 +167,9 @@ class NumericBounds:
     ) -> _Result:
         """Return `cache[target]`; if it is missing, compute it with `find()` first.
 
-        If `find()` asks for the same result, because bounds of symbols depend on each other, it
-        gets a provisional one; and so it does below `MOST_NESTED` results. Threads may share a
-        prover: they compute the same result.
+        `provisional()` is returned, and not cached, if `find()` asks for the same target again
+        (bounds of symbols may depend on each other), or if the recursion is `MOST_NESTED` deep.
+        Threads may share a prover: they compute the same result.
         """
         if target in cache:
             return cache[target]
@@ -315,7 +315,8 @@ class NumericBounds:
                     return None
                 shifted = [((*m, a), c * way) for m, c in terms]
                 terms = shifted + [(m, c * origin) for m, c in terms] if origin else shifted
-                # A monomial of degree d has up to 2**d terms in the new variables.
+                # A monomial of degree d expands to up to 2**d terms when each atom is its bound
+                # plus an excess.
                 if len(terms) > MAX_TERMS:
                     return None
             for m, c in terms:

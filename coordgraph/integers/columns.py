@@ -98,7 +98,7 @@ def compile_columns(
 
 
 def _in_order(roots: Sequence[Basic]) -> list[Basic]:
-    """All nodes with arguments below `roots`, each once and after its arguments."""
+    """All nodes of the expressions `roots` that have arguments, each once, after its arguments."""
     order: dict[Basic, None] = {}
 
     def visit(node: Basic) -> None:

@@ -33,7 +33,7 @@ The smallest lower bound of these polynomials is a lower bound of the original p
 
 
 class Known(Protocol):
-    """What a search knows about atoms and polynomials; `Prover` implements it."""
+    """Protocol of the facts about atoms and polynomials that a search uses; see `Prover`."""
 
     @property
     def definitions(self) -> Mapping[Atom, Expr]:
@@ -80,7 +80,7 @@ class Elimination:
         self.seen: dict[object, Bound] = {}
 
     def run(self, p: Polynomial, guards: Guards) -> Bound:
-        """The best lower bound of ``p`` that is found, or None, where all guards are at least 0."""
+        """The best lower bound found for ``p`` where all ``guards`` are >= 0; None if none is."""
         key = (frozenset(p.items()), *(frozenset(g.items()) for g in guards))
         if key in self.seen:
             return self.seen[key]

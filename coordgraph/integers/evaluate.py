@@ -221,7 +221,7 @@ def compile_function(
 
 @lru_cache(maxsize=1 << 11)
 def _code(source: str) -> CodeType:
-    """The code of a source text; many functions differ only in the names of their symbols."""
+    """Compile Python source. It is cached, because many index expressions give the same source."""
     return compile(source, "<index expressions>", "exec")
 
 

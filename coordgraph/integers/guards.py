@@ -32,7 +32,10 @@ def guard_polynomials(condition: Basic) -> Guards:
 
 
 def alternatives(expr: Expr) -> tuple[tuple[Polynomial, Guards], tuple[Polynomial, Guards]]:
-    """The two values of a `Minimum`, a `Maximum` or a `Select`, each with guards where it holds."""
+    """The two operands that a `Minimum`, `Maximum` or `Select` chooses from, each with guards.
+
+    The guards of an operand are at least 0 wherever that operand is chosen.
+    """
     first, second = (to_polynomial(cast(Expr, arg)) for arg in expr.args[-2:])
     if isinstance(expr, Select):
         condition = expr.args[0]

@@ -27,7 +27,7 @@ SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000)
 MOST_TRIED = 3 * len(SPANS)
 """The number of points that are generated; those that violate a fact or a guard are dropped."""
 MOST_KEPT = len(SPANS)
-"""The largest number of points that are kept and used."""
+"""The largest number of points inside the ranges that are kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,8 @@ class Points:
         if self.outer is None:
             points = (_Point(self, number) for number in range(MOST_TRIED))
             return [*islice((point for point in points if point.inside()), MOST_KEPT)]
-        # an inner scope has the same facts and guards as the outer one
+        # an inner scope adds no facts and guards to those of the outer one, so the outer points are
+        # reused
         outer, symbol = self.outer
         return [_Point(self, point.number, (point, symbol)) for point in outer._inside]
 
@@ -73,7 +74,7 @@ class _Point(dict[Atom, int | None]):
 
     Args:
         ranges: the ranges that contain the point.
-        number: the number of the point.
+        number: the position of the point among all generated points; it determines the values.
         outer: the point of the enclosing scope, and the symbol that the inner scope adds.
     """
 
@@ -105,7 +106,7 @@ class _Point(dict[Atom, int | None]):
         return total
 
     def inside(self) -> bool:
-        """Whether all facts and guards are known to hold."""
+        """Whether all facts and guards are known to hold at this point."""
         gaps = [(self.value(p), limit) for p, limit in self.ranges.facts]
         guards = map(self.value, self.ranges.guards)
         return all(value is not None and value <= limit for value, limit in gaps) and all(

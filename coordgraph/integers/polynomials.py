@@ -306,8 +306,7 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         monomial = max(remaining, key=lambda m: (len(m), [a.key for a in m]))
         c = remaining[monomial]
         rest = without(monomial, lead)
-        # Truncating the quotient of the coefficients keeps the sign of the coefficient that
-        # remains.
+        # Round the quotient toward 0, so that the coefficient that remains keeps the sign of c.
         ratio = abs(c) // abs(divisor[lead]) * (1 if (c > 0) == (divisor[lead] > 0) else -1)
         if rest is None or not ratio:
             done = add(done, {monomial: c})

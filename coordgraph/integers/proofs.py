@@ -121,7 +121,8 @@ class Prover(NumericBounds):
         if key not in self._found:
             low = self.numeric_minimum(p)
             if goal is None:
-                # No lower bound is above the value of p at a point inside the ranges: stop there.
+                # End the search at the smallest value of p at the points: no lower bound can be
+                # larger.
                 low = Elimination(self, self.points.least(p)).run(p, self.guards)
             elif (low is None or low < goal) and not self.points.below(p, goal):
                 low = Elimination(self, goal).run(p, self.guards)
@@ -177,7 +178,8 @@ class Prover(NumericBounds):
             floor = 1 if used or lowers or uppers else 0
         else:
             used, floor = set(map(atom_of, target.symbols)), 1
-            # a table entry comes before the atoms of its bounds
+            # The bounds of a table entry contain other atoms, so the entry gets a level above
+            # theirs.
             if isinstance(target.expr, Load):
                 ends = *self._most_loaded(target.expr), *self._least_loaded(target.expr)
                 used |= {a for p in ends for m in p for a in m}

@@ -228,7 +228,8 @@ class _Simplifier:
                     y, divisor = cast(tuple[Expr, Expr], node.args)
                     if divisor != d or self.expr(floor_mod(a - y, d)) != 0:
                         continue
-                    # If a - y is a multiple of d, then a%d equals y%d.
+                    # Here a - y is a multiple of d, so a%d equals y%d, which the upper bound of b
+                    # contains.
                     top = cast(Expr, node) + b
                     if self.ranges.prove_less(top, d) and self.ranges.prove_nonnegative(b):
                         return a, b

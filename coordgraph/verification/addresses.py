@@ -12,7 +12,7 @@ __all__ = ["bounds"]
 
 
 SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
-"""Suffixes of the descriptions of workspace accesses that `IndexProofs.accesses` returns."""
+"""Endings of the texts by which `IndexProofs.accesses` describes accesses to the workspace."""
 
 
 @named_check(
@@ -21,7 +21,10 @@ SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
     "hold it.",
 )
 def bounds(evidence: Evidence) -> Finding:
-    """The check `bounds`: prove every access and every bit width, else examine some launches."""
+    """The check `bounds`: prove that every index is inside its memory and fits its bits.
+
+    If a proof is not found, some launches are examined.
+    """
     found = [*evidence.counterexamples("bounds")]
     graph, program = evidence.graph, evidence.program
     proofs = IndexProofs(graph, program, evidence.limits.questions)
@@ -40,7 +43,7 @@ def bounds(evidence: Evidence) -> Finding:
             Outcome.PROVED, "interval proof", f"{len(accesses)} accesses, {len(values)} widths"
         )
     proved = len(accesses) - len(unproved)
-    # Traces record the workspace slots that a launch uses, but no other addresses.
+    # A trace can only replace a proof about workspace slots: it records no other addresses.
     slots = all(what.endswith(SLOTS) for what in unproved)
     launches = evidence.run_launches or (evidence.traced_launches if slots else ())
     checked = enumerated(launches, f"{proved} of {len(accesses)} accesses proved; all", ())

@@ -19,8 +19,8 @@ __all__ = ["cover"]
 def cover(evidence: Evidence) -> Finding:
     """The check `cover`: trace the tiles of all examined launches, and compute D of some.
 
-    The detail of a graph that is not refuted names launches that are left out, and output tiles
-    outside D.
+    If no fault is found, the detail of the verdict mentions launches that were left out, and output
+    tiles outside D.
     """
     found = evidence.counterexamples("cover")
     runs = len(evidence.run_launches)
@@ -43,8 +43,8 @@ def cover(evidence: Evidence) -> Finding:
 def _tiles_outside(evidence: Evidence) -> tuple[int, int]:
     """How many output tiles of all traced launches are outside D, and how many tiles there are.
 
-    A graph whose tile count is too large is right, because accesses outside tensors are guarded,
-    but computes tiles that are never stored. Launches of groups are not counted.
+    A graph with too many output tiles is correct, because accesses outside tensors are guarded, but
+    it computes tiles that are never stored. Launches of grouped products are not counted.
     """
     outside = every = 0
     gemm, unit = evidence.graph.gemm, evidence.graph.tilings.unit

@@ -52,14 +52,16 @@ class Limits:
         launches: the least number of launches that are examined. As many further launches are
             traced, and examined if their traces have new features.
         cost: the largest cost of a launch that is traced, in the units of `Launch.cost`.
-        total: the largest cost of all traced launches together, unless only four are traced.
+        total: the largest cost of all traced launches together; `FEWEST` launches are traced even
+            if they cost more.
         runs: the largest number of launches that compute a product.
         elements: the largest number of elements of A and B that these runs load.
         schedulers: the names of the interpreter's schedulers under which each of these launches
             runs.
-        questions: the largest number of inequalities that proofs about indices may ask `Ranges`.
-        constants: the largest number of constants of the graph for which a launch with larger sizes
-            is examined.
+        questions: the largest number of inequalities that proofs about indices may ask `Ranges` to
+            prove.
+        constants: the largest number of constants in the graph's formulas for each of which
+            launches with sizes above the constant are examined.
         work: the largest sum, over the traced launches, of output tiles, workgroups and loop
             iterations. The costs of launches are estimates from the extents and the tile; tile
             counts and loops of the graph may differ from these.
@@ -82,11 +84,13 @@ LIMITS = {
 }
 """The limits of each level of `KernelGraph.check`."""
 FEWEST = 4
-"""The number of launches that are examined whatever they cost."""
+"""The number of launches that are examined even if their total cost exceeds `Limits.total`."""
 LARGE = 20_000
-"""The largest cost of the only examined launch if every launch costs more than `Limits.cost`."""
+"""The largest cost of a launch that is examined although it costs more than `Limits.cost`: the only
+launch of a graph, or one whose sizes are above a constant in the graph's formulas."""
 OVERHEAD = 200
-"""The cost of an operation on an empty tile, in loaded elements."""
+"""The smallest cost of a k tile in the interpreter, in loaded elements; it stands for the overhead
+of an operation on a small tile."""
 EXCHANGES = (
     SendPartial,
     ReceivePartial,
@@ -100,8 +104,8 @@ FAILURES = (CoordGraphError, ArithmeticError, LookupError, TypeError, ValueError
 """Exceptions that an operation of a wrong graph may raise in the interpreter, for example because
 NumPy refuses tiles of different shapes."""
 TOLERANCE = 2.0**-6
-"""Largest relative difference between a right element of D and the reference; an epilogue's result
-is rounded."""
+"""Largest relative difference from the reference at which an element of D counts as correct; the
+result of an epilogue is rounded."""
 
 
 class Evidence:
@@ -127,7 +131,7 @@ class Evidence:
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """The launches to examine, the most interesting ones first."""
+        """The launches to examine; the first ones have as many different features as possible."""
         if self._launches is not None:
             return self._launches
         ranked = ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
@@ -230,14 +234,14 @@ def _interest(launch: Launch, found: Trace) -> int:
 
 
 def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[object]:
-    """The axes whose last tile is not full, and whether they have several tiles."""
+    """Axes whose last tile is partial, each with whether the axis has more than one tile."""
     lengths = ((axis, getattr(graph.gemm, axis) or launch.values.get(axis, 0)) for axis in AXES)
     tiles = zip(lengths, macro_tile(graph.coordinates), strict=True)
     return frozenset((axis, length > n) for (axis, length), n in tiles if length % n)
 
 
 def _depth(found: Trace) -> int:
-    """The largest number of k tiles that one workgroup sums for a tile, at most 3."""
+    """The largest number of k tiles that a workgroup sums for one output tile; 3 if more."""
     return min(max((segment.k_count for segment in found.segments), default=0), 3)
 
 
@@ -254,16 +258,16 @@ class _Watched(Machine):
     failed: tuple[Work, Environment] | None = None
 
     def limit(self) -> _Watched:
-        """Limit the iterations of this machine's loops; returns the machine."""
+        """Limit the loop iterations that the workgroup may execute; returns the machine."""
         self._fuel = Fuel(self.workgroup, MOST_STEPS)
         return self
 
     def iterate(self) -> None:
-        """Count an iteration; EvaluationError if there are too many."""
+        """Count a loop iteration; raises EvaluationError if the limit is exceeded."""
         self._fuel.burn()
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Execute an operation as `Machine` does."""
+        """Execute an operation; if it raises an error, remember the operation and its indices."""
         try:
             yield from super().work(work, env)
         except FAILURES:

@@ -24,7 +24,8 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["fix_up"]
 
 Part = tuple[int, OutputTile]
-"""Type of a partial sum in a slot: its turn, and the output tile that it belongs to."""
+"""Type of a partial sum in a slot: its turn (how many partial sums were sent to the slot before
+it), and its output tile."""
 
 
 @named_check(
@@ -34,7 +35,7 @@ Part = tuple[int, OutputTile]
     "epilogue with all its parts.",
 )
 def fix_up(evidence: Evidence) -> Finding:
-    """The check `fix-up`: match signals and waits of every launch, and order the uses of slots."""
+    """The check `fix-up`: each wait has its signal, and no slot is overwritten before its read."""
     return enumerated(evidence.traced_launches, "messages", _counterexamples(evidence))
 
 
@@ -51,7 +52,8 @@ def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Coun
     Args:
         launch: the launch.
         found: its trace.
-        atomic: whether workgroups add to a slot atomically; sends for one tile need no order then.
+        atomic: whether workgroups add to a slot atomically; then sends for the same output tile
+            need no order.
     """
     uses: dict[int, dict[Part, list[Send | Receive]]] = defaultdict(lambda: defaultdict(list))
     for event in (*found.sends, *found.receives):

@@ -62,11 +62,12 @@ class IndexProofs:
         self._rules: dict[Edge, bool] = {}
         self._bounds: dict[int, SymbolicBounds] = {}
         self._effort = Effort(questions)
-        # keeps the objects alive whose ids are keys of `_bounds`
+        # holds the objects whose ids are keys of `_bounds`, because ids are unique among live
+        # objects only
         self._kept: list[Ranges | Scoped] = []
 
     def bounds(self, ranges: Ranges) -> SymbolicBounds:
-        """The prover of inequalities under the given ranges, one for each `Ranges` object."""
+        """The prover of inequalities for the given ranges; each `Ranges` object has one."""
         if id(ranges) not in self._bounds:
             self._kept.append(ranges)
             self._bounds[id(ranges)] = SymbolicBounds(
@@ -95,7 +96,8 @@ class IndexProofs:
     def accesses(self) -> Iterator[tuple[str, bool]]:
         """Each access to a tensor or the workspace, as text, and whether it is proved inside."""
         found = [(w, user) for w in self.program.work(Operation) for user in accesses(w)]
-        # Accesses to workspace slots come last: they take most questions to prove.
+        # Prove accesses to workspace slots last, because they use up most of the budget of
+        # questions.
         workspace = (Role.PARTIALS, Role.SUMS, Role.FLAGS)
         for work, user in sorted(
             found, key=lambda pair: self.graph.tensor(pair[1].tensor).role in workspace
@@ -156,7 +158,7 @@ class IndexProofs:
         return walk.inside(user.id)
 
     def keeps_inside(self, edge: Edge) -> bool:
-        """Whether indices inside an edge's downstream dimensions give ones inside its upstream."""
+        """Whether an edge maps indices inside its downstream dimensions into its upstream ones."""
         if edge not in self._rules:
             sizes = self.graph.coordinates.sizes(edge)
             proved = all(proves(rule, self._sizes) for rule in edge.size_rule(sizes))
@@ -178,7 +180,7 @@ class IndexProofs:
             table, whole = tables.get(edge.table), coordinates.size(edge.upstream[0])
             if table is None or table.step is None or whole is None or not table.rises:
                 return False
-            # Each block must end before the next block begins.
+            # Each diagonal block must end before the next block begins.
             wanted = edge.extent(edge.rows, table.place) * edge.pitch(table.place)
             fits = simplify((wanted - table.step).expand(), self._sizes) == 0
             return fits and self._sizes.prove_nonnegative(whole - table.maximum)
@@ -219,7 +221,8 @@ class _Path:
     def inside(self, dim: str) -> bool:
         """Whether the index along `dim` is proved to be inside the dimension if all guards hold."""
         if dim not in self._known:
-            self._known[dim] = False  # a cyclic path then ends here, unproved
+            # False while the proof runs, so that a cyclic path is not proved
+            self._known[dim] = False
             if self.proofs.size(dim) is not None:  # without a size, no index is outside
                 self._known[dim] = self._by_edge(dim) or self._directly(dim)
         return self._known[dim]
@@ -232,7 +235,7 @@ class _Path:
         if isinstance(edge, Ragged):
             segment, index = edge.downstream
             return self.inside(segment) and self._natural(index)
-        # an index after the last segment still has a valid segment number
+        # for an index after the last segment, the edge still gives a valid segment number
         if isinstance(edge, Concatenate):
             return dim == edge.upstream[0]
         if isinstance(edge, Diagonal):  # the edge's guard proves that row and column are inside

@@ -108,7 +108,7 @@ def widths(graph: KernelGraph, program: Program, proofs: IndexProofs) -> Iterato
 
 
 def too_wide(graph: KernelGraph, width: Width) -> Counterexample | None:
-    """A counterexample: a launch in which a value does not fit its bits; None if none is found.
+    """A launch in which a value does not fit its bits, as a counterexample; None if none is found.
 
     The launch arguments are within the graph's bounds. Values that read a table are not tried.
     """
@@ -160,8 +160,8 @@ def _loop(node: Node, proofs: IndexProofs) -> Iterator[Width]:
 def _operands(node: Node) -> Iterator[Expr]:
     """The values of which an overflow would change a result.
 
-    Sums and products modulo 2^64 stay right if the final value fits, so these are the whole
-    expressions and the operands of divisions, comparisons and the like.
+    These values are the whole expressions, and the operands of divisions, comparisons and the like.
+    Operands of sums and products need not fit: modulo 2^64 the result is right if it fits itself.
     """
     loop = node.loop
     roots = (

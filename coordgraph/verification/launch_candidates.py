@@ -25,10 +25,11 @@ MOST_GRID = 24
 """The largest number of workgroups of a candidate launch in which several workgroups share a
 tile."""
 LARGEST_FACTOR = 16
-"""Candidate launches vary the numbers of tiles around constant divisors in the graph up to this
-one."""
+"""The largest constant divisor in a graph's formulas for which candidate launches have as many
+tiles as the divisor, one more and one less."""
 FARTHEST = 130
-"""The largest constant of a graph for which launches with larger sizes are made."""
+"""The largest constant in a graph's formulas for which launches with more tiles than the constant
+are made."""
 Tiles = tuple[int, int, int, int]
 """Numbers of tiles in m, n and k, and the number of workgroups."""
 
@@ -72,7 +73,8 @@ def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
             deep = {2 * total + 1, 3 * total - 1, total * depth, total * depth + 1}
             grids = {3, 4, 8} | near_total | {g for g in deep if g <= MOST_GRID}
             for grid in sorted(grids - {0}):
-                # Take every seventh combination, to have few candidates with all grids and depths.
+                # Take about one combination in seven: few candidates, in which every number of
+                # workgroups and of k tiles occurs.
                 if (number + depth + grid) % 7 == 0 or total == 1:
                     yield m, n, depth, grid
 
@@ -97,21 +99,23 @@ def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
 
     Args:
         graph: a scheduled graph.
-        count: the largest number of constants; the smallest ones are taken.
+        count: the largest number of constants for which launches are made; the smallest constants
+            are taken.
     """
     if isinstance(graph.workgroup.size, Integer):
         return
     shape = macro_tile(graph.coordinates)
     for c in sorted(_thresholds(graph) - {e - by for e in shape for by in (0, 1)})[:count]:
         past = c + 1
-        # The last two: a workgroup sums more than c k tiles, and a segment begins at k tile c.
+        # `alone`: one workgroup sums c + 1 k tiles. `second`: the second of two workgroups that
+        # share a tile begins at k tile c.
         alone, second = (1, 1, past, 1), (1, 1, 2 * c, 2)
         for tiles in ((past, 1, 1, 3), (1, past, 1, 3), (1, 1, c, past), alone, second):
             yield launch_of(graph, shape, tiles, 1)
 
 
 def _thresholds(graph: KernelGraph) -> set[int]:
-    """Constants with which the graph compares numbers, or by which it takes remainders."""
+    """Constants in comparisons, minima, maxima and remainders of the graph's formulas."""
     return {
         int(part)
         for value in graph.expressions
@@ -170,7 +174,7 @@ def _missing(extent: int, number: int) -> int:
 
 
 def _group_sizes(extent: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
-    """The extents of three groups: one is empty, except in a list of products."""
+    """The extents of three groups along one axis; unless `diagonal`, one of them is empty."""
     small = extent // 2 + 1
     if diagonal:
         return (extent, small, extent // 3 + 1)

@@ -71,7 +71,8 @@ class LaunchFeatures:
             return None  # `zero_divisions` reports a parameter that divides by 0
         try:
             sides = iter(self._sides(*values))
-        except ArithmeticError:  # in a formula that the kernel may not evaluate in this launch
+        # the formula that divides by 0 may be one that the kernel does not evaluate in this launch
+        except ArithmeticError:
             sides = iter(())
         except (CoordGraphError, LookupError):
             return None
@@ -91,7 +92,7 @@ class LaunchFeatures:
         return sum(1 << self._bits.setdefault(feature, len(self._bits)) for feature in found)
 
     def _of_tiles(self, launch: Launch) -> Iterator[Feature]:
-        """Features of launches under every schedule: ragged last tiles, one k tile, T mod W."""
+        """Features for every schedule: partial last tiles, one k tile, tiles modulo workgroups."""
         counts: list[int] = []
         for axis, extent in self._shape.items():
             length = getattr(self._gemm, axis) or launch.values.get(axis, 0)
@@ -111,7 +112,7 @@ class LaunchFeatures:
 def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
     """The nodes in the graph's expressions, such as minima, that select between formulas.
 
-    They depend on parameters only.
+    Only nodes that depend on nothing but parameters are returned.
     """
     found = {
         node

@@ -22,11 +22,11 @@ MOST_STEPS = 1 << 16
 """The largest number of loop iterations of one workgroup; a workgroup with more counts as an
 endless loop."""
 LONGEST = 2 * MOST_STEPS
-"""The number of loop iterations that one traced launch may always have, over all workgroups, so
-that an endless loop of one workgroup is found."""
+"""The number of loop iterations, over all workgroups, that a traced launch may have whatever is
+left of the budget, so that an endless loop of one workgroup is found."""
 SHORT = 2000
-"""The largest number of loop iterations of a launch, over all workgroups, after a launch with an
-endless loop."""
+"""The largest number of loop iterations, over all workgroups, of a launch that is traced after an
+endless loop was found in another launch."""
 
 
 class LaunchTraces:
@@ -47,9 +47,9 @@ class LaunchTraces:
         """The launches with their traces, or with the error that ended the trace.
 
         Args:
-            launches: the launches to trace, the most interesting ones first.
-            count: the number of traces to return at least; further traces are returned if they
-                differ in kind.
+            launches: the launches to trace, in order of decreasing importance.
+            count: the number of traces to return at least; further traces are returned only if they
+                have a fault, or features that no earlier trace has.
             work: the largest sum of output tiles, workgroups and loop iterations of all launches;
                 launches that exceed it are left out. None for no limit.
         """
@@ -74,7 +74,9 @@ class LaunchTraces:
                 self.left_out += 1
             except EndlessLoop as error:
                 found.append((launch, Fault("cover", str(error))))
-                longest = SHORT  # one launch shows the loop; those that end early are traced
+                # one launch is enough to show the endless loop: end the traces of further long
+                # launches early
+                longest = SHORT
             except NoEntry as error:
                 found.append((launch, Fault("bounds", f"a table is read outside it: {error}")))
             except CoordGraphError as error:

@@ -13,7 +13,8 @@ __all__ = ["Order", "happens_before"]
 
 Message = Send | Receive
 Partial = tuple[int, int, OutputTile]
-"""Type of a partial sum: its slot, its turn, and its output tile."""
+"""Type of a partial sum: its slot, its turn (how many partial sums were sent to the slot before
+it), and its output tile."""
 Node = tuple[int, int]
 """Type of a send or receive: the workgroup, and the position among the workgroup's messages."""
 

@@ -28,7 +28,8 @@ __all__ = ["Operands", "Product", "make_operands", "products"]
 
 SEED = 20
 PACKED = "elements_"
-"""Prefix of the names of launch parameters: the number of elements of packed matrices."""
+"""Prefix of the launch parameters that give the number of elements of packed matrices, such as
+`elements_a` for the matrices A."""
 
 
 class Operands(NamedTuple):
@@ -177,7 +178,7 @@ def _matrix(
 
 
 def _all(gemm: GemmProblem, tensor: str) -> str:
-    """The axes of an epilogue operand and the axis that numbers products; '' for other tensors."""
+    """The axes of D on which the epilogue operand `tensor` depends; '' for any other tensor."""
     return gemm.operands[tensor].axes if tensor in gemm.operands else ""
 
 

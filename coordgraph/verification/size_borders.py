@@ -54,7 +54,7 @@ def broken_rules(
         return
     definitions = {p.symbol: p.value for p in host if p.value is not None}
     used, formulas = _closure([rule for _, rule in numbered], definitions)
-    # Only the parameters that the rules need are computed, until a rule is found to be false.
+    # Compute only the parameters that the rules read; compute all of them when a rule is false.
     needed = [p for p in host if p.symbol in used]
     evaluate = _Evaluation(needed)
     conditions = compile_function([rule for _, rule in numbered], [p.symbol for p in needed])

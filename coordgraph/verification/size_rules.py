@@ -67,9 +67,9 @@ def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
     coordinates = graph.coordinates
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # Skip rules that read tables: a schedule may divide only the first part of a space
-            # whose end is in a table, and the edge of that space then breaks its rule. The check
-            # `cover` examines it.
+            # Skip rules that read tables. A schedule may divide only the first part of a dimension
+            # whose size is a table entry; the edge's rule is then false although the graph is
+            # correct. The check `cover` examines such edges.
             if not tables_in(cast(Expr, rule)):
                 yield str(edge), rule
     known = {t.name: t for t in graph.tensors}
@@ -81,11 +81,15 @@ def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
 def _broken(
     graph: KernelGraph, rules: list[tuple[str, Boolean]], launch: Launch
 ) -> Iterator[Counterexample]:
-    """Size rules that are false in a launch; if it has no tables, the rules must read none."""
+    """Counterexamples: the size rules that are false in a launch.
+
+    If the launch has no tables, no rule may read a table.
+    """
     given = {p.name: launch.values.get(p.name, 0) for p in graph.parameters.given}
     with suppress(CoordGraphError, ArithmeticError, LookupError):
         known = graph.parameters
-        missing = known.tables and not launch.tables  # a launch without tables: the rules read none
+        # without tables, only rules that read none are given
+        missing = known.tables and not launch.tables
         values = known.evaluate(given) if missing else known.launch(given, launch.tables)
         for what, rule in rules:
             if not evaluate(rule, values):

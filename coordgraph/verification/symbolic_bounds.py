@@ -40,16 +40,16 @@ from coordgraph.integers.polynomials import (
 __all__ = ["Effort", "SymbolicBounds"]
 
 FUEL = 60
-"""Largest number of inequalities that the search for one proof asks `Ranges`."""
+"""Largest number of inequalities that the search for one proof asks `Ranges` to prove."""
 DEEPEST = 6
-"""Limit of the successive replacements of one proof: it has fewer than this."""
+"""A proof makes fewer than this number of successive replacements."""
 DEPTH = 3
 """Largest number of successive replacements of symbols in the dividend of a division."""
 
 
 @dataclass
 class Effort:
-    """A budget of inequalities that several proofs may ask `Ranges`.
+    """A budget of inequalities that several proofs together may ask `Ranges` to prove.
 
     Args:
         left: how many inequalities are left.
@@ -132,9 +132,9 @@ class SymbolicBounds:
                 yield (substitute(p, a, self._definitions[a]),)
 
     def _ends(self, a: Atom, sign: int) -> Iterator[tuple[Polynomial, ...]]:
-        """Tuples of upper (`sign` 1) or lower bounds of an atom.
+        """Alternatives for replacing an atom: tuples of upper (`sign` 1) or lower bounds.
 
-        A proof must succeed for every bound of one tuple.
+        A proof must succeed for all bounds of at least one tuple.
         """
         match a.expr:
             case Minimum() | Maximum():
@@ -153,7 +153,7 @@ class SymbolicBounds:
                 return
 
     def _quotients(self, x: Polynomial, d: Polynomial) -> Iterator[Polynomial]:
-        """Upper bounds of `x // d` that follow from upper bounds of x which are multiples of d."""
+        """Upper bounds of `x // d`, each of which is an upper bound of x divided by d."""
         for top in self._tops(x, DEPTH):
             quotient, rest = divide(top, d)
             gap = to_expression(rest)

@@ -18,7 +18,8 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["zero_divisions"]
 
 CONSTANTS = 9
-"""The number of constants in the graph just past which launches are tried, too."""
+"""The largest number of constants in the graph's formulas for which launches with sizes just above
+the constant are tried."""
 
 
 def zero_divisions(graph: KernelGraph) -> Iterator[Counterexample]:

@@ -76,7 +76,7 @@ class Measurements:
     Args:
         table: the problem and the plan of each measurement.
         seconds: the measured seconds.
-        problem: the number of the measurement's problem, from 0.
+        problem: for each measurement, the index of its problem, from 0.
         usable: whether the measurement is used for the fit.
     """
 
@@ -190,7 +190,8 @@ def fit(measured: Measurements, first: Constants) -> Constants:
 
     Args:
         measured: the measured times of plans.
-        first: facts of the device, and first guesses of the constants to fit.
+        first: constants of the device: properties that are known, such as the number of SMs, and
+            first guesses of the constants to fit.
 
     Raises:
         ImportError: scipy is not installed.
@@ -202,11 +203,11 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     weight = np.sqrt(np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT)
     close = np.exp(-(relative - 1) / CLOSE)
     closest = np.bincount(data.problem, close)
-    counts = Counts(data.table, first)  # work counts do not depend on the fitted constants
+    counts = Counts(data.table, first)  # once, as they do not depend on fitted constants
     guess = np.log([getattr(first, name) for name in FITTED])
 
     def figures(logarithms: Column) -> Constants:
-        """The constants of the cost model, given natural logarithms of the fitted ones."""
+        """The constants of the cost model, from the natural logarithms of the fitted constants."""
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
     def errors(logarithms: Column) -> Column:
@@ -259,7 +260,7 @@ def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
 
 
 def is_plan(row: dict[str, Any]) -> bool:
-    """Whether a row of measured times has a plan of this library, not another library's name."""
+    """Whether the row's entry `plan` is a plan of this library, not the name of another library."""
     return " " in row["plan"]
 
 
@@ -273,7 +274,7 @@ def _report(measured: Measurements, constants: Constants, first: Constants) -> N
     table = measured.table
     _, size = np.unique(np.stack([table.m, table.n, table.k]), axis=1, return_inverse=True)
     numbers = np.random.default_rng(0).permutation(int(size.max()) + 1)
-    # all layouts of a problem size belong to the same half
+    # one half has all layouts of a size, so halves share no size
     first_half = np.isin(size, numbers[::2])
     for seen in (first_half, ~first_half):
         found = fit(measured.where(seen), first)

@@ -16,13 +16,21 @@ from passes.base import Pass
 from passes.choosing.constants import Constants
 from passes.choosing.counting import COUNTED_TILE, FIXUPS, WorkCounter
 from passes.choosing.kernel_shape import UNIT_K, Shape, along
-from passes.choosing.kinds import Kind, Tiled, divisible, tuned_kinds, unusual_kinds
+from passes.choosing.kinds import (
+    Kind,
+    Tiled,
+    divisible,
+    interleaved_kinds,
+    tuned_kinds,
+    unusual_kinds,
+)
 from passes.choosing.known_schedules import chosen_schedules, counter_of
 from passes.choosing.model import Counts
 from passes.choosing.operand_reads import OperandReads
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, extents
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
+from passes.choosing.tuned_schedules import INTERLEAVED
 from passes.lowering.sm_90a.division import MMA_M, WARPGROUP
 from passes.schedules.data_parallel import DataParallel
 
@@ -40,8 +48,9 @@ BANDS = (4, 8, 16)
 """Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
 CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
 """CLUSTERED_EXTENT: smallest extent along m and n, and CLUSTERED_DEPTHS: smallest and largest
-extent along k, of products for which the cost model may choose clusters of more than two CTAs. On
-both measured sizes with a larger k, its plans without such clusters were at least as fast."""
+extent along k, of products for which the cost model may choose clusters of more than two CTAs. For
+the two sizes with a larger k that were measured, plans without such clusters were at least as fast.
+"""
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
 
@@ -76,9 +85,11 @@ def crowded(table: Table, device: Constants) -> Flag:
 
 
 def unusual(table: Table) -> Flag:
-    """For each plan, whether it is of a kind that the cost model never prefers.
+    """For each plan, whether its fix-up or its option `least_segment` excludes it from choice.
 
-    Such plans are candidates only in benchmarks that measure them.
+    Excluded are `turnstile`, `least_segment` above 1, and `scatter` unless each tile is divided
+    evenly. The cost model never prefers such plans: benchmarks measure them, and `tune=True` some
+    of them.
     """
     streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
     evenly = streamed & (table.workgroups % Shape(table).tiles == 0)
@@ -89,11 +100,11 @@ def unusual(table: Table) -> Flag:
 
 
 def far(table: Table, device: Constants) -> Flag:
-    """For each plan, whether it has clusters of more than two CTAs where they are not chosen.
+    """For each plan, whether it has clusters of more than two CTAs and must not be chosen.
 
-    They are chosen for single products whose output tiles are no more than the clusters that the
-    device holds. On 14 such products the plans that are chosen with them take 0.90 of the time of
-    those that are chosen without them, in the geometric mean, and none takes longer.
+    Larger clusters are chosen only for single products that have no more output tiles than clusters
+    are resident on the device. On 14 such products, plans with larger clusters take 0.90 times as
+    long as the plans that are chosen without them, in the geometric mean; none takes longer.
     """
     workgroups = table.cluster_m * table.cluster_n
     single = (table.l == 1) & (table.ragged_m == 0) & (table.ragged_k == 0)
@@ -104,12 +115,24 @@ def far(table: Table, device: Constants) -> Flag:
     return (workgroups > 2) & (table.cluster_k == 1) & ~(single & deep & few)
 
 
+def needless(table: Table, device: Constants) -> Flag:
+    """For each plan, whether it interleaves k although the L2 cache holds what tiles share.
+
+    Such plans were measured to take 0.97 to 1.15 times as long as with contiguous k.
+    """
+    s = Shape(table)
+    a, b = (table.l * extent * table.k * table.in_bytes for extent in (table.m, table.n))
+    return table.interleaved & (_shared_bytes(a, b, s.tiles_m, s.tiles_n) <= device.l2_bytes)
+
+
 def chooseable(table: Table, device: Constants) -> Flag:
     """For each plan, whether `codegen.matmul` may choose it.
 
-    A plan may be chosen if none of `slow`, `crowded`, `unusual` and `far` is true for it.
+    A plan may be chosen if none of `slow`, `crowded`, `unusual`, `far` and `needless` is true for
+    it.
     """
-    return ~(slow(table) | crowded(table, device) | unusual(table) | far(table, device))
+    refused = slow(table) | crowded(table, device) | unusual(table) | far(table, device)
+    return ~(refused | needless(table, device))
 
 
 def candidates(
@@ -145,6 +168,12 @@ def candidates(
     cut = _cut(problem, same, device, known, large, large_clusters)
     kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
     kinds += unusual_kinds(cut) if all_kinds else ()
+    if tuning or all_kinds:
+        kinds += interleaved_kinds(cut, np.ones_like(cut.tiles, bool))
+    else:
+        each = same["l"] * same["k"] * dtype(problem.dtype).bytes
+        shared = _shared_bytes(each * same["m"], each * same["n"], cut.tiles_m, cut.tiles_n)
+        kinds += interleaved_kinds(cut, shared > device.l2_bytes, INTERLEAVED[:1])
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
     # In a single wave, bands of tiles help only without clusters: then the workgroups of a GPC
     # request data of neighbouring tiles at the same time, and equal requests are merged.
@@ -190,10 +219,20 @@ def candidates(
     return table.where(kept) if kept.any() and not kept.all() else table
 
 
+def _shared_bytes(a: Column | float, b: Column | float, tiles_m: Column, tiles_n: Column) -> Column:
+    """Bytes of those operands that several output tiles need.
+
+    Args:
+        a, b: bytes of A and of B.
+        tiles_m, tiles_n: number of output tiles of a product along m and n.
+    """
+    return a * (tiles_n > 1) + b * (tiles_m > 1)
+
+
 def _is_taken(problem: Gemm, kind: Kind) -> bool:
     """Whether a schedule accepts a problem.
 
-    Only grouped problems are refused, by some schedules.
+    Only grouped problems are checked: some schedules refuse them.
     """
     if not problem.grouped or not kind.tried.any():
         return True
@@ -203,7 +242,7 @@ def _is_taken(problem: Gemm, kind: Kind) -> bool:
 
 @cache
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
-    """Whether a schedule accepts a grouped problem; the tile makes no difference."""
+    """Whether a schedule accepts a grouped problem, which does not depend on the macro tile."""
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 

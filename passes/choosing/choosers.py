@@ -73,7 +73,7 @@ def register_choosers(choosers: Mapping[str, Chooser]) -> None:
 
 
 def chooser_of(instructions: str) -> Chooser:
-    """The chooser for a lowering; one with a fixed rule if none was registered.
+    """The chooser for a lowering; if no chooser is registered for it, one with a fixed rule.
 
     Args:
         instructions: the lowering's `Lowering.instructions`, such as `wgmma`.

@@ -23,7 +23,7 @@ MEASURED = "NVIDIA H200"
 
 @dataclass(frozen=True)
 class Constants:
-    """Facts of a device, and constants that `passes.choosing.calibrate` fits to measured times.
+    """Properties of a device, and constants of the cost model fitted to measured times.
 
     Args:
         device: name of the device, as the driver reports it.
@@ -48,8 +48,8 @@ class Constants:
         narrow: time factor of TMA requests if rows of a box are shorter than a cache line.
         paired: time factor of requests and arrivals if more than half of the SMs are busy: two SMs
             then seem to share a path to the L2 cache.
-        beside: the same factor for clusters if at most half of the SMs are busy, because the CTAs
-            of a cluster run on neighbouring SMs.
+        beside: time factor of the requests and arrivals of clusters if at most half of the SMs are
+            busy: the CTAs of a cluster run on neighbouring SMs, which share that path.
         empty_seconds: seconds to fill one row outside A or B with zeros in shared memory.
         l2_rate, dram_rate: bytes per second of the L2 cache and of memory, over all SMs.
         merged: share of requests by neighbouring workgroups, for the same data at the same time,
@@ -58,11 +58,12 @@ class Constants:
             busy.
         lone_rate: bytes per second that one CTA reads from memory if at most half of the SMs are
             busy.
-        again: cost of twice as many requests for the larger of A and B, as a share of the time to
-            read it from memory once.
+        again: time that is added whenever the number of requests for an element of the larger of A
+            and B doubles, as a share of the time to read that matrix from memory once.
         dram_seconds: latency of memory in seconds.
         l2_bytes: bytes of A and B that the L2 cache keeps within a launch.
-        launch_seconds: seconds of a launch, if launches overlap.
+        launch_seconds: seconds that a launch adds to the time of its workgroups, if consecutive
+            launches overlap.
         cluster_seconds, band_seconds, stream_seconds, shape_seconds: further seconds of a launch
             with clusters, with bands of tiles, with tiles divided along k, and with tiles of two
             shapes.
@@ -195,9 +196,10 @@ def known_devices() -> dict[str, Constants]:
 
 
 def constants_of(device: str = MEASURED, processors: int | None = None) -> Constants:
-    """The constants of a device; for a device without a file, the H200's, scaled to its SMs.
+    """The constants of a device; if it has no file, the H200's, scaled by the number of SMs.
 
-    Constants of the whole device are scaled by the number of SMs; those of one SM stay the same.
+    Rates and sizes of the whole device are scaled by the number of SMs; those of one SM stay the
+    same.
 
     Args:
         device: name of the device, as the driver reports it.

@@ -30,7 +30,7 @@ __all__ = ["COUNTED_TILE", "FIXUPS", "QUANTITIES", "Column", "Counts", "WorkCoun
 Column = NDArray[np.float64]
 """A column of numbers: a one-dimensional array with one entry for each row of a table."""
 COUNTED_TILE = (5040, 5040, 64)
-"""The macro tile (m, n, k) of graphs from which work counters are derived.
+"""The macro tile (m, n, k) of the graphs from which a `WorkCounter` is derived.
 
 Its rows and columns are multiples of every number from 1 to 10, so that they can be divided into
 small tiles.
@@ -124,7 +124,7 @@ class WorkCounter:
 
     @classmethod
     def derive(cls, schedule: Pass, tile: tuple[int, int, int] = COUNTED_TILE) -> WorkCounter:
-        """Derive the counter of a schedule from its graph.
+        """Derive the `WorkCounter` of a schedule from a graph to which the schedule is applied.
 
         Args:
             schedule: a schedule whose grid is a launch argument or follows from the problem.
@@ -138,7 +138,7 @@ class WorkCounter:
 
     @classmethod
     def of(cls, graph: KernelGraph, problem: KernelGraph) -> WorkCounter:
-        """Derive a counter from a scheduled graph.
+        """Derive a `WorkCounter` from a scheduled graph.
 
         Args:
             graph: the scheduled graph.
@@ -272,7 +272,7 @@ class WorkCounter:
 _DEFAULTS = {name: int(value) for name, value in Tally().items()}
 """Work counts of a workgroup without work, by the name of the count."""
 _NONE = float(NEVER)
-"""Stands for minus infinity: a maximum over workgroups none of which has a value."""
+"""Stands for minus infinity: the maximum of a quantity that no workgroup has."""
 _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
 """Fields of `Tally` from which fields of `Counts` are computed; other fields are copied."""
 

@@ -26,7 +26,7 @@ SMALL = ((3, 2, 5, 4), (1, 1, 7, 3), (4, 3, 2, 5), (1, 2, 11, 9), (1, 1, 40, 23)
 
 
 def check(counter: WorkCounter, schedule: Pass) -> None:
-    """Compare the counts of a counter with counts by enumeration, on small problems.
+    """Compare the counts of a `WorkCounter` with counts from traces of small problems.
 
     Args:
         counter: the counter to check.
@@ -53,7 +53,7 @@ def check(counter: WorkCounter, schedule: Pass) -> None:
 def walked(graph: KernelGraph, tiles_m: int, tiles_n: int, depth: int, workgroups: int) -> Trace:
     """Trace every workgroup of a problem in the interpreter.
 
-    The arguments give the numbers of tiles along m, n and k, and of workgroups.
+    The numeric arguments are the numbers of tiles along m, n and k, and the number of workgroups.
     """
     counts = zip("mnk", (tiles_m, tiles_n, depth), macro_tile(graph.coordinates), strict=True)
     sizes = {axis: count * extent for axis, count, extent in counts}
@@ -67,7 +67,7 @@ def enumerated(found: Trace, counter: WorkCounter) -> Iterator[tuple[str, int]]:
 
     Args:
         found: the trace of all workgroups.
-        counter: the counter, which says what kind of fix-up the schedule has.
+        counter: the `WorkCounter` of the schedule, which gives the kind of its fix-up.
     """
     walks = found.workgroups
     whole = counter.small

@@ -47,7 +47,7 @@ class Explanation:
         problem: the problem, with values for m, n and k.
         device: the constants of the device.
         choices: the best plans, the best first.
-        rivals: for each kind of schedule, its description and its best plan.
+        rivals: for each kind of schedule, a description of that kind and the best plan with it.
         reads_c: whether the epilogue reads C.
         batches: number of products in a batch, or of groups.
     """
@@ -120,8 +120,8 @@ class Explanation:
                 f"The figures of {self.device.device} are an estimate: {self.device.source}."
             )
         else:
-            # `source` names the command that fitted the figures and its files, then, after a colon,
-            # how many times these files contain.
+            # `source` is the command that fitted the constants, its files and, after a colon, the
+            # number of measurements in these files.
             counted = self.device.source.rpartition(": ")[2]
             found.append(
                 f"The figures of {self.device.device} are fitted to measurements: {counted}."

@@ -68,7 +68,7 @@ class Shape:
     """
 
     def __init__(self, t: Table, larger: Shape | None = None) -> None:
-        """Compute the columns.
+        """Compute the fields: columns with one entry for each plan of the table.
 
         Args:
             t: problems and plans.
@@ -155,9 +155,9 @@ class Shape:
         sums = self.rows * self.columns / workitems
         room = np.maximum(self.rows, self.columns) * ROW_BYTES * self.units // REGISTER_BYTES
         self.steps = steps_of(sums, registers, room, workitems)
-        """steps: number of steps in which a partial sum is received from memory.
+        """steps: number of steps in which a CTA reads another workgroup's partial sum of a tile.
 
-        A step receives no more than fits the registers; see `passes.lowering.sm_90a.partials`.
+        The data of one step fit in the registers; see `passes.lowering.sm_90a.partials`.
         """
         self.shares = np.maximum(sums // VECTOR, 1)
         """Number of shares into which a `scatter` reduction (reduce-scatter) divides an output
@@ -217,7 +217,8 @@ class Shape:
     def _left(self, t: Table, box: Column) -> Column:
         """Number of pipeline stages that fit in shared memory beside several buffers for D.
 
-        A warpgroup has as many buffers for D as leave enough stages; see `BoxedStore.all`.
+        A warpgroup has as many buffers for D as possible without leaving too few stages; see
+        `BoxedStore.all`.
 
         Args:
             t: problems and plans.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from passes.base import Pass
 from passes.choosing.plan_table import Column, Flag
-from passes.choosing.tuned_schedules import SLIVER, TUNED
+from passes.choosing.tuned_schedules import INTERLEAVED, SLIVER, TUNED
 from passes.schedules.hybrid_stream_k import HybridStreamK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["Kind", "Tiled", "divisible", "tuned_kinds", "unusual_kinds"]
+__all__ = ["Kind", "Tiled", "divisible", "interleaved_kinds", "tuned_kinds", "unusual_kinds"]
 
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
 """Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans whose workgroups send
@@ -33,7 +33,8 @@ class Kind:
     """A schedule, the tilings (tile and cluster) to try with it, and the grid for each tiling.
 
     Args:
-        schedule: the schedule, in its form for macro tiles `COUNTED_TILE`.
+        schedule: the schedule, with options for the macro tile `COUNTED_TILE`, not for that of the
+            tiling.
         tried: for each tiling, whether to try it.
         grid: for each tiling, the number of workgroups; 0 if the schedule decides it.
     """
@@ -102,7 +103,10 @@ class Tiled:
 
     @cached_property
     def other_split_grids(self) -> tuple[Column, ...]:
-        """Further grid sizes that divide every output tile among several workgroups; 0 for none."""
+        """Further grid sizes that divide every output tile among several workgroups.
+
+        Each column has one grid size for each tiling; 0 if that size does not suit the tiling.
+        """
         most = np.minimum(np.floor(self.slots / self.tiles), np.floor(self.depth / 2))
         grids = (self.tiles * split for split in SPLITS if (split <= most).any())
         usual = *self.split_grids, self.slots
@@ -133,7 +137,7 @@ def divisible(cut: Tiled) -> Flag:
 
 
 def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
-    """Schedules that are only measured: other reductions than usual, and `least_segment`."""
+    """Stream-K plans that are tried only to measure them, such as with `least_segment`."""
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
@@ -142,20 +146,39 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
         (TwoTileStreamK(owner="last"), slots + cut.rest),
         (HybridStreamK(owner="last"), cut.rest),
     ):
-        # Full waves of whole tiles, and pingpong warpgroups, need several tiles per workgroup.
+        # Two-tile and hybrid Stream-K compute waves of whole tiles, and pingpong warpgroups
+        # alternate between tiles: both need more output tiles than resident clusters.
         whole = isinstance(schedule, StreamK)
         some = divide & (cut.several | (alike if whole else False))
         yield Kind(replace(schedule, least_segment=SLIVER), some & deep, slots)
         if isinstance(schedule, HybridStreamK):
             yield Kind(schedule, some & (2 * cut.rest < slots), slots)
-        # If a tile has only two partial sums, every kind of reduction adds one partial sum to the
-        # other.
+        # If a tile has only two partial sums, every kind of reduction adds one of them to the
+        # other, so `turnstile` and `tree` are tried only for tiles with more partial sums.
         several_pieces = some & (2 * streamed < slots)
         yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)
         yield Kind(replace(schedule, reduction="tree"), several_pieces, slots)
-        # Leave out grids whose workgroups divide tiles evenly: `candidates` yields them.
+        # Leave out Stream-K with equal pieces of every tile: those plans are candidates anyway.
         room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
         yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
+
+
+def interleaved_kinds(
+    cut: Tiled, wanted: Flag, schedules: Sequence[Pass] = INTERLEAVED
+) -> Iterator[Kind]:
+    """Stream-K on all SMs with interleaved k, if tiles cannot be divided evenly among workgroups.
+
+    Args:
+        cut: a problem with every tiling that suits it.
+        wanted: for each tiling, whether to try it.
+        schedules: the schedules to try.
+    """
+    if not cut.counted:
+        return
+    some = wanted & divisible(cut) & (cut.tiling[6] == 1) & (cut.tiles < cut.slots)
+    some &= (cut.slots % cut.tiles > 0) & (cut.tiles * cut.depth >= LEAST_DEPTH * cut.slots)
+    for schedule in schedules:
+        yield Kind(schedule, some, cut.slots)
 
 
 def tuned_kinds(cut: Tiled) -> Iterator[Kind]:

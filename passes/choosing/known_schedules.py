@@ -28,23 +28,25 @@ from passes.registry import PASSES, find_pass, offered
 __all__ = ["chosen_schedules", "counter_of", "family"]
 
 FILE = Path(__file__).with_name("work_counters.json")
-"""The file with the work counters of the library's own schedules."""
+"""The file with the `WorkCounter`s of the library's own schedules."""
 
 
 @cache
 def counter_of(schedule: Pass) -> WorkCounter | None:
-    """The work counter of a schedule, or None if its work cannot be counted.
+    """The `WorkCounter` of a schedule, which counts iterations and fix-ups of its workgroups.
+
+    Returns None if these counts cannot be derived from the scheduled graph.
 
     Args:
-        schedule: a schedule in its form for macro tiles `COUNTED_TILE`, without a number of
-            workgroups.
+        schedule: the schedule, with options for the macro tile `COUNTED_TILE` and
+            `workgroups=None`.
     """
     if not schedule.neighbours:
         return None
     kept = _kept().get(str(schedule)) if _ours(schedule) else None
     if kept is not None:
         return WorkCounter.from_data(kept)
-    from passes.choosing.enumeration import check  # only here, because it imports the interpreter
+    from passes.choosing.enumeration import check  # here, to avoid importing the interpreter
 
     try:
         counter = WorkCounter.derive(schedule)
@@ -66,7 +68,7 @@ def _kept() -> dict[str, dict[str, Any]]:
 
 
 def chosen_schedules() -> tuple[Pass, ...]:
-    """The schedules that are tried for every problem, as they are for tiles `COUNTED_TILE`."""
+    """The schedules that are tried for every problem, with options for tiles `COUNTED_TILE`."""
     return _chosen(tuple(kind.variants for kind in _all_passes()))
 
 
@@ -93,7 +95,7 @@ def _all_passes() -> tuple[type[Pass], ...]:
 
 @cache
 def derived() -> dict[str, WorkCounter]:
-    """The work counters to write to `work_counters.json`, by pipeline text of a schedule."""
+    """The `WorkCounter`s to write to `work_counters.json`, by the pipeline text of the schedule."""
     variants = (each for kind in PASSES.values() for each in kind.variants(COUNTED_TILE))
     found = (*variants, *TUNED)
     return {
@@ -102,10 +104,11 @@ def derived() -> dict[str, WorkCounter]:
 
 
 def family(schedule: Pass) -> str:
-    """Text for the kind of a schedule: its name, its reduction and whether it sets `least_segment`.
+    """Text for the kind of a schedule: its name, its reduction and two of its options.
 
     The reduction is left out if it is the default. `least_segment` adds the words `without
-    slivers`, because it excludes short segments of tiles.
+    slivers`, because it excludes short segments of tiles; `k_order=interleaved`
+    adds the word `interleaved`.
 
     >>> from passes import DataParallel, HybridStreamK, StreamK
     >>> family(DataParallel(persistent=True)), family(StreamK(reduction="tree", owner="last"))
@@ -116,13 +119,15 @@ def family(schedule: Pass) -> str:
     words = [schedule.name]
     if "reduction" in schedule.options:
         words.append(str(schedule.options["reduction"]))
+    if getattr(schedule, "k_order", "") == "interleaved":
+        words.append("interleaved")
     if getattr(schedule, "least_segment", 1) > 1:
         words.append("without slivers")
     return " ".join(words)
 
 
 def main() -> None:
-    """Write `work_counters.json`."""
+    """Derive the `WorkCounter`s of the library's schedules, and write `work_counters.json`."""
     found = {text: counter.as_data() for text, counter in derived().items()}
     FILE.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 

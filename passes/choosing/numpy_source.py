@@ -64,7 +64,8 @@ _CALLS: dict[type[Basic], str] = {
 _NAME = re.compile(r"[A-Za-z_]\w*")
 """Pattern of a name in the generated source."""
 _KEPT = frozenset({"spread", "True", "False"})
-"""Names in the generated source that are never deleted; others are after their last use."""
+"""Names that the generated source never deletes; it deletes all other names after their last
+use."""
 _JOINED: dict[type[Basic], str] = {Mul: " * ", Pow: "**", And: " & ", Or: " | "}
 """For each kind of expression, the operator that joins its arguments in the source."""
 

@@ -19,7 +19,7 @@ class OperandReads:
     Args:
         element_bytes: bytes of the widest element that the epilogue reads for every element of D,
             or 0. Such operands need registers beside the accumulators.
-        total_bytes: bytes of all operands of all products; each is read from memory once.
+        total_bytes: bytes of all epilogue operands of all products, each counted once.
     """
 
     element_bytes: int

@@ -47,7 +47,7 @@ class Table:
             on the device.
         width: rows of tiles in a band of `Rasterize`; 1 if tiles are visited in row-major order.
         schedule: index of the plan's schedule in `schedules`.
-        schedules: the distinct schedules, in their form for macro tiles `COUNTED_TILE`.
+        schedules: the distinct schedules, with options for the macro tile `COUNTED_TILE`.
     """
 
     l: Column  # noqa: E741 - named like m, n and k
@@ -76,7 +76,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Gemm, Plan]], batches: int = 1) -> Table:
-        """The table of some problems and plans; their epilogues read no C.
+        """The table of some problems, whose epilogues do not read C, and plans.
 
         Args:
             rows: problems with values for m, n and k, each with a plan.
@@ -97,7 +97,7 @@ class Table:
 
     @cached_property
     def counters(self) -> tuple[WorkCounter, ...]:
-        """The work counter of each schedule in `schedules`."""
+        """The `WorkCounter` of each schedule in `schedules`."""
         found = tuple(map(counter_of, self.schedules))
         assert None not in found
         return cast(tuple[WorkCounter, ...], found)
@@ -132,6 +132,12 @@ class Table:
     def fixup(self) -> NDArray[np.intp]:
         """The kind of fix-up of each plan, as an index in `FIXUPS`."""
         return self.of_schedule([FIXUPS.index(counter.fixup) for counter in self.counters])
+
+    @cached_property
+    def interleaved(self) -> Flag:
+        """For each row, whether workgroups are at nearly the same k wherever their shares begin."""
+        orders = [getattr(schedule, "k_order", "") for schedule in self.schedules]
+        return self.of_schedule([order == "interleaved" for order in orders])
 
     def of_schedule(self, values: Sequence[float]) -> NDArray[Any]:
         """A column with one entry per row: the entry of `values` for the row's schedule."""
@@ -204,7 +210,7 @@ def extents(problem: Gemm, batches: int) -> dict[str, float]:
 
 
 def schedule_in(plan: Plan) -> tuple[Pass, int] | None:
-    """A plan's schedule, as it is for tiles `COUNTED_TILE`, and the height of bands in tiles.
+    """A plan's schedule, converted to tiles `COUNTED_TILE`, and the height of bands in tiles.
 
     Returns None if the cost model does not know one of the plan's passes.
     """

@@ -40,7 +40,7 @@ LEADERS, CLUSTERS, NEAR = 5, 3, 1.2
 CLUSTERS with other clusters, each predicted to take at most NEAR times the best of all: the model
 may be wrong about a schedule or a cluster as a whole."""
 CLIP = 0.3
-"""Largest error of the model that is attributed to plans that are alike, as a logarithm.
+"""Largest error of the model, as a logarithm, that the search carries over to similar plans.
 
 A plan that is far slower than predicted, for example because its registers spill, says little
 about other plans.
@@ -131,7 +131,12 @@ class _Search:
         return [int(row) for row in same.nonzero()[0] if t.plan(int(row)) == plan][:1]
 
     def leaders(self, given: Sequence[int], count: int) -> list[int]:
-        """`given`, the best of other schedules up to `count`, and up to CLUSTERS other clusters."""
+        """The rows of the first plans to measure: `given`, then plans that differ from them.
+
+        Added are the best predicted plan of each other schedule or reduction, up to `count` rows in
+        all, then that of each other cluster shape, up to `count + CLUSTERS` rows in all. Plans that
+        are predicted to take more than NEAR times the shortest time are left out.
+        """
         t = self.table
         names = [schedule.name for schedule in t.schedules]
 

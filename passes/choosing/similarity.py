@@ -88,10 +88,10 @@ class Similarity:
         self._schedule = table.schedule
 
     def between(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> Matrix:
-        """Covariances of the errors, without noise: one row for each of `rows`."""
+        """Covariances of the cost model's errors on plans: `rows` by `others`, without noise."""
 
         def apart(columns: list[Column], length: float) -> Matrix:
-            """The correlation exp(-d / length), where d is the sum of distances in the columns."""
+            """exp(-d / length): correlations of plans whose `columns` differ by d in total."""
             far = sum(np.abs(x[rows][:, None] - x[others][None, :]) for x in columns)
             return np.exp(-np.asarray(far) / length)
 

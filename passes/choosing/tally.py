@@ -314,7 +314,8 @@ def tally(
     Args:
         graph: a graph with a schedule.
         depth: number of k tiles of an output tile.
-        known: values of launch arguments and parameters; other parameters are computed.
+        known: values of launch arguments and parameters; parameters without a value here are
+            computed from the graph.
         definitions: names of values; those that the walk needs are added.
 
     Raises:

@@ -12,8 +12,8 @@ from passes.choosing.plan_table import Column, Flag, Table
 __all__ = ["traffic_of"]
 
 MOST_TILES = 24
-"""Largest number of output tiles in a row, or in a column, whose accesses to the same k are
-compared; further tiles are left out."""
+"""Largest number of output tiles in a row, or in a column, for which the model estimates the reuse
+of A or B between them; further tiles of the row or column are left out."""
 STEEP = 2
 """Exponent in the formula for the share of cache lines that the L2 cache evicts before their next
 use: the larger it is, the more abruptly the share grows when the bytes read in between reach the
@@ -26,7 +26,7 @@ bytes that pass through the L2 cache, which evict more lines."""
 def traffic_of(
     t: Table, s: Shape, grid: Column, asked: Column, c: Constants, *, mixed: Flag, streams: Column
 ) -> Column:
-    """Bytes of A and B that are read from memory, which the L2 cache reduces.
+    """Bytes of A and B that a launch reads from memory, given the reuse in the L2 cache.
 
     Workgroups at the same k of neighbouring tiles share data through the L2 cache. A wave of tiles
     reuses the data of the wave before it as far as the cache still holds them.
@@ -62,6 +62,9 @@ def traffic_of(
         few = t.where(rows)
         shape = (s.tiles_m[rows], s.tiles_n[rows], s.depth[rows])
         streamed = _streamed(few, *shape, a[rows], b[rows], asked[rows], share, c)
+        pieces = s.depth[rows] / share
+        together = _interleaved(pieces, a[rows] + b[rows], c)
+        streamed = np.where(few.interleaved, np.minimum(streamed, together), streamed)
         rest = found[rows]
         found[rows] = np.maximum(rest, part * streamed + (1 - part) * rest)
     return found
@@ -78,7 +81,7 @@ def _streamed(
     share: Column,
     c: Constants,
 ) -> Column:
-    """Bytes of A and B that are read if every workgroup streams a contiguous share of iterations.
+    """Bytes of A and B read from memory if workgroups have contiguous shares of iterations.
 
     The launch lasts as long as one share. The iteration at a given k of output tile i runs at the
     time `i·depth/share + const`, modulo 1; the unit of time is the length of the launch. All tiles
@@ -105,8 +108,27 @@ def _streamed(
     return read
 
 
+def _interleaved(pieces: Column, both: Column, c: Constants) -> Column:
+    """Bytes of A and B that are read if all workgroups stay at nearly the same k.
+
+    The shares of a tile that begin or end inside it are a fraction f of a share in the tile, so the
+    tile is ahead of the others by at most `f·(1 - f)/pieces` of the launch; see the edge
+    `Interleave`. A read that comes later than others by that time finds as much other data read.
+
+    Args:
+        pieces: iterations of a tile divided by those of a share.
+        both: bytes of A and B.
+        c: the constants of the device.
+    """
+    over = pieces % 1
+    passed = (over * (1 - over) / pieces * both / c.l2_bytes) ** STEEP
+    return both * (1 + passed / (1 + passed))
+
+
 def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
-    """The gaps between the times 0, phase, 2·phase, … (modulo 1) of tiles: a row for each tile.
+    """The gaps between the times 0, phase, 2·phase, … (modulo 1) at which tiles 0, 1, 2, … read.
+
+    Row i has the gap after the i-th of these times in ascending order.
 
     The gap from the last time to the first one, modulo 1, is included, so the gaps add up to 1.
     Entries without a tile are 0.
@@ -131,5 +153,7 @@ def _reads(gaps: NDArray[np.float64], turnover: Column) -> Column:
     """
     passed = (gaps * turnover) ** STEEP
     lost = passed / (1 + passed)
-    # One gap contains the begin and the end of the launch; the request after it is the first one.
+    # Times are cyclic, so one gap contains the begin of the launch. The request after it is the
+    # first one, which always reads memory. Any gap may be that one; 1 - gap is the chance that this
+    # gap is not.
     return 1 + ((1 - gaps) * lost).sum(axis=0)

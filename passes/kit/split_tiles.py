@@ -44,7 +44,7 @@ class SplitTiles:
         owner: the piece whose workgroup runs the epilogue, `first` or `last`; see `Pieces.finish`.
         reduction: how the partial sums of the pieces are added up; see `passes.kit.fixup`.
         fixed: indices of coordinates that are set around the operations, such as the selector of a
-            `Sunder`.
+            `Sunder` edge, which separates a dimension into parts.
     """
 
     tile: Linear

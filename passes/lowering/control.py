@@ -93,7 +93,7 @@ GPU_TYPES = ("bf16", "f16", "f32", "i32")
 
 
 def no_epilogue(graph: KernelGraph) -> str | None:
-    """Why a GPU cannot compute the graph's epilogue, or None."""
+    """Why a GPU cannot compute the graph's epilogue, or None if it can."""
     gemm = graph.gemm
     for tensor in gemm.operands:
         if (kind := graph.tensor(tensor).dtype) not in GPU_TYPES:

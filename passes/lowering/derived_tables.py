@@ -48,7 +48,7 @@ def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
             names |= {part} if isinstance(part, str) else set[str]()
             symbols |= _symbols(part)
     parameters = graph.parameters
-    for p in reversed(parameters.items):  # parameters read only earlier ones
+    for p in reversed(parameters.items):  # a parameter's value reads only parameters before it
         if p.symbol in symbols:
             symbols |= _symbols(p.value)
     live: tuple[Table, ...] = ()

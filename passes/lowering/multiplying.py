@@ -19,7 +19,7 @@ def outputs(sums: DType) -> tuple[str, ...]:
 def instruction_of(gemm: GemmProblem, family: str) -> MatrixInstruction:
     """The matrix instruction of a family for the element type of A and B.
 
-    `no_instruction` must have returned None for the same problem and family.
+    The family must have such an instruction: `no_instruction` returns None for the arguments.
 
     Args:
         gemm: the problem.

@@ -38,8 +38,8 @@ __all__ = ["ScatterLowering"]
 
 FIRST, BATCH = "partial.first", "partial.batch"
 """FIRST: the coordinate of the first of the peers whose flags are waited for together. BATCH: the
-coordinate of a loop, of one iteration, over the peers of a batch; other coordinates of batches have
-this name as a prefix."""
+coordinate of an outer loop of one iteration around the unrolled loop over the peers of a batch;
+names of other coordinates of batches begin with this name."""
 BATCHES = (16, 8, 4, 2, 1)
 """Sizes of batches: peers whose partial sums a thread loads together. 16 peers take 64 registers of
 a thread."""

@@ -49,7 +49,8 @@ class Grouped(Pass):
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if self.groups == 1:
             return graph
-        # If groups have their own k, tiles are distributed within each product separately.
+        # If the groups of a grouped product differ in k, tiles are distributed within each product
+        # separately.
         numbers = tile_plane(graph) if depth_is_data(graph) else graph.dangling
         tiles = number_of(graph, numbers)
         depth = number_of_iterations(graph, ())

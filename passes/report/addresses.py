@@ -68,7 +68,7 @@ def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _known(node: Node) -> dict[str, Any]:
-    """The dimensions whose indices are known at an operation; the value None means a symbol."""
+    """The index of each dimension that is known at an operation; None for a symbolic index."""
     known = node.scope.known.items()
     return {name: int(v) if isinstance(v, Integer) else None for name, v in known}
 

@@ -18,19 +18,23 @@ from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_pl
 __all__ = ["Alternative", "alternatives", "headline", "peak_flops"]
 
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
-"""Schedules that are simulated as alternatives, with the same tiles and tile order."""
+"""Schedules that are simulated as alternatives to that of the report, with its tiles and order."""
 BUSY, MOSTLY = 0.9, 0.75
 """BUSY, MOSTLY: utilisations from which the page answers "yes" or "mostly" to "is the GPU busy?".
-Utilisation is the fraction of the slots' time in which they multiply tiles of D."""
+Utilisation is the fraction of time in which a slot (the place of a resident workgroup) multiplies
+tiles of D, averaged over all slots."""
 PEAK_BUSY, PEAK_MOSTLY = 0.6, 0.4
-"""PEAK_BUSY, PEAK_MOSTLY: fractions of the peak that "yes" and "mostly" need besides. Multiplying
-includes waits for loads, so utilisation alone says little about the tensor cores."""
+"""PEAK_BUSY, PEAK_MOSTLY: fractions of the tensor cores' peak from which the page answers "yes" or
+"mostly" to "is the GPU busy?". The utilisation must be high too, but it says little alone, since
+time spent multiplying includes waits for loads."""
 WORTH = 0.02
-"""An alternative is recommended if it saves at least this fraction of the time."""
+"""Another schedule or plan is recommended if it saves at least this fraction of the launch's
+time."""
 PLANS = 3
 """Number of the cost model's plans that are simulated as alternatives."""
 MOST_EVENTS = 60_000
-"""No alternative is simulated if the given schedule has more events: each would take seconds."""
+"""If the simulated launch of the given schedule has more events, other schedules and plans are not
+simulated: each simulation would take seconds."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Alternative:
         name: the pipeline of passes, or the plan, as text.
         option: the command-line option that selects it: `--schedule` or `--plan`.
         seconds: the simulated time of the launch, in seconds.
-        utilisation: the fraction of the slots' time in which they multiply.
+        utilisation: the fraction of time in which resident workgroups multiply.
     """
 
     name: str
@@ -98,7 +102,11 @@ def _schedules(
 
 
 def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> Iterator[Alternative]:
-    """Plans that the cost model prefers; none for several products or machines it does not know."""
+    """Simulated plans with the best predicted times; none if the cost model does not apply.
+
+    The model does not apply to batches and groups of products, or to a GPU whose constants are
+    unknown.
+    """
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None or gemm.leading:
         return
@@ -134,7 +142,7 @@ def headline(
     """The page's first section: whether the GPU is busy, the main cause if not, and advice.
 
     Args:
-        run: the data of the run that the page is about, measured if there is one.
+        run: report data of the measured run; of the simulated run if none was measured.
         simulation: the simulated run of the same launch.
         tiles: number of output tiles.
         others: simulated alternatives.
@@ -147,7 +155,8 @@ def headline(
     busy = shares["multiply"]
     rate = simulation.flops / seconds if seconds else 0.0
     of_peak = rate / peak if peak else 0.0
-    # The model's traffic is that of the tiles of D alone.
+    # The cost model leaves out the traffic of tiles outside D, so its bounds are not used if there
+    # are such tiles.
     bounds = {} if shares["outside D"] else modelled
     limit = limit_of(busy, seconds, simulation, peak, bounds)
     machine = simulation.machine
@@ -177,7 +186,7 @@ def _answer(busy: float, of_peak: float) -> str:
 
 
 def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str, str]:
-    """The bucket in which most time is lost, and a sentence that explains it."""
+    """The largest loss of time (waits, fix-up and so on), and a sentence that explains it."""
     losses = {
         "tiles outside D": shares["outside D"],
         "the last wave": shares["tail"] + shares["gap"],
@@ -213,7 +222,7 @@ def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str,
 
 
 def _waves(s: Simulation, tiles: int, where: str) -> str:
-    """A sentence on why slots are idle at the end: a partial last wave, or unequal shares."""
+    """A sentence on why SMs are idle at the end: a partial last wave, or unequal shares of work."""
     whole = not (s.steps.kind == StepKind.SEND).any()
     if whole and tiles < s.slots:
         return f"{tiles} tiles leave {s.slots - tiles} of {s.slots} {where} without work."

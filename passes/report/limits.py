@@ -26,7 +26,7 @@ class Limit:
 
     Args:
         name: `dram`, `l2`, `power` or `tensor`; '' if no bound is half of the time.
-        seconds: the largest bound, in seconds.
+        seconds: the largest lower bound, in seconds.
         tensor: tensor cores' share of the time spent multiplying, if they ran at their peak.
         source: what predicts the bound: `model` or `simulation`.
         text: a sentence with these figures.
@@ -53,7 +53,8 @@ def limit_of(
     """Find the largest lower bound of a launch's time.
 
     Args:
-        busy: the fraction of the slots' time in which they multiply tiles of D.
+        busy: the fraction of time, averaged over slots for resident workgroups, in which tiles of D
+            are multiplied.
         seconds: the time of the launch.
         simulation: the simulated run of the same launch.
         peak: operations per second of the machine's tensor cores.
@@ -80,7 +81,7 @@ def limit_of(
 
 
 def peak_source(machine: Machine, rate: float) -> str:
-    """What a peak is the product of; `rate` is operations per cycle of an SM."""
+    """Text for the factors of the peak rate; `rate` is operations per cycle of an SM."""
     clock = f"{machine.clock / 1e9:.3g} GHz"
     of = "fitted to measured times" if machine.constants is not None else "of the documents"
     return f"{machine.processors} SMs × {rate:.0f} operations per cycle × {clock}, a clock {of}"

@@ -67,7 +67,7 @@ def _graph(graph: KernelGraph, parts: Snapshot) -> KernelGraph:
 
 
 def _tree(difference: Difference, after: KernelGraph) -> Iterator[Row]:
-    """The rows of the control trees before and after a pass; of the later one if they are equal."""
+    """Rows of the control trees before and after a pass; only of the second if both are equal."""
     if difference.control:
         yield from difference.control
         return

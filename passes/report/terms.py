@@ -24,7 +24,8 @@ OF_BUCKETS: Mapping[str, tuple[str, ...]] = {
     "cluster": (),
     "idle": ("gap", "tail"),
 }
-"""For each term of the cost model, the buckets of a run whose time it predicts, in a mean slot."""
+"""For each term of the cost model: the activities of a run (see `passes.report.timelines.BUCKETS`)
+whose total time, averaged over slots, is compared with the term."""
 MAIN = f"the main loop: the largest of {', '.join(COVERED)}, and more where others are close to it"
 IDLE = "slots without work; the model counts the busiest workgroup, so it has no such term"
 

@@ -40,13 +40,15 @@ IN_BUCKET: Mapping[str, tuple[Activity, ...]] = {
     "wait": (Activity.WAIT,),
     "start": (Activity.START,),
 }
-"""The activities of each bucket. If events of a slot overlap, the first bucket counts the time."""
+"""The activities of each bucket (kind of time) of a slot for resident workgroups. If events of a
+slot overlap, their common time counts for the bucket that is listed first."""
 OUTSIDE = "outside D"
 BUCKETS = (*IN_BUCKET, OUTSIDE, "launch", "gap", "tail")
-"""Names of the buckets into which a slot's time is divided. `outside D` is the time of multiplying
-output tiles that lie entirely outside D, which does not count as `multiply`. `launch` is the time
-before the slot's first event, `gap` the time between events, and `tail` the time after the last
-one. The time of a slot without events is `tail`."""
+"""Names of the kinds of time (buckets) into which the time of a slot, the place of a resident
+workgroup, is divided. `outside D` is the time of multiplying output tiles that lie entirely outside
+D, which does not count as `multiply`. `launch` is the time before the slot's first event, `gap` the
+time between events, and `tail` the time after the last one. The time of a slot without events is
+`tail`."""
 OF_TILE = ("product", "m", "n", "first", "count")
 NEEDED = ("begin", "end", "workgroup", "slot", "activity")
 KNOWN = (*NEEDED, *OF_TILE, "behind", "role", "rank", "tiling")
@@ -88,7 +90,7 @@ class Grid:
 
 
 def simulated_run(simulation: Simulation, grid: Grid | None = None) -> dict[str, Any]:
-    """Report data of a simulated run: events, makespan in ns, and seconds of each bucket."""
+    """Report data of a simulated run: events, makespan in ns, and seconds in each of `BUCKETS`."""
     columns = simulation.event_columns()
     step = simulation.events.step
     tiling = simulation.steps.tiling[np.maximum(step, 0)] if len(simulation.steps) else step
@@ -222,7 +224,7 @@ def buckets_of(
 def _union(
     begin: NDArray[np.int64], end: NDArray[np.int64], slot: NDArray[np.int64], makespan: int
 ) -> int:
-    """Nanoseconds in which a slot has at least one of the events, summed over all slots."""
+    """Nanoseconds that events cover on their slot, overlaps counted once, summed over slots."""
     if not len(begin):
         return 0
     apart = slot * (2 * makespan + 1)

@@ -40,7 +40,8 @@ class HybridStreamK(PartlyStreamed):
         return (cls(owner="last"),)
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
-        # If the last wave is less than half full, three or more workgroups share each of its tiles.
+        # Suits only problems whose last wave is at least half full; otherwise three or more
+        # workgroups share each tile of that wave.
         return (tiles > workgroups) & (2 * (tiles % workgroups) >= workgroups)
 
     def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:

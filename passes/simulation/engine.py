@@ -249,7 +249,7 @@ class Engine:
         return True
 
     def _keys(self, step: int) -> list[tuple[int, int]]:
-        """The slots and turns of the partial sums that a step sends or receives."""
+        """(workspace slot, turn in it) of each partial sum that a step sends or receives."""
         place, first = self.places[step], self.firsts[step]
         return [(place, turn) for turn in range(first, first + self.counts[step])]
 

@@ -24,7 +24,7 @@ class Activity(IntEnum):
     START = 0
     """Begin: set up, and load the first tiles."""
     MULTIPLY = 1
-    """Sum k tiles of an output tile."""
+    """Run main loop iterations (k tiles) of an output tile."""
     SEND = 2
     """Write a partial sum and set its flag."""
     WAIT = 3
@@ -44,7 +44,7 @@ class Activity(IntEnum):
 
 @dataclass(frozen=True)
 class Events:
-    """The events of a simulated run, in the order in which they were decided.
+    """The events of a simulated run, in the order in which the simulation recorded them.
 
     Events of one workgroup follow each other without a gap. With ping-pong warpgroups, the FINISH
     of one overlaps the MULTIPLY of the other; the column `behind` marks such events.

@@ -127,7 +127,7 @@ class Launch:
             given["workgroups"] = machine.slots(prod(kernel.cluster), kernel.resident)
         steps = record_steps(graph, given, tables)
         sizes = product_sizes(graph, given, tables)
-        # like `trace`, so callers need not pass `read_c` or strides
+        # launch arguments whose minimum is 0, such as `read_c`, default to 0, as in `trace`
         free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}
         values = graph.parameters.evaluate({**free, **given}, tables)
         workspace = sum(

@@ -22,7 +22,7 @@ from passes.simulation.work import TileWork
 
 __all__ = ["Cache", "Found", "Traffic"]
 
-MOST_READS = 64
+MOST_READS = 256
 """Number of reads of a panel that the model of the L2 cache remembers; it forgets older reads."""
 
 
@@ -83,7 +83,7 @@ class Cache:
     def _missing(
         self, before: list[Read], first: int, stop: int, volume: float, pace: float
     ) -> float:
-        """How many k tiles of a range are not in the cache any more."""
+        """How many k tiles of a range are not in the L2 cache: never read, or evicted since."""
         left = [(first, stop)]
         for old in reversed(before):
             start, end, since, _ = old

@@ -52,7 +52,7 @@ class Sharing:
         self.pace += read
 
     def end(self, tiling: int, asked: float, read: float) -> None:
-        """Remove a main loop; the arguments are those of its `begin`."""
+        """Remove a main loop; the arguments are those with which `begin` added it."""
         self._active[tiling] -= 1
         self._asked[tiling] -= asked
         self._read[tiling] -= read

@@ -59,7 +59,7 @@ class Simulation:
 
     @property
     def fix_ups(self) -> int:
-        """Number of partial sums that a workgroup receives from another one."""
+        """Number of times in the whole launch that one workgroup receives another's partial sum."""
         s = self.steps
         sends = s.kind == StepKind.SEND
         sender = dict(
@@ -80,27 +80,33 @@ class Simulation:
         )
 
     def seconds(self, activity: Activity) -> float:
-        """Seconds that an activity takes while its slot does nothing else, summed over slots."""
+        """Seconds that workgroups spend on an activity while they do nothing else, in total."""
         return self.events.seconds(activity)
 
     @property
     def waiting(self) -> float:
-        """Seconds in which workgroups wait for partial sums, summed over slots."""
+        """Seconds that workgroups wait for partial sums, summed over workgroups."""
         return self.seconds(Activity.WAIT)
 
     @property
     def busy(self) -> float:
-        """Seconds in which a workgroup runs and does not wait, summed over slots."""
+        """Seconds that workgroups run without waiting for partial sums, summed over workgroups."""
         return sum(self.seconds(a) for a in Activity if a is not Activity.WAIT)
 
     @property
     def idle(self) -> float:
-        """Seconds in which a slot has no workgroup, with the launch latency, summed over slots."""
+        """Seconds that slots have no workgroup, including the launch, summed over slots.
+
+        A slot runs one workgroup at a time: it is an SM, a part of an SM, or a cluster of SMs.
+        """
         return self.slots * self.makespan - self.busy - self.waiting
 
     @property
     def utilisation(self) -> float:
-        """The fraction of the slots' time in which they multiply."""
+        """The fraction of the makespan in which a slot multiplies, averaged over all slots.
+
+        A slot runs one workgroup at a time: it is an SM, a part of an SM, or a cluster of SMs.
+        """
         total = self.slots * self.makespan
         return self.seconds(Activity.MULTIPLY) / total if total else 0.0
 

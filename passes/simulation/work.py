@@ -164,7 +164,7 @@ def tile_works(
 
 @dataclass(frozen=True)
 class _OneKernel(Table):
-    """A plan table with one kernel and no named schedule; the graph tells if tiles are divided."""
+    """A plan table for one kernel; `sends`, not a schedule, says whether partial sums are sent."""
 
     sends: bool = False
 

@@ -31,11 +31,11 @@ _FOLDS = {Maximum: maximum, Add: add}
 
 
 def records_of(graph: KernelGraph, body: Body) -> Expr | None:
-    """How often one workgroup executes a mark at most, in launch parameters; None if unknown.
+    """The most marks that one thread executes, in launch parameters; None if unknown.
 
     Args:
         graph: the graph, whose launch parameters bound the loops.
-        body: operations among which are marks (`Begin`).
+        body: operations, some of which are marks (`Begin`, which record a time).
     """
     known = {p.symbol for p in graph.parameters.items if p.name not in graph.parameters.deferred}
     machine = {d.symbol: d.size - 1 for d in graph.coordinates if d.hardware and d.size is not None}
@@ -43,7 +43,7 @@ def records_of(graph: KernelGraph, body: Body) -> Expr | None:
 
 
 class _Bound:
-    """Upper bounds of expressions, and of how often marks are executed.
+    """Upper bounds of expressions, and of how often marks (`Begin`) are executed.
 
     Args:
         known: the symbols of launch parameters that the host knows.
@@ -72,7 +72,7 @@ class _Bound:
             trips = self.most(op.stop - op.start) if isinstance(op, For) and any(found) else ONE
             if inside is None or trips is None:
                 return None
-            # branches of an If exclude each other
+            # only one branch of an If runs: take the larger count
             total = total + reduce(maximum, inside, ZERO) * trips
         return total
 

@@ -31,8 +31,8 @@ word."""
 CAPACITY = "timeline_records"
 """Name of the launch parameter: how many records each role of a workgroup can write."""
 MOST_RECORDS = 1024
-"""Largest number of records of a role of a workgroup that are kept; the role only counts further
-ones."""
+"""Largest number of records that a role of a workgroup (its producer or a consumer) keeps; further
+records are only counted."""
 NUMBER, SLOT, WORD = "timeline.number", "timeline.slot", "timeline.word"
 """NUMBER: the coordinate that counts the records of a role. SLOT: the coordinate of a record's
 position among the records of its role; the last record of all has position 0. WORD: the coordinate
@@ -40,8 +40,8 @@ of a word in a record."""
 STALLED = "timeline.stalled"
 """Name of the coordinate that counts the clock cycles in which a role waits for pipeline stages."""
 BOTH_ENDS, DRAINS = 2, 1
-"""BOTH_ENDS: number of records at the beginning and the end of a kernel. DRAINS: number of records
-after the last tile."""
+"""BOTH_ENDS: number of records that a role writes at the beginning and at the end of a kernel
+together. DRAINS: number of records that a role writes after the last tile."""
 WARPGROUP = 128
 """Number of threads of a warpgroup."""
 ROLES = {"consumers": "consumer", "producer": "producer"}
@@ -101,7 +101,8 @@ class _Recorder:
         self.warpgroups = coordinates.of_kind(Warpgroup)
         self.ranks = coordinates.of_kind(Cluster)
         self.first: Boolean = true
-        """Condition: the thread is the first of its role."""
+        """Condition: the thread is the first of its warpgroup; without warpgroups, of its
+        workgroup."""
         self.leader: Boolean = true
         """Condition: the thread is the first of its workgroup."""
         if threads:
@@ -125,7 +126,7 @@ class _Recorder:
         return Counter(NUMBER, (Counter(STALLED, whole),) if self.warpgroups else whole)
 
     def _body(self, body: Body, role: str, who: Boolean) -> Body:
-        """Replace the marks in `body` by stamps, executed by the threads of `role` in `who`."""
+        """Replace the marks in `body` by stamps of `role`; the condition `who` selects a thread."""
         return tuple(self._stamped(body, role, who))
 
     def _stamped(self, body: Body, role: str, who: Boolean) -> Iterator[Operation]:
@@ -161,7 +162,7 @@ class _Recorder:
         return Stamp(TIMELINE, *mark, role, stalled, whole)
 
     def _written(self, stamp: Stamp, who: Boolean) -> Body:
-        """Write a record if a slot is free, and count the record."""
+        """Write a record if there is memory left for it; count the record in either case."""
         place = index_symbol(NUMBER) + 1
         there = And(who, Lt(place, self.capacity))
         return (If(there, (self._at(place, stamp),)), Advance(NUMBER))

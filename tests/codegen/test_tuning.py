@@ -128,18 +128,18 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 def test_plans_are_searched(built: list[Plan]):
     batches: list[list[Plan]] = []
-    steps: list[tuple[str, int]] = []
+    steps: list[tuple[str, int, int]] = []
     found = tuning.find_fastest(
         REQUEST,
         Bench(),  # pyright: ignore[reportArgumentType]
         lambda plans: batches.append(list(plans)),
-        lambda step, count: steps.append((step, count)),
+        lambda step, done, of: steps.append((step, done, of)),
     )
     assert [plan for batch in batches for plan in batch] == built
     assert built[0] == rank(REQUEST.gemm, REQUEST.constants)[0].plan
     assert 8 < len(found) <= MOST_MEASURED
     assert found.keys() == {plan for plan in built if plan.tile[0] != 256}
-    assert steps[-1] == ("measuring the fastest again", len(found))
+    assert steps[-1] == ("measuring the fastest again", len(found), MOST_MEASURED)
 
 
 def test_plans_that_the_device_refuses_are_left_out(built: list[Plan]):

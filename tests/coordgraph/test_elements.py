@@ -1,4 +1,4 @@
-"""Element types: their records are consistent, and a new type needs nothing but a record."""
+"""Element types: their records are consistent, and a record is all that a new type needs."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ NAMES = {
 KNOWN = {
     "coordgraph/elements.py",  # defines the records of element types
     "codegen/emit/elements.py",  # has the names of floating-point types in LLVM and PTX
-    # Conversions of floating-point numbers for which LLVM or PTX has no single instruction.
+    # Converts between floating-point types where LLVM or PTX has no single instruction.
     "codegen/targets/cpu/elements.py",
     "codegen/targets/cpu/machine.py",
     "codegen/targets/nvptx/sm_80/fragment_walker.py",
     "codegen/targets/nvptx/sm_80/instructions.py",
-    # The type for which the cost model's constants were measured.
+    # Names the element type for which the cost model's constants were measured.
     "passes/choosing/kernel_shape.py",
 }
 INTEGERS = {"i8", "u8", "s8", "int8", "uint8"}
@@ -174,7 +174,7 @@ def test_types_are_named_by_their_records():
         "passes/choosing/counting.py",
         "passes/choosing/enumeration.py",
         "codegen/call/bench.py",
-        # Types in which epilogues compute: f32, f64, i32 and bool, for all element types.
+        # Names types in which epilogues compute: f32, f64, i32 and bool, for all element types.
         "codegen/emit/elementwise.py",
         "coordgraph/epilogue/function.py",
         "coordgraph/epilogue/operation.py",

@@ -1,4 +1,4 @@
-"""Hooks import the module that implements them, whatever was imported before."""
+"""Graph methods that other modules implement work, whatever was imported before."""
 
 from __future__ import annotations
 

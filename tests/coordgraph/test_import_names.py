@@ -67,7 +67,7 @@ def test_passes_of_the_user(tmp_path: Path, kind: str):
 
 
 def test_codegen_of_another_distribution(tmp_path: Path):
-    """The command line starts in `coordgraph`, so it can name the package that hides `codegen`."""
+    """The command line, which starts in `coordgraph`, names a package that hides `codegen`."""
     file = package(tmp_path / "site", "codegen")
     info = tmp_path / "site" / "codegen-1.0.dist-info"
     info.mkdir()

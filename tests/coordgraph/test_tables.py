@@ -310,7 +310,7 @@ READING = [name for name in STRATEGIES if name in ("Ragged", "Concatenate", "Dia
 @settings(max_examples=60)
 @given(st.sampled_from(READING).flatmap(lambda name: STRATEGIES[name]()))
 def test_edges_need_what_they_have(case: Case):
-    """`table_needs` fits the tables with which an edge obeys its laws: lengths and orders."""
+    """The tables of a valid random edge have the length and the order that `table_needs` states."""
     edge, above, below = case
     sizes = Sizes(tuple(map(Integer, above)), tuple(map(Integer, below)))
     tables, needs = table_of(edge), edge.table_needs(sizes)

@@ -86,7 +86,7 @@ def test_an_accumulator_that_nothing_is_multiplied_into():
         two_shapes().tilings.of_operation(LoadTile("A", ("k_tile",)))
 
 
-# Traces of kernels with several tile shapes
+# The tests below are about traces of kernels with several tile shapes.
 
 
 def found(graph: KernelGraph) -> Trace:

@@ -62,7 +62,7 @@ class MemoryFault:
 
     @property
     def kernel(self) -> str:
-        """Facts of the lowering for the table of faults, such as the cluster shape."""
+        """What is special about the kernel, for the documented table of faults: `, ping-pong`."""
         found = {
             CLUSTER: "a cluster along m",
             SQUARE: "a cluster along m and n",

@@ -31,7 +31,7 @@ LAUNCHES = 2
 MOST_ELEMENTS = 1 << 14
 """Largest number of elements of a tensor; larger launches are skipped."""
 REFUTED_SHARE = 0.15
-"""Fraction of the graphs refuted by the checks that are run with guards nevertheless."""
+"""Of the graphs that checks refute, the fraction that is run nevertheless, with guards."""
 INTERPRETER_SHARE, GUARDED_SHARE, PLAIN_SHARE, GPU_SHARE = 0.3, 0.6, 0.1, 0.3
 """Fractions of the accepted graphs that are run in the interpreter, on the CPU with guards, on the
 CPU without guards, and compiled for GPUs; each costs more than all other stages."""

@@ -52,7 +52,7 @@ class Agent:
     """A simulated thread that represents `weight` threads of its class.
 
     Args:
-        of: the class.
+        of: the class of threads that the agent represents.
         thread: the number of the simulated thread in its workgroup.
         weight: the number of threads that it counts for at barriers.
         clock: the events that happened before its next effect.

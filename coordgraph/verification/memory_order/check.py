@@ -37,7 +37,7 @@ SHOWN = 3
 def memory_order(graph: KernelGraph, launches: Sequence[Launch]) -> Verdict:
     """Run the check `memory order` of a lowered graph on some launches.
 
-    The verdict's time is not set.
+    The verdict's field `seconds` is not set.
 
     Raises:
         VerifyError: the graph has an operation that declares no memory effects.
@@ -97,7 +97,8 @@ def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
     yield from (
         (2, 1, stages + 2, 3),
         (1, 1, stages + 2, peers),  # all workgroups share one tile
-        # a workgroup has several tiles, and the second one begins in a pipeline stage that was used
+        # a workgroup computes several tiles; its second tile begins in a pipeline stage that its
+        # first tile has used
         (3, 1, stages + 1, 2),
         (3, 2, 3, 2),
         (1, 1, 2 * stages + 1, 4),

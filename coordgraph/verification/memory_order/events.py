@@ -16,8 +16,8 @@ from coordgraph.verification.memory_order.synchronisation import Arrival, Confli
 __all__ = ["EARLIER", "Early", "Entry", "Event", "Log", "Violation", "value_of"]
 
 Early = Mapping[tuple[int, str, int], Mapping[int, Sequence[Arrival]]]
-"""Type: arrivals at an mbarrier whose phase is not decided, by (workgroup, dimension, index) of the
-mbarrier and by phase."""
+"""Type: for each mbarrier, given by (workgroup, dimension, index), and for each of its phases, the
+arrivals that may count for that phase instead of a later one."""
 EARLIER = 1
 """The bit of event 0: all earlier launches have ended."""
 
@@ -115,6 +115,6 @@ class Log:
 
 
 def value_of(step: Step, number: int, name: str, agent: Agent) -> int:
-    """The value of an effect's number, such as a flag's index, for one simulated thread."""
+    """The value of an effect's operand, such as a flag's index, for one simulated thread."""
     found = step.values[number, name]
     return int(found if isinstance(found, int) else found[agent.thread])

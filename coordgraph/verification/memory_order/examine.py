@@ -111,7 +111,10 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """The events of undecided arrivals in comparable form: equal results end the repetitions."""
+    """The events and clocks of undecided arrivals, to compare two simulations of a launch.
+
+    The launch is not simulated again when two simulations in a row give equal results.
+    """
     return {
         (key, phase): [(a.event, a.clock.time, a.clock.seen) for a in arrivals]
         for key, phases in early.items()

@@ -155,7 +155,7 @@ class Machine:
     def _use_registers(
         self, agent: Agent, access: Registers, read: int, write: int, *, asynchronous: bool
     ) -> None:
-        """Check that no thread accesses registers that wgmma uses, and that wgmma's are fenced."""
+        """Check that a thread neither uses registers of a running wgmma, nor skips its fence."""
         used = self.registers.setdefault((id(agent), access.fragment), [EARLIER, 0])
         own, pending = used
         if asynchronous:

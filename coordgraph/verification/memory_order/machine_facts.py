@@ -112,7 +112,7 @@ class Facts:
         return self.cluster_of(agent.workgroup) * self.ranks + rank
 
     def receivers(self, agent: Agent, along: tuple[str, ...]) -> list[int]:
-        """The workgroups whose cluster coordinates differ from the agent's only along `along`."""
+        """The workgroups whose cluster coordinates equal the agent's, except those in `along`."""
         if not along:
             return [agent.workgroup]
         places = list(product(*(range(size) for size in self.cluster.values())))
@@ -124,7 +124,7 @@ class Facts:
         ]
 
     def targets(self, agent: Agent, place: Place) -> list[int | None]:
-        """The workgroups whose shared memory is accessed; [None] for device memory."""
+        """Workgroups whose shared memory the agent accesses at `place`; [None]: device memory."""
         if place.access.dim not in self.homes:
             return [None]
         if place.rank is not None:

@@ -125,8 +125,8 @@ def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
     elements = (use.first // shadow.unit)[:, None] + np.arange(count)
     threads = np.broadcast_to(use.threads[:, None], elements.shape).ravel()
     elements, threads = _merged(uses, number, elements.ravel(), threads)
-    # The first of several writes of one value is kept in the shadow memory; readers must be ordered
-    # after it.
+    # If several threads write the same value to an element, the shadow memory keeps the first
+    # write; readers must be ordered after that write.
     if use.kind is Kind.REWRITE:
         writers = shadow.writers[elements]
         first = [w < 0 or uses[w].kind is not Kind.REWRITE for w in writers.tolist()]
@@ -173,7 +173,7 @@ def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> t
 
 
 def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int, bool]]:
-    """Pairs of an earlier write and whether the same thread made it and the new access."""
+    """Pairs of an earlier write, and whether one thread made both that write and the new access."""
     same = (writing == threads) & (threads != MANY)
     for pair in np.unique(writers * 2 + same):
         other, equal = divmod(int(pair), 2)

@@ -64,7 +64,7 @@ class Signals:
             case TakeFlag():
                 yield from self._take(agent, step, effect, place)
 
-    # Effects on mbarriers
+    # The following methods perform effects on mbarriers.
 
     def _initialise(self, agent: Agent, step: Step, effect: Initialise, place: int) -> None:
         key = agent.workgroup, effect.barrier, place
@@ -122,7 +122,7 @@ class Signals:
     def _found(
         self, agent: Agent, workgroup: int, barrier: str, place: int, *, proxy: bool = False
     ) -> Mbarrier:
-        """An mbarrier that a thread, or TMA (`proxy`), uses; its initialisation must be visible."""
+        """Look up an mbarrier; `Conflict` if its initialisation is not visible to its user."""
         mbarrier = self.mbarriers.get((workgroup, barrier, place))
         if mbarrier is None or not mbarrier.initialised & agent.clock.seen:
             other = 0 if mbarrier is None else mbarrier.initialised
@@ -146,7 +146,7 @@ class Signals:
         of = "mbarrier", at, barrier, place
         return lambda: self.log.add(agent, step, None, "completes a phase", *of)
 
-    # Effects on flags
+    # The following methods perform effects on flags.
 
     def _change(
         self, agent: Agent, step: Step, number: int, effect: ChangeFlag, place: int

@@ -87,7 +87,7 @@ class Formulas:
         return self._tables[expr]
 
     def known(self, node: Node, name: str, make: Callable[[], Any]) -> Any:
-        """The result of `make()`, which is called once for each node and name."""
+        """The cached result of `make()`, which is called only once for each node and name."""
         if (node, name) not in self._known:
             self._known[node, name] = make()
         return self._known[node, name]
@@ -139,7 +139,8 @@ class Step:
         effects: the operation's memory effects.
         mask: for each thread of the workgroup, whether it executes the operation.
         elected: for each thread, whether it executes the effects after a `Converge`.
-        values: the numbers that an effect needs, by the effect's position in `effects` and by name.
+        values: the operands of effects, such as a flag's index, by the position of the effect in
+            `effects` and by the operand's name.
         places: the elements of memory that its accesses touch.
         role: the name of the innermost named scope that contains the operation.
         indices: the indices of the enclosing loops and counters, by dimension.
@@ -184,7 +185,7 @@ class Walk:
         self._here: Operation = graph.control.root
 
     def run(self, nodes: tuple[Node, ...], mask: Array) -> None:
-        """Execute operations in order by the threads of `mask`."""
+        """Record the steps of executing `nodes` in order by the threads of `mask`."""
         for node in nodes:
             self._execute(node, mask)
 

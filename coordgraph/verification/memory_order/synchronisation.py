@@ -38,7 +38,7 @@ class _Phase:
 
     Args:
         event: the bit of the event that completed the phase.
-        clock: the events that happened before, none of them visible.
+        clock: the events that happened before the completion; the clock makes none of them visible.
         seen: the events that a wait for the phase makes visible, by (workgroup, scope) of the
             arrivals that released them.
     """
@@ -72,12 +72,12 @@ class Mbarrier:
     Args:
         arrivals: number of arrivals that complete a phase.
         initialised: the bit of the event that initialised the mbarrier.
-        early: for each phase, arrivals meant for later phases that nothing orders after this
-            phase's completion, as an earlier simulation found. Such an arrival may complete the
+        early: for each phase, the arrivals for later phases that, in an earlier simulation of the
+            launch, were not ordered after this phase's completion. Such an arrival may complete the
             phase in place of another one.
         pending: number of arrivals that the current phase still needs.
         bytes: number of bytes that the current phase expects and that are not yet written.
-        found: like `early`, as found by this simulation.
+        found: the same as `early`, but for this simulation.
     """
 
     arrivals: int
@@ -161,11 +161,11 @@ class Mbarrier:
         self.current, self.pending = [], self.arrivals
 
     def passes(self, parity: int) -> bool:
-        """Whether `mbarrier.try_wait.parity` succeeds."""
+        """Whether `mbarrier.try_wait.parity` with this parity succeeds."""
         return len(self.phases) % 2 != parity
 
     def wait(self, clock: Clock, workgroup: int, scope: str, event: int) -> int:
-        """End a wait: the thread acquires what the completed phase released. Return its number."""
+        """End a wait: acquire what the completed phase released. Return the phase's number."""
         phase = len(self.phases) - 1
         if phase > 0 and not self.phases[phase - 1].event & clock.time:
             raise Conflict(
@@ -199,7 +199,8 @@ def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
 
 
 EVERYWHERE = -1
-"""Workgroup number of bytes that TMA writes: a wait makes them visible whatever its scope is."""
+"""Stands for the workgroup that releases bytes which TMA wrote: a wait of any scope makes them
+visible."""
 TMA = EVERYWHERE, CLUSTER
 
 
@@ -249,8 +250,8 @@ class Flag:
         released: the events that a thread which acquires the flag sees, as bits.
         scope: the scope of the last release.
         clock: the events that happened before the flag got its value.
-        ordered: the bits of sets of the flag and waits for it, which must be ordered with every
-            other event of the flag.
+        ordered: the bits of the events that store to the flag or wait for it; they must be ordered
+            with every other event of the flag.
         commuting: the bits of atomic additions, which need not be ordered with each other.
     """
 

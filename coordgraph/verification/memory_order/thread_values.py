@@ -63,7 +63,7 @@ def accesses_only(node: Node) -> bool:
 
 
 def is_grid(value: Value) -> bool:
-    """Whether a value has an axis of an unrolled loop."""
+    """Whether a value is an array that has an axis for an unrolled loop."""
     return isinstance(value, np.ndarray) and value.ndim > 1
 
 
@@ -74,12 +74,12 @@ def shape_of(env: Mapping[Symbol, Value], mask: Array) -> tuple[int, ...]:
 
 
 def resolved(node: Node, value: Any) -> Any:
-    """Resolve the indices in an expression that the scope of `node` knows."""
+    """Replace the indices in an expression by their values in the scope of `node`."""
     return node.scope.resolve(sympify(value))
 
 
 def uniform(values: Array, mask: Array) -> Value:
-    """An array of values as one number, if it is the same for all threads of `mask`."""
+    """An array of values as one number if all threads of `mask` have the same value."""
     if values.ndim > 1:
         return values
     chosen = values[threads_of(mask)]
@@ -92,7 +92,7 @@ def uniform(values: Array, mask: Array) -> Value:
 
 
 def threads_of(mask: Array) -> Array:
-    """For each thread, whether the mask has it in any iteration of the unrolled loops."""
+    """For each thread, whether `mask` includes it in any iteration of the unrolled loops."""
     return np.asarray(mask.reshape(-1, mask.shape[-1]).any(axis=0))
 
 

@@ -227,7 +227,7 @@ class Buffers:
 
     @property
     def _total(self) -> str:
-        """The coordinate of the buffer that holds the sums of the output tile."""
+        """The coordinate of the buffer that holds the accumulators of the output tile."""
         return self.tiling.own(ACCUMULATOR)
 
     @property

@@ -75,7 +75,10 @@ class Operand:
 
     @property
     def _home(self) -> str:
-        """The first shape's shared memory, which these tiles alias; '' for the first shape."""
+        """The shared memory of tiles of the first shape, which tiles of other shapes alias.
+
+        '' for tiles of the first shape.
+        """
         first = f"{self.tensor}.shared"
         return "" if self.shared == first else first
 

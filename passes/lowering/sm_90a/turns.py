@@ -13,9 +13,9 @@ partial sums of all work units in order.
 Main loops run one after another, for two reasons. Two main loops that shared the tensor cores would
 end at about the same time, and then both epilogues would run while the tensor cores are idle. And a
 warpgroup that waited for a stage more than one round of the ring ahead would mistake an older phase
-for the awaited one, since both have the same parity. A main loop begins after the previous work
-item's warpgroup has passed its last step of the ring, so the stages of all earlier steps have been
-filled.
+for the awaited one, since both have the same parity. A main loop begins after the warpgroup of the
+previous work unit has passed its last step of the ring, so the stages of all earlier steps have
+been filled.
 
 Ping-pong consumers deadlock only if cooperative ones would. For work unit i, let M(i) be the main
 loop, R(i) the receipt of partial sums, and E(i) what follows: sending a partial, the epilogue, the

@@ -128,8 +128,9 @@ class ClusterSum(Pieces):
 
     The other workgroups store their products in the shared memory of the workgroup of rank 0:
     sums --Tile--> sender, vector, workitem, element. One mbarrier signals that all products are
-    stored, and another that they have been read. Sums are numbered, and the phase of both mbarriers
-    is a coordinate of the number. Tiles of all shapes share the mbarriers and the memory.
+    stored, and another that they have been read. Sums are numbered, and an edge of the coordinate
+    graph derives the phase of both mbarriers from the number. Tiles of all shapes share the
+    mbarriers and the memory.
 
     Args:
         c: the coordinate graph under construction.

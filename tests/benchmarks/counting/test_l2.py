@@ -144,7 +144,7 @@ def test_bands_read_fewer_rows_and_columns():
 
 
 def test_padding_takes_a_step_and_asks_for_nothing():
-    """Padding tiles of `reorder` take a step, but request no block."""
+    """In the simulation, a padding tile of `reorder` takes time, but requests no block."""
     padded = requests(f"reorder{{group=4}},{WHOLE_TILES}", TILE, RAGGED, SLOTS)
     plain = requests(WHOLE_TILES, TILE, RAGGED, SLOTS)
     assert sorted(padded.blocks.tolist()) == sorted(plain.blocks.tolist())

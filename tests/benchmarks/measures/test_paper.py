@@ -33,11 +33,11 @@ def record(times: list[list[float | None]], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("m", "n", "k", "grid"),
     [
-        (128, 256, 64, 1),  # one iteration
-        (128, 256, 512, 1),  # dividing 8 iterations saves 4 and costs 6
-        (128, 256, 8192, 8),  # 128 / g + 4 + 2 (g - 1) is least
-        (2048, 2048, 8192, 128),  # one workgroup a tile
-        (2176, 2048, 64, 132),  # more tiles than SMs
+        (128, 256, 64, 1),  # one tile of one iteration
+        (128, 256, 512, 1),  # a second workgroup saves 4 s, costs 4 + 2 s
+        (128, 256, 8192, 8),  # time 128/g + 4 + 2 (g - 1) is least for g = 8
+        (2048, 2048, 8192, 128),  # 128 tiles: one workgroup for each
+        (2176, 2048, 64, 132),  # 136 tiles: one workgroup for each SM
     ],
 )
 def test_the_grid_is_the_fastest_by_the_model_of_the_paper(m: int, n: int, k: int, grid: int):
@@ -58,7 +58,8 @@ def test_equal_plans_have_equal_simulated_times_and_streams_fill_the_machine():
     tall, several = simulated(shapes, options)
     times = dict(zip(SCHEDULES, tall["us"], strict=True))
     assert times["data-parallel on T"] > 2 * times["stream-k on g"]
-    assert times["stream-k on W"] > times["data-parallel on T"]  # 127 partial sums of one tile
+    # one tile divided among 128 workgroups: adding 127 partial sums takes longest
+    assert times["stream-k on W"] > times["data-parallel on T"]
     times = dict(zip(SCHEDULES, several["us"], strict=True))
     assert times["stream-k on W"] == times["stream-k on g"]
     assert times["stream-k on W"] < 0.9 * times["data-parallel on T"]
@@ -66,7 +67,7 @@ def test_equal_plans_have_equal_simulated_times_and_streams_fill_the_machine():
 
 def test_speedups_are_those_over_data_parallel():
     found = summaries(record([[10, 5, 4, 10, 20], [10, 20, 10, 10, 5], [1, None, 1, 1, 1]]))
-    assert list(found) == ["all", "T < W", "2W <= T < 8W"]  # 15 and 408 tiles
+    assert list(found) == ["all", "T < W", "2W <= T < 8W"]  # 15, 408 tiles
     stream_k = found["all"]["stream-k on W"]
     assert (stream_k.sizes, stream_k.average, stream_k.least, stream_k.peak) == (2, 1.25, 0.5, 2)
     assert (stream_k.geometric, stream_k.faster) == (pytest.approx(1), 0.5)

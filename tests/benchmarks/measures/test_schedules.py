@@ -38,8 +38,9 @@ def test_the_scale_has_whole_waves_and_nearly_square_products():
 
 @pytest.mark.slow
 def test_iterations_of_streamed_schedules_are_shared_equally():
-    """Streamed shares are equal, except that `least_segment` may lengthen one by moving its
-    two ends.
+    """Stream-K gives no workgroup more than the average of iterations, rounded up.
+
+    The option `least_segment` may move both ends of a workgroup's range, by 7 iterations each.
     """
     for tiles in COUNTS:
         rows = {row["schedule"]: row for row in rows_of(TILE, tiles, 4096, SCHEDULES, 132)}

@@ -64,7 +64,7 @@ def test_halves_divide_sizes_and_the_fastest_plans_are_kept():
 
 
 def test_the_simulated_h200_is_near_measurements_and_ranks_like_the_cost_model():
-    """On sizes that neither was fitted to: the first of those that the command judges on."""
+    """The simulation is accurate on sizes to which neither it nor the cost model was fitted."""
     rows = [r for r in load(CORPUS)["rows"] if is_plan(r)]
     plans = known_plans(rows)
     _, judged = halves([r for r in rows if r["plan"] in plans])

@@ -99,7 +99,7 @@ def test_the_command(
 
 
 def test_of_what_was_measured_the_model_says_which_kind_is_better():
-    """On recorded measurements, predicted ratios are within 5 % of measured ones on average."""
+    """Predicted speedups of split over whole tiles are within 5 % of measured ones on average."""
     paths = [*(RESULTS / "fit").glob("sweep-*.json.gz")]
     assert len(paths) > 5
     for path in paths:

@@ -40,8 +40,9 @@ class Kernel:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
-    """The list of built kernels, in the order of building; epilogue functions stand in for
-    GEMMs.
+    """The simulated kernels that contenders build, in order.
+
+    A kernel is made from its epilogue function instead of a `Gemm`.
     """
     found: list[Kernel] = []
 

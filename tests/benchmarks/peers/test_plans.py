@@ -1,4 +1,4 @@
-"""Plans of a command line, compiled in parallel."""
+"""Plans are parsed from the command line and compiled in parallel."""
 
 from __future__ import annotations
 

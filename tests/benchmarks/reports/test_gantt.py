@@ -1,4 +1,4 @@
-"""Gantt charts of traced launches."""
+"""Tests of `benchmarks.reports.gantt` and `tile_maps`: tables, charts and maps of launches."""
 
 from __future__ import annotations
 

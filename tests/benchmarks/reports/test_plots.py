@@ -1,4 +1,4 @@
-"""Plots of results records."""
+"""Tests of `benchmarks.reports.plots`, which draws records of results."""
 
 from __future__ import annotations
 

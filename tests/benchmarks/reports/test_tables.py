@@ -1,4 +1,4 @@
-"""The tables that are printed after a benchmark."""
+"""Tests of `benchmarks.reports.tables`, which prints the results of a benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts about indices that are known inside the body of a `SetCoordinate`."""
+"""Inside the body of a `SetCoordinate`, bounds and values of indices are known to proofs."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from coordgraph.coordinates.edges import (
     Diagonal,
     Edge,
     Flatten,
+    Interleave,
     Join,
     PassThrough,
     Permute,
@@ -111,8 +112,15 @@ def share(draw: st.DrawFn) -> Case:
     return edge, (whole,), (covers, whole, length + before + behind + draw(st.integers(0, 1)))
 
 
+@strategy(Interleave)
+def interleave(draw: st.DrawFn) -> Case:
+    sizes = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    share = Integer(draw(st.integers(1, 30)))
+    return Interleave(names("u", 2), names("d", 2), share), sizes, sizes
+
+
 def nested(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Sizes and strides of a `Split`: each stride exceeds the reach of all smaller ones.
+    """Sizes and strides of a `Split`, such that no two index tuples have the same offset.
 
     The strides may leave gaps, and come in any order.
     """

@@ -185,7 +185,7 @@ def test_a_segment_known_as_an_expression():
 
 @dataclass(frozen=True)
 class Found(Edge):
-    """`Found(I, J; O)`: `i = o mod |I|` and `j = 2·i`.
+    """`Found(I, J; O)`, an edge for tests: `i = o mod |I|` and `j = 2·i`.
 
     If |I| is unknown, `i = o` and `j = o + 1`.
     """

@@ -12,12 +12,12 @@ __all__ = ["replayed"]
 
 
 def replayed(derivation: Derivation, tables: Mapping[str, Sequence[int]]) -> tuple[int, bool]:
-    """The wanted index and whether its guards hold, from the record's texts.
+    """Compute the wanted index, and whether its guards hold, from the printed formulas.
 
-    Every formula and every line of numbers must evaluate to the number beside it.
+    Every formula must evaluate to the value that the derivation prints beside it.
 
     Args:
-        derivation: a derivation with numbers.
+        derivation: a derivation at a point, so with the value of every index.
         tables: the entries of the tables that formulas read.
     """
     record = derivation.as_data()

@@ -365,9 +365,9 @@ def test_compose_takes_values_by_position_and_options_by_name():
 
 
 def test_names_of_operations():
-    """An operation's name cannot be taken by another module, but by the same module again.
+    """A class cannot reuse an operation's name, unless it redefines that class in its module.
 
-    Names must be valid in the text form.
+    Names that the text form cannot express are refused.
     """
     relu = OPERATIONS["relu"]
     with pytest.raises(VerifyError, match=r"has the name 'relu', .* by .*operations.relu.Relu"):

@@ -1,4 +1,4 @@
-"""Evaluation and compiled functions agree, and are exact."""
+"""`evaluate` and compiled functions give the same exact values of expressions."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

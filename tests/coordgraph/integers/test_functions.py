@@ -1,4 +1,4 @@
-"""Constructors of integer functions evaluate only what holds without ranges."""
+"""Constructors of integer functions simplify only what holds for all values of symbols."""
 
 import pytest
 from sympy import Lt, Rational, S, Symbol

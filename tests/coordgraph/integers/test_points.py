@@ -1,4 +1,4 @@
-"""`Points`: each point satisfies all known facts, and false goals are refuted without a search."""
+"""`Points`, sample values of symbols: they satisfy all known facts and refute false goals."""
 
 from itertools import islice
 
@@ -58,7 +58,7 @@ def test_no_point_contradicts_a_proof(space: Space, guard: Expr, a: Expr, b: Exp
             low = Elimination(prover, goal).run(p, prover.guards)
             least = prover.points.least(p)
             assert low is None or least is None or low <= least
-            assert not prover.points.below(p, low if low is not None else -(10**9))
+            assert low is None or not prover.points.below(p, low)
 
 
 @checked
@@ -162,7 +162,7 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
 
 
 def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search for the best bound takes fewer replacements if it ends at a value at a point."""
+    """A bound equal to the value at a known point cannot be improved, so the search stops."""
     tried: list[object] = []
     all_of = Elimination._all_of
 

@@ -1,4 +1,4 @@
-"""`Ranges` with the same statements share a prover and its cache of bounds."""
+"""`Ranges` objects with equal facts share one prover and its cache of bounds."""
 
 import pytest
 from sympy import Expr, Symbol

@@ -116,7 +116,7 @@ def test_rules(before: str, after: str) -> None:
         ("(share*wg + t + k + 2*TK) // TK", "(share*wg + t) // TK + 2"),
         ("(share*wg + t + k) // TK // TN", "(share*wg + t) // (TK*TN)"),
         ("(share*wg + t + k) // TK % TN", "(share*wg + t) // TK % TN"),
-        # Nothing is known about the carry of a sum without t.
+        # Not simplified: only for share*wg + t is it known that adding k does not carry.
         ("(share*wg + k) % TK", "(share*wg + k) % TK"),
     ],
 )

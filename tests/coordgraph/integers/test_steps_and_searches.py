@@ -1,4 +1,4 @@
-"""Proofs from the least step of a table, and from the result of a search in a table."""
+"""Proofs from the least difference of neighbouring table entries, and from a table search."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INSIDE = X - P * load(T, G)
 
 
 def located(ranges: Ranges = KNOWN, value: Expr = INLINE) -> Ranges:
-    """The ranges inside a `Locate`: g has the value of a search, and is known as its result."""
+    """Ranges in which g has the value of a search in table t, and is known to be its result."""
     return ranges.with_value(G, value).with_found(G, value)
 
 
@@ -85,7 +85,7 @@ def test_entries_of_other_tables_only_rise():
 def test_what_is_proved_holds(
     sizes: list[int], step: int, named: bool, p: int, data: st.DataObject
 ):
-    """Brute force: every lower bound that is proved for a distance holds."""
+    """Proved lower bounds of differences between indices and table entries hold (brute force)."""
     table = [sum(sizes[:i]) + step * i for i in range(len(sizes) + 1)]
     x = data.draw(st.integers(0, p * table[-1]))
     ranges = KNOWN.with_table(T, M, from_zero=True, step=step)
@@ -141,7 +141,7 @@ def test_a_name_says_nothing_before_it_was_found():
 
 
 def test_what_may_be_below_0_is_not_found():
-    """A search for -1 gives entry 0, which is larger, so the value is not proved to be past it."""
+    """If x - y may be negative, it is not proved to be at least the entry that a search finds."""
     before = X - Y
     group = search(T, N, before)
     assert not KNOWN.prove_nonnegative(before - load(T, group))
@@ -180,7 +180,7 @@ NEW_VALUES: dict[str, Callable[[Ranges, Symbol], Ranges]] = {
 @pytest.mark.parametrize("symbol", [G, X, P], ids=str)
 @pytest.mark.parametrize("how", NEW_VALUES)
 def test_a_new_value_of_what_was_found_or_searched_for(symbol: Symbol, how: str):
-    """If a symbol of a search or of its result gets a new value, what was found is dropped."""
+    """If a symbol in a search or its result gets a new value, facts from the search are dropped."""
     before = located(KNOWN.with_bounds(P, 1, (5,)))
     assert before.prove_nonnegative(INSIDE)
     after = NEW_VALUES[how](before, symbol)
@@ -198,7 +198,7 @@ def test_new_values_of_others_change_nothing(how: str):
 
 
 def test_more_that_is_said_of_the_same_value():
-    """Further bounds of the same value keep what was found; a new search for g replaces it."""
+    """Bounds added to g keep facts from its search; a new search for g replaces these facts."""
     inside = located().with_upper(X, 40).with_guard(Lt(G, 5)).with_upper(G, 4)
     assert inside.prove_nonnegative(INSIDE)
     again = inside.with_value(G, search(T, N, floor_div(X, Q)))
@@ -208,7 +208,7 @@ def test_more_that_is_said_of_the_same_value():
 
 
 def test_proofs_of_outer_ranges_are_not_those_of_inner_ones():
-    """What a search finds for a loop index inside the loop is not known to the ranges around it."""
+    """A fact from a search for a loop index, made inside the loop, is not known outside of it."""
     loop = index_symbol("loop")
     around = KNOWN
     body = around.with_bounds(loop, 0, (M - 1,))

@@ -65,7 +65,7 @@ def test_what_is_proved_holds(table: list[int], x: int):
 
 
 def test_what_does_not_follow_is_not_proved():
-    """If a table may begin above 0, a value is not proved to be past the entry that is found."""
+    """If a table may begin above x, the entry found by a search for x is not proved to be <= x."""
     ranges = Ranges().with_table(T, M)
     assert not ranges.prove_nonnegative(X - load(T, search(T, N, X)))
     assert not ranges.prove_nonnegative(X - load(T, G))

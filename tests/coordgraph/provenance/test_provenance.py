@@ -1,4 +1,4 @@
-"""Provenance: which pass made what, recorded by calling passes and kept in texts."""
+"""Provenance: which pass made each part of a graph; the text form of the graph keeps it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def rectangles(drawing: Drawing) -> dict[str, tuple[float, float, float, float]]:
-    """(left, top, right, bottom) of each box in pixels, by the first line of its text."""
+    """By the first line of each box's text, its (left, top, right, bottom) in pixels."""
     found = {}
     for group in ElementTree.fromstring(drawing.svg("test")).iter(f"{SVG}g"):
         if "box" in group.get("class", "").split():

@@ -1,4 +1,4 @@
-"""Pseudocode: the loop nest of a kernel."""
+"""Tests of `KernelGraph.pseudocode`, which prints the loop nest of a kernel."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_lowered_operations_have_every_index_written_out():
 
 
 def test_a_table_that_sorts_is_code():
-    """Pseudocode of a table that sorts: a loop that computes keys, and a call."""
+    """For a table made by sorting, the pseudocode has a loop over keys, and a call that sorts."""
     lines = (
         scheduled(Gemm("f32", grouped=True, group_axis="k"), "longest-first")
         .pseudocode()
@@ -77,7 +77,7 @@ def test_a_table_that_sorts_is_code():
 
 
 def test_the_seed_is_recognised():
-    """The pseudocode of stream-k for 10 x 12 tiles of 512 iterations on 32 workgroups."""
+    """For 10 x 12 tiles of 512 iterations on 32 workgroups, Stream-K has the expected lines."""
     text = scheduled(SEED, "stream-k{workgroups=32}").pseudocode()
     for line in (
         "for (uint workgroup = 0; workgroup < 32; workgroup++)",
@@ -121,7 +121,7 @@ C_NAMES = {
 
 @dataclass(frozen=True)
 class Backwards(Pass):
-    """Output tiles are visited from the last to the first."""
+    """A pass after which output tiles are visited from the last to the first."""
 
     name = "test-pseudocode-backwards"
     establishes = ("problem",)

@@ -1,4 +1,4 @@
-"""Messages about graphs with faults: each says what is wrong, and where."""
+"""Error messages of checks about faulty graphs say what is wrong, and where."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_random_correct_graphs_are_not_refuted(seed: int, count: int):
 
 
 def test_proofs_about_deeply_nested_bounds_end():
-    """Each bound of a Hilbert order's numbers is computed inside that of another, 51 deep."""
+    """A check ends on a Hilbert order, whose proofs of index bounds nest 51 levels deep."""
     order = "rasterize{width=8,snake=true,along=m,order=hilbert},longest-first"
     problem = Gemm("f32", grouped=True, group_axis="k", epilogue=random_graphs.scaled)
     schedule = Pipeline.parse(f"{order},data-parallel{{persistent=true}}")

@@ -1,0 +1,28 @@
+"""`progress`: a progress bar on stderr for work that takes seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+__all__ = ["Advance", "progress"]
+
+Advance = Callable[[str, int, int], None]
+"""A function that reports progress: the current step as text, the number of things that are done,
+and the number of all."""
+
+
+@contextmanager
+def progress(title: str) -> Generator[Advance]:
+    """Yield a function that draws a progress bar if stderr is a terminal, else does nothing."""
+    if not sys.stderr.isatty():
+        yield lambda step, done, of: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = TextColumn(f"{title}: {{task.description}}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda step, done, of: bar.update(task, description=step, completed=done, total=of)

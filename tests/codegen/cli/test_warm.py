@@ -1,0 +1,67 @@
+"""`coordgraph warm`: what it passes to `codegen.warm`, what it prints, and its errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import codegen
+from codegen.call.warming import Warmed
+from codegen.targets.nvptx import driver
+from passes.choosing import Plan
+from passes.choosing.drawn_sizes import SizeRange
+from tests.codegen.cli.commands import coordgraph
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arguments of the calls of `codegen.warm`, which builds nothing here."""
+    found: list[Any] = []
+
+    def warm(*args: Any, **options: Any) -> Warmed:
+        found.append((args, options))
+        plans = Plan((128, 128, 64)), Plan((64, 64, 64))
+        return Warmed(plans[:1], (SizeRange.of(m=8),), 0.0123, {str(plans[1]): "it spills"})
+
+    monkeypatch.setattr(driver, "unavailable", lambda: None)
+    monkeypatch.setattr(codegen, "warm", warm, raising=False)
+    return found
+
+
+def test_options_are_passed_on(asked: list[Any]):
+    done = coordgraph(
+        "warm", "--range", "m=1:64, k=4096", "--transpose-b", "--dtype", "f16", "--kernels", "7"
+    )
+    assert done.code == 0
+    ((args, options),) = asked
+    assert args == ("f16",)
+    assert (options["m"], options["k"], "n" in options) == ((1, 64), (4096, 4096), False)
+    assert (options["transpose_a"], options["transpose_b"], options["kernels"]) == (False, True, 7)
+    lines = done.out.splitlines()
+    assert lines[0].startswith("1 kernels for m 8, n 128 to 8192, k 128 to 8192, 1.2% slower than")
+    assert lines[1:] == ["128x128x64 data-parallel", "not built: 64x64x64 data-parallel: it spills"]
+
+
+def test_json(asked: list[Any]):
+    found = coordgraph("warm", "--json").json
+    assert found["kernels"] == ["128x128x64 data-parallel"]
+    assert found["loss"] == 0.0123
+    assert list(found["refused"].values()) == ["it spills"]
+    assert found["seconds"] >= 0
+
+
+@pytest.mark.parametrize("text", ["m=1:x", "q=5", "m", "m=1:2:3"])
+def test_wrong_ranges(text: str, asked: list[Any]):
+    done = coordgraph("warm", "--range", text)
+    assert done.code == 2
+    assert "no extent of m, n or k" in done.err
+    assert "m=1:8192,n=4096,k=14336" in done.err
+    assert not asked
+
+
+def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(driver, "unavailable", lambda: "no driver.")
+    done = coordgraph("warm")
+    assert done.code == 4
+    assert "warm needs an NVIDIA GPU, whose driver assembles the kernels: no driver;" in done.err
