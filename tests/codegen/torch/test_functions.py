@@ -67,10 +67,11 @@ def test_addmm(torch: Any, make: Make, shape: tuple[int, ...], beta: float, alph
     compare(torch, cgt.addmm(*inputs, **factors), torch.addmm(*inputs, **factors), inputs)
 
 
-def test_addmm_does_not_read_what_beta_0_multiplies(torch: Any, make: Make):
+@pytest.mark.parametrize("shape", [(6,), (5, 6)], ids=str)
+def test_addmm_does_not_read_what_beta_0_multiplies(torch: Any, make: Make, shape: tuple[int, ...]):
     import codegen.torch as cgt
 
-    nan, a, b = torch.full((5, 6), float("nan"), dtype=torch.float64), make(5, 7), make(7, 6)
+    nan, a, b = torch.full(shape, float("nan"), dtype=torch.float64), make(5, 7), make(7, 6)
     torch.testing.assert_close(cgt.addmm(nan, a, b, beta=0, alpha=2), 2 * (a @ b))
 
 
