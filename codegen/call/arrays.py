@@ -169,7 +169,10 @@ class _Torch(Library):
 
     def view(self, array: Any, what: str) -> TensorView:
         if not array.is_cuda:
-            raise LaunchError(f"{what} lies on '{array.device}'; move it to the GPU with .cuda()")
+            raise LaunchError(
+                f"{what} lies on '{array.device}'; move it to the GPU with .cuda(), or multiply it "
+                "on the CPU with codegen.torch.matmul"
+            )
         kind = type_name(str(array.dtype).removeprefix("torch."), what)
         _, pointer = self.layout_key(array, what)
         return TensorView(pointer, tuple(array.shape), array.stride(), kind, array.device.index)

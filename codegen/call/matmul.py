@@ -17,6 +17,7 @@ from codegen.call.arrays import library
 from codegen.call.broadcasting import MATRICES, MATRIX, Broadcast
 from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
+from codegen.call.gradients import differentiable_matmul, refuse_gradients
 from codegen.call.launch import first_launch
 from codegen.lru import LRUCache
 from coordgraph import CodegenError, LaunchError
@@ -52,6 +53,10 @@ def matmul(
 
     The first call with new shapes, types or strides chooses a plan, and compiles its kernel unless
     that is cached. Kernels take every size, and are cached on disk. Later calls only launch.
+
+    If a PyTorch tensor requires a gradient, the result has one too: it is computed by the operators
+    of `codegen.torch`. They have neither `out`, `stream`, `tune`, `plan` nor epilogues, so these
+    are refused then, unless under `torch.no_grad()`.
 
     Args:
         a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Views that are the
@@ -93,6 +98,7 @@ def matmul(
             transpose_a=transpose_a,
             transpose_b=transpose_b,
         )
+    gradient = False
     try:
         # The cache key is made of attributes that PyTorch's tensors have. Of an address only the
         # alignment is in the key, because TMA depends on it. Whether C and D have gaps is in the
@@ -114,9 +120,16 @@ def matmul(
             transpose_b,
             plan,
         )
+        gradient = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
     except (AttributeError, RuntimeError):
         arrays = array_key({"a": a, "b": b}, c, out)
         key = (arrays, beta == 0, transpose_a, transpose_b, plan)
+    if gradient:
+        transposes: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        without: Any = {"out": out, "stream": stream, "tune": tune, "plan": plan}
+        d = differentiable_matmul(a, b, c, alpha, beta, **transposes, **without)
+        if d is not None:
+            return d
     try:
         prepared = None if tune else _prepared.get(key)
     except (TypeError, ValueError):  # an unhashable option; `first_launch` reports it
@@ -165,6 +178,7 @@ def _with_epilogue(
         )
     a, b, c, out = (matrices[name] for name in "ABCD")
     given = {"c": c, "alpha": alpha, "beta": beta, **operands}
+    refuse_gradients({"a": a, "b": b, **given}, "a product with this epilogue")
     with_defaults(epilogue, given)
     arrays = {
         tensor_of(o.name): operands[o.name]
@@ -211,7 +225,7 @@ def grouped_matmul(
 
     `offsets` is data on the device that the host never reads. So a call with other offsets of as
     many groups neither compiles nor chooses a plan, and a CUDA graph may be replayed with them.
-    Groups may be empty, and of any size.
+    Groups may be empty, and of any size. The result has no gradient for PyTorch.
 
     Args:
         a, b: with `group_axis="m"` A (m x k, the rows of all groups) and B (groups x k x n); with
@@ -255,7 +269,7 @@ def grouped_matmul(
             grouped=True,
             group_axis=group_axis,
         )
-    transposes = transpose_a, transpose_b
+    transposes, gradient = (transpose_a, transpose_b), False
     try:
         key: Hashable = (
             "groups",
@@ -264,10 +278,13 @@ def grouped_matmul(
             (a.data_ptr() | b.data_ptr()) & ALIGNED,
             *(offsets.shape, group_axis, beta == 0, *transposes, plan),
         )
+        gradient = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
     except (AttributeError, RuntimeError):
         check_offsets(offsets)
         arrays = array_key({"a": a, "b": b, OFFSETS: offsets}, c, out)
         key = ("groups", arrays, group_axis, beta == 0, *transposes, plan)
+    if gradient:
+        refuse_gradients({"a": a, "b": b, "c": c}, "grouped_matmul")
     try:
         prepared = _prepared.get(key)
     except (TypeError, ValueError):  # an unhashable option; `first_launch` reports it

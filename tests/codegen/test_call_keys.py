@@ -19,6 +19,7 @@ class Tensor:
     address: int = 0
     dtype: str = "bf16"
     device: str = "cuda:0"
+    requires_grad: bool = False
 
     def stride(self) -> tuple[int, ...]:
         return self.shape[1], 1

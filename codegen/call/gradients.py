@@ -1,0 +1,76 @@
+"""Calls of `matmul` with PyTorch tensors that require a gradient.
+
+Kernels record nothing for a backward pass. A call without options is computed by the operators of
+`codegen.torch`, which do; a call with options that they lack is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from codegen.call.checks import number
+from coordgraph import LaunchError
+
+__all__ = ["differentiable_matmul", "refuse_gradients"]
+
+
+def _recorded() -> bool:
+    """Whether PyTorch records operations for a backward pass now (`torch.no_grad` turns it off)."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.is_grad_enabled()
+
+
+def refuse_gradients(arrays: Mapping[str, Any], what: str, instead: str = "") -> None:
+    """Raise LaunchError if the result would lack a gradient that PyTorch expects.
+
+    Args:
+        arrays: arrays of any library, or numbers, by the names of arguments.
+        what: what has no gradient, as the subject of the message.
+        instead: what else the message advises, as `or leave it out`.
+    """
+    wanting = [name for name, x in arrays.items() if getattr(x, "requires_grad", False) is True]
+    if wanting and _recorded():
+        raise LaunchError(
+            f"{wanting[0]} requires a gradient, but {what} has none; call it under "
+            f"torch.no_grad(){instead}"
+        )
+
+
+def differentiable_matmul(
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: float,
+    *,
+    transpose_a: bool,
+    transpose_b: bool,
+    **without: Any,
+) -> Any:
+    """`alpha·A·B + beta·C` as a tensor with a gradient, or None if PyTorch records no gradients.
+
+    For a batch with C, the sum is computed after the product, by PyTorch.
+
+    Args:
+        a, b, c, alpha, beta, transpose_a, transpose_b: as for `matmul`.
+        without: options of the call that the operators do not have, by name.
+
+    Raises:
+        LaunchError: an option in `without` is set, or as for `matmul`.
+        CodegenError: as for `matmul`.
+    """
+    if not _recorded():
+        return None
+    for option, value in without.items():
+        if value is not None and value is not False:
+            refuse_gradients(
+                {"a": a, "b": b, "c": c}, f"matmul({option}=…)", f", or leave {option} out"
+            )
+    # By name, because codegen.torch needs PyTorch, and itself calls `matmul`.
+    general = import_module("codegen.torch.general")
+    return general.matmul_by_operators(
+        a, b, c, number(alpha, "alpha"), beta, transpose_a, transpose_b
+    )

@@ -1,0 +1,63 @@
+"""`codegen.matmul` by the operators: for gradients, and inside `torch.compile`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import codegen.call.matmul
+from codegen.torch.functions import addmm, matmul
+from coordgraph import LaunchError
+
+__all__ = ["matmul_by_operators"]
+
+
+def matmul_by_operators(
+    a: Any, b: Any, c: Any, alpha: float, beta: float, transpose_a: bool, transpose_b: bool
+) -> Any:
+    """`alpha·A·B + beta·C` of tensors. For a batch with C, PyTorch adds C after the product.
+
+    Args:
+        a, b, c, alpha, beta, transpose_a, transpose_b: as for `codegen.matmul`.
+
+    Raises:
+        LaunchError, CodegenError: as for `codegen.matmul`.
+    """
+    if beta != 0 and c is None:
+        raise LaunchError(f"beta = {beta} multiplies c, but c is missing; pass c or beta=0")
+    a = a.mT if transpose_a else a
+    b = b.mT if transpose_b else b
+    if beta != 0 and a.dim() == b.dim() == 2:
+        return addmm(c, a, b, beta=beta, alpha=alpha)
+    product = matmul(a, b)
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else product + c * beta
+
+
+@torch.compiler.substitute_in_graph(codegen.call.matmul.matmul)
+def _matmul(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    stream: Any = None,
+    tune: bool = False,
+    plan: Any = None,
+    epilogue: Any = None,
+    **operands: Any,
+) -> Any:
+    """What `torch.compile` traces for a call of `codegen.matmul`.
+
+    An error makes `torch.compile` run the call outside of the graph, or fail with `fullgraph=True`.
+    """
+    if out is not None or stream is not None or tune or plan is not None or epilogue is not None:
+        raise LaunchError(
+            "inside torch.compile, matmul takes neither out, stream, tune, plan nor epilogue"
+        )
+    return matmul_by_operators(a, b, c, alpha, beta, transpose_a, transpose_b)

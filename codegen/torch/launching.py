@@ -1,0 +1,89 @@
+"""What the operators run on real tensors: one call of `codegen.matmul`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from codegen.call.matmul import matmul
+from codegen.torch.host import on_host
+from coordgraph.epilogue import EpilogueFunction, epilogue
+
+__all__ = ["multiply", "multiply_and_add"]
+
+
+@epilogue(bias="n")
+def add_bias(acc: Any, bias: Any) -> Any:
+    """`acc + bias`, with one bias for each column."""
+    return acc + bias
+
+
+@epilogue(alpha="", beta="", bias="n")
+def add_scaled_bias(acc: Any, alpha: Any, beta: Any, bias: Any) -> Any:
+    """`alpha·acc + beta·bias`, with one bias for each column."""
+    return acc * alpha + bias * beta
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    """`alpha·A·B` of matrices, or of batches of equally many matrices, as a new tensor."""
+    return _launch(a, b, alpha=alpha)
+
+
+def multiply_and_add(
+    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, beta: float, alpha: float
+) -> torch.Tensor:
+    """`alpha·A·B + beta·C` of matrices, as a new tensor; C may need broadcasting to m x n.
+
+    C with one row is an operand of the epilogue, and is not expanded in memory. If `beta` is 0, C
+    is not read, so its NaNs are not in the result.
+    """
+    if beta == 0:
+        return multiply(a, b, alpha)
+    m, n = a.shape[0], b.shape[1]
+    if c.dim() < 2 or c.shape[0] == 1:
+        bias = c.reshape(-1).expand(n).contiguous()
+        if alpha == beta == 1:
+            return _launch(a, b, epilogue=add_bias, bias=bias)
+        return _launch(a, b, alpha=alpha, beta=beta, epilogue=add_scaled_bias, bias=bias)
+    return _launch(a, b, c=c.expand(m, n).contiguous(), alpha=alpha, beta=beta)
+
+
+def _launch(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    epilogue: EpilogueFunction | None = None,
+    **operands: Any,
+) -> torch.Tensor:
+    """Call `codegen.matmul`: with the tensors on a GPU, with their numpy views on the CPU.
+
+    Args:
+        a, b, alpha, beta, epilogue: as for `codegen.matmul`.
+        operands: C, or operands of the epilogue, by name: contiguous tensors.
+    """
+    a, b = _readable(a), _readable(b)
+    if a.is_cuda:
+        return matmul(a, b, alpha=alpha, beta=beta, epilogue=epilogue, **operands)
+    out = a.new_empty((*a.shape[:-1], b.shape[-1]))
+    views: dict[str, Any] = {name: on_host(tensor) for name, tensor in operands.items()}
+    arrays = on_host(a), on_host(b)
+    matmul(*arrays, out=on_host(out), alpha=alpha, beta=beta, epilogue=epilogue, **views)
+    return out
+
+
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a contiguous copy if kernels cannot read its strides.
+
+    Kernels read matrices that are row-major without gaps, or whose transposes are. The matrices of
+    a batch may have any distance, also 0.
+    """
+    if tensor.is_contiguous() or tensor.mT.is_contiguous():
+        return tensor
+    if tensor.dim() > 2 and tensor.shape[0] > 0:
+        first = tensor[0]
+        if first.is_contiguous() or first.mT.is_contiguous():
+            return tensor
+    return tensor.contiguous()

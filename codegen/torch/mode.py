@@ -1,0 +1,99 @@
+"""`use_kernels`: PyTorch's own matrix products, computed by the operators of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from codegen.torch.functions import addmm, bmm, linear, matmul
+
+__all__ = ["use_kernels"]
+
+TYPES = (torch.bfloat16, torch.float16)
+"""The element types that kernels multiply on GPUs."""
+
+
+def _reversed_matmul(input: Tensor, other: Tensor) -> Tensor:
+    """`Tensor.__rmatmul__`: the product with the second argument on the left."""
+    return matmul(other, input)
+
+
+REPLACED: dict[Any, Callable[..., Tensor]] = {
+    torch.matmul: matmul,
+    torch.mm: matmul,
+    torch.bmm: bmm,
+    torch.addmm: addmm,
+    torch.nn.functional.linear: linear,
+    Tensor.matmul: matmul,
+    Tensor.mm: matmul,
+    Tensor.bmm: bmm,
+    Tensor.addmm: addmm,
+    Tensor.__matmul__: matmul,
+    Tensor.__rmatmul__: _reversed_matmul,
+}
+"""PyTorch's functions, and the functions that compute them by kernels."""
+OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2"}
+"""Keyword arguments that the functions here take too; a call with others is PyTorch's."""
+
+
+class use_kernels(TorchFunctionMode):
+    """Compute matrix products of a block of code, or of a decorated function, by kernels.
+
+    ```
+    with codegen.torch.use_kernels():
+        y = model(x)
+    ```
+
+    Calls of `torch.matmul`, `mm`, `bmm`, `addmm`, of the methods of these names, of `@`, and of
+    `torch.nn.functional.linear` become calls of `codegen.torch`, if all tensors hold one type of
+    `dtypes` and lie on one device of `devices`. All other calls are PyTorch's as before, and so
+    are products that PyTorch computes internally, such as those of `torch.einsum`.
+
+    Args:
+        dtypes: the element types for which kernels are used.
+        devices: the types of devices on which kernels are used: `"cuda"`, `"cpu"`.
+    """
+
+    def __init__(
+        self,
+        dtypes: Sequence[torch.dtype] = TYPES,
+        devices: Sequence[str] = ("cuda",),
+    ) -> None:
+        super().__init__()
+        self.dtypes = tuple(dtypes)
+        self.devices = tuple(devices)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call the function of this package if it fits, else the one of PyTorch."""
+        kwargs = kwargs or {}
+        ours = REPLACED.get(func)
+        if ours is not None and self._fits(args, kwargs):
+            return ours(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether kernels multiply these arguments.
+
+        The type is the one that autocast casts to, where it is enabled.
+        """
+        if not kwargs.keys() <= OPTIONS:
+            return False
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        device = tensors[0].device.type
+        if device not in self.devices or any(x.device.type != device for x in tensors):
+            return False
+        if torch.is_autocast_enabled(device):
+            cast = all(x.is_floating_point() and x.dtype != torch.float64 for x in tensors)
+            return cast and torch.get_autocast_dtype(device) in self.dtypes
+        kind = tensors[0].dtype
+        return kind in self.dtypes and all(x.dtype == kind for x in tensors)

@@ -1,0 +1,221 @@
+"""The custom operators `coordgraph::matmul` and `coordgraph::addmm`.
+
+Each operator has a kernel for CUDA and CPU tensors, a fake kernel (shapes, for `torch.compile` and
+meta tensors), gradients, and rules for autocast and vmap. The products of a gradient are calls of
+the same operators, so gradients can be differentiated too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codegen.torch.launching import multiply, multiply_and_add
+from coordgraph import LaunchError
+
+__all__ = ["ADDMM", "MATMUL"]
+
+DEVICES = ("cpu", "cuda")
+TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+"""Element types that are multiplied. On GPUs kernels refuse float32 and float64."""
+
+
+@torch.library.custom_op(
+    "coordgraph::matmul",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor a, Tensor b) -> Tensor",
+)
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """`A·B` of matrices (m x k, k x n), or of batches (l x m x k, l x k x n).
+
+    Raises:
+        LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
+        CodegenError: kernels of the device do not multiply this type.
+    """
+    _shape(a, b)
+    return multiply(a, b)
+
+
+@torch.library.custom_op(
+    "coordgraph::addmm",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha) -> Tensor",
+)
+def addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    """`alpha·A·B + beta·C` of matrices; C is m x n, or broadcast to it.
+
+    Raises:
+        LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
+        CodegenError: kernels of the device do not multiply this type.
+    """
+    _shape_of_sum(c, a, b)
+    return multiply_and_add(c, a, b, beta, alpha)
+
+
+MATMUL = torch.ops.coordgraph.matmul.default
+ADDMM = torch.ops.coordgraph.addmm.default
+
+
+def _shape(a: Tensor, b: Tensor) -> tuple[Any, ...]:
+    """The shape of A·B.
+
+    Raises:
+        LaunchError: shapes, element types or devices do not fit.
+    """
+    shapes = f"a is {tuple(a.shape)} and b is {tuple(b.shape)}"
+    if a.dim() != b.dim() or a.dim() not in (2, 3):
+        raise LaunchError(f"{shapes}; two matrices or two batches of three axes are needed")
+    if a.shape[-1] != b.shape[-2]:
+        raise LaunchError(
+            f"{shapes}: k would be {a.shape[-1]} and {b.shape[-2]}; pass tensors with the same k"
+        )
+    if a.dim() == 3 and a.shape[0] != b.shape[0]:
+        raise LaunchError(f"{shapes}; pass batches with the same number of matrices")
+    _check_types(a, b)
+    return (*a.shape[:-1], b.shape[-1])
+
+
+def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
+    """The shape of A·B + C; LaunchError as for A·B, or if C cannot be broadcast to it."""
+    if a.dim() != 2:
+        raise LaunchError(f"a is {tuple(a.shape)}, but a matrix is needed; use bmm for a batch")
+    shape = _shape(a, b)
+    _check_types(a, c)
+    fits = zip(reversed(c.shape), reversed(shape), strict=False)
+    if c.dim() > 2 or any(x not in (1, y) for x, y in fits):
+        raise LaunchError(
+            f"input is {tuple(c.shape)}, which cannot be broadcast to the result's {shape}; pass "
+            "a tensor of this shape or one with extents of 1"
+        )
+    return shape
+
+
+def _check_types(a: Tensor, other: Tensor) -> None:
+    """Raise LaunchError if the tensors have different element types or devices, or integers."""
+    if a.dtype != other.dtype:
+        raise LaunchError(
+            f"the tensors hold {a.dtype} and {other.dtype}; convert them to one type with .to(…)"
+        )
+    if a.dtype not in TYPES:
+        hint = "; codegen.matmul multiplies int8 and uint8" * (not a.is_floating_point())
+        raise LaunchError(f"the tensors hold {a.dtype}, which has no product here{hint}")
+    if a.device != other.device:
+        raise LaunchError(
+            f"the tensors lie on {a.device} and {other.device}; move them to one device"
+        )
+
+
+@matmul.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty(_shape(a, b))
+
+
+@addmm.register_fake
+def _(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    return a.new_empty(_shape_of_sum(c, a, b))
+
+
+def _save(ctx: Any, a: Tensor, b: Tensor, needs: tuple[bool, bool]) -> None:
+    """Keep the factors that the gradients of A and B need: B for A's, A for B's."""
+    needs_a, needs_b = needs
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad`; None for a factor that needs none."""
+    a, b = ctx.saved_tensors
+    return (
+        None if b is None else MATMUL(grad, b.mT),
+        None if a is None else MATMUL(a.mT, grad),
+    )
+
+
+def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b = inputs
+    _save(ctx, a, b, ctx.needs_input_grad[:2])
+
+
+matmul.register_autograd(_gradients, setup_context=_setup_matmul)
+
+
+def _setup_addmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    c, a, b, ctx.beta, ctx.alpha = inputs
+    ctx.shape = c.shape
+    _save(ctx, a, b, ctx.needs_input_grad[1:3])
+
+
+def _gradients_of_addmm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    of_c = None
+    if ctx.needs_input_grad[0]:
+        of_c = grad.sum_to_size(ctx.shape)
+        of_c = of_c if ctx.beta == 1 else of_c * ctx.beta
+    factors = _gradients(ctx, grad if ctx.alpha == 1 else grad * ctx.alpha)
+    return (of_c, *factors, None, None)
+
+
+addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
+
+
+def _cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
+    """The operator under autocast: floating-point tensors get autocast's type, except float64.
+
+    `torch.library.register_autocast` casts to a type that is fixed when it is called, but
+    `torch.autocast` has a type of its own in each region.
+    """
+
+    def cast_inputs(*arguments: Any) -> Tensor:
+        to = torch.get_autocast_dtype(device)
+
+        def cast(x: Any) -> Any:
+            if not isinstance(x, Tensor) or not x.is_floating_point():
+                return x
+            keep = x.dtype is torch.float64 or x.device.type != device
+            return x if keep else x.to(to)
+
+        with torch.autocast(device, enabled=False):
+            return op(*map(cast, arguments))
+
+    return cast_inputs
+
+
+for _device in DEVICES:
+    _key = f"Autocast{_device.upper()}"
+    torch.library.impl("coordgraph::matmul", _key)(_cast_inputs(MATMUL, _device))
+    torch.library.impl("coordgraph::addmm", _key)(_cast_inputs(ADDMM, _device))
+
+
+def _in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
+    """The tensor with vmap's axis in front; a tensor without this axis is expanded."""
+    return x.expand(count, *x.shape) if axis is None else x.movedim(axis, 0)
+
+
+@matmul.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
+    of_a, of_b = in_dims
+    if of_b is None and b.dim() == 2:  # one product with more rows
+        rows = a.movedim(of_a, 0)
+        return MATMUL(rows.flatten(0, 1), b).unflatten(0, rows.shape[:2]), 0
+    a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
+    if a.dim() == 3:
+        return MATMUL(a, b), 0
+    return MATMUL(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2]), 0
+
+
+@addmm.register_vmap
+def _(
+    info: Any, in_dims: tuple[Any, ...], c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float
+) -> tuple[Tensor, int]:
+    of_c, of_a, of_b, *_ = in_dims
+    a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
+    product = MATMUL(a, b) * alpha
+    if beta == 0:
+        return product, 0
+    c = _in_front(c, of_c, info.batch_size)
+    while c.dim() < 3:
+        c = c.unsqueeze(1)
+    return product + c * beta, 0

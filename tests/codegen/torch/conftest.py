@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def torch() -> Iterator[Any]:
+    """PyTorch with a fixed seed and nothing compiled; without it the tests are skipped."""
+    found = pytest.importorskip("torch")
+    pytest.importorskip("torch._dynamo.testing")
+    import codegen.torch
+
+    assert codegen.torch.__all__  # its import registers the operators
+    found.manual_seed(0)
+    yield found
+    found._dynamo.reset()
+
+
+@pytest.fixture
+def make(torch: Any) -> Make:
+    """A function that makes a random float64 tensor of a shape, which requires a gradient."""
+
+    def random(*shape: int, dtype: Any = torch.float64) -> Any:
+        return torch.randn(shape, dtype=dtype, requires_grad=True)
+
+    return random

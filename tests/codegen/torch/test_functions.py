@@ -1,0 +1,142 @@
+"""`codegen.torch`'s functions against PyTorch's: values and gradients on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordgraph import LaunchError
+from tests.codegen.torch.conftest import Make
+
+SHAPES = [
+    ((7,), (7,)),
+    ((5, 7), (7, 6)),
+    ((5, 7), (7,)),
+    ((7,), (7, 6)),
+    ((7,), (3, 7, 6)),
+    ((3, 5, 7), (7,)),
+    ((3, 5, 7), (7, 6)),
+    ((3, 5, 7), (1, 7, 6)),
+    ((5, 7), (3, 7, 6)),
+    ((2, 3, 5, 7), (7, 6)),
+    ((2, 1, 5, 7), (4, 7, 6)),
+    ((0, 7), (7, 6)),
+    ((5, 0), (0, 6)),
+    ((2, 3, 0), (0, 5)),
+    ((0, 2, 3), (0, 3, 4)),
+]
+
+
+def compare(torch: Any, ours: Any, theirs: Any, inputs: tuple[Any, ...]) -> None:
+    """Compare two results and their gradients with respect to the inputs."""
+    assert ours.shape == theirs.shape
+    torch.testing.assert_close(ours, theirs)
+    grad = torch.randn_like(theirs)
+    for x, y in zip(
+        torch.autograd.grad(ours, inputs, grad),
+        torch.autograd.grad(theirs, inputs, grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
+def test_matmul(torch: Any, make: Make, a: tuple[int, ...], b: tuple[int, ...]):
+    import codegen.torch as cgt
+
+    x, y = make(*a), make(*b)
+    compare(torch, cgt.matmul(x, y), torch.matmul(x, y), (x, y))
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 7), (2, 5, 7), (0, 7)], ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_linear(torch: Any, make: Make, shape: tuple[int, ...], bias: bool):
+    import codegen.torch as cgt
+
+    inputs = (make(*shape), make(6, 7), *([make(6)] * bias))
+    compare(torch, cgt.linear(*inputs), torch.nn.functional.linear(*inputs), inputs)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (6,), (1, 6), (5, 1), (5, 6)], ids=str)
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0.5, -2)])
+def test_addmm(torch: Any, make: Make, shape: tuple[int, ...], beta: float, alpha: float):
+    import codegen.torch as cgt
+
+    inputs, factors = (make(*shape), make(5, 7), make(7, 6)), {"beta": beta, "alpha": alpha}
+    compare(torch, cgt.addmm(*inputs, **factors), torch.addmm(*inputs, **factors), inputs)
+
+
+@pytest.mark.parametrize("shape", [(6,), (5, 6)], ids=str)
+def test_addmm_does_not_read_what_beta_0_multiplies(torch: Any, make: Make, shape: tuple[int, ...]):
+    import codegen.torch as cgt
+
+    nan, a, b = torch.full(shape, float("nan"), dtype=torch.float64), make(5, 7), make(7, 6)
+    torch.testing.assert_close(cgt.addmm(nan, a, b, beta=0, alpha=2), 2 * (a @ b))
+
+
+def test_strides_that_kernels_do_not_read_are_copied(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    b = make(7, 6)
+    for a in (make(10, 14)[::2, ::2], make(3, 5, 14)[:, :, :7], make(5).reshape(5, 1).expand(5, 7)):
+        torch.testing.assert_close(cgt.matmul(a, b), a @ b)
+    a, b = make(7, 3, 5).permute(1, 2, 0), make(6, 3, 7).permute(1, 2, 0)
+    torch.testing.assert_close(cgt.bmm(a, b), torch.bmm(a, b))
+
+
+@pytest.mark.parametrize(("name", "bound"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_memory_of_other_types_is_read_in_place(torch: Any, make: Make, name: str, bound: float):
+    import codegen.torch as cgt
+
+    dtype = getattr(torch, name)
+    x, w, bias = (make(*s, dtype=dtype) for s in ((5, 7), (6, 7), (6,)))
+    d = cgt.linear(x, w, bias)
+    assert d.dtype == dtype
+    exact = torch.nn.functional.linear(x.double(), w.double(), bias.double())
+    torch.testing.assert_close(d.double(), exact, atol=bound, rtol=bound)
+    d.sum().backward()
+    assert x.grad.dtype == w.grad.dtype == bias.grad.dtype == dtype
+
+
+def test_gradients_of_gradients(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    a, b, c = make(2, 3), make(3, 4), make(4)
+    assert torch.autograd.gradgradcheck(cgt.matmul, (a, b))
+    assert torch.autograd.gradgradcheck(lambda *x: cgt.addmm(*x, beta=0.5, alpha=2), (c, a, b))
+
+
+def test_a_frozen_factor_is_not_kept_for_the_backward_pass(torch: Any, make: Make):
+    """Only `b` needs `a` for its gradient, so without it `a` is not kept in memory."""
+    import codegen.torch as cgt
+
+    kept: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        a, b = make(5, 7), make(7, 6).detach()
+        d = cgt.matmul(a, b)
+    assert [x.shape for x in kept] == [b.shape]
+    (grad,) = torch.autograd.grad(d.sum(), a)
+    torch.testing.assert_close(grad, torch.ones_like(d) @ b.T)
+
+
+def test_errors(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    a, b = make(5, 7), make(7, 6)
+    with pytest.raises(LaunchError, match=r"k would be 7 and 5; pass tensors with the same k"):
+        cgt.matmul(a, a)
+    with pytest.raises(LaunchError, match=r"hold torch\.float64 and torch\.float32; convert"):
+        cgt.matmul(a, b.float())
+    with pytest.raises(LaunchError, match=r"torch\.int32, which has no product here; codegen\."):
+        cgt.matmul(a.int(), b.int())
+    with pytest.raises(LaunchError, match="at least one axis"):
+        cgt.matmul(a, b[0, 0])
+    with pytest.raises(LaunchError, match="three of each; use matmul"):
+        cgt.bmm(a, b)
+    with pytest.raises(LaunchError, match=r"input is \(5,\), which cannot be broadcast to"):
+        cgt.addmm(a[:, 0], a, b)
+    with pytest.raises(LaunchError, match="the same number of matrices"):
+        cgt.bmm(a.expand(3, 5, 7), b.expand(4, 7, 6))
+    with pytest.raises(LaunchError, match="lie on cpu and meta; move them"):
+        torch.ops.coordgraph.matmul(a, b.to("meta"))

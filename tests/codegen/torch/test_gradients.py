@@ -1,0 +1,59 @@
+"""`codegen.matmul` of PyTorch tensors that require a gradient: the result has one, or an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import codegen
+from coordgraph import LaunchError
+from coordgraph import epilogue as ep
+from tests.codegen.torch.conftest import Make
+
+
+def test_the_result_has_a_gradient(torch: Any, make: Make):
+    a, b, c = make(5, 7), make(6, 7), make(5, 6)
+    d = codegen.matmul(a, b, c, alpha=2, beta=0.5, transpose_b=True)
+    right = torch.addmm(c, a, b.T, alpha=2, beta=0.5)
+    torch.testing.assert_close(d, right)
+    grads = (torch.autograd.grad(x.sum(), (a, b, c)) for x in (d, right))
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_only_c_requires_a_gradient(torch: Any, make: Make):
+    a, b, c = make(3, 7, 5).detach(), make(3, 7, 6).detach(), make(3, 5, 6)
+    d = codegen.matmul(a, b, c, alpha=3, beta=2, transpose_a=True)
+    torch.testing.assert_close(d, 3 * a.mT @ b + 2 * c)
+    (grad,) = torch.autograd.grad(d.sum(), c)
+    torch.testing.assert_close(grad, torch.full_like(c, 2.0))
+
+
+@pytest.mark.parametrize("option", ["out", "stream", "tune", "plan"])
+def test_options_without_a_gradient_are_refused(make: Make, option: str):
+    value = {"out": make(5, 6).detach(), "stream": 0, "tune": True, "plan": "16x16x16"}[option]
+    message = rf"a requires a gradient, but matmul\({option}=…\) has none; call it under"
+    with pytest.raises(LaunchError, match=message):
+        codegen.matmul(make(5, 7), make(7, 6), **{option: value})
+
+
+def test_products_without_a_gradient_are_refused(torch: Any, make: Make):
+    a, b = make(5, 7).detach(), make(7, 6).detach()
+    biased = ep.epilogue(bias="n")(lambda acc, bias: acc + bias)
+    with pytest.raises(LaunchError, match="bias requires a gradient, but a product with this"):
+        codegen.matmul(a, b, epilogue=biased, bias=make(6))
+    offsets = torch.tensor([0, 5], dtype=torch.int32)
+    with pytest.raises(LaunchError, match="b requires a gradient, but grouped_matmul has none"):
+        codegen.grouped_matmul(a, make(1, 7, 6), offsets)
+    with pytest.raises(LaunchError, match=r"beta = 2\.0 multiplies c, but c is missing"):
+        codegen.matmul(make(5, 7), b, beta=2)
+
+
+def test_without_gradients_tensors_are_launched(torch: Any, make: Make):
+    """On the CPU a launch refuses tensors, which shows that they went to it."""
+    a, b = make(5, 7), make(7, 6)
+    with torch.no_grad(), pytest.raises(LaunchError, match=r"lies on 'cpu'.*codegen\.torch\.matm"):
+        codegen.matmul(a, b)
+    with pytest.raises(LaunchError, match="lies on 'cpu'"):
+        codegen.matmul(a.detach(), b.detach())

@@ -1,0 +1,132 @@
+"""`Linear`, `replace_linears` and `use_kernels`: models that multiply by kernels."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from tests.codegen.torch.conftest import Make
+
+
+def operators(torch: Any, work: Any) -> list[str]:
+    """The names of the operators that a function calls."""
+    mode: Any = torch.utils._python_dispatch.TorchDispatchMode
+    called: list[str] = []
+
+    class Record(mode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            called.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Record():
+        work()
+    return called
+
+
+def test_replace_linears(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    class Own(torch.nn.Linear):
+        pass
+
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(7, 6), nn.ReLU(), nn.Sequential(nn.Linear(6, 4)), Own(4, 4))
+    x, states = make(5, 7, dtype=torch.float32), list(model.state_dict())
+    before = model(x)
+    assert cgt.replace_linears(model, lambda name, layer: name != "0") == ["2.0"]
+    assert cgt.replace_linears(model) == ["0"]
+    assert [type(layer) for layer in model] == [cgt.Linear, nn.ReLU, nn.Sequential, Own]
+    torch.testing.assert_close(model(x), before)
+    called = operators(torch, lambda: model(x))
+    assert called.count("coordgraph.addmm.default") == 2
+    assert list(model.state_dict()) == states
+    copied = torch.nn.Linear(7, 6, bias=False)
+    assert cgt.replace_linears(copied) == [""]
+    assert "coordgraph.matmul.default" in operators(torch, lambda: copied(x))
+
+
+def test_linear_is_a_layer(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    layer = cgt.Linear(7, 6, dtype=torch.float64)
+    again, x = pickle.loads(pickle.dumps(layer)), make(5, 7)
+    torch.testing.assert_close(again(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+    assert torch.autograd.gradcheck(layer, (x,))
+
+
+def test_use_kernels(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    linear = torch.nn.functional.linear
+    x, w, bias = (make(*s, dtype=torch.bfloat16) for s in ((5, 7), (6, 7), (6,)))
+    works = {
+        "linear": lambda: linear(x, weight=w, bias=bias),
+        "@": lambda: x @ w.T,
+        "matmul": lambda: torch.matmul(x, other=w.T),
+        "mm": lambda: x.mm(w.T),
+        "addmm": lambda: torch.addmm(bias, x, w.T, alpha=2),
+        "bmm": lambda: torch.bmm(x[None], w.T[None]),
+    }
+    for name, work in works.items():
+        right = work()
+        with cgt.use_kernels(devices=("cpu",)):
+            assert any(op.startswith("coordgraph.") for op in operators(torch, work)), name
+            torch.testing.assert_close(work(), right, atol=2e-2, rtol=2e-2)
+        assert not any(op.startswith("coordgraph.") for op in operators(torch, work))
+
+
+def test_products_that_do_not_fit_are_those_of_pytorch(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    a, b = make(5, 7, dtype=torch.bfloat16), make(7, 6, dtype=torch.bfloat16)
+    works = {
+        "on the CPU": (cgt.use_kernels(), lambda: a @ b),
+        "float64": (cgt.use_kernels(devices=("cpu",)), lambda: a.double() @ b.double()),
+        "out": (
+            cgt.use_kernels(devices=("cpu",)),
+            lambda: torch.mm(a.detach(), b.detach(), out=torch.empty_like(a @ b)),
+        ),
+    }
+    for name, (mode, work) in works.items():
+        with mode:
+            called = operators(torch, work)
+        assert any(op.startswith("aten.mm.") for op in called), name
+        assert "out" in name or "coordgraph.matmul.default" not in called, name
+    with pytest.raises(RuntimeError), cgt.use_kernels(devices=("cpu",)):
+        torch.matmul(a, b.double())  # PyTorch's own error
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_use_kernels_is_compiled(torch: Any, make: Make, outside: bool):
+    import codegen.torch as cgt
+
+    a, b = make(5, 7), make(7, 6)
+    mode = cgt.use_kernels(dtypes=(torch.float64,), devices=("cpu",))
+    graphs = torch._dynamo.testing.EagerAndRecordGraphs()
+
+    def product(a: Any, b: Any) -> Any:
+        if outside:
+            return a @ b
+        with mode:
+            return a @ b
+
+    compiled = torch.compile(product, fullgraph=True, backend=graphs)
+    if outside:
+        with mode:
+            d = compiled(a, b)
+    else:
+        d = compiled(a, b)
+    torch.testing.assert_close(d, a @ b)
+    assert "coordgraph.matmul" in graphs.graphs[0].code
+
+
+def test_autocast_inside_of_use_kernels(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    a, b = make(5, 7, dtype=torch.float32), make(7, 6, dtype=torch.float32)
+    with cgt.use_kernels(devices=("cpu",)), torch.autocast("cpu", dtype=torch.bfloat16):
+        called = operators(torch, lambda: a @ b)
+        assert (a @ b).dtype == torch.bfloat16
+    assert "coordgraph.matmul.default" in called

@@ -1,0 +1,182 @@
+"""`codegen.torch` on the GPU: values and gradients against f32, compiled, and in a CUDA graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import codegen
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("gpu")
+
+BOUND = 2e-2
+"""Largest error relative to the largest element, of 16-bit results of sums in f32."""
+SHAPES = [(256, 384, 512), (264, 136, 72), (130, 70, 50)]
+"""m, n, k: whole tiles; not whole, but with rows that TMA reads; with rows that it does not."""
+
+compiles = pytest.mark.filterwarnings("ignore")
+"""For tests that run PyTorch's compiler, which warns of its own settings."""
+
+
+def normal(*shape: int, dtype: Any = None) -> Any:
+    """A random tensor on the GPU that requires a gradient."""
+    made = torch.randn(shape, device="cuda").to(dtype or torch.bfloat16)
+    return made.requires_grad_()
+
+
+def check(ours: Any, exact: Any) -> None:
+    """Compare a 16-bit result with that of the same product in f32."""
+    assert ours.shape == exact.shape
+    exact = exact.detach()
+    assert (ours.detach().float() - exact).abs().max() <= BOUND * exact.abs().max()
+
+
+def check_gradients(work: Any, theirs: Any, *inputs: Any) -> None:
+    """Compare the value and the gradients of a function with those of another in f32."""
+    wide = [x.detach().float().requires_grad_() for x in inputs]
+    d, exact = work(*inputs), theirs(*wide)
+    check(d, exact)
+    grad = torch.randn_like(exact).to(d.dtype)
+    pairs = zip(
+        torch.autograd.grad(d, inputs, grad),
+        torch.autograd.grad(exact, wide, grad.float()),
+        strict=True,
+    )
+    for ours, right in pairs:
+        check(ours, right)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_linear(m: int, n: int, k: int, dtype: str):
+    import codegen.torch as cgt
+
+    kind = getattr(torch, dtype)
+    inputs = normal(2, m, k, dtype=kind), normal(n, k, dtype=kind), normal(n, dtype=kind)
+    check_gradients(cgt.linear, torch.nn.functional.linear, *inputs)
+    check_gradients(cgt.linear, torch.nn.functional.linear, *inputs[:2])
+
+
+@pytest.mark.parametrize("shape", [(), (384,), (256, 1), (256, 384)], ids=str)
+def test_addmm(shape: tuple[int, ...]):
+    import codegen.torch as cgt
+
+    inputs, factors = (normal(*shape), normal(256, 512), normal(512, 384)), (0.5, -2.0)
+    beta, alpha = factors
+    check_gradients(
+        lambda c, a, b: cgt.addmm(c, a, b, beta=beta, alpha=alpha),
+        lambda c, a, b: torch.addmm(c, a, b, beta=beta, alpha=alpha),
+        *inputs,
+    )
+
+
+def test_batches():
+    import codegen.torch as cgt
+
+    check_gradients(cgt.bmm, torch.bmm, normal(3, 128, 256), normal(3, 256, 64))
+    check_gradients(cgt.matmul, torch.matmul, normal(128, 256), normal(3, 256, 64))
+    strided = normal(128, 3, 256).transpose(0, 1)  # read as a copy
+    check_gradients(cgt.matmul, torch.matmul, strided.detach().requires_grad_(), normal(256, 64))
+
+
+def test_codegen_matmul_has_a_gradient():
+    a, b, c = normal(256, 512), normal(384, 512), normal(256, 384)
+    check_gradients(
+        lambda a, b, c: codegen.matmul(a, b, c, beta=0.5, transpose_b=True),
+        lambda a, b, c: torch.addmm(c, a, b.T, beta=0.5),
+        *(a, b, c),
+    )
+    with torch.no_grad():
+        assert codegen.matmul(a, b, transpose_b=True).grad_fn is None
+
+
+@compiles
+def test_compiled_in_one_graph():
+    import codegen.torch as cgt
+
+    weight, bias, x = normal(384, 512), normal(384), normal(256, 512)
+
+    def layer(product: Any) -> Any:
+        return lambda x, w, b: torch.tanh(product(x, w, b) / 16) + 1
+
+    compiled = torch.compile(layer(cgt.linear), fullgraph=True)
+    check_gradients(compiled, layer(torch.nn.functional.linear), x, weight, bias)
+
+
+@compiles
+def test_compiled_with_other_sizes():
+    import codegen.torch as cgt
+
+    pytest.importorskip("torch._dynamo.testing")
+    counter: Any = torch._dynamo.testing.CompileCounterWithBackend("inductor")
+    compiled = torch.compile(cgt.matmul, fullgraph=True, backend=counter, dynamic=True)
+    with torch.no_grad():
+        for m in (128, 192, 264, 1000):
+            a, b = normal(m, 512), normal(512, 384)
+            check(compiled(a, b), a.float() @ b.float())
+    assert counter.frame_count == 1
+
+
+def test_cuda_graph():
+    """A training step is captured, and its replay uses the values of the moment."""
+    import codegen.torch as cgt
+
+    layer = cgt.Linear(512, 384, device="cuda", dtype=torch.bfloat16)
+    x = normal(256, 512)
+
+    def step() -> Any:
+        d = layer(x)
+        return d, *torch.autograd.grad(d.float().square().sum(), (x, layer.weight, layer.bias))
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        x.copy_(normal(256, 512))
+    graph.replay()
+    for ours, right in zip(captured, step(), strict=True):
+        torch.testing.assert_close(ours, right)
+
+
+@compiles
+def test_reduce_overhead():
+    """`mode="reduce-overhead"` puts the operators into CUDA graphs of its own."""
+    import codegen.torch as cgt
+
+    w, bias = normal(384, 512).detach(), normal(384).detach()
+    compiled = torch.compile(cgt.linear, fullgraph=True, mode="reduce-overhead")
+    for _ in range(4):
+        x = normal(256, 512).detach()
+        torch.compiler.cudagraph_mark_step_begin()
+        check(compiled(x, w, bias), torch.nn.functional.linear(x.float(), w.float(), bias.float()))
+
+
+def test_use_kernels_and_autocast():
+    import codegen.torch as cgt
+
+    x, w = normal(256, 512, dtype=torch.float32), normal(384, 512, dtype=torch.float32)
+    with cgt.use_kernels(), torch.autocast("cuda", dtype=torch.bfloat16):
+        d = torch.nn.functional.linear(x, w)
+    assert d.dtype == torch.bfloat16
+    assert "coordgraph" in type(d.grad_fn).__name__
+    check(d, x @ w.T)
+    (grad,) = torch.autograd.grad(d.float().sum(), w)
+    assert grad.dtype == torch.float32
+
+
+def test_opcheck():
+    import codegen.torch  # noqa: F401 - registers the operators
+
+    a, b, bias = normal(64, 128), normal(128, 72), normal(72)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.coordgraph.matmul.default, (a, b), test_utils=checks)
+    inputs = bias, a, b, 1.0, 1.0
+    torch.library.opcheck(torch.ops.coordgraph.addmm.default, inputs, test_utils=checks)
