@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
@@ -13,10 +16,14 @@ import numpy as np
 
 from passes.choosing.counting import Column
 
-__all__ = ["FITTED", "Constants", "constants_of", "known_devices"]
+__all__ = ["FITTED", "Constants", "constants_of", "file_of", "known_devices", "user_folder"]
 
 FOLDER = Path(__file__).with_name("devices")
-"""Folder with one JSON file of constants for each measured device."""
+"""Folder with one JSON file of constants for each device that the library knows."""
+VARIABLE = "COORDGRAPH_DEVICES"
+"""The environment variable that holds the folder of the user's files of constants."""
+TIMES = ".times.json"
+"""End of the name of the file with the measured times of a calibration, beside the constants."""
 MEASURED = "NVIDIA H200"
 """Name of the device from which the constants of devices without a file are scaled."""
 
@@ -188,10 +195,48 @@ FITTED = tuple(f.name for f in fields(Constants) if isinstance(f.default, float)
 """Names of the constants that `passes.choosing.calibrate` fits."""
 
 
+def user_folder() -> Path:
+    """The folder of the files that `coordgraph calibrate` writes; it may not exist yet."""
+    if chosen := os.environ.get(VARIABLE, "").strip():
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("coordgraph", appauthor=False)) / "devices"
+
+
+def file_of(device: str, folder: Path = FOLDER) -> Path:
+    """The path of a device's file of constants in a folder.
+
+    Args:
+        device: name of the device, as the driver reports it.
+        folder: the folder of the library, or that of the user.
+
+    >>> file_of("NVIDIA H200").name
+    'nvidia-h200.json'
+    """
+    return folder / f"{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
+
+
 @cache
 def known_devices() -> dict[str, Constants]:
-    """The constants of every device that has a file, by the device's name."""
-    found = (Constants.from_json(p.read_text("utf-8")) for p in sorted(FOLDER.glob("*.json")))
+    """The constants of every device that has a file, by the device's name.
+
+    A file in the user's folder replaces the library's file of the same device. A file of the user
+    that cannot be read is skipped with a warning.
+    """
+    found = [Constants.from_json(p.read_text("utf-8")) for p in sorted(FOLDER.glob("*.json"))]
+    for path in sorted(user_folder().glob("*.json")):
+        if path.name.endswith(TIMES):
+            continue
+        try:
+            found.append(Constants.from_json(path.read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            warnings.warn(
+                f"{path} has no constants of this version of coordgraph ({error}), so it is not "
+                "used; write it again by `coordgraph calibrate`, or delete it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     return {c.device: c for c in found}
 
 
