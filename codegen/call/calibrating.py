@@ -253,7 +253,9 @@ def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
         workgroups = prod(Plan.parse(text).cluster)
         name = {2: "pairs", 4: "fours", 8: "eights"}.get(workgroups)
         if name is not None:
-            found[name] = max(found.get(name, 0), kernel.resident // workgroups)
+            # Kernels that need little shared memory may have two CTAs on an SM; the cost model
+            # describes kernels with one.
+            found[name] = min(found.get(name, kernel.resident), kernel.resident)
     return found
 
 

@@ -38,7 +38,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[list[
         )
 
     def built(request: Any, drawn: Any, over: Any, advance: Any) -> dict[str, Any]:
-        kernel = SimpleNamespace(resident=112)
+        kernel = SimpleNamespace(resident=56)
         return {plan.kernel: kernel for one in drawn for plan in one.plans}
 
     @contextmanager
