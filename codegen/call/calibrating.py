@@ -50,7 +50,7 @@ LEAST_MINUTES = 1.0
 """The shortest time, in minutes, in which there is a measurement for most constants."""
 LAYOUTS = {"nt": (False, True), "nn": (False, False)}
 """The measured layouts: whether A, and whether B, is given as its transpose."""
-SIZES_PER_MINUTE, KERNELS_PER_MINUTE = 45, 40
+SIZES_PER_MINUTE, KERNELS_PER_MINUTE = 80, 50
 """Number of sizes, and largest number of kernels, of each layout for each minute."""
 COMPILING = 0.4
 """The share of the time after which no further kernel is compiled."""
@@ -62,6 +62,11 @@ number of processes that compile kernels."""
 ROUNDS, SAMPLE_SECONDS = 5, 3e-3
 """Every plan of a size is sampled ROUNDS times, in turn with the others, after one dropped sample;
 a sample takes about SAMPLE_SECONDS, in which launches follow each other without pauses."""
+HOST_SECONDS = 4e-5
+"""Kernels that take less than this have short samples, whose launches the host enqueues while the
+GPU is busy: in long samples the GPU would wait for the host, which needs up to 20 µs a launch."""
+MEMORY_SHARE = 0.9
+"""The share of the memory's peak rate that kernels reach."""
 RANDOM_ELEMENTS = 1 << 22
 """Number of random elements, which are repeated to fill A and B."""
 
@@ -127,7 +132,7 @@ def calibrate(
         path.parent.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(data, indent=0), "utf-8")
         advance("fitting", 0, 1)
-        known = replace(before, estimated=False, **found["resident"])
+        known = replace(before, estimated=False, **found["resident"], **found["known"])
         source = f"{source}: {len(found['rows'])} times"
         measured = Measurements.read([record], known)
         fitted = calibrated(measured, replace(known, source=source), before)
@@ -192,8 +197,22 @@ def measure(
         "processors": where.processors,
         "dtype": "bf16",
         "resident": resident,
+        "known": memory_rate(where),
         "rows": rows,
     }
+
+
+def memory_rate(where: Device) -> dict[str, float]:
+    """The constant `dram_rate` by the memory's clock rate and bus width; {} if not reported."""
+    from codegen.targets.nvptx.driver import bindings, cuda
+
+    names, handle = bindings().CUdevice_attribute, cuda("cuDeviceGet", where.ordinal)
+    kilohertz, bits = (
+        float(cuda("cuDeviceGetAttribute", getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}"), handle))
+        for name in ("MEMORY_CLOCK_RATE", "GLOBAL_MEMORY_BUS_WIDTH")
+    )
+    peak = 2 * 1e3 * kilohertz * bits / 8  # the clock is in kHz, with two transfers per cycle
+    return {"dram_rate": float(f"{MEMORY_SHARE * peak:.4g}")} if peak else {}
 
 
 def _request(gemm: Gemm, where: Device) -> PlanRequest:
@@ -325,7 +344,9 @@ def times(bench: Bench, request: PlanRequest, plans: tuple[Plan, ...]) -> dict[P
     samples: dict[Plan, list[float]] = {plan: [] for plan in ready}
     for _ in range(ROUNDS + 1):
         for plan in ready:
-            samples[plan].append(bench.sample_under_load(plan, SAMPLE_SECONDS))
+            short = bench.started[plan][1] < HOST_SECONDS
+            taken = bench.sample(plan) if short else bench.sample_under_load(plan, SAMPLE_SECONDS)
+            samples[plan].append(taken)
     return {plan: statistics.median(taken[1:]) for plan, taken in samples.items()}
 
 

@@ -60,14 +60,8 @@ CLOSE, DIFFERENCE = 0.1, 2.0
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 HELD_OUT = 4
 """`coordgraph calibrate` judges a fit on one of this many equal parts of the sizes."""
-LEAST = {"sharpness": 1.0, "evenness": 1.0}
-MOST = {"merged": 1.0, "lone_rate": 66e9}
-"""Lower bounds (LEAST) and upper bounds (MOST) of fitted constants.
-
-Degrees of norms are at least 1; constants that are shares are at most 1. Launches that read little
-from memory do not determine `lone_rate`, so it is bounded by a measurement: the bytes per second
-that each of 48 to 64 workgroups read from memory.
-"""
+MOST = {"merged": 1.0}
+"""Upper bounds of fitted constants: shares are at most 1."""
 MOST_ROUNDS, STEP = 80, 1e-4
 """MOST_ROUNDS: largest number of evaluations of the least-squares fit. STEP: relative step of its
 numerical derivatives."""
@@ -223,7 +217,7 @@ def fit(measured: Measurements, first: Constants) -> Constants:
 
     bounds = [
         [np.log(of[name]) if name in of else nothing for name in FITTED]
-        for of, nothing in ((LEAST, -np.inf), (MOST, np.inf))
+        for of, nothing in (({}, -np.inf), (MOST, np.inf))
     ]
     found = least_squares(
         errors,

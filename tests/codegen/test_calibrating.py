@@ -50,6 +50,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[list[
     monkeypatch.setattr(calibrating, "_built", built)
     monkeypatch.setattr(calibrating, "opened", nothing)
     monkeypatch.setattr(calibrating, "random_operands", nothing)
+    monkeypatch.setattr(calibrating, "memory_rate", lambda where: {"dram_rate": 2e12})
     monkeypatch.setattr(calibrating, "SIZES_PER_MINUTE", 12)
     monkeypatch.setattr(fitting, "MOST_ROUNDS", 12)
     monkeypatch.setenv("COORDGRAPH_DEVICES", str(tmp_path / "devices"))
@@ -66,7 +67,7 @@ def test_a_calibrated_device_is_found(measured: list[Any], tmp_path: Path):
     stored = constants_of("A GPU", 120)
     assert not stored.estimated
     assert stored == found.fitted.constants
-    assert (stored.pairs, stored.processors) == (56, 120)
+    assert (stored.pairs, stored.processors, stored.dram_rate) == (56, 120, 2e12)
     assert "coordgraph calibrate --minutes 1" in stored.source
     assert stored.launch_seconds > 2 * constants_of().launch_seconds
     judged, before = found.fitted.held_out, found.fitted.before
@@ -100,10 +101,14 @@ def test_gpus_without_a_model(measured: list[Any], monkeypatch: pytest.MonkeyPat
 
 def test_times_are_medians_after_the_first():
     class Bench:
-        """Starts every plan but `bad`; samples are 9 at first, then 1, 2, 3, …"""
+        """Starts every plan but `bad`; samples are 9 at first, then 1, 2, 3, …, or 0.5 if short."""
 
         def __init__(self) -> None:
             self.taken: dict[str, int] = {}
+            self.started = {"a": (None, 1e-3), "b": (None, 1e-3), "short": (None, 1e-6)}
+
+        def sample(self, plan: str) -> float:
+            return 0.5
 
         def start(self, plan: str, kernel: object) -> None:
             if plan == "bad":
@@ -115,5 +120,5 @@ def test_times_are_medians_after_the_first():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrating, "kernel_of", lambda plan, request: None)
-        found = calibrating.times(Bench(), None, ("a", "bad", "b"))  # type: ignore[arg-type]
-    assert found == {"a": 3.0, "b": 3.0}
+        found = calibrating.times(Bench(), None, ("a", "bad", "b", "short"))  # type: ignore[arg-type]
+    assert found == {"a": 3.0, "b": 3.0, "short": 0.5}
