@@ -60,8 +60,10 @@ CLOSE, DIFFERENCE = 0.1, 2.0
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 HELD_OUT = 4
 """`coordgraph calibrate` judges a fit on one of this many equal parts of the sizes."""
-MOST = {"merged": 1.0}
-"""Upper bounds of fitted constants: shares are at most 1."""
+FACTORS = ("short", "split", "paired", "beside", "split_store", "odd_store")
+LEAST, MOST = dict.fromkeys(FACTORS, 1.0), {"merged": 1.0}
+"""Lower bounds (LEAST) and upper bounds (MOST) of fitted constants: factors of slower cases are at
+least 1, and shares are at most 1."""
 MOST_ROUNDS, STEP = 80, 1e-4
 """MOST_ROUNDS: largest number of evaluations of the least-squares fit. STEP: relative step of its
 numerical derivatives."""
@@ -217,7 +219,7 @@ def fit(measured: Measurements, first: Constants) -> Constants:
 
     bounds = [
         [np.log(of[name]) if name in of else nothing for name in FITTED]
-        for of, nothing in (({}, -np.inf), (MOST, np.inf))
+        for of, nothing in ((LEAST, -np.inf), (MOST, np.inf))
     ]
     found = least_squares(
         errors,

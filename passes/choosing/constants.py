@@ -33,10 +33,10 @@ MEASURED = "NVIDIA H200"
 class Constants:
     """Properties of a device, and constants of the cost model fitted to measured times.
 
-    Those in `KNOWN` come from a data sheet or from a direct measurement. `passes.choosing.calibrate`
-    fits those in `FITTED`, whose defaults are its first guesses. Those in `DETAILS` have neutral
-    defaults: without them plans for sizes that were not fitted to are chosen as well, so the files
-    of devices leave them out; the simulation of workgroups fits some of them.
+    Constants in `KNOWN` come from a data sheet or from a direct measurement. Constants in `FITTED`
+    are fitted by `passes.choosing.calibrate`; their defaults are its first guesses. Constants in
+    `DETAILS` have neutral defaults, and files of devices leave them out: plans for sizes that were
+    not fitted to are chosen as well without them. The simulation of workgroups fits some of them.
 
     Args:
         device: name of the device, as the driver reports it.
@@ -55,6 +55,7 @@ class Constants:
             B of one iteration) fit in shared memory.
         reach_seconds: seconds from the release of a pipeline stage until it is full again.
         turn_seconds, copy_seconds: seconds of the producer warp per iteration, and per TMA box.
+        ingest_rate: bytes per second that arrive in an SM's shared memory.
         ask_rate: bytes per second that an SM requests itself, without multicast from its cluster.
         split: time factor that is added to requests if rows of a TMA box also begin inside sectors
             of 32 bytes, not only inside cache lines.
@@ -90,7 +91,6 @@ class Constants:
         power_flops: arithmetic operations per second at the power limit.
         step_seconds: seconds of an iteration besides its multiplications.
         twins: time factor of multiplications if two warpgroups have B as the left operand of wgmma.
-        ingest_rate: bytes per second that arrive in an SM's shared memory.
         straddle: time factor of TMA requests if rows of a box begin inside cache lines of 128
             bytes: each then reads two lines.
         narrow: time factor of TMA requests if rows of a box are shorter than a cache line.
@@ -124,6 +124,7 @@ class Constants:
     reach_seconds: float = 0.7e-6
     turn_seconds: float = 40e-9
     copy_seconds: float = 35e-9
+    ingest_rate: float = 110e9
     ask_rate: float = 100e9
     split: float = 1.5
     paired: float = 1.3
@@ -151,7 +152,6 @@ class Constants:
     power_flops: float = 1000e12
     step_seconds: float = 0.0
     twins: float = 1.0
-    ingest_rate: float = math.inf
     straddle: float = 2.0
     narrow: float = 1.0
     empty_seconds: float = 0.0
@@ -212,7 +212,6 @@ KNOWN = ("clock", "shared_bytes", "l2_bytes", "dram_rate", "lone_rate")
 DETAILS = {
     "step_seconds": 20e-9,
     "twins": 1.03,
-    "ingest_rate": 110e9,
     "straddle": 1.3,
     "narrow": 1.2,
     "empty_seconds": 2e-9,
@@ -229,8 +228,11 @@ DETAILS = {
     "sharpness": 6.0,
     "evenness": 6.0,
 }
-"""Constants that do not pay on sizes that were not fitted to, so their defaults are neutral: a factor
-of 1, no seconds, an unlimited rate. Values are first guesses for the fit of a simulation."""
+"""Constants that do not improve the choice for sizes that were not fitted to.
+
+The cost model uses their neutral defaults: a factor of 1, no seconds, or an unlimited rate. The
+values are first guesses for the fit of a simulation.
+"""
 FITTED = tuple(
     f.name
     for f in fields(Constants)
