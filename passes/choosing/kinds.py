@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from passes.base import Pass
 from passes.choosing.plan_table import Column, Flag
-from passes.choosing.tuned_schedules import SLIVER, TUNED
+from passes.choosing.tuned_schedules import INTERLEAVED, SLIVER, TUNED
 from passes.schedules.hybrid_stream_k import HybridStreamK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["Kind", "Tiled", "divisible", "tuned_kinds", "unusual_kinds"]
+__all__ = ["Kind", "Tiled", "divisible", "interleaved_kinds", "tuned_kinds", "unusual_kinds"]
 
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
 """Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans whose workgroups send
@@ -161,6 +161,24 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
         # Leave out Stream-K with equal pieces of every tile: those plans are candidates anyway.
         room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
         yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
+
+
+def interleaved_kinds(
+    cut: Tiled, wanted: Flag, schedules: Sequence[Pass] = INTERLEAVED
+) -> Iterator[Kind]:
+    """Stream-K on all SMs with interleaved k, if tiles cannot be divided evenly among workgroups.
+
+    Args:
+        cut: a problem with every tiling that suits it.
+        wanted: for each tiling, whether to try it.
+        schedules: the schedules to try.
+    """
+    if not cut.counted:
+        return
+    some = wanted & divisible(cut) & (cut.tiling[6] == 1) & (cut.tiles < cut.slots)
+    some &= (cut.slots % cut.tiles > 0) & (cut.tiles * cut.depth >= LEAST_DEPTH * cut.slots)
+    for schedule in schedules:
+        yield Kind(schedule, some, cut.slots)
 
 
 def tuned_kinds(cut: Tiled) -> Iterator[Kind]:

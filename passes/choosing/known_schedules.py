@@ -104,10 +104,11 @@ def derived() -> dict[str, WorkCounter]:
 
 
 def family(schedule: Pass) -> str:
-    """Text for the kind of a schedule: its name, its reduction and whether it sets `least_segment`.
+    """Text for the kind of a schedule: its name, its reduction and two of its options.
 
     The reduction is left out if it is the default. `least_segment` adds the words `without
-    slivers`, because it excludes short segments of tiles.
+    slivers`, because it excludes short segments of tiles; `k_order=interleaved`
+    adds the word `interleaved`.
 
     >>> from passes import DataParallel, HybridStreamK, StreamK
     >>> family(DataParallel(persistent=True)), family(StreamK(reduction="tree", owner="last"))
@@ -118,6 +119,8 @@ def family(schedule: Pass) -> str:
     words = [schedule.name]
     if "reduction" in schedule.options:
         words.append(str(schedule.options["reduction"]))
+    if getattr(schedule, "k_order", "") == "interleaved":
+        words.append("interleaved")
     if getattr(schedule, "least_segment", 1) > 1:
         words.append("without slivers")
     return " ".join(words)

@@ -133,6 +133,12 @@ class Table:
         """The kind of fix-up of each plan, as an index in `FIXUPS`."""
         return self.of_schedule([FIXUPS.index(counter.fixup) for counter in self.counters])
 
+    @cached_property
+    def interleaved(self) -> Flag:
+        """For each row, whether workgroups are at nearly the same k wherever their shares begin."""
+        orders = [getattr(schedule, "k_order", "") for schedule in self.schedules]
+        return self.of_schedule([order == "interleaved" for order in orders])
+
     def of_schedule(self, values: Sequence[float]) -> NDArray[Any]:
         """A column with one entry per row: the entry of `values` for the row's schedule."""
         return np.array(values)[self.schedule.astype(np.intp)]

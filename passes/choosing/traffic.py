@@ -62,6 +62,9 @@ def traffic_of(
         few = t.where(rows)
         shape = (s.tiles_m[rows], s.tiles_n[rows], s.depth[rows])
         streamed = _streamed(few, *shape, a[rows], b[rows], asked[rows], share, c)
+        pieces = s.depth[rows] / share
+        together = _interleaved(pieces, a[rows] + b[rows], c)
+        streamed = np.where(few.interleaved, np.minimum(streamed, together), streamed)
         rest = found[rows]
         found[rows] = np.maximum(rest, part * streamed + (1 - part) * rest)
     return found
@@ -103,6 +106,23 @@ def _streamed(
         read = a * _reads(gaps_a, read / c.l2_bytes) + b * _reads(gaps_b, read / c.l2_bytes)
         read = np.clip(read, a + b, np.maximum(asked, a + b))
     return read
+
+
+def _interleaved(pieces: Column, both: Column, c: Constants) -> Column:
+    """Bytes of A and B that are read if all workgroups stay at nearly the same k.
+
+    The shares of a tile that begin or end inside it are a fraction f of a share in the tile, so the
+    tile is ahead of the others by at most `f·(1 - f)/pieces` of the launch; see the edge
+    `Interleave`. A read that comes later than others by that time finds as much other data read.
+
+    Args:
+        pieces: iterations of a tile divided by those of a share.
+        both: bytes of A and B.
+        c: the constants of the device.
+    """
+    over = pieces % 1
+    passed = (over * (1 - over) / pieces * both / c.l2_bytes) ** STEEP
+    return both * (1 + passed / (1 + passed))
 
 
 def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:

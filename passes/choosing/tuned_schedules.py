@@ -11,10 +11,19 @@ from passes.schedules.hybrid_stream_k import HybridStreamK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["SLIVER", "TUNED"]
+__all__ = ["INTERLEAVED", "SLIVER", "TUNED"]
 
 SLIVER = 8
 """Value that is tried for the schedule option `least_segment`, in main loop iterations."""
+INTERLEAVED: tuple[StreamK, ...] = tuple(
+    StreamK(owner="first", reduction=reduction, k_order="interleaved")
+    for reduction in ("peers", "scatter")
+)
+"""Stream-K schedules in which all workgroups are at nearly the same k at any time.
+
+The first may be chosen without a measurement if the L2 cache does not hold what several output
+tiles share of A and B.
+"""
 TUNED: tuple[Pass, ...] = (
     *(
         kind(owner="last", least_segment=SLIVER)
@@ -24,6 +33,7 @@ TUNED: tuple[Pass, ...] = (
     HybridStreamK(owner="last", reduction="tree"),
     TwoTileStreamK(owner="first", reduction="scatter"),
     HybridStreamK(owner="first", reduction="scatter"),
+    *INTERLEAVED,
 )
 """Schedules that `codegen.matmul` may choose only after they were measured, by `tune=True`.
 

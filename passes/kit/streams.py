@@ -72,6 +72,8 @@ class Stream:
         balanced: whether the lengths of shares differ by at most one iteration. Else all shares but
             the last ones have the same length, which is rounded up. With balanced shares, `least`
             and `least_segment` must be 1.
+        along: the dimension that counts the iterations of a tile in the order in which `space`
+            counts them. If it is empty, that is the dimension of k tiles.
     """
 
     space: Linear
@@ -84,13 +86,17 @@ class Stream:
     least_segment: int = 1
     reduction: str = "peers"
     balanced: bool = False
+    along: str = ""
 
-    def tie(self, e: KernelEditor, accumulator: str) -> None:
+    def tie(self, e: KernelEditor, accumulator: str) -> Expr:
         """Add coordinates: the shares of workgroups, the loops over a share, and workspace slots.
 
         Args:
             e: the kernel being built.
             accumulator: the element type of the sums.
+
+        Returns:
+            The number of iterations of a share; of the longest one, if shares are balanced.
         """
         iterations = self.space.size
         assert iterations is not None
@@ -128,7 +134,7 @@ class Stream:
         c.connect(Split("sk.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
         if self.reduction == "scatter":
             Scatter.tie(e, self.workgroups, "sk.workgroup", accumulator, ends=True)
-            return
+            return share
         add_workspace(e, self.workgroups, accumulator, self.reduction)
         if self.reduction in A_SLOT_A_TILE:
             # A tile uses the slot of the workgroup with its first piece, and its turns count from
@@ -138,6 +144,7 @@ class Stream:
             c.connect(Join((SLOT, TURN), "sk.workgroup", (Integer(1), Integer(1))))
         else:
             c.connect(PassThrough(SLOT, "sk.workgroup"))
+        return share
 
     def _least_share(self) -> Expr:
         """Smallest number of iterations of a share with which no segment becomes too short."""
@@ -165,6 +172,11 @@ class Stream:
         )
 
     @property
+    def _loop(self) -> str:
+        """The dimension that counts the iterations of a tile in the order of the stream."""
+        return self.along or self.work.loop.dim
+
+    @property
     def depth(self) -> Expr:
         """Number of main loop iterations of the current output tile."""
         return self.work.depth
@@ -173,7 +185,7 @@ class Stream:
         """The operations of a workgroup: main loop and fix-up of each segment of its share."""
         graph, iterations = e.snapshot(), self.space.size
         assert iterations is not None
-        work, loop = self.work, self.work.loop.dim
+        work, loop = self.work, self._loop
         workgroup, tile = graph.symbol("workgroup"), graph.symbol(TILE)
         at = {**self.fixed, "workgroup": workgroup, TILE: tile, ACCUMULATE: Integer(0)}
         ranges = graph.ranges(e.parameters.ranges())
@@ -255,7 +267,7 @@ class Stream:
         # In every segment the last iteration is at least 0, and the first lies before the end
         # of the share. So `maximum` and `minimum` change no value; they make bounds provable.
         last = maximum(left - 1, Integer(0))
-        (k_last,) = graph.reverse({**at, TILE: last}, [self.work.loop.dim], ranges)
+        (k_last,) = graph.reverse({**at, TILE: last}, [self._loop], ranges)
         # A segment ends where the next one begins, and begins at iteration 0 of its tile unless the
         # share begins later.
         count = minimum(k_last + 1, left)

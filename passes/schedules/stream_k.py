@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import Linear
+from coordgraph.coordinates.edges import Flatten, Interleave
+from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass, option
 from passes.kit import (
@@ -17,7 +19,9 @@ from passes.kit import (
     TileWork,
     add_loops,
     depth_is_data,
+    flatten_into,
     flatten_iterations,
+    number_of,
     number_of_iterations,
     workgroup_count,
 )
@@ -27,6 +31,13 @@ __all__ = ["StreamK", "least_segment_refusal"]
 
 Shares = Literal["equal", "balanced"]
 """Type of the option `shares` of `StreamK`: how the iterations are divided among workgroups."""
+KOrder = Literal["contiguous", "interleaved"]
+"""Type of the option `k_order` of `StreamK`: which k tiles of an output tile a piece has."""
+ORDERED_TILE, ORDER = "sk.tile", "sk.k"
+"""Ids of dimensions below an `Interleave` edge.
+
+ORDERED_TILE: the output tile. ORDER: an iteration of the tile, in the order of the stream.
+"""
 MOST_PIECES = 64
 """The most workgroups for each output tile with which `codegen.matmul` considers the reduction
 `scatter`."""
@@ -85,6 +96,16 @@ class StreamK(Pass):
             may have fewer or none. `balanced`: `⌊T·TK/W⌋` or one more; if W is a multiple of T,
             every tile is divided into W/T whole shares. The coordinates are then
             `global --Balance--> workgroup, local`, and `least` and `least_segment` must be 1.
+        k_order: which k tiles of an output tile a piece has. `contiguous`: consecutive ones, so
+            that workgroups that need the same rows of A or columns of B are at different k at any
+            time, unless W is a multiple of T. `interleaved`: at any time, all workgroups are at
+            nearly the same k, so that each k tile of A and B is read from memory about once. All
+            shares, pieces and partial sums are as many and as long as with `contiguous`. Needs
+            `shares=equal`, `least_segment=1`, and output tiles with equally many k tiles. The
+            coordinates are then::
+
+                m, n --Flatten--> tile; tile, k_tile --Interleave--> sk.tile, sk.k
+                sk.tile, sk.k --Flatten--> global
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -93,6 +114,7 @@ class StreamK(Pass):
     least_segment: int = option(1, least=1, most=LARGEST_INDEX)
     reduction: Reduction = "peers"
     shares: Shares = "equal"
+    k_order: KOrder = "contiguous"
 
     name = "stream-k"
     establishes = ("scheduled",)
@@ -117,6 +139,17 @@ class StreamK(Pass):
                 "shares=balanced has no smallest share or segment; leave out `least` and "
                 "`least_segment`, or use shares=equal"
             )
+        if self.k_order == "interleaved":
+            if self.shares == "balanced" or self.least_segment > 1:
+                return (
+                    "k_order=interleaved needs shares of equal length; leave out `shares` and "
+                    "`least_segment`, or use k_order=contiguous"
+                )
+            if depth_is_data(graph):
+                return (
+                    "k_order=interleaved needs output tiles with equally many k tiles, and here "
+                    "groups have their own k; use k_order=contiguous"
+                )
         return least_segment_refusal(self.least_segment, graph)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
@@ -127,7 +160,11 @@ class StreamK(Pass):
             e.assume(total)
             count = workgroup_count(e, self.workgroups)
             space = e.coordinates.add(Linear("global", total, note="global M/N/K tiles"))
-            flatten_iterations(e, graph, numbers, space.id)
+            along = ""
+            if self.k_order == "interleaved":
+                numbers, along = (_add_order(e, graph, work, space.id),), ORDER
+            else:
+                flatten_iterations(e, graph, numbers, space.id)
             add_loops(e)
             stream = Stream(
                 space,
@@ -140,7 +177,34 @@ class StreamK(Pass):
                 least_segment=self.least_segment,
                 reduction=self.reduction,
                 balanced=self.shares == "balanced",
+                along=along,
             )
-            stream.tie(e, graph.gemm.accumulator)
+            share = stream.tie(e, graph.gemm.accumulator)
+            if along:
+                below = (ORDERED_TILE, ORDER)
+                e.coordinates.connect(Interleave(("tile", work.loop.dim), below, share))
             e.kernel(*stream.control(e), workgroup="workgroup")
         return e.graph
+
+
+def _add_order(e: KernelEditor, graph: KernelGraph, work: TileWork, space: str) -> Linear:
+    """Add the dimensions between tile numbers and the stream, for `k_order=interleaved`.
+
+    Adds all edges but the `Interleave`, which needs the length of a share.
+
+    Args:
+        e: the editor of `graph`.
+        graph: the graph before the schedule.
+        work: the operations on an output tile.
+        space: the dimension that counts the iterations of all tiles.
+
+    Returns:
+        The dimension that counts output tiles below the `Interleave` edge.
+    """
+    c, tiles = e.coordinates, number_of(graph, graph.dangling)
+    c.add(Linear("tile", tiles, note="output tiles"))
+    flatten_into(e, graph.dangling, "tile")
+    below = c.add(Linear(ORDERED_TILE, tiles, note="output tiles"))
+    c.add(Linear(ORDER, work.depth, note="a tile's iterations in the order of the stream"))
+    c.connect(Flatten((ORDERED_TILE, ORDER), space))
+    return below

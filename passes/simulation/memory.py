@@ -22,7 +22,7 @@ from passes.simulation.work import TileWork
 
 __all__ = ["Cache", "Found", "Traffic"]
 
-MOST_READS = 64
+MOST_READS = 256
 """Number of reads of a panel that the model of the L2 cache remembers; it forgets older reads."""
 
 

@@ -8,6 +8,7 @@ from tests.faults.bases import (
     ALONG_M,
     BANDS,
     HYBRID,
+    INTERLEAVED,
     LAST,
     OPERANDS,
     PERSISTENT,
@@ -87,6 +88,12 @@ EQUIVALENT: tuple[Fault, ...] = (
                 "dp.tiles -> dp.workgroup, dp.wave, dp.local",
             ),
         ),
+    ),
+    Fault(
+        "k interleaved as if shares were longer",
+        "",
+        INTERLEAVED,
+        (("sk.k share=share", "sk.k share=share + 1"),),
     ),
     Fault(
         "columns of tiles before rows",

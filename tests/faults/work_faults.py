@@ -6,6 +6,7 @@ from tests.faults.bases import (
     ALONG_K,
     ALONG_M,
     BATCH,
+    INTERLEAVED,
     LIST,
     PERSISTENT,
     SCATTER,
@@ -31,6 +32,12 @@ STRUCTURE = (
         "well-formed",
         TWO_TILE,
         (("edge Tile B.1 -> B.tile.1", "edge Balance B.1 -> B.tile.1"),),
+    ),
+    Fault(
+        "one more interleaved k tile than there are",
+        "well-formed",
+        INTERLEAVED,
+        (("sk.k: Linear size=tiles_k", "sk.k: Linear size=tiles_k + 1"),),
     ),
 )
 SIZES = (
@@ -149,6 +156,12 @@ SIZES = (
     ),
 )
 COVER = (
+    Fault(
+        "interleaved k slowest",
+        "cover",
+        INTERLEAVED,
+        (("Flatten sk.tile, sk.k -> global", "Flatten sk.k, sk.tile -> global"),),
+    ),
     Fault(
         "at most 64 iterations of a workgroup",
         "cover",

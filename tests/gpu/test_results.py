@@ -40,6 +40,7 @@ SPECS = (
     Spec((HybridStreamK(owner="last"),), (64, 64, 32), "nt", "bf16", target="sm_80"),
     Spec((StreamK(reduction="turnstile"),), (64, 64, 32), "tn", "bf16", target="sm_80"),
     Spec((StreamK(reduction="scatter"),), (64, 64, 32), "nt", "bf16", target="sm_80"),
+    Spec((StreamK(k_order="interleaved"),), (64, 64, 32), "nn", "bf16", target="sm_80"),
     Spec((SplitK(splits=5),), (64, 64, 32), "nn", "f16", "f32", target="sm_80"),
     Spec((SplitK(splits=3, owner="first", reduction="peers"),), (64, 64, 32), target="sm_80"),
     Spec((Rasterize(width=4, order="hilbert"), DataParallel()), (32, 32, 32), target="sm_80"),

@@ -11,6 +11,7 @@ from coordgraph.coordinates.edges.curve import Curve
 from coordgraph.coordinates.edges.deal import Deal
 from coordgraph.coordinates.edges.diagonal import Diagonal, row_pitch
 from coordgraph.coordinates.edges.flatten import Flatten
+from coordgraph.coordinates.edges.interleave import Interleave
 from coordgraph.coordinates.edges.join import Join
 from coordgraph.coordinates.edges.passthrough import PassThrough
 from coordgraph.coordinates.edges.permute import Permute
@@ -31,6 +32,7 @@ __all__ = [
     "Diagonal",
     "Edge",
     "Flatten",
+    "Interleave",
     "Join",
     "Law",
     "PassThrough",

@@ -54,6 +54,7 @@ from passes.lowering.sm_90a.division import (
     most_alone,
     swapped,
 )
+from passes.lowering.sm_90a.k_index import computed_once
 from passes.lowering.sm_90a.maps import Maps
 from passes.lowering.sm_90a.refusals import cut_along, extents, no_division, no_team
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
@@ -352,7 +353,8 @@ class LowerToHopper(Pass):
             def load(loop: For) -> Body:
                 first = next(op for op in loop.body if isinstance(op, LoadTile))
                 own = by_name[graph.tilings.of_operation(first).accumulator]
-                return (*maps.await_described(), _load(loop, own))
+                once = computed_once(graph.coordinates, loop.dim, own.along_k)
+                return (*maps.await_described(), _load(loop, own, once))
 
             body = graph.control.root.body
             produce = part(body, load, work.receive, work.load_operands)
@@ -420,18 +422,19 @@ def _boxed(stores: bool) -> tuple[str, ...]:
     return BOXED if stores else BOXED[:2]
 
 
-def _load(loop: For, tile: DividedTile) -> Operation:
+def _load(loop: For, tile: DividedTile, once: tuple[str, ...]) -> Operation:
     """The producer's loop over k tiles: wait until a stage is free, then fill it by TMA.
 
     The boxes that begin inside the tensor are counted for the first k tile only, because their
-    number is the same for all k tiles of a macro tile.
+    number is the same for all k tiles of a macro tile. The coordinates `once` are computed once for
+    each k tile.
     """
     a, b = tile.loads
+    copies = (a.copies, b.copies)
     steps = loop.with_body(
         WaitBarrier(EMPTY, PHASE, before=True),
         ExpectBytes(FULL, a.bytes + b.bytes),
-        a.copies,
-        b.copies,
+        *((Locate(once, body=copies),) if once else copies),
         Advance(STEP),
     )
     counters = [counter for counter in (a.counter, b.counter) if counter is not None]

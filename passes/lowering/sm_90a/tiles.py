@@ -42,6 +42,12 @@ class DividedTile:
         """The name of the accumulator of these tiles, by which operations refer to them."""
         return self.division.tiling.accumulator
 
+    @property
+    def along_k(self) -> tuple[str, str]:
+        """The coordinates that number tiles of A and tiles of B along k."""
+        tiling = self.division.tiling
+        return tiling.number("A", 1), tiling.number("B", 0)
+
 
 def divided_tiles(
     c: CoordinateEditor,

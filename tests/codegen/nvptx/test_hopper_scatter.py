@@ -42,6 +42,7 @@ from tests.support.sampling import chosen, cover, words
 
 STREAM, SPLIT = StreamK(reduction="scatter"), SplitK(splits=4, reduction="scatter")
 TWO_TILE = TwoTileStreamK(first="dp", reduction="scatter")
+INTERLEAVED = StreamK(reduction="scatter", k_order="interleaved")
 HYBRID = HybridStreamK(reduction="scatter")
 KERNELS = (
     *(boxed((256, 256, 64), (2, 1, 1), layout, STREAM) for layout in LAYOUTS),
@@ -50,6 +51,8 @@ KERNELS = (
     boxed((64, 128, 64), layout="tt", schedule=SPLIT),
     boxed((256, 144, 64), (2, 1, 1), "nt", STREAM),
     boxed((128, 256, 64), schedule=TWO_TILE),
+    boxed((128, 448, 64), (1, 2, 1), "nt", INTERLEAVED),
+    boxed((128, 128, 64), layout="nn", schedule=INTERLEAVED),
     boxed((128, 128, 64), layout="tn", schedule=HYBRID, types=("f16", "f32")),
     boxed((16, 256, 64), layout="nn", schedule=SPLIT),
     boxed((64, 128, 128), (1, 1, 2), "nt", STREAM),

@@ -20,6 +20,7 @@ from coordgraph.coordinates.edges import (
     Diagonal,
     Edge,
     Flatten,
+    Interleave,
     Join,
     PassThrough,
     Permute,
@@ -109,6 +110,13 @@ def share(draw: st.DrawFn) -> Case:
     whole = depth * draw(st.integers(1, 3))
     covers = -(-whole // length) + draw(st.integers(0, 1))
     return edge, (whole,), (covers, whole, length + before + behind + draw(st.integers(0, 1)))
+
+
+@strategy(Interleave)
+def interleave(draw: st.DrawFn) -> Case:
+    sizes = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    share = Integer(draw(st.integers(1, 30)))
+    return Interleave(names("u", 2), names("d", 2), share), sizes, sizes
 
 
 def nested(draw: st.DrawFn) -> tuple[list[int], list[int]]:

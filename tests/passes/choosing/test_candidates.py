@@ -185,6 +185,7 @@ def test_every_family_is_there():
     streamed = ("stream-k", "two-tile-stream-k", "hybrid-stream-k")
     others = {f"{name} {how}" for name in streamed for how in ("scatter", "without slivers")}
     others |= {f"hybrid-stream-k {how}" for how in ("tree", "turnstile")}
+    others |= {"stream-k interleaved", "stream-k scatter interleaved"}
     every = candidates(problem, H200, all_kinds=True)
     assert families(plans_of(every)) == usual | others
     few = candidates(replace(problem, m=256), H200, all_kinds=True)
@@ -280,3 +281,22 @@ def test_bands_where_there_is_something_to_share():
 def test_plans_without_clusters_stay_among_them():
     table = candidates(Gemm("bf16", m=300, n=400, k=500), H200)
     assert any(plan.cluster == NO_CLUSTER for plan in plans_of(table))
+
+
+def test_k_is_interleaved_only_if_the_cache_does_not_hold_a_and_b():
+    few, deep = (
+        candidates(Gemm("bf16", m=1152, n=432, k=k, transpose_b=True), H200) for k in (15000, 61312)
+    )
+    assert not few.interleaved.any()
+    assert deep.interleaved.any()
+    assert chooseable(deep, H200)[deep.interleaved].all()
+    every = candidates(Gemm("bf16", m=1152, n=432, k=15000, transpose_b=True), H200, tuning=True)
+    assert every.interleaved.any()
+    assert not chooseable(every, H200)[every.interleaved].any()
+
+
+def test_k_is_not_interleaved_if_each_tile_has_its_own_rows_of_a():
+    """B, which all tiles share, fits the cache; A does not, but no tile reads another's rows."""
+    found = candidates(Gemm("bf16", m=2000, n=152, k=26888, transpose_b=True), H200)
+    assert found.interleaved.any()
+    assert (found.tile_n[found.interleaved] < 152).all()

@@ -181,6 +181,21 @@ def test_bands_bring_less_from_memory():
     assert bands["dram"] < rows["dram"]
 
 
+def test_interleaved_k_brings_less_from_memory():
+    size, tile = (1152, 432, 61312), "128x144x64"
+    every = [
+        price(f"{tile} stream-k{{{options}}} on {grid}", *size)["dram"]
+        for options, grid in (
+            ("k_order=interleaved", 132),
+            ("owner=last", 132),
+            ("reduction=scatter,shares=balanced", 108),
+        )
+    ]
+    interleaved, uneven, even = every
+    assert interleaved < 0.6 * uneven
+    assert interleaved < 1.2 * even
+
+
 def test_every_byte_is_read_and_written_once_at_least():
     m, n, k = 2048, 2048, 512
     found = price("128x256x64 data-parallel", m, n, k)

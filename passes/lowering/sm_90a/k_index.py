@@ -1,0 +1,59 @@
+"""Which indices along k the producer computes once for each iteration of its loop over k tiles."""
+
+from __future__ import annotations
+
+from coordgraph.coordinates.edges import (
+    Balance,
+    Concatenate,
+    Edge,
+    Flatten,
+    Join,
+    PassThrough,
+    Ragged,
+    Share,
+    Split,
+    Sunder,
+    Tile,
+)
+from coordgraph.coordinates.graph import CoordinateGraph
+
+__all__ = ["computed_once"]
+
+CONSECUTIVE: tuple[type[Edge], ...] = (
+    Balance,
+    Concatenate,
+    Flatten,
+    Join,
+    PassThrough,
+    Ragged,
+    Share,
+    Split,
+    Sunder,
+    Tile,
+)
+"""Edges that map consecutive indices of the loop over a tile's k tiles to consecutive k tiles."""
+
+
+def computed_once(graph: CoordinateGraph, loop: str, numbers: tuple[str, ...]) -> tuple[str, ...]:
+    """The dimensions along k whose indices are not the index of the loop plus a constant.
+
+    Their formulas take several instructions. The producer evaluates them once for each k tile, not
+    once for each TMA box.
+
+    Args:
+        graph: the coordinates of a scheduled graph.
+        loop: the dimension of the loop over k tiles.
+        numbers: the dimensions that number tiles of A and B along k.
+    """
+    found: dict[str, None] = {}
+    waiting, known = [loop], {loop}
+    above = {loop, *graph.above(loop)}
+    below = {*numbers}.union(*(graph.below(number) for number in numbers))
+    while waiting:
+        for edge in graph.edges_above(waiting.pop()):
+            on_path = [name for name in edge.upstream if name in above and name in below]
+            if not isinstance(edge, CONSECUTIVE):
+                found |= dict.fromkeys(on_path)
+            waiting += (name for name in on_path if name not in known)
+            known.update(on_path)
+    return tuple(found)
