@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from codegen.cli.options import Json
+from codegen.cli.options import Json, Ordinal, Output
 from codegen.cli.output import duration, print_block, print_json
 
 __all__ = ["calibrate_command"]
@@ -20,16 +20,7 @@ def calibrate_command(
     minutes: Annotated[
         float, typer.Option("--minutes", min=1.0, help="The time to take, in minutes.")
     ] = 8.0,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            metavar="FILE",
-            dir_okay=False,
-            help="The file of the constants; by default the GPU's file in the user's folder, where "
-            "later processes find it.",
-        ),
-    ] = None,
+    output: Output = None,
     record: Annotated[
         Path | None,
         typer.Option(
@@ -39,7 +30,7 @@ def calibrate_command(
             help="The file of the measured times; by default beside the constants.",
         ),
     ] = None,
-    device: Annotated[int, typer.Option("--ordinal", min=0, help="The number of the GPU.")] = 0,
+    device: Ordinal = 0,
     as_json: Json = False,
 ) -> None:
     """Fit the cost model, which chooses plans, to this machine's GPU.
