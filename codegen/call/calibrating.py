@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,8 +115,7 @@ def calibrate(
         LaunchError: `minutes` is too short, or too few plans could be measured.
         ImportError: scipy is not installed.
     """
-    import scipy.optimize  # noqa: F401 - raises ImportError before minutes of measurements
-
+    import_module("scipy.optimize")  # raises ImportError before minutes of measurements
     from codegen.targets.nvptx.driver import device as gpu
 
     start = time.monotonic()

@@ -61,7 +61,8 @@ errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 HELD_OUT = 4
 """`coordgraph calibrate` judges a fit on one of this many equal parts of the sizes."""
 FACTORS = ("short", "split", "paired", "beside", "split_store", "odd_store")
-LEAST, MOST = dict.fromkeys(FACTORS, 1.0), {"merged": 1.0}
+LEAST: dict[str, float] = dict.fromkeys(FACTORS, 1.0)
+MOST: dict[str, float] = {"merged": 1.0}
 """Lower bounds (LEAST) and upper bounds (MOST) of fitted constants: factors of slower cases are at
 least 1, and shares are at most 1."""
 MOST_ROUNDS, STEP = 80, 1e-4
