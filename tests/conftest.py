@@ -18,6 +18,8 @@ from tests.support.sampling import Slow, sample
 # while they wait for each other, which takes ten times as long as the product. NumPy reads this
 # variable when it is first imported, which no import above does.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Constants that `coordgraph calibrate` has stored on this machine would change the chosen plans.
+os.environ["COORDGRAPH_DEVICES"] = str(Path(__file__).parent / "no-devices")
 _QUIET = [HealthCheck.too_slow]
 settings.register_profile(
     "ci",

@@ -167,12 +167,17 @@ class Bench:
             plan, min(max(int(SAMPLE_SECONDS / seconds), 2), MOST_LAUNCHES), FLUSHES
         )
 
-    def sample_under_load(self, plan: Plan) -> float:
-        """Seconds per launch, over so many launches that the GPU has its clock rate under load."""
+    def sample_under_load(self, plan: Plan, sample_seconds: float = SUSTAINED_SECONDS) -> float:
+        """Seconds per launch, over so many launches that the GPU has its clock rate under load.
+
+        Args:
+            plan: the plan, after `start`.
+            sample_seconds: seconds that all launches of the sample should take together.
+        """
         seconds = self.started[plan][1]
         if seconds < HOST_SECONDS:
             return self.sample(plan)
-        return self._sample(plan, min(max(int(SUSTAINED_SECONDS / seconds), 4), MOST_SUSTAINED), 1)
+        return self._sample(plan, min(max(int(sample_seconds / seconds), 4), MOST_SUSTAINED), 1)
 
     def _sample(self, plan: Plan, count: int, flushes: int) -> float:
         from codegen.targets.nvptx.driver import cuda

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from codegen.cli.calibrate import calibrate_command
 from codegen.cli.compiling import compile_command
 from codegen.cli.diff import diff
 from codegen.cli.doctor import doctor
@@ -148,6 +149,7 @@ for _name, _command, _panel in (
     ("simulate", simulate_command, "Kernels"),
     ("report", report, "Kernels"),
     ("warm", warm_command, "Kernels"),
+    ("calibrate", calibrate_command, "Kernels"),
     ("show", show, "Graphs"),
     ("eval", evaluate_command, "Graphs"),
     ("explain-index", explain_index, "Graphs"),

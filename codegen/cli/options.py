@@ -35,6 +35,7 @@ __all__ = [
     "Import",
     "Instructions",
     "Json",
+    "Ordinal",
     "Output",
     "Problem",
     "Scheduling",
@@ -300,8 +301,8 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE|DIR",
-        help="The file to write to, or a folder for several documents; by default stdout, and "
-        "timeline.json for 'trace'.",
+        help="The file to write to, or a folder for several documents; by default stdout; "
+        "timeline.json for 'trace', and the GPU's file of constants for 'calibrate'.",
     ),
 ]
 Events = Annotated[
@@ -322,6 +323,7 @@ Threads = Annotated[
 Checked = Annotated[
     bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
 ]
+Ordinal = Annotated[int, typer.Option("--ordinal", min=0, help="The number of the GPU.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from codegen.cli.options import DType, Json, OutDType, TransposeA, TransposeB
+from codegen.cli.options import DType, Json, Ordinal, OutDType, TransposeA, TransposeB
 from codegen.cli.output import duration, print_block, print_json
 
 __all__ = ["warm_command"]
@@ -56,7 +56,7 @@ def warm_command(
     kernels: Annotated[
         int, typer.Option("--kernels", min=1, help="The largest number of kernels.")
     ] = 96,
-    device: Annotated[int, typer.Option("--ordinal", min=0, help="The number of the GPU.")] = 0,
+    device: Ordinal = 0,
     as_json: Json = False,
 ) -> None:
     """Compile kernels for a range of sizes into the kernel cache, so that calls need not.

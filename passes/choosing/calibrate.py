@@ -29,15 +29,17 @@ from numpy.typing import NDArray
 
 from coordgraph import Gemm
 from passes.choosing.candidates import chooseable
-from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of
+from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of, file_of
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, schedule_in
 from passes.choosing.times import read_json
 
 __all__ = [
+    "Calibration",
     "Measurements",
     "Quality",
+    "calibrated",
     "fit",
     "is_plan",
     "known_plans",
@@ -56,14 +58,13 @@ PULL = 0.1
 CLOSE, DIFFERENCE = 0.1, 2.0
 """CLOSE: a plan has the weight exp(-(t / best - 1) / CLOSE) in the penalty on differences between
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""
-LEAST = {"sharpness": 1.0, "evenness": 1.0}
-MOST = {"merged": 1.0, "lone_rate": 66e9}
-"""Lower bounds (LEAST) and upper bounds (MOST) of fitted constants.
-
-Degrees of norms are at least 1; constants that are shares are at most 1. Launches that read little
-from memory do not determine `lone_rate`, so it is bounded by a measurement: the bytes per second
-that each of 48 to 64 workgroups read from memory.
-"""
+HELD_OUT = 4
+"""`coordgraph calibrate` judges a fit on one of this many equal parts of the sizes."""
+FACTORS = ("short", "split", "paired", "beside", "split_store", "odd_store")
+LEAST: dict[str, float] = dict.fromkeys(FACTORS, 1.0)
+MOST: dict[str, float] = {"merged": 1.0}
+"""Lower bounds (LEAST) and upper bounds (MOST) of fitted constants: factors of slower cases are at
+least 1, and shares are at most 1."""
 MOST_ROUNDS, STEP = 80, 1e-4
 """MOST_ROUNDS: largest number of evaluations of the least-squares fit. STEP: relative step of its
 numerical derivatives."""
@@ -233,6 +234,65 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     return figures(found.x)
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """The constants of a device that were fitted to measured times, and how well they choose.
+
+    Args:
+        constants: the constants, fitted to all measurements.
+        held_out: quality on a quarter of the sizes, of constants fitted to the other sizes.
+        before: quality on the same quarter of the constants that were used before.
+    """
+
+    constants: Constants
+    held_out: Quality
+    before: Quality
+
+    def __str__(self) -> str:
+        return (
+            f"sizes that were not fitted to: {self.held_out}\n"
+            f"the same with the constants used before: {self.before}"
+        )
+
+
+def calibrated(measured: Measurements, first: Constants, before: Constants) -> Calibration:
+    """Fit the constants of a device, and judge the fit on sizes that were held out.
+
+    Args:
+        measured: the measured times of plans.
+        first: constants of the device, whose fitted constants are replaced.
+        before: the constants that were used before.
+    """
+    first = with_guesses(first)
+    rest = held_out(measured.table, HELD_OUT)
+    found = fit(measured.where(~rest), first)
+    judged = measured.where(rest)
+    final = rounded(fit(measured, first))
+    return Calibration(final, quality(judged, found), quality(judged, before))
+
+
+def with_guesses(constants: Constants) -> Constants:
+    """A copy of the constants of a device with the first guesses of the constants to fit."""
+    return constants.with_figures(
+        {name: float(Constants.__dataclass_fields__[name].default) for name in FITTED}
+    )
+
+
+def rounded(constants: Constants) -> Constants:
+    """A copy of constants whose fitted constants are rounded to four digits."""
+    return constants.with_figures({n: float(f"{getattr(constants, n):.4g}") for n in FITTED})
+
+
+def held_out(table: Table, parts: int) -> Flag:
+    """Whether the size of each row is in one of so many equal parts of the sizes, drawn at random.
+
+    All layouts of a size are in the same part, so no size is in two parts.
+    """
+    _, size = np.unique(np.stack([table.m, table.n, table.k]), axis=1, return_inverse=True)
+    numbers = np.random.default_rng(0).permutation(int(size.max()) + 1)
+    return np.isin(size, numbers[::parts])
+
+
 def problem_of(row: dict[str, Any]) -> Gemm:
     """The problem of a row in a file of measured times.
 
@@ -271,11 +331,7 @@ def _report(measured: Measurements, constants: Constants, first: Constants) -> N
     sizes; the latter are judged on the other half.
     """
     print("fitted on all:", quality(measured, constants))
-    table = measured.table
-    _, size = np.unique(np.stack([table.m, table.n, table.k]), axis=1, return_inverse=True)
-    numbers = np.random.default_rng(0).permutation(int(size.max()) + 1)
-    # one half has all layouts of a size, so halves share no size
-    first_half = np.isin(size, numbers[::2])
+    first_half = held_out(measured.table, 2)
     for seen in (first_half, ~first_half):
         found = fit(measured.where(seen), first)
         print("fitted on one half, on the other:", quality(measured.where(~seen), found))
@@ -297,15 +353,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("scipy is missing; it comes with the extra bench: pip install 'coordgraph[bench]'")
     known = constants_of(asked.device, asked.processors)
     measured = Measurements.read(asked.files, known)
-    guesses = {n: float(Constants.__dataclass_fields__[n].default) for n in FITTED}
     command = f"python -m passes.choosing.calibrate {' '.join(p.name for p in asked.files)}"
     source = f"{command}: {len(measured.seconds)} times, {date.today().isoformat()}"
-    first = replace(known.with_figures(guesses), estimated=False, source=source)
-    found = fit(measured, first)
-    found = found.with_figures({n: float(f"{getattr(found, n):.4g}") for n in FITTED})
+    first = replace(with_guesses(known), estimated=False, source=source)
+    found = rounded(fit(measured, first))
     _report(measured, found, first)
     if asked.write:
-        path = FOLDER / f"{asked.device.lower().replace(' ', '-')}.json"
+        path = file_of(asked.device, FOLDER)
         path.write_text(found.to_json(), "utf-8")
         print(f"written: {path}")
     else:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
@@ -13,10 +17,14 @@ import numpy as np
 
 from passes.choosing.counting import Column
 
-__all__ = ["FITTED", "Constants", "constants_of", "known_devices"]
+__all__ = ["FITTED", "Constants", "constants_of", "file_of", "known_devices", "user_folder"]
 
 FOLDER = Path(__file__).with_name("devices")
-"""Folder with one JSON file of constants for each measured device."""
+"""Folder with one JSON file of constants for each device that the library knows."""
+VARIABLE = "COORDGRAPH_DEVICES"
+"""The environment variable that holds the folder of the user's files of constants."""
+TIMES = ".times.json"
+"""End of the name of the file with the measured times of a calibration, beside the constants."""
 MEASURED = "NVIDIA H200"
 """Name of the device from which the constants of devices without a file are scaled."""
 
@@ -25,73 +33,79 @@ MEASURED = "NVIDIA H200"
 class Constants:
     """Properties of a device, and constants of the cost model fitted to measured times.
 
+    Constants in `KNOWN` come from a data sheet or from a direct measurement. Constants in `FITTED`
+    are fitted by `passes.choosing.calibrate`; their defaults are its first guesses. Constants in
+    `DETAILS` have neutral defaults, and files of devices leave them out: plans for sizes that were
+    not fitted to are chosen as well without them. The simulation of workgroups fits some of them.
+
     Args:
         device: name of the device, as the driver reports it.
         processors: number of SMs.
         pairs, fours, eights: number of clusters of 2, of 4 and of 8 CTAs that are resident at a
-            time.
-        estimated: whether the constants were scaled from another device, not measured.
+            time, as the driver reports it.
+        estimated: whether the fitted constants are those of another device, not measured.
         source: description of where the constants come from.
-        clock: clock rate while multiplying, in Hz.
+        clock: clock rate in Hz at which tensor cores multiply without a power limit.
         shared_bytes: bytes per cycle that the tensor cores of an SM read from shared memory.
-        twins: time factor of multiplications if two warpgroups have B as the left operand of wgmma.
+        l2_bytes: bytes of the L2 cache.
+        dram_rate: bytes per second of memory, over all SMs; nine tenths of the data sheet's.
+        lone_rate: bytes per second that one CTA reads from memory if at most half of the SMs are
+            busy.
         short: time factor of multiplications if fewer than four pipeline stages (buffers for A and
             B of one iteration) fit in shared memory.
-        step_seconds: seconds of an iteration besides its multiplications.
         reach_seconds: seconds from the release of a pipeline stage until it is full again.
         turn_seconds, copy_seconds: seconds of the producer warp per iteration, and per TMA box.
         ingest_rate: bytes per second that arrive in an SM's shared memory.
         ask_rate: bytes per second that an SM requests itself, without multicast from its cluster.
-        straddle: time factor of TMA requests if rows of a box begin inside cache lines of 128
-            bytes.
-        split: further time factor if the rows also begin inside sectors of 32 bytes.
-        narrow: time factor of TMA requests if rows of a box are shorter than a cache line.
-        paired: time factor of requests and arrivals if more than half of the SMs are busy: two SMs
-            then seem to share a path to the L2 cache.
-        beside: time factor of the requests and arrivals of clusters if at most half of the SMs are
-            busy: the CTAs of a cluster run on neighbouring SMs, which share that path.
-        empty_seconds: seconds to fill one row outside A or B with zeros in shared memory.
-        l2_rate, dram_rate: bytes per second of the L2 cache and of memory, over all SMs.
+        split: time factor that is added to requests if rows of a TMA box also begin inside sectors
+            of 32 bytes, not only inside cache lines.
+        paired: time factor of requests if more than half of the SMs are busy: two SMs then seem to
+            share a path to the L2 cache.
+        beside: time factor of the requests of clusters if at most half of the SMs are busy: the
+            CTAs of a cluster run on neighbouring SMs, which share that path.
+        l2_rate: bytes per second of the L2 cache, over all SMs.
         merged: share of requests by neighbouring workgroups, for the same data at the same time,
             that the L2 cache merges into one.
         pull_rate: bytes per second that one CTA reads from memory if more than half of the SMs are
             busy.
-        lone_rate: bytes per second that one CTA reads from memory if at most half of the SMs are
-            busy.
         again: time that is added whenever the number of requests for an element of the larger of A
             and B doubles, as a share of the time to read that matrix from memory once.
         dram_seconds: latency of memory in seconds.
-        l2_bytes: bytes of A and B that the L2 cache keeps within a launch.
         launch_seconds: seconds that a launch adds to the time of its workgroups, if consecutive
             launches overlap.
-        cluster_seconds, band_seconds, stream_seconds, shape_seconds: further seconds of a launch
-            with clusters, with bands of tiles, with tiles divided along k, and with tiles of two
-            shapes.
+        cluster_seconds, stream_seconds, shape_seconds: further seconds of a launch with clusters,
+            with tiles divided along k, and with tiles of two shapes.
         fill_seconds: seconds until the first TMA box is in shared memory, besides its transfer.
-        tile_seconds, box_seconds: seconds at the end of a tile, and for each box of D that a
-            warpgroup stores.
         slot_rate: bytes of D per second that a CTA copies to buffers in shared memory, if it must
             wait for free buffers.
         store_rate: bytes of D per second that a CTA stores at the end, when nothing overlaps.
         split_store: time factor of stores if rows of D begin inside sectors of 32 bytes.
         odd_store: time factor of stores if rows of D begin inside cache lines and the TMA boxes of
             D are not swizzled.
-        handover_seconds: seconds between the main loops of two pingpong warpgroups.
-        send_seconds, send_rate: latency of sending a partial sum, and its bytes per second.
+        send_seconds: seconds to send a partial sum to another CTA.
         receive_seconds, receive_rate: seconds for each step of adding a partial sum, and its bytes
             per second.
         level_seconds: further seconds for each level of the `tree` reduction of partial sums.
-        scatter_seconds, scatter_rate: latency of adding up one share of a tile in a `scatter`
-            reduction, and bytes of partial sums per second.
-        sum_seconds, sum_rate: latency and bytes per second of sums over a cluster whose CTAs divide
-            k.
-        power_flops, power_shared, power_l2, power_dram: arithmetic operations per second, and bytes
-            per second of shared memory, L2 cache and memory, that alone would reach the power
-            limit.
-        sharpness: degree of the norm that approximates the maximum of the main loop's time and its
-            lower bounds.
-        evenness: degree of the norm that approximates the maximum of the resources' times in one
-            iteration.
+        scatter_rate: bytes of partial sums per second that a CTA adds up in a `scatter` reduction.
+        sum_rate: bytes per second of sums over a cluster whose CTAs divide k.
+        power_flops: arithmetic operations per second at the power limit.
+        step_seconds: seconds of an iteration besides its multiplications.
+        twins: time factor of multiplications if two warpgroups have B as the left operand of wgmma.
+        straddle: time factor of TMA requests if rows of a box begin inside cache lines of 128
+            bytes: each then reads two lines.
+        narrow: time factor of TMA requests if rows of a box are shorter than a cache line.
+        empty_seconds: seconds to fill one row outside A or B with zeros in shared memory.
+        band_seconds: further seconds of a launch with bands of tiles.
+        tile_seconds, box_seconds: seconds at the end of a tile, and for each box of D that a
+            warpgroup stores.
+        handover_seconds: seconds between the main loops of two pingpong warpgroups.
+        send_rate: bytes per second of sending a partial sum.
+        scatter_seconds: latency of adding up one share of a tile in a `scatter` reduction.
+        sum_seconds: latency of a sum over a cluster whose CTAs divide k.
+        power_shared, power_l2, power_dram: bytes per second of shared memory, L2 cache and memory
+            that alone would reach the power limit.
+        sharpness, evenness: degrees of the norms that approximate a maximum: of the main loop's
+            time and its lower bounds, and of the resources' times in one iteration.
     """
 
     device: str
@@ -103,56 +117,56 @@ class Constants:
     source: str
     clock: float = 1.755e9
     shared_bytes: float = 128.0
-    twins: float = 1.03
+    l2_bytes: float = 50e6
+    dram_rate: float = 4.32e12
+    lone_rate: float = 66e9
     short: float = 1.05
-    step_seconds: float = 20e-9
     reach_seconds: float = 0.7e-6
     turn_seconds: float = 40e-9
     copy_seconds: float = 35e-9
     ingest_rate: float = 110e9
     ask_rate: float = 100e9
-    straddle: float = 1.3
     split: float = 1.5
-    narrow: float = 1.2
     paired: float = 1.3
     beside: float = 1.2
-    empty_seconds: float = 2e-9
     l2_rate: float = 7.5e12
     merged: float = 0.6
-    dram_rate: float = 4.3e12
     pull_rate: float = 36e9
-    lone_rate: float = 60e9
     again: float = 0.2
     dram_seconds: float = 0.5e-6
-    l2_bytes: float = 40e6
     launch_seconds: float = 2e-6
     cluster_seconds: float = 0.3e-6
-    band_seconds: float = 0.1e-6
     stream_seconds: float = 0.1e-6
     shape_seconds: float = 0.2e-6
     fill_seconds: float = 0.3e-6
-    tile_seconds: float = 0.8e-6
-    box_seconds: float = 0.1e-6
     slot_rate: float = 200e9
     store_rate: float = 60e9
     split_store: float = 1.5
     odd_store: float = 1.3
-    handover_seconds: float = 0.15e-6
     send_seconds: float = 1e-6
-    send_rate: float = 30e9
     receive_seconds: float = 0.1e-6
     receive_rate: float = 70e9
     level_seconds: float = 1e-6
-    scatter_seconds: float = 3e-6
     scatter_rate: float = 40e9
-    sum_seconds: float = 1.2e-6
     sum_rate: float = 80e9
     power_flops: float = 1000e12
-    power_shared: float = 400e12
-    power_l2: float = 40e12
-    power_dram: float = 20e12
-    sharpness: float = 6.0
-    evenness: float = 6.0
+    step_seconds: float = 0.0
+    twins: float = 1.0
+    straddle: float = 2.0
+    narrow: float = 1.0
+    empty_seconds: float = 0.0
+    band_seconds: float = 0.0
+    tile_seconds: float = 0.0
+    box_seconds: float = 0.0
+    handover_seconds: float = 0.0
+    send_rate: float = math.inf
+    scatter_seconds: float = 0.0
+    sum_seconds: float = 0.0
+    power_shared: float = math.inf
+    power_l2: float = math.inf
+    power_dram: float = math.inf
+    sharpness: float = 4.0
+    evenness: float = 8.0
 
     def slots(self, workgroups: Column) -> Column:
         """Number of clusters that are resident on the device at the same time.
@@ -167,13 +181,22 @@ class Constants:
         return found
 
     def to_json(self) -> str:
-        """The constants as the text of a JSON file."""
-        return json.dumps(asdict(self), indent=1) + "\n"
+        """The constants as the text of a JSON file, without details at their neutral defaults."""
+        neutral = {f.name: f.default for f in fields(self) if f.name in DETAILS}
+        known = {n: x for n, x in asdict(self).items() if n not in neutral or x != neutral[n]}
+        return json.dumps(known, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Constants:
-        """Parse the JSON text that `to_json` returned; TypeError if it has other fields."""
-        return cls(**json.loads(text))
+        """Parse the JSON text that `to_json` returned.
+
+        Raises:
+            ValueError, TypeError: the text is not JSON, or has other fields.
+        """
+        found = json.loads(text)
+        if missing := [name for name in (*KNOWN, *FITTED) if name not in found]:
+            raise ValueError(f"{', '.join(missing)} missing")
+        return cls(**found)
 
     def with_figures(self, figures: Mapping[str, float]) -> Constants:
         """A copy of the constants with other values for some of them.
@@ -184,14 +207,82 @@ class Constants:
         return replace(self, **cast(dict[str, Any], figures))
 
 
-FITTED = tuple(f.name for f in fields(Constants) if isinstance(f.default, float))
+KNOWN = ("clock", "shared_bytes", "l2_bytes", "dram_rate", "lone_rate")
+"""Names of the rates and sizes that are not fitted: of data sheets, or measured directly."""
+DETAILS = {
+    "step_seconds": 20e-9,
+    "twins": 1.03,
+    "straddle": 1.3,
+    "narrow": 1.2,
+    "empty_seconds": 2e-9,
+    "band_seconds": 0.1e-6,
+    "tile_seconds": 0.8e-6,
+    "box_seconds": 0.1e-6,
+    "handover_seconds": 0.15e-6,
+    "send_rate": 30e9,
+    "scatter_seconds": 3e-6,
+    "sum_seconds": 1.2e-6,
+    "power_shared": 400e12,
+    "power_l2": 40e12,
+    "power_dram": 20e12,
+    "sharpness": 6.0,
+    "evenness": 6.0,
+}
+"""Constants that do not improve the choice for sizes that were not fitted to.
+
+The cost model uses their neutral defaults: a factor of 1, no seconds, or an unlimited rate. The
+values are first guesses for the fit of a simulation.
+"""
+FITTED = tuple(
+    f.name
+    for f in fields(Constants)
+    if isinstance(f.default, float) and f.name not in (*KNOWN, *DETAILS)
+)
 """Names of the constants that `passes.choosing.calibrate` fits."""
+
+
+def user_folder() -> Path:
+    """The folder of the files that `coordgraph calibrate` writes; it may not exist yet."""
+    if chosen := os.environ.get(VARIABLE, "").strip():
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("coordgraph", appauthor=False)) / "devices"
+
+
+def file_of(device: str, folder: Path = FOLDER) -> Path:
+    """The path of a device's file of constants in a folder.
+
+    Args:
+        device: name of the device, as the driver reports it.
+        folder: the folder of the library, or that of the user.
+
+    >>> file_of("NVIDIA H200").name
+    'nvidia-h200.json'
+    """
+    return folder / f"{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
 
 
 @cache
 def known_devices() -> dict[str, Constants]:
-    """The constants of every device that has a file, by the device's name."""
-    found = (Constants.from_json(p.read_text("utf-8")) for p in sorted(FOLDER.glob("*.json")))
+    """The constants of every device that has a file, by the device's name.
+
+    A file in the user's folder replaces the library's file of the same device. A file of the user
+    that cannot be read is skipped with a warning.
+    """
+    found = [Constants.from_json(p.read_text("utf-8")) for p in sorted(FOLDER.glob("*.json"))]
+    for path in sorted(user_folder().glob("*.json")):
+        if path.name.endswith(TIMES):
+            continue
+        try:
+            found.append(Constants.from_json(path.read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            warnings.warn(
+                f"{path} has no constants of this version of coordgraph ({error}), so it is not "
+                "used; write it again by `coordgraph calibrate`, or delete it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     return {c.device: c for c in found}
 
 
@@ -217,7 +308,10 @@ def constants_of(device: str = MEASURED, processors: int | None = None) -> Const
 def _scaled(base: Constants, device: str, processors: int) -> Constants:
     """Estimated constants of a device with another number of SMs than the device `base`."""
     ratio = processors / base.processors
-    shared = ("l2_rate", "dram_rate", "l2_bytes", *(n for n in FITTED if n.startswith("power_")))
+    shared = (
+        *("l2_rate", "dram_rate", "l2_bytes"),
+        *("power_flops", "power_shared", "power_l2", "power_dram"),
+    )
     return replace(
         base,
         device=device,

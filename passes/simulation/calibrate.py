@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from coordgraph import Gemm
 from passes.choosing.calibrate import CLOSE, DIFFERENCE, LARGE_ERROR, PULL, known_plans, problem_of
-from passes.choosing.constants import constants_of
+from passes.choosing.constants import DETAILS, constants_of
 from passes.choosing.times import read_json
 from passes.simulation.launching import Launch, plan_launch
 from passes.simulation.machine import OF_MACHINE, Machine, with_figures
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="NVIDIA H200", help="name that the driver reports")
     parser.add_argument("--write", type=Path, metavar="PATH", help="write the figures to a file")
     asked = parser.parse_args(arguments)
-    first = Machine.fitted(constants_of(asked.device))
+    first = Machine.fitted(constants_of(asked.device).with_figures(DETAILS))
     rows = [row for path in asked.files for row in read_json(path)["rows"]]
     found = figures_of(fit(Measured.of(rows, first), first))
     text = json.dumps({name: float(f"{value:.4g}") for name, value in found.items()}, indent=1)

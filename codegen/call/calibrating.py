@@ -1,0 +1,355 @@
+"""`calibrate`: measure plans on a GPU, and fit the cost model's constants of this GPU to the times.
+
+Half of the time at most is spent on compiling; the rest is spent on measuring. One kernel takes
+every size, so a few hundred kernels serve hundreds of sizes (see `passes.choosing.drawn_plans`).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import date
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from codegen.call.arrays import row_major
+from codegen.call.bench import Bench, opened
+from codegen.call.build import kernel_of, refuse
+from codegen.call.compile_workers import CompileWorkers
+from codegen.call.progress import Advance, progress
+from codegen.call.request import PlanRequest
+from codegen.call.views import TensorView
+from coordgraph import CodegenError, CoordGraphError, Gemm, LaunchError
+from coordgraph.interpreter.arguments import numpy_dtype
+from passes.choosing import Plan, sizes
+from passes.choosing.calibrate import Calibration, Measurements, calibrated
+from passes.choosing.constants import (
+    TIMES,
+    Constants,
+    constants_of,
+    file_of,
+    known_devices,
+    user_folder,
+)
+from passes.choosing.drawn_plans import Drawn, draw_plans
+
+if TYPE_CHECKING:
+    from codegen.targets.nvptx.driver import Device
+    from codegen.targets.nvptx.memory import DeviceMemory
+
+__all__ = ["LEAST_MINUTES", "Calibrated", "calibrate"]
+
+LEAST_MINUTES = 1.0
+"""The shortest time, in minutes, in which there is a measurement for most constants."""
+LAYOUTS = {"nt": (False, True), "nn": (False, False)}
+"""The measured layouts: whether A, and whether B, is given as its transpose."""
+SIZES_PER_MINUTE, KERNELS_PER_MINUTE = 80, 50
+"""Number of sizes, and largest number of kernels, of each layout for each minute."""
+COMPILING = 0.4
+"""The share of the time after which no further kernel is compiled."""
+FITTING_SECONDS = 15.0
+"""Seconds that are kept for the fit at the end."""
+CHUNK, WORKERS = 32, 32
+"""CHUNK: number of kernels that are compiled between two looks at the clock. WORKERS: largest
+number of processes that compile kernels."""
+ROUNDS, SAMPLE_SECONDS = 5, 3e-3
+"""Every plan of a size is sampled ROUNDS times, in turn with the others, after one dropped sample;
+a sample takes about SAMPLE_SECONDS, in which launches follow each other without pauses."""
+HOST_SECONDS = 4e-5
+"""Kernels that take less than this have short samples, whose launches the host enqueues while the
+GPU is busy: in long samples the GPU would wait for the host, which needs up to 20 µs a launch."""
+MEMORY_SHARE = 0.9
+"""The share of the memory's peak rate that kernels reach."""
+RANDOM_ELEMENTS = 1 << 22
+"""Number of random elements, which are repeated to fill A and B."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The result of `calibrate`.
+
+    Attributes:
+        fitted: the constants and how well they choose, also on sizes that they were not fitted to.
+        times: number of measured times.
+        path: the file of the constants.
+        record: the file of the measured times.
+    """
+
+    fitted: Calibration
+    times: int
+    path: Path
+    record: Path
+
+    def __str__(self) -> str:
+        return f"{self.times} times\n{self.fitted}\nconstants: {self.path}\ntimes: {self.record}"
+
+
+def calibrate(
+    minutes: float = 8.0,
+    *,
+    device: int = 0,
+    output: Path | None = None,
+    record: Path | None = None,
+) -> Calibrated:
+    """Measure plans on a GPU, fit the cost model's constants to the times, and store the constants.
+
+    Later processes of this user find the constants in the user's folder, by the name of the GPU
+    (see `passes.choosing.constants.user_folder`). The GPU should be idle.
+
+    Args:
+        minutes: the time to take, in minutes; at least 1.
+        device: the number of the GPU.
+        output: the file of the constants; None for the GPU's file in the user's folder.
+        record: the file of the measured times; None for one beside `output`.
+
+    Raises:
+        CodegenError: there is no GPU, or the cost model does not describe its kernels.
+        LaunchError: `minutes` is too short, or too few plans could be measured.
+        ImportError: scipy is not installed.
+    """
+    import_module("scipy.optimize")  # raises ImportError before minutes of measurements
+    from codegen.targets.nvptx.driver import device as gpu
+
+    start = time.monotonic()
+    if not minutes >= LEAST_MINUTES:
+        raise LaunchError(f"minutes = {minutes:g} is too short; give at least {LEAST_MINUTES:g}")
+    where = gpu(device)
+    path = output or file_of(where.name, user_folder())
+    record = record or path.with_suffix(TIMES)
+    before = constants_of(where.name, where.processors)
+    source = f"coordgraph calibrate --minutes {minutes:g}, {date.today().isoformat()}"
+    with progress("calibrate") as advance:
+        found = measure(where, before, start, 60 * minutes, advance)
+        data = {"kind": "sweep", "source": source, **found}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps(data, indent=0), "utf-8")
+        advance("fitting", 0, 1)
+        known = replace(before, estimated=False, **found["resident"], **found["known"])
+        source = f"{source}: {len(found['rows'])} times"
+        measured = Measurements.read([record], known)
+        fitted = calibrated(measured, replace(known, source=source), before)
+    path.write_text(fitted.constants.to_json(), "utf-8")
+    known_devices.cache_clear()
+    return Calibrated(fitted, len(found["rows"]), path, record)
+
+
+def measure(
+    where: Device, before: Constants, start: float, limit: float, advance: Advance
+) -> dict[str, Any]:
+    """The record of a sweep: times of plans on drawn sizes, and the numbers of resident clusters.
+
+    Args:
+        where: the GPU.
+        before: the constants that predict which plans are worth measuring.
+        start: the time when the calibration began, by `time.monotonic`.
+        limit: seconds after which it must end.
+        advance: reports progress.
+    """
+    jobs: list[tuple[PlanRequest, Drawn]] = []
+    of_layout: list[list[tuple[PlanRequest, Drawn]]] = []
+    resident: dict[str, int] = {}
+    minutes = limit / 60
+    count = round(SIZES_PER_MINUTE * minutes)
+    for number, (turned_a, turned_b) in enumerate(LAYOUTS.values()):
+        gemm = Gemm("bf16", transpose_a=turned_a, transpose_b=turned_b)
+        request = _request(gemm, where)
+        drawn = list[Drawn]()
+        kernels = round(KERNELS_PER_MINUTE * minutes)
+        for done, one in enumerate(draw_plans(gemm, before, count, kernels, seed=number)):
+            advance("drawing plans", min(done, count), count)
+            if one is not None:
+                drawn.append(one)
+        over = start + COMPILING * limit * (number + 1) / len(LAYOUTS)
+        built = _built(request, drawn, lambda until=over: time.monotonic() > until, advance)
+        resident |= _resident(built, request)
+        some = [
+            (_request(one.gemm, where), replace(one, plans=plans))
+            for one in drawn
+            if len(plans := tuple(plan for plan in one.plans if plan.kernel in built)) > 1
+        ]
+        of_layout.append(some)
+    # The layouts take turns, so that each has measurements when the time is over.
+    jobs = [job for together in zip(*of_layout, strict=False) for job in together]
+    rows: list[dict[str, Any]] = []
+    with random_operands(where, jobs) as pools:
+        for done, (request, drawn_plans) in enumerate(jobs):
+            if time.monotonic() > start + limit - FITTING_SECONDS:
+                break
+            advance(f"measuring {_text(request.gemm)}", done, len(jobs))
+            # A problem that does not fit into memory, for example, is left out.
+            with suppress(CoordGraphError):
+                rows += _measured(request, drawn_plans.plans, pools)
+    if not rows:
+        raise LaunchError(
+            f"no plan was measured in {minutes:g} minutes; give more by --minutes, or run the "
+            "command again: it finds the kernels that it has compiled in the kernel cache"
+        )
+    return {
+        "device": where.name,
+        "processors": where.processors,
+        "dtype": "bf16",
+        "resident": resident,
+        "known": memory_rate(where),
+        "rows": rows,
+    }
+
+
+def memory_rate(where: Device) -> dict[str, float]:
+    """The constant `dram_rate` by the memory's clock rate and bus width; {} if not reported."""
+    from codegen.targets.nvptx.driver import bindings, cuda
+
+    names, handle = bindings().CUdevice_attribute, cuda("cuDeviceGet", where.ordinal)
+    kilohertz, bits = (
+        float(cuda("cuDeviceGetAttribute", getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}"), handle))
+        for name in ("MEMORY_CLOCK_RATE", "GLOBAL_MEMORY_BUS_WIDTH")
+    )
+    peak = 2 * 1e3 * kilohertz * bits / 8  # the clock is in kHz, with two transfers per cycle
+    return {"dram_rate": float(f"{MEMORY_SHARE * peak:.4g}")} if peak else {}
+
+
+def _request(gemm: Gemm, where: Device) -> PlanRequest:
+    """The request for a problem on a GPU.
+
+    Raises:
+        CodegenError: the cost model does not describe the kernels for the GPU.
+    """
+    found = PlanRequest(gemm, where.architecture, where.name, where.processors, where.ordinal)
+    if found.constants is None:
+        raise CodegenError(
+            f"{where.name} ({where.architecture}) has no wgmma instructions: the cost model "
+            "describes kernels with wgmma only, so there is nothing to calibrate; a fixed rule "
+            "chooses plans on this GPU"
+        )
+    return found
+
+
+def _built(
+    request: PlanRequest, drawn: list[Drawn], over: Callable[[], bool], advance: Advance
+) -> dict[str, Any]:
+    """The kernels that could be compiled and loaded in time, by the text of the plan's kernel."""
+    every = {plan.kernel: plan for one in drawn for plan in one.plans}
+    plans = list(every.values())
+    found: dict[str, Any] = {}
+    with CompileWorkers(request, most=WORKERS) as workers:
+        for first in range(0, len(plans), CHUNK):
+            if over():
+                break
+            some = plans[first : first + CHUNK]
+            advance("compiling", first, len(plans))
+            workers.compile(some)
+            for plan in some:
+                if (kernel := _loaded(plan, request)) is not None:
+                    found[plan.kernel] = kernel
+    return found
+
+
+def _loaded(plan: Plan, request: PlanRequest) -> Any:
+    """The kernel of a plan; None if it cannot be built or loaded."""
+    try:
+        kernel: Any = kernel_of(replace(plan, workgroups=None), request)
+    except CoordGraphError:
+        return None
+    try:
+        kernel.resident  # noqa: B018 - loads the code
+    except CodegenError as error:
+        refuse(kernel, error)
+        return None
+    return kernel
+
+
+def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
+    """The number of clusters of 2, 4 and 8 CTAs that the GPU holds, by the name of the constant."""
+    found: dict[str, int] = {}
+    for text, kernel in built.items():
+        workgroups = prod(Plan.parse(text).cluster)
+        name = {2: "pairs", 4: "fours", 8: "eights"}.get(workgroups)
+        if name is not None:
+            # Kernels that need little shared memory may have two CTAs on an SM; the cost model
+            # describes kernels with one.
+            found[name] = min(found.get(name, kernel.resident), kernel.resident)
+    return found
+
+
+@contextmanager
+def random_operands(
+    where: Device, jobs: list[tuple[PlanRequest, Drawn]]
+) -> Generator[tuple[int, int]]:
+    """A context manager: GPU memory with random elements for the largest A and B of some jobs.
+
+    The `with` block gets the addresses of A and of B.
+    """
+    from codegen.targets.nvptx.memory import DeviceMemory
+
+    extents = [sizes(request.gemm) for request, _ in jobs]
+    source = np.random.default_rng(0).standard_normal(RANDOM_ELEMENTS, np.float32)
+    block = source.astype(numpy_dtype("bf16"))
+    with where.current(), DeviceMemory(where) as memory:
+        yield (
+            _filled(memory, 2 * max((m * k for m, _, k in extents), default=1), block),
+            _filled(memory, 2 * max((n * k for _, n, k in extents), default=1), block),
+        )
+
+
+def _filled(memory: DeviceMemory, size: int, block: Any) -> int:
+    """The address of `size` bytes of GPU memory, filled with copies of an array of the host."""
+    from codegen.targets.nvptx.driver import cuda
+
+    pointer = memory.allocate(size)
+    first = min(size, block.nbytes)
+    cuda("cuMemcpyHtoD", pointer, block.ctypes.data, first)
+    for place in range(first, size, first):
+        cuda("cuMemcpyDtoD", pointer + place, pointer, min(first, size - place))
+    return pointer
+
+
+def _measured(
+    request: PlanRequest, plans: tuple[Plan, ...], pools: tuple[int, int]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a sweep for one problem: each plan that runs, with its median seconds."""
+    gemm = request.gemm
+    m, n, k = sizes(gemm)
+    shapes = {
+        "A": (k, m) if gemm.transpose_a else (m, k),
+        "B": (n, k) if gemm.transpose_b else (k, n),
+    }
+    views = {
+        name: TensorView(pointer, shape, row_major(shape), gemm.dtype, request.ordinal)
+        for (name, shape), pointer in zip(shapes.items(), pools, strict=True)
+    }
+    with opened(request, views) as bench:
+        for plan, seconds in times(bench, request, plans).items():
+            layout = "".join("nt"[turned] for turned in (gemm.transpose_a, gemm.transpose_b))
+            size = {"m": m, "n": n, "k": k, "layout": layout}
+            yield {**size, "plan": str(plan), "t": float(f"{seconds:.5g}")}
+
+
+def times(bench: Bench, request: PlanRequest, plans: tuple[Plan, ...]) -> dict[Plan, float]:
+    """The median seconds of a launch of each plan that can be launched, sampled in turn."""
+    ready: list[Plan] = []
+    for plan in plans:
+        try:
+            kernel = kernel_of(plan, request)
+            bench.start(plan, kernel)
+        except CoordGraphError:
+            continue
+        ready.append(plan)
+    samples: dict[Plan, list[float]] = {plan: [] for plan in ready}
+    for _ in range(ROUNDS + 1):
+        for plan in ready:
+            short = bench.started[plan][1] < HOST_SECONDS
+            taken = bench.sample(plan) if short else bench.sample_under_load(plan, SAMPLE_SECONDS)
+            samples[plan].append(taken)
+    return {plan: statistics.median(taken[1:]) for plan, taken in samples.items()}
+
+
+def _text(gemm: Gemm) -> str:
+    m, n, k = sizes(gemm)
+    return f"{m}x{n}x{k}"

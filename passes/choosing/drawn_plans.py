@@ -1,0 +1,126 @@
+"""Draw sizes and plans whose times determine the constants of a device, with few kernels.
+
+A fit needs plans that the cost model prefers, the best plan of every family of schedules, and
+slower plans: if a model is fitted only to plans that it prefers, errors about others stay unknown.
+A plan's kernel takes every size, so the plans of all sizes are limited to the kernels that most
+sizes want, and compiling them takes little of the time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coordgraph import Gemm
+from passes.choosing.candidates import candidates, chooseable
+from passes.choosing.constants import Constants
+from passes.choosing.drawn_sizes import SizeRange, draw_sizes
+from passes.choosing.kernel_family import KernelFamily
+from passes.choosing.known_schedules import family
+from passes.choosing.model import cost
+from passes.choosing.plan import Plan
+from passes.choosing.plan_table import Column, Table
+
+__all__ = ["RANGES", "Drawn", "draw_plans"]
+
+RANGES = (
+    SizeRange.of(),
+    SizeRange((1, 128), (512, 16384), (512, 16384), 0.4),
+    SizeRange((128, 1200), (128, 1200), (4096, 65536), 0.4),
+)
+"""Ranges of the drawn sizes: the usual one, few rows, and few tiles of deep k."""
+KEPT = 600
+"""Number of candidates of a size, the best by prediction, from which its plans are drawn."""
+LIKELY, SAME_TILE = 5, 2
+"""LIKELY: number of plans of a size that are predicted to be the best. SAME_TILE: largest number of
+them with the same tile and cluster."""
+FAMILIES = 1.3
+"""The best plan of a family of schedules is drawn if it is predicted to take at most this factor of
+the best plan's time."""
+LARGE, EXPLORED = 2, 3
+"""LARGE: number of plans with clusters of more than two CTAs. EXPLORED: number of plans drawn at
+random from the kept candidates."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A problem and the plans to measure on it.
+
+    Args:
+        gemm: the problem, with m, n and k.
+        plans: the plans to measure, without duplicates.
+    """
+
+    gemm: Gemm
+    plans: tuple[Plan, ...]
+
+
+def draw_plans(
+    gemm: Gemm, device: Constants, sizes: int, kernels: int, seed: int = 0
+) -> Iterator[Drawn | None]:
+    """Draw sizes of a problem and plans for each; the plans of all sizes have few kernels.
+
+    Yields None for every size that is examined, and then every size with its plans.
+
+    Args:
+        gemm: the types and layouts of A, B and D.
+        device: the constants that predict times.
+        sizes: number of sizes.
+        kernels: largest number of kernels of all plans together.
+        seed: another seed gives other sizes and plans.
+    """
+    generator = random.Random(f"plans {seed}")
+    tables: list[tuple[Gemm, Table]] = []
+    wanted: list[list[Plan]] = []
+    for m, n, k in draw_sizes(RANGES, sizes, seed):
+        problem = replace(gemm, m=m, n=n, k=k)
+        table, seconds = _best(problem, device)
+        tables.append((problem, table))
+        wanted.append([table.plan(row) for row in _rows(table, seconds, generator)])
+        yield None
+    counts = Counter(kernel for plans in wanted for kernel in {plan.kernel for plan in plans})
+    kept = {kernel for kernel, _ in counts.most_common(kernels)}
+    plans = {p.kernel: replace(p, workgroups=None) for some in wanted for p in some}
+    pool = KernelFamily(tuple(plans[kernel] for kernel in kept))
+    for (problem, table), some in zip(tables, wanted, strict=True):
+        mine = [plan for plan in some if plan.kernel in kept]
+        # Plans whose kernels are too rare are replaced by the best ones of frequent kernels.
+        others = np.flatnonzero(pool.holds(table))[: len(some)]
+        mine += [table.plan(int(row)) for row in others]
+        yield Drawn(problem, tuple(list(dict.fromkeys(mine))[: max(len(some), 2)]))
+
+
+def _best(problem: Gemm, device: Constants) -> tuple[Table, Column]:
+    """The candidates with the shortest predicted times, the best first, and these times."""
+    table = candidates(problem, device)
+    table = table.where(chooseable(table, device))
+    seconds = cost(table, device).total
+    order = np.argsort(seconds, kind="stable")[:KEPT]
+    return table.where(order), seconds[order]
+
+
+def _rows(table: Table, seconds: Column, generator: random.Random) -> Sequence[int]:
+    """The rows of the plans to measure, of a table that is sorted by predicted seconds."""
+    found: dict[int, None] = {}
+    alike: Counter[object] = Counter()
+    families: set[str] = set()
+    names = [family(schedule) for schedule in table.schedules]
+    large = 0
+    for row in range(len(table)):
+        clusters = table.cluster_m[row] * table.cluster_n[row]
+        key = table.tile_m[row], table.tile_n[row], table.cluster_m[row], table.cluster_n[row]
+        name = names[int(table.schedule[row])]
+        near = seconds[row] <= FAMILIES * seconds[0]
+        likely = len(found) < LIKELY and alike[key] < SAME_TILE
+        if likely or (near and (name not in families or (clusters > 2 and large < LARGE))):
+            found[row] = None
+            alike[key] += 1
+            families.add(name)
+            large += clusters > 2
+    others = [row for row in range(len(table)) if row not in found]
+    found |= dict.fromkeys(generator.sample(others, min(EXPLORED, len(others))))
+    return list(found)
