@@ -127,10 +127,7 @@ class Program:
         raise EvaluationError("the graph has no MultiplyAccumulate; start from Gemm.graph()")
 
     def shapes(self, values: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-        """For each product its numbers of macro tiles in m, n and k.
-
-        The result is empty if all products have the same size.
-        """
+        """Each product's numbers of macro tiles in m, n and k; empty if all products are equal."""
         ragged = ragged_axes(self.graph)
         tiles = self.tiles(self.environment(values))[-3:]
         found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in ragged]
@@ -284,10 +281,7 @@ class Work:
 
     @cached_property
     def senders(self) -> Formula:
-        """Formula for two numbers: the index of a slot's first sender, and the number of senders.
-
-        The index is along the operation's dimension `turn`, which numbers the senders of a slot.
-        """
+        """Formula for the number of a slot's first sender (its `turn`), and how many send."""
         first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
         return Formula([first, self.scope.resolve(count)], self.program.slots)
 
@@ -333,10 +327,7 @@ class Work:
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for two numbers: the operation's share of the tile, and the number of shares.
-
-        They are 0 and 1 if the tile is not cut into shares.
-        """
+        """Formula for the operation's share of the tile and the number of shares: 0, 1 if whole."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op
