@@ -76,7 +76,7 @@ def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]
 
 def test_scales_are_fitted(dense: list[Recorded]):
     """If made-up errors depend on schedule and grid, the fit gives them the largest deviation."""
-    one = dense[1]
+    one = dense[0]  # of 14 families: the fit needs errors of both signs among the fastest plans
     grids = [plan.family for plan in one.plans]
     kinds = sorted(set(grids))
     errors = np.array([0.3 * (kinds.index(name) % 2) - 0.15 for name in grids])
