@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from math import exp, gcd, log
+from math import exp, gcd, log, prod
 from multiprocessing import get_context
 
 from codegen.architectures import Variant
@@ -65,9 +65,10 @@ SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 """Pairs (alpha, beta) of scalars."""
 EVERY_ODD = 16
 """One of this many random problems has rows that TMA cannot load."""
-PROBLEMS, LONGEST, MOST_WORKGROUPS = 100, 3000, 60
+PROBLEMS, LONGEST, MOST_WORKGROUPS, MOST_LARGE = 100, 3000, 60, 12
 """The number of random problems for each kernel, their largest extent, and their largest number of
-workgroups.
+workgroups; MOST_LARGE if a workgroup is a cluster of more than two CTAs, of which the GPU holds
+few at a time.
 """
 
 
@@ -343,11 +344,12 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
     chance = random.Random(seed)
     narrow = CudaProgram(spec.graph, spec.target, Vectors(1, 1, 1)).why_not() is None
     grids = has_open_grid(spec)
+    most = MOST_LARGE if prod(spec.cluster or ALONE) > 2 else MOST_WORKGROUPS
     cases: list[Case] = []
     for number in range(PROBLEMS):
         m, n, k = (round(exp(chance.uniform(0, log(LONGEST)))) for _ in range(3))
         alpha, beta = chance.choice(SCALES)
-        workgroups = chance.randint(1, MOST_WORKGROUPS) if chance.random() < 0.25 else None
+        workgroups = chance.randint(1, most) if chance.random() < 0.25 else None
         if narrow and number % EVERY_ODD == EVERY_ODD - 1:
             shape = (m | 1, n | 1, k | 1)
         else:
