@@ -71,6 +71,8 @@ class Hazards:
     def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
         """Hook for a dividend that is proved to be at least 0; returns the value to divide.
 
+        The proof may be wrong for a wrong graph, so a subclass can check the value at run time.
+
         Args:
             value: the dividend.
             chosen: True if the result is certainly used; False in a branch of a select, whose value
@@ -268,7 +270,7 @@ class Expressions:
         # With non-negative operands no intermediate result overflows, so the flags nuw and nsw are
         # valid. The flags let LLVM widen loop indices.
         safe = not self.hazards.unproved and all(self.bounds.natural(a, ranges) for a in parts)
-        # A sum of non-negative operands is at least as wide as its widest operand.
+        # A sum of non-negative operands needs 64 bits if one of the operands does.
         wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in parts)
         bits = 64 if wide else self._width(expr, ranges)
         flags = ("nuw", "nsw") if safe else ()

@@ -368,7 +368,10 @@ class _Walk:
         readers: Any = 0,
         padding: Any = 0,
     ) -> None:
-        """Append one step of each of the workgroups `lanes`; values are columns or integers."""
+        """Append one step to the trace of each of the workgroups `lanes`.
+
+        An argument is a column with one value per workgroup, or an integer for all workgroups.
+        """
         if not len(lanes):
             return
         row = (lanes, int(kind), tiling, *tile, first, count, slot, readers, padding)

@@ -268,8 +268,8 @@ class Stream:
         # of the share. So `maximum` and `minimum` change no value; they make bounds provable.
         last = maximum(left - 1, Integer(0))
         (k_last,) = graph.reverse({**at, TILE: last}, [self._loop], ranges)
-        # A segment ends where the next one begins, and begins at iteration 0 of its tile unless the
-        # share begins later.
+        # `count` is the length of a segment: back to iteration 0 of its tile, or, if the workgroup
+        # began in the middle of that tile, to the workgroup's first iteration.
         count = minimum(k_last + 1, left)
         tile = minimum(left - count, mine.symbol - 1)
         body = (SetCoordinate(TILE, tile, segment),)

@@ -107,7 +107,7 @@ class ScatterLowering:
         return (self.send, self.barrier, self._leader(SignalFlag("flags", "", op.readers)))
 
     def _leader(self, op: Operation) -> Operation:
-        """`op`, executed by the first thread that holds the accumulator."""
+        """`op`, executed by one thread only: the first of those that hold the accumulator."""
         return If(Lt(self.member, 1), (op,))
 
     def _wait(self, peers: For) -> Body:

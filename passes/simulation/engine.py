@@ -92,8 +92,8 @@ class Engine:
         self.dispatched, self.left = 0, count
         self.slot_of = [NONE] * count
         self.finished = [0.0] * count
-        """For each workgroup, the time at which a tile is finished that one warpgroup finishes
-        while another multiplies."""
+        """For each workgroup with pingpong consumers: the time at which the epilogue ends that one
+        warpgroup executes while the other multiplies; 0 before the first."""
         self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.blocked: dict[int, tuple[int, float]] = {}
@@ -167,7 +167,10 @@ class Engine:
             self.rows.append((begin, end, workgroup, slot, activity, step, behind))
 
     def _continue(self, workgroup: int, step: int) -> bool:
-        """Execute a workgroup's steps from `step` on; True if a main loop begins now."""
+        """Simulate a workgroup's activities from index `step` on, until one waits or multiplies.
+
+        Returns True if a main loop begins at the current time.
+        """
         if step == NONE:
             self.left -= 1
             self._dispatch(self.slot_of[workgroup], self.setup.later)

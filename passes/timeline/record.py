@@ -148,7 +148,10 @@ class _Recorder:
                     yield op
 
     def _mark(self, op: Begin, role: str, who: Boolean) -> Body:
-        """The operations that write the record of a mark; () if `role` does not record it."""
+        """The operations that write the timeline record of the activity that `op` begins.
+
+        The result is () if warps of `role` (producer or consumer) do not record this activity.
+        """
         if role == "producer":
             if op.activity not in LOADS:
                 return ()
@@ -156,7 +159,7 @@ class _Recorder:
         return self._written(self._stamp(op, role), who)
 
     def _stamp(self, op: Begin, role: str, *, whole: bool = False) -> Stamp:
-        """The operation that writes a mark's record, for the threads of `role`."""
+        """The operation by which a thread of `role` writes the record of the activity `op`."""
         stalled = index_symbol(STALLED) if self.warpgroups else Integer(0)
         mark = op.activity, op.tile, op.span, op.first, op.count
         return Stamp(TIMELINE, *mark, role, stalled, whole)

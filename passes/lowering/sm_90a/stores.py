@@ -262,7 +262,11 @@ class BoxedStore:
         return cuts(c.finish(), self.division.tiling, "D", self.located)
 
     def _place(self, c: CoordinateEditor) -> None:
-        """Add the edges from shared memory to warpgroups, slots, and rows and chunks of a box."""
+        """Add the edges that divide the shared memory from which TMA stores D.
+
+        Each consumer warpgroup has a part of this memory. A part consists of buffers (slots), one
+        for each TMA box in flight. A buffer consists of the rows and 16-byte chunks of its box.
+        """
         own, consumers = self.division.tiling.own, self.division.consumers
         shared = own(SHARED)
         names = ("store.slot", "D.shared.row", "D.shared.chunk", "D.shared.element")

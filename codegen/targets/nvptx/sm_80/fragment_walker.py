@@ -71,7 +71,7 @@ class FragmentWalker(Walker):
         self.sums: Arithmetic
         """Emits arithmetic in the accumulator's type."""
 
-    # Methods that find element types and addresses
+    # The following methods find element types and addresses.
 
     def _element(self, dim: str) -> DType:
         """The element type of a tensor or of a shared-memory dimension."""

@@ -112,7 +112,7 @@ class TableWalker(FragmentWalker):
         self._each_chunk("places", count, zero, place)
 
     def _put(self, table: Table, place: ir.Value, entry: ir.Value) -> None:
-        """Emit a store of the entry of a table, in shared memory, at the 32-bit index `place`."""
+        """Emit a store of `entry` at the 32-bit index `place` of `table`, in shared memory."""
         at = self._entry_address(table.name, self.builder.zext(place, I64))
         self.builder.store(entry, at, align=4)
 

@@ -214,7 +214,7 @@ class HopperWalker(CudaWalker):
     # Methods that emit wgmma instructions
 
     def _accumulators(self, name: str) -> list[ir.AllocaInstr]:
-        """The stack slots of all registers of the accumulator `name`."""
+        """The LLVM `alloca` of each register of the accumulator `name`."""
         (first, *_) = (
             op for op in self.graph.control.of_kind(ops.MultiplyShared) if op.accumulator == name
         )
