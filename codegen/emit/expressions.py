@@ -161,7 +161,7 @@ class Expressions:
         """The value already emitted for `expr` with these symbol values; if none, call `make`."""
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
-            return make()  # not reused: a counter is in a stack slot, whose value changes
+            return make()  # a counter changes (its value is in an alloca), so nothing is reused
         key = expr, numbers
         if key not in self.printed:
             self.printed[key] = make()
@@ -242,7 +242,7 @@ class Expressions:
                 f"the symbol '{symbol}' has no value here: it is neither an argument of the kernel "
                 "nor bound by an enclosing operation; bind it with For, SetCoordinate or Assign"
             ) from None
-        if isinstance(value, ir.AllocaInstr):  # a counter, whose current value is in a stack slot
+        if isinstance(value, ir.AllocaInstr):  # a counter: load its current value
             return self.builder.load(value, typ=value.allocated_type)
         return value
 

@@ -23,11 +23,12 @@ from coordgraph.integers.polynomials import Atom, Polynomial, to_polynomial
 from coordgraph.integers.tables import search_table
 
 SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000)
-"""For each point, the largest difference between the value of a symbol and its lower bound."""
+"""Points are values of symbols at which an inequality is tried, to refute it without a proof. For
+each point: the largest difference between the value of a symbol and its lower bound."""
 MOST_TRIED = 3 * len(SPANS)
 """The number of points that are generated; those that violate a fact or a guard are dropped."""
 MOST_KEPT = len(SPANS)
-"""The largest number of points inside the ranges that are kept."""
+"""The largest number of points that are kept: those at which all facts and guards hold."""
 
 
 @dataclass(frozen=True, eq=False)

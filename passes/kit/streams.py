@@ -137,9 +137,10 @@ class Stream:
             return share
         add_workspace(e, self.workgroups, accumulator, self.reduction)
         if self.reduction in A_SLOT_A_TILE:
-            # A tile uses the slot of the workgroup with its first piece, and its turns count from
-            # that workgroup. No other tile uses that slot, because only the last tile of a share
-            # continues in the share of the next workgroup.
+            # A tile uses the workspace slot of the workgroup that computes its first iterations.
+            # A workgroup's turn in the slot is the number of pieces of the tile before its own. No
+            # other tile uses the slot, because only the last tile of a workgroup is continued by
+            # the next workgroup.
             c.add(Linear(TURN, note="pieces of the tile before this one"))
             c.connect(Join((SLOT, TURN), "sk.workgroup", (Integer(1), Integer(1))))
         else:
@@ -192,7 +193,8 @@ class Stream:
         start = {"sk.workgroup": workgroup, "sk.local": Integer(0)}
         (first_of_share,) = graph.reverse(start, [self.space.id], ranges)
         begin = first_of_share
-        if BEGIN in graph:  # with `least_segment`, the share's first iteration is a coordinate
+        # `least_segment` moves the first iteration of a workgroup, so a coordinate holds it.
+        if BEGIN in graph:
             begin = at[BEGIN] = graph.symbol(BEGIN)
         # A `Locate` operation around the operations on a tile sets these coordinates from tables;
         # expressions inside it read them by name.
@@ -206,7 +208,7 @@ class Stream:
         here = {d.id: value for d, value in zip(self.numbers, numbers, strict=True)}
 
         def holder(k: Expr) -> Expr:
-            """The workgroup whose share contains iteration `k` of the current output tile."""
+            """The workgroup that computes iteration `k` of the current output tile."""
             return graph.forward({**here, loop: k}, ["sk.workgroup"], inside)[0]
 
         length = graph.derivative(self.space.id, "sk.workgroup", start, ranges)

@@ -153,7 +153,7 @@ class ScatterLowering:
             first, peer = f"{BATCH}.{width}", f"{BATCH}.{width}.peer"
             piece = _at_peer(index_symbol(first) + index_symbol(peer), body)
             # Code generation computes addresses once per iteration of the outer unrolled loop. That
-            # loop has one iteration, so all peers of a batch share the addresses.
+            # loop has one iteration, so addresses are computed once for all peers of a batch.
             each = unrolled(self.c, (BATCH, peer), piece)
             batches.append(For(first, start, stop, Integer(width), (each,)))
             start = stop

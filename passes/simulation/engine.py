@@ -252,7 +252,7 @@ class Engine:
         return True
 
     def _keys(self, step: int) -> list[tuple[int, int]]:
-        """(workspace slot, turn in it) of each partial sum that a step sends or receives."""
+        """(workspace slot, number among the sums sent to it) of each partial sum of a step."""
         place, first = self.places[step], self.firsts[step]
         return [(place, turn) for turn in range(first, first + self.counts[step])]
 

@@ -448,7 +448,7 @@ class Role:
         return offsets[self.env[index_symbol("group")] + 1]
 
     def _row(self, node: Node) -> int:
-        """The row of D that an operation writes; a group's rows follow those of the group before."""
+        """The row of D that an operation writes; rows of a group follow those of the one before."""
         row = self.place(node, "D.0")
         if not self.machine.ends:
             return row

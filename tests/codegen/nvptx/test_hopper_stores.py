@@ -296,7 +296,7 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
         numbers.add(int(this.values(before.scope.resolve(loop.identifier), at)))
     assert len(numbers) == this.consumers
     assert not numbers & {0, 1}, "those are of the workgroup and of all consumers"
-    # At the end TMA has read all slots.
+    # When the kernel ends, TMA has read all staging buffers of D.
     assert WaitStores(0) in this.operations(WaitStores)
 
 

@@ -34,7 +34,7 @@ class TableWalker(FragmentWalker):
     """The kernel's dynamic shared memory."""
 
     def _entry(self, table: str, place: ir.Value) -> ir.Value:
-        """Emit a load of the entry of `table` at the 64-bit index `place`."""
+        """Emit a load of entry number `place` (64 bits) of `table`."""
         return self.builder.load(self._entry_address(table, place), typ=I32, align=4)
 
     def _entry_address(self, table: str, place: ir.Value) -> ir.Value:
