@@ -32,7 +32,8 @@ __all__ = ["StreamK", "least_segment_refusal"]
 Shares = Literal["equal", "balanced"]
 """Type of the option `shares` of `StreamK`: how the iterations are divided among workgroups."""
 KOrder = Literal["contiguous", "interleaved"]
-"""Type of the option `k_order` of `StreamK`: which k tiles of an output tile a piece has."""
+"""Type of the option `k_order` of `StreamK`: whether a workgroup that computes a part of an output
+tile has consecutive k tiles, or k tiles that alternate with those of other workgroups."""
 ORDERED_TILE, ORDER = "sk.tile", "sk.k"
 """Ids of the dimensions that number the iterations of all tiles if `k_order` is `interleaved`.
 

@@ -58,8 +58,8 @@ FAULT_WORDS = 4
 """How many words describe an error after its kind: workgroup, operation, tensor or flag, index."""
 INDEX = FAULT + FAULT_WORDS
 SLOTS = 32
-"""Index of the first word of thread 0's slot, the words that only this thread writes. The slots of
-the other threads follow."""
+"""Index of the first word of thread 0's slot: the words that say for which flag the thread waits.
+The slots of the other threads follow."""
 SLOT_WORDS = 8
 """How many words a thread's slot has: 8, a cache line, so that threads do not write one line."""
 ADDRESS, UNTIL, VALUE, WORKGROUP, OPERATION = range(5)

@@ -45,7 +45,7 @@ class Ring:
 
     @property
     def step(self) -> str:
-        """The coordinate that counts k tiles that a warp has loaded into stages or read from them.
+        """The coordinate that counts the stages that a warp has filled, or read and released.
 
         It is not reset between output tiles; modulo the number of stages, it is a stage's index.
         """

@@ -196,7 +196,7 @@ class BoxedStore:
         return self.division.consumers * self.room * STORED_BYTES
 
     def add(self, c: CoordinateEditor) -> None:
-        """Add the edges from accumulator registers to TMA boxes of D, and from lanes to their rows."""
+        """Add the edges from registers of the accumulator, and from lanes, to TMA boxes of D."""
         division, boxes, blocks = self.division, self.boxes, self.division.blocks
         own = division.tiling.own
         chunks = self.box // STORED_CHUNK
