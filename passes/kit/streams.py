@@ -174,7 +174,7 @@ class Stream:
 
     @property
     def _loop(self) -> str:
-        """The dimension that counts the iterations of a tile in the order of the stream."""
+        """The dimension that counts a tile's iterations in the order in which they are executed."""
         return self.along or self.work.loop.dim
 
     @property

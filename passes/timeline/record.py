@@ -176,7 +176,10 @@ class _Recorder:
         return SetCoordinate(SLOT, place, (SetCoordinate(WORD, Integer(0), (stamp,)),))
 
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:
-        """Number of records for which each role has memory: as many as it writes, up to `most`."""
+        """Number of records for which the producer, and each consumer, of a workgroup has memory.
+
+        It is the number of records that they write, but no more than `most`.
+        """
         marks = records_of(self.graph, body)
         most_of_all = Integer(most + BOTH_ENDS)
         if marks is None:

@@ -223,7 +223,7 @@ class HopperWalker(CudaWalker):
         return [self.fragments.slot(name, i, kind) for i in range(parts * first.count)]
 
     def _replace(self, slots: list[ir.AllocaInstr], values: list[ir.Value]) -> None:
-        """Emit stores of new values to the stack slots of registers."""
+        """Emit stores of `values` to the LLVM `alloca`s of registers."""
         for slot, value in zip(slots, values, strict=True):
             self.builder.store(value, slot)
 
