@@ -98,8 +98,9 @@ def _sender(
 
     Args:
         graph: the kernel graph.
-        node: an operation on partial sums, which names a slot and may name a turn.
-        further: a number that is added to the operation's turn, to find a later sender.
+        node: an operation on partial sums. It names a workspace slot; if several workgroups send to
+            the slot one after another, it also names the sender's position (turn) in this order.
+        further: a number that is added to the turn, to find a later sender.
         known: the ranges of symbols; by default those in the operation's scope.
     """
     ranges, bound = known or node.scope.ranges, node.op.bindings

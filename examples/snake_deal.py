@@ -57,8 +57,8 @@ class SnakeDeal(Pass):
             c.connect(Tile("tile", ("deal.wave", "seat")))
             c.connect(Swizzle(("deal.wave", "seat"), ("wave", "dealt"), function="snake"))
             c.connect(PassThrough("dealt", "workgroup"))
-            # If the last wave is partial, only workgroups whose `seat` in it holds a tile have a
-            # tile more than the number of full waves.
+            # Workgroup w takes the tile with position `seat_of_last` in the last wave, which may be
+            # partial. If there is no such tile, the workgroup has one tile less than others.
             full, workgroup = floor_div(tiles, count), c["workgroup"].symbol
             backwards = equal(floor_mod(full, Integer(2)), 1)
             seat = Assign("seat_of_last", select(backwards, count - 1 - workgroup, workgroup))

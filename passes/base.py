@@ -261,7 +261,10 @@ class Pass(ABC):
         return result
 
     def _follows_work(self, verify: Verify) -> bool:
-        """Whether the level `verify` demands a trace of the workgroups after the pass."""
+        """Whether the level `verify` demands to trace all workgroups in the interpreter.
+
+        The trace follows this pass. Only the result of a schedule is checked in this way.
+        """
         wanted = verify == "work" or (verify == "outside" and not _of_library(type(self)))
         return wanted and "scheduled" in self.establishes
 
@@ -300,5 +303,6 @@ class Pass(ABC):
 def _value(value: object) -> str:
     """The value of an option as it is written in pipeline text: `none`, `true`, `132`."""
     if isinstance(value, float):
-        return repr(float(value))  # repr of a numpy float contains the type: np.float64(0.5)
+        # `float` first: repr of a numpy float is np.float64(0.5), which pipeline text rejects.
+        return repr(float(value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -179,7 +179,10 @@ GROUPS: dict[str, Callable[[Row, Plan], str]] = {
 def by_group(
     rows: Sequence[Row], plans: dict[str, Plan], predicted: dict[str, Column]
 ) -> dict[str, dict[str, dict[str, Accuracy]]]:
-    """The accuracy of each way of predicting times, by property of a launch and its value."""
+    """The accuracy of each way of predicting times, for launches that have a property in common.
+
+    The keys of the result are the name of the property (a key of `GROUPS`), its value, and the way.
+    """
     found: dict[str, dict[str, dict[str, Accuracy]]] = {}
     for name, value in GROUPS.items():
         places: dict[str, list[int]] = {}

@@ -237,7 +237,7 @@ def model_all(options: argparse.Namespace, device: str, step: Callable[[], None]
 
 
 def columns(rows: Sequence[Row], name: str, form: str = ".2f", scale: float = 1e-9) -> str:
-    """A column of a record as a text table: a line per order, a column per problem and schedule.
+    """One quantity as a text table: a line per order of tiles, a column per problem and schedule.
 
     Args:
         rows: the rows of the record.
@@ -311,7 +311,7 @@ def count(options: argparse.Namespace, rows: list[Row], seconds: float, console:
 
 
 def is_of(row: Row, size: Shape) -> bool:
-    """True if a row of a record is about the problem `size`."""
+    """Whether the row of a results file was measured with the m, n and k of `size`."""
     return (row["m"], row["n"], row["k"]) == (size.m, size.n, size.k)
 
 

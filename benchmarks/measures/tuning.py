@@ -117,7 +117,8 @@ def recorded(rows: Iterable[dict[str, Any]], device: Constants, least: int) -> l
         gemm = problem_of(next(iter(by_plan.values())))
         table = Table.of((gemm, plan) for plan in plans)
         seconds = np.array([row["t"] for row in by_plan.values()], np.float64)
-        # Rank more than LISTED plans: candidates that were added after the sweep have no times.
+        # Rank more than LISTED plans: plans that became candidates after the times were recorded
+        # have no times and are left out.
         best = [one.plan for one in rank(gemm, device, MOST_RANKED) if one.plan in plans]
         listed = tuple(best[:LISTED])
         found.append(Recorded(f"{m}x{n}x{k} {layout}", table, plans, seconds, listed))

@@ -33,7 +33,7 @@ def parse_line(line: str) -> dict[str, float] | None:
     for name, word in zip(FIELDS.values(), words, strict=True):
         try:
             found[name] = float(word)
-        except ValueError:  # nvidia-smi prints [N/A] for what this GPU does not report
+        except ValueError:  # nvidia-smi prints [N/A] for a field that this GPU lacks: leave it out
             continue
     return found or None
 

@@ -54,7 +54,8 @@ LAYOUTS = {"nt": (False, True), "nn": (False, False)}
 SIZES_PER_MINUTE, KERNELS_PER_MINUTE = 80, 50
 """Number of sizes, and largest number of kernels, of each layout for each minute."""
 COMPILING = 0.4
-"""The share of the time after which no further kernel is compiled."""
+"""Fraction of the time limit after which no further kernel is compiled; the rest of the time is
+spent on measuring."""
 FITTING_SECONDS = 15.0
 """Seconds that are kept for the fit at the end."""
 CHUNK, WORKERS = 32, 32

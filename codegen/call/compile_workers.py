@@ -86,7 +86,9 @@ class CompileWorkers:
         try:
             jobs = [pickle.dumps((self.request, plan)) for plan in new.values()]
         except (pickle.PicklingError, AttributeError, TypeError):
-            return  # pickle refuses an epilogue function that cannot be imported by name
+            # An epilogue function that cannot be imported by name cannot be sent to the processes,
+            # so this process compiles the kernels later.
+            return
         count = min(self.most, os.cpu_count() or 1, len(jobs))
         with suppress(OSError):
             while len(self.started) < count:
@@ -146,7 +148,8 @@ def main() -> None:
             return
         with suppress(CoordGraphError):
             kernel: Any = kernel_of(plan, request)
-            # Loading the code stores it in the cache.
+            # Loading a kernel stores its code in the cache on disk, where the process that calls
+            # the kernel finds it.
             kernel.preload(device(request.ordinal), reads_c=request.reads_c)
             store(_done_key(request, plan), {"compiled": b""})
         answers.write(DONE)

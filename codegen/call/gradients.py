@@ -69,7 +69,8 @@ def differentiable_matmul(
             refuse_gradients(
                 {"a": a, "b": b, "c": c}, f"matmul({option}=…)", f", or leave {option} out"
             )
-    # By name, because codegen.torch needs PyTorch, and itself calls `matmul`.
+    # Imported when it is needed: `codegen.torch` cannot be imported without PyTorch, and an import
+    # at the top of this file would be a cycle, since `codegen.torch` calls `matmul`.
     general = import_module("codegen.torch.general")
     return general.matmul_by_operators(
         a, b, c, number(alpha, "alpha"), beta, transpose_a, transpose_b

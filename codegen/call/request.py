@@ -82,7 +82,7 @@ class PlanRequest:
 
     @property
     def simple_plan(self) -> Plan:
-        """The plan by the fixed rule of the lowering, without a cost model."""
+        """A plan that the lowering computes from sizes and number of SMs, without a cost model."""
         size = extents(self.gemm, self.batches)
         m, n, k = (ceil(size[axis]) for axis in "mnk")
         if (lowering := self.lowering) is None:
@@ -96,7 +96,11 @@ class PlanRequest:
         return replace(plan, pipeline=SHARED) if shared else plan
 
     def plans(self) -> Iterator[Plan]:
-        """The plans of the cost model, the best first, then the plan by the fixed rule."""
+        """Candidate plans: those of the cost model, the best first, then a fallback.
+
+        The fallback is `simple_plan`, which is computed from the sizes alone. It is the only plan
+        if the lowering or the element types have no cost model.
+        """
         if (device := self.constants) is not None:
             for choice in rank(self.gemm, device, batches=self.batches, reads_c=self.reads_c):
                 yield choice.plan

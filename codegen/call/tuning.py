@@ -49,7 +49,7 @@ def tune_plans(request: PlanRequest, views: Mapping[str, TensorView], stream: An
         return
     _refuse_capture(stream)
     if request.constants is None:
-        return  # for a device without a cost model, a fixed rule gives the only plan
+        return  # without a cost model there is only one plan, so there is nothing to measure
     with (
         opened(request, views) as bench,
         CompileWorkers(request) as workers,

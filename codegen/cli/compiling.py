@@ -265,7 +265,7 @@ def _print(head: dict[str, str], report: dict[str, Any], files: dict[Emit, Path]
         if text:
             table.add_row(label, Text(text))
     ptxas = report.pop("ptxas", {})
-    if "note" in report:  # the reason why ptxas has not run
+    if "note" in report:  # ptxas has not run; the note says why
         report["ptxas"] = report.pop("note")
     for label, value in report.items():
         table.add_row(label.replace("_", " "), Text(str(value)))

@@ -26,7 +26,11 @@ __all__ = ["Answer", "answer_of", "check_exists", "known_scope", "launch_values"
 
 @dataclass(frozen=True)
 class Answer:
-    """A coordinate as an expression of known ones, its guard, and the edges of its path."""
+    """A coordinate, computed from coordinates whose values the command line gives.
+
+    It has the expression, the condition (guard) under which the coordinate is not padding, and the
+    edges from which the expression was computed.
+    """
 
     name: str
     solution: Solution

@@ -173,7 +173,9 @@ def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGrap
                 f"{name} = {size} is outside {low}..{high}, the range in the file; give a value in "
                 "this range"
             )
-        if low < 1 <= size:  # with a minimum >= 1 the size's symbol differs from that in the edges
+        # A parameter with a minimum of at least 1 has a positive symbol. A new minimum of 1 would
+        # therefore change the parameter's symbol, but edges would still have the old symbol.
+        if low < 1 <= size:
             raise typer.BadParameter(
                 f"the file declares {name} in {low}..{high}, so it cannot be fixed at {size}; "
                 f"change the range in the file to {size}..{size}"

@@ -71,6 +71,8 @@ class Hazards:
     def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
         """Hook for a dividend that is proved to be at least 0; returns the value to divide.
 
+        The proof may be wrong for a wrong graph, so a subclass can check the value at run time.
+
         Args:
             value: the dividend.
             chosen: True if the result is certainly used; False in a branch of a select, whose value
@@ -159,7 +161,7 @@ class Expressions:
         """The value already emitted for `expr` with these symbol values; if none, call `make`."""
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
-            return make()  # not reused: a counter is in a stack slot, whose value changes
+            return make()  # a counter changes (its value is in an alloca), so nothing is reused
         key = expr, numbers
         if key not in self.printed:
             self.printed[key] = make()
@@ -240,7 +242,7 @@ class Expressions:
                 f"the symbol '{symbol}' has no value here: it is neither an argument of the kernel "
                 "nor bound by an enclosing operation; bind it with For, SetCoordinate or Assign"
             ) from None
-        if isinstance(value, ir.AllocaInstr):  # a counter, whose current value is in a stack slot
+        if isinstance(value, ir.AllocaInstr):  # a counter: load its current value
             return self.builder.load(value, typ=value.allocated_type)
         return value
 
@@ -268,7 +270,7 @@ class Expressions:
         # With non-negative operands no intermediate result overflows, so the flags nuw and nsw are
         # valid. The flags let LLVM widen loop indices.
         safe = not self.hazards.unproved and all(self.bounds.natural(a, ranges) for a in parts)
-        # A sum of non-negative operands is at least as wide as its widest operand.
+        # A sum of non-negative operands needs 64 bits if one of the operands does.
         wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in parts)
         bits = 64 if wide else self._width(expr, ranges)
         flags = ("nuw", "nsw") if safe else ()

@@ -254,7 +254,8 @@ class Walker:
             self.values[self.graph.coordinates.symbol(dim)] = self.number(value, node)
         if node.body:
             inside = node.body[0].scope
-            for read in op.reads:  # emitted once before the body, whose operations reuse the value
+            # Table reads are emitted here, so that operations in the body reuse the loaded values.
+            for read in op.reads:
                 self.expressions.number(inside.resolve(read), inside.ranges)
         self.run(node.body)
 

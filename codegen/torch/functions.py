@@ -41,7 +41,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """The product of two tensors of two or more axes."""
-    if b.dim() == 2:  # one product that has the rows of all matrices of A
+    if b.dim() == 2:  # B is one matrix: flatten the batch axes of A, so that one product suffices
         return (
             MATMUL(a.flatten(0, -2), b).unflatten(0, a.shape[:-1]) if a.dim() > 2 else MATMUL(a, b)
         )

@@ -58,7 +58,7 @@ class Operation:
     BODIES: ClassVar[tuple[str, ...]] = ()
     """The names of the fields that hold nested operations, such as `body` and `orelse`."""
     ROLES: ClassVar[tuple[str, ...]] = ()
-    """The names of the fields that hold the id of a dimension, or a tuple of ids."""
+    """The names of the dataclass fields that hold the id of a dimension, or a tuple of such ids."""
 
     def __init_subclass__(cls) -> None:
         OPERATIONS[cls.__name__] = cls

@@ -51,9 +51,11 @@ ACTIVITIES = (
     "load",
     END,
 )
-"""Names of activities; a record holds an activity's position in this tuple."""
+"""Names of what a workgroup does in a stretch of time. A timeline record holds the index of a name
+in this tuple."""
 ROLES = ("", "consumer", "producer")
-"""Names of the roles of threads; '' if all threads of a workgroup do the same."""
+"""Names of the roles of a workgroup's threads: a producer loads operands, a consumer multiplies. ''
+means that all threads do the same."""
 FORMS = ("plain", "tile", "range", "whole")
 """Names of the layouts of a record's last four words."""
 RECORD_WORDS = 8

@@ -257,7 +257,7 @@ class NumericBounds:
         No symbol is replaced by a symbolic bound. The result is cached.
         """
         constant = p.get((), 0)
-        if constant:  # polynomials that differ only in the constant share one result
+        if constant:  # cached without the constant, which is added to the result afterwards
             p = dict(p)
             del p[()]
         key = frozenset(p.items())

@@ -23,11 +23,12 @@ from coordgraph.integers.polynomials import Atom, Polynomial, to_polynomial
 from coordgraph.integers.tables import search_table
 
 SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000)
-"""For each point, the largest difference between the value of a symbol and its lower bound."""
+"""Points are values of symbols at which an inequality is tried, to refute it without a proof. For
+each point: the largest difference between the value of a symbol and its lower bound."""
 MOST_TRIED = 3 * len(SPANS)
 """The number of points that are generated; those that violate a fact or a guard are dropped."""
 MOST_KEPT = len(SPANS)
-"""The largest number of points inside the ranges that are kept."""
+"""The largest number of points that are kept: those at which all facts and guards hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +52,14 @@ class Points:
     outer: "tuple[Points, Symbol] | None"
 
     def below(self, p: Polynomial, goal: int) -> bool:
-        """Whether ``p < goal`` at one of the points, so that ``p >= goal`` has no proof."""
+        """Whether ``p < goal`` at a tried point inside the ranges, which refutes ``p >= goal``."""
         return any((v := at.value(p)) is not None and v < goal for at in self._inside)
 
     def least(self, p: Polynomial) -> int | None:
-        """The smallest value of ``p`` at the points; None if it is unknown at all of them."""
+        """The smallest value of the polynomial ``p`` at the tried points inside the ranges.
+
+        The result is None if the value is unknown at all of them.
+        """
         return min((v for at in self._inside if (v := at.value(p)) is not None), default=None)
 
     @cached_property
@@ -144,7 +148,7 @@ class _Point(dict[Atom, int | None]):
         if low is None:
             return -span if high is None else high - span
         width = span if high is None else min(high - low, span)
-        # Half of the values are an end of the range, where most false statements fail.
+        # Half of the values are a bound of the range, since most false inequalities fail there.
         chosen = crc32(f"{self.number} {name}".encode())
         if width < 1 or chosen % 8 == 0:
             return low + min(width, 0)

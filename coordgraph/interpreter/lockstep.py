@@ -57,7 +57,7 @@ class StepKind(IntEnum):
     FINISH = 5
     """Apply the epilogue to an output tile, before it is stored."""
     STORE = 6
-    """Store an output tile, or a share of it."""
+    """Store an output tile, or those of its rows that the workgroup finishes."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ def _joined(s: Steps) -> Steps:
     starts = np.flatnonzero(np.concatenate([[True], ~same]))
     found = {name: getattr(s, name)[starts] for name in COLUMNS}
     found["count"] = np.add.reduceat(s.count, starts)
-    # `reduceat` adds the counts of joined steps; any other step is alone in its sum and keeps its
-    # count.
+    # Consecutive steps of a workgroup on one tile become one step, whose count is the sum of
+    # theirs. A step that is not joined keeps its count.
     return Steps(s.workgroups, s.tiles, s.slots, s.shapes, **found)
 
 
@@ -212,7 +212,7 @@ class _Walk:
         return formula.columns(value)
 
     def assign(self, place: int, value: Any, lanes: Lanes) -> None:
-        """Set the symbol at a position of the environment for the workgroups `lanes`."""
+        """Set the symbol with the number `place` to `value`, for the workgroups `lanes` only."""
         self.env[place] = self.merged(self.env[place], value, lanes)
 
     def merged(self, old: Any, value: Any, lanes: Lanes) -> Any:
@@ -225,7 +225,7 @@ class _Walk:
         return new
 
     def run(self, steps: tuple[Step, ...], lanes: Lanes) -> None:
-        """Execute steps for the workgroups `lanes`."""
+        """Interpret the steps of a body for all workgroups in `lanes` (their numbers) at once."""
         for step in steps:
             if not len(lanes):
                 return
@@ -298,7 +298,7 @@ class _Walk:
         self.record(lanes, StepKind.MULTIPLY, tiling, (product, m, n), k, count, padding=padding)
 
     def work(self, work: Work, lanes: Lanes) -> None:
-        """Record one operation of the workgroups `lanes`."""
+        """Record that the workgroups `lanes` execute one operation on tiles or partial sums."""
         match op := work.node.op:
             case MultiplyAccumulate():
                 self.add(work, lanes, self.evaluate(work.iteration, lanes), 1)
@@ -368,7 +368,10 @@ class _Walk:
         readers: Any = 0,
         padding: Any = 0,
     ) -> None:
-        """Append one step of each of the workgroups `lanes`; values are columns or integers."""
+        """Append one step to the trace of each of the workgroups `lanes`.
+
+        An argument is a column with one value per workgroup, or an integer for all workgroups.
+        """
         if not len(lanes):
             return
         row = (lanes, int(kind), tiling, *tile, first, count, slot, readers, padding)

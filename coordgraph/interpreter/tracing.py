@@ -421,7 +421,8 @@ class Trace:
         for at in sorted(sent.keys() | got.keys()):
             expected: Counter[OutputTile] = Counter()
             for send in sent[at]:
-                expected[send.tile] += send.readers  # a graph from text may declare millions
+                # A count, not a list: a graph that was read from text may have millions of readers.
+                expected[send.tile] += send.readers
             if expected != Counter(receive.tile for receive in got[at]):
                 events = [*sent[at], *got[at]]
                 writes = [(send.workgroup, send.tile, send.readers) for send in sent[at]]

@@ -64,7 +64,7 @@ class Path:
         return Path(f"{self.name}.{part}" if self.name else part)
 
     def after(self, tokens: int) -> Path:
-        """This path itself, since plain data has no tokens."""
+        """This path unchanged: plain data is not a line of text, so it has no tokens to skip."""
         return self
 
     def error(self, message: str, column: int = 0) -> VerifyError:

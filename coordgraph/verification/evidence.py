@@ -150,7 +150,7 @@ class Evidence:
 
     @cached_property
     def traces(self) -> tuple[tuple[Launch, Trace], ...]:
-        """The examined launches, with their traces."""
+        """The launches that could be traced, each with its trace: what every workgroup did."""
         return tuple((launch, found) for launch, found in self._traced if isinstance(found, Trace))
 
     @property

@@ -55,7 +55,10 @@ class LaunchFeatures:
         self._sides = compile_function(cast(Sequence[Basic], roots), symbols)
 
     def of(self, launch: Launch) -> int | None:
-        """The features of a launch as a bit set; None if the graph does not allow the launch."""
+        """The features of a launch as a bit set; None if the graph does not allow the launch.
+
+        A feature is, for example, that the remainder m mod 128 is 0.
+        """
         values: list[int] = []
         try:
             for parameter, step in zip(self._host, self._steps, strict=True):

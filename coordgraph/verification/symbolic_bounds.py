@@ -121,7 +121,7 @@ class SymbolicBounds:
             if isinstance(a.expr, FloorDiv) and parts[0] == constant(1):
                 x, d = map(to_polynomial, operands(a.expr))
                 if self._positive(d):
-                    # x // d <= q follows from x - q*d - d + 1 <= 0.
+                    # To prove x // d <= q for d > 0, it is enough to prove x - q*d - d + 1 <= 0.
                     rest = multiply(add(parts[1], constant(1), -1), d)
                     yield (add(add(x, rest), constant(1)),)
             yield from (

@@ -85,11 +85,11 @@ def crowded(table: Table, device: Constants) -> Flag:
 
 
 def unusual(table: Table) -> Flag:
-    """For each plan, whether its fix-up or its option `least_segment` excludes it from choice.
+    """For each plan, whether its reduction or its option `least_segment` excludes it from choice.
 
-    Excluded are `turnstile`, `least_segment` above 1, and `scatter` unless each tile is divided
-    evenly. The cost model never prefers such plans: benchmarks measure them, and `tune=True` some
-    of them.
+    Excluded are the reduction `turnstile`, `least_segment` above 1, and the reduction `scatter`
+    unless each tile is divided among the same number of workgroups. The cost model never prefers
+    such plans: benchmarks measure them, and `tune=True` some of them.
     """
     streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
     evenly = streamed & (table.workgroups % Shape(table).tiles == 0)

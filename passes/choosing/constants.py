@@ -26,7 +26,8 @@ VARIABLE = "COORDGRAPH_DEVICES"
 TIMES = ".times.json"
 """End of the name of the file with the measured times of a calibration, beside the constants."""
 MEASURED = "NVIDIA H200"
-"""Name of the device from which the constants of devices without a file are scaled."""
+"""Name of the device whose constants, scaled by the number of SMs, are used for a device that has
+no file of calibrated constants."""
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,10 @@ class WorkCounter:
         return cls(**found)
 
     def as_data(self) -> dict[str, Any]:
-        """The work counter as plain data for JSON, with the source code as a list of lines."""
+        """The work counter as plain data for JSON.
+
+        The generated Python source, which computes work counts, becomes a list of lines.
+        """
         return asdict(self) | {"source": self.source.splitlines()}
 
     @cached_property
@@ -278,7 +281,9 @@ _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
 
 
 def _parts(lanes: Column) -> Iterator[slice]:
-    """Slices of consecutive problems: of at most `MOST_LANES` workgroups, or of a single problem.
+    """Slices of consecutive problems with at most `MOST_LANES` workgroups in total.
+
+    A problem that alone has more workgroups is a slice of its own.
 
     Args:
         lanes: number of workgroups of each problem.

@@ -32,7 +32,8 @@ RANGES = (
     SizeRange((1, 128), (512, 16384), (512, 16384), 0.4),
     SizeRange((128, 1200), (128, 1200), (4096, 65536), 0.4),
 )
-"""Ranges of the drawn sizes: the usual one, few rows, and few tiles of deep k."""
+"""Ranges from which problem sizes are drawn: the default range; problems with few rows (m at most
+128); and problems with few output tiles but large k."""
 KEPT = 600
 """Number of candidates of a size, the best by prediction, from which its plans are drawn."""
 LIKELY, SAME_TILE = 5, 2

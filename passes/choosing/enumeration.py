@@ -22,7 +22,8 @@ from passes.choosing.counting import COUNTED_TILE, WorkCounter
 __all__ = ["check", "enumerated"]
 
 SMALL = ((3, 2, 5, 4), (1, 1, 7, 3), (4, 3, 2, 5), (1, 2, 11, 9), (1, 1, 40, 23))
-"""Sizes of small problems whose work is counted: tiles along m, n and k, and workgroups."""
+"""Small problems in which every workgroup is traced, to check counts computed by formulas: number
+of tiles along m, n and k, and number of workgroups."""
 
 
 def check(counter: WorkCounter, schedule: Pass) -> None:

@@ -207,7 +207,8 @@ def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
         c: the constants of the device.
     """
     stored_bytes = s.rows * s.columns * t.out_bytes
-    # If a row of D begins inside a sector, the L2 cache must write parts of sectors.
+    # If a row of D begins inside a 32-byte sector, the L2 cache must write a part of the sector,
+    # which takes longer.
     partly = 1 + (c.split_store - 1) * astray(t.n, SECTOR, t.out_bytes)
     partly = partly * (1 + (c.odd_store - 1) * s.odd * astray(t.n, LINE, t.out_bytes))
     stored_bytes = stored_bytes * partly

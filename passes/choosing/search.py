@@ -40,7 +40,8 @@ LEADERS, CLUSTERS, NEAR = 5, 3, 1.2
 CLUSTERS with other clusters, each predicted to take at most NEAR times the best of all: the model
 may be wrong about a schedule or a cluster as a whole."""
 CLIP = 0.3
-"""Largest error of the model, as a logarithm, that the search carries over to similar plans.
+"""The search corrects predictions by the errors of similar plans: logarithms of measured time /
+predicted time. An error that differs from the median error by more than `CLIP` is clipped.
 
 A plan that is far slower than predicted, for example because its registers spill, says little
 about other plans.

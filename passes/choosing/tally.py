@@ -84,7 +84,8 @@ class Tally:
 
 
 PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Fields of `Tally` that are maxima over operations; the other fields are sums."""
+"""Fields of `Tally`, the work counts of a workgroup, that are maxima over operations. The other
+fields are sums."""
 
 
 class Definitions:
@@ -157,7 +158,10 @@ class _Walk:
             )
 
     def value(self, expr: Expr, scope: Values) -> Expr:
-        """The name of the value that an expression has where an operation runs."""
+        """Define a named value for `expr`, with the values in `scope` substituted; return its name.
+
+        `scope` has the values of loop indices and assignments where an operation runs.
+        """
         return self.definitions.name(cast(Expr, expr.xreplace(scope)))
 
     def both(self, one: Tally, other: Tally) -> Tally:

@@ -145,8 +145,8 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
         if turns > 1:
             fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
         else:
-            # Macro tiles and small tiles use the same warpgroups: two warpgroups if one warpgroup
-            # has too few registers for a macro tile.
+            # A macro tile is computed by one warpgroup, or by two if one has too few registers.
+            # As many compute a small tile; if they are two, they must be able to divide it.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
         if fits:

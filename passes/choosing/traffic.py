@@ -96,7 +96,8 @@ def _streamed(
         share: iterations of a workgroup.
         c: the constants of the device.
     """
-    # distance between neighbouring tiles of a row, and of a column, in the order of tiles
+    # How many tiles later, in the order of tiles, the next tile of the same row (band) and of the
+    # same column (along_m) comes.
     band = np.minimum(t.width, tiles_m)
     along_m = np.where(t.width > 1, 1, tiles_n)
     phase = depth / share

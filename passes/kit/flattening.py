@@ -106,7 +106,7 @@ def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Togethe
     """The edge that connects several dimensions to one dimension, and that dimension's size.
 
     Raises:
-        PassError: a dimension has no size, and no table gives the total.
+        PassError: a dimension has no size, and no table gives the product of all sizes.
     """
     names = tuple(d.id for d in dimensions)
     sizes = [d.size for d in dimensions]

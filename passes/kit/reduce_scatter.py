@@ -45,12 +45,13 @@ __all__ = ["PEER", "SHARE", "Scatter", "cut_otherwise"]
 PEER, END, SHARE = "partial.peer", "partial.end", "fixup.share"
 """Ids of dimensions.
 
-PEER: a workgroup that has a piece of the tile. END: which of the two slots of its workgroup a piece
-uses. SHARE: the rows of a tile that one workgroup finishes.
+PEER: a workgroup that has partial sums of the tile. END: which of the workgroup's two workspace
+slots holds them. SHARE: the rows of a tile whose epilogue one workgroup executes.
 """
 MOST_SHARES = 32
-"""Largest number of shares into which an output tile is divided. If more workgroups have partial
-sums of the tile, some of them finish no share."""
+"""Largest number of shares (ranges of rows) into which an output tile is divided. One workgroup
+executes the epilogue of a share. If more workgroups have partial sums of the tile, some of them
+have no share."""
 
 
 @dataclass(frozen=True)

@@ -137,9 +137,10 @@ class Stream:
             return share
         add_workspace(e, self.workgroups, accumulator, self.reduction)
         if self.reduction in A_SLOT_A_TILE:
-            # A tile uses the slot of the workgroup with its first piece, and its turns count from
-            # that workgroup. No other tile uses that slot, because only the last tile of a share
-            # continues in the share of the next workgroup.
+            # A tile uses the workspace slot of the workgroup that computes its first iterations.
+            # A workgroup's turn in the slot is the number of pieces of the tile before its own. No
+            # other tile uses the slot, because only the last tile of a workgroup is continued by
+            # the next workgroup.
             c.add(Linear(TURN, note="pieces of the tile before this one"))
             c.connect(Join((SLOT, TURN), "sk.workgroup", (Integer(1), Integer(1))))
         else:
@@ -173,7 +174,7 @@ class Stream:
 
     @property
     def _loop(self) -> str:
-        """The dimension that counts the iterations of a tile in the order of the stream."""
+        """The dimension that counts a tile's iterations in the order in which they are executed."""
         return self.along or self.work.loop.dim
 
     @property
@@ -192,7 +193,8 @@ class Stream:
         start = {"sk.workgroup": workgroup, "sk.local": Integer(0)}
         (first_of_share,) = graph.reverse(start, [self.space.id], ranges)
         begin = first_of_share
-        if BEGIN in graph:  # with `least_segment`, the share's first iteration is a coordinate
+        # `least_segment` moves the first iteration of a workgroup, so a coordinate holds it.
+        if BEGIN in graph:
             begin = at[BEGIN] = graph.symbol(BEGIN)
         # A `Locate` operation around the operations on a tile sets these coordinates from tables;
         # expressions inside it read them by name.
@@ -206,7 +208,7 @@ class Stream:
         here = {d.id: value for d, value in zip(self.numbers, numbers, strict=True)}
 
         def holder(k: Expr) -> Expr:
-            """The workgroup whose share contains iteration `k` of the current output tile."""
+            """The workgroup that computes iteration `k` of the current output tile."""
             return graph.forward({**here, loop: k}, ["sk.workgroup"], inside)[0]
 
         length = graph.derivative(self.space.id, "sk.workgroup", start, ranges)
@@ -268,8 +270,8 @@ class Stream:
         # of the share. So `maximum` and `minimum` change no value; they make bounds provable.
         last = maximum(left - 1, Integer(0))
         (k_last,) = graph.reverse({**at, TILE: last}, [self._loop], ranges)
-        # A segment ends where the next one begins, and begins at iteration 0 of its tile unless the
-        # share begins later.
+        # `count` is the length of a segment: back to iteration 0 of its tile, or, if the workgroup
+        # began in the middle of that tile, to the workgroup's first iteration.
         count = minimum(k_last + 1, left)
         tile = minimum(left - count, mine.symbol - 1)
         body = (SetCoordinate(TILE, tile, segment),)

@@ -82,7 +82,8 @@ class TileWork:
     def depth(self) -> Expr:
         """Number of main loop iterations of an output tile.
 
-        The number may depend on coordinates in `located`.
+        If groups have their own k, the number depends on the tile's group, a coordinate that a
+        `Locate` operation computes from a table.
         """
         return self.loop.stop
 

@@ -29,7 +29,8 @@ ENTRY_BYTES = 4
 WARP = 32
 """Threads of a warp."""
 NOTES = {SUMS: "prefix sums", SORTS: "an order"}
-"""The note of a derived table in diagrams, by the name of the rule that computes the table."""
+"""The words that diagrams show beside a table that the kernel computes, by the name of the rule
+(`sums` or `sorts`) by which it computes the table."""
 
 
 def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:

@@ -107,7 +107,7 @@ class ScatterLowering:
         return (self.send, self.barrier, self._leader(SignalFlag("flags", "", op.readers)))
 
     def _leader(self, op: Operation) -> Operation:
-        """`op`, executed by the first thread that holds the accumulator."""
+        """`op`, executed by one thread only: the first of those that hold the accumulator."""
         return If(Lt(self.member, 1), (op,))
 
     def _wait(self, peers: For) -> Body:
@@ -153,7 +153,7 @@ class ScatterLowering:
             first, peer = f"{BATCH}.{width}", f"{BATCH}.{width}.peer"
             piece = _at_peer(index_symbol(first) + index_symbol(peer), body)
             # Code generation computes addresses once per iteration of the outer unrolled loop. That
-            # loop has one iteration, so all peers of a batch share the addresses.
+            # loop has one iteration, so addresses are computed once for all peers of a batch.
             each = unrolled(self.c, (BATCH, peer), piece)
             batches.append(For(first, start, stop, Integer(width), (each,)))
             start = stop

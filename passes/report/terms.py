@@ -24,8 +24,9 @@ OF_BUCKETS: Mapping[str, tuple[str, ...]] = {
     "cluster": (),
     "idle": ("gap", "tail"),
 }
-"""For each term of the cost model: the activities of a run (see `passes.report.timelines.BUCKETS`)
-whose total time, averaged over slots, is compared with the term."""
+"""For each term of the cost model: the activities of a launch (see
+`passes.report.timelines.BUCKETS`) whose total time is compared with the term, after division by the
+number of workgroups that are resident on the GPU at once."""
 MAIN = f"the main loop: the largest of {', '.join(COVERED)}, and more where others are close to it"
 IDLE = "slots without work; the model counts the busiest workgroup, so it has no such term"
 

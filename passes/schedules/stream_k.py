@@ -32,11 +32,13 @@ __all__ = ["StreamK", "least_segment_refusal"]
 Shares = Literal["equal", "balanced"]
 """Type of the option `shares` of `StreamK`: how the iterations are divided among workgroups."""
 KOrder = Literal["contiguous", "interleaved"]
-"""Type of the option `k_order` of `StreamK`: which k tiles of an output tile a piece has."""
+"""Type of the option `k_order` of `StreamK`: whether a workgroup that computes a part of an output
+tile has consecutive k tiles, or k tiles that alternate with those of other workgroups."""
 ORDERED_TILE, ORDER = "sk.tile", "sk.k"
-"""Ids of dimensions below an `Interleave` edge.
+"""Ids of the dimensions that number the iterations of all tiles if `k_order` is `interleaved`.
 
-ORDERED_TILE: the output tile. ORDER: an iteration of the tile, in the order of the stream.
+ORDERED_TILE: the output tile. ORDER: the position of an iteration among those of the tile, in the
+order in which workgroups execute them.
 """
 MOST_PIECES = 64
 """The most workgroups for each output tile with which `codegen.matmul` considers the reduction

@@ -92,8 +92,8 @@ class Engine:
         self.dispatched, self.left = 0, count
         self.slot_of = [NONE] * count
         self.finished = [0.0] * count
-        """For each workgroup, the time at which a tile is finished that one warpgroup finishes
-        while another multiplies."""
+        """For each workgroup with pingpong consumers: the time at which the epilogue ends that one
+        warpgroup executes while the other multiplies; 0 before the first."""
         self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.blocked: dict[int, tuple[int, float]] = {}
@@ -167,7 +167,10 @@ class Engine:
             self.rows.append((begin, end, workgroup, slot, activity, step, behind))
 
     def _continue(self, workgroup: int, step: int) -> bool:
-        """Execute a workgroup's steps from `step` on; True if a main loop begins now."""
+        """Simulate a workgroup's activities from index `step` on, until one waits or multiplies.
+
+        Returns True if a main loop begins at the current time.
+        """
         if step == NONE:
             self.left -= 1
             self._dispatch(self.slot_of[workgroup], self.setup.later)
@@ -249,7 +252,7 @@ class Engine:
         return True
 
     def _keys(self, step: int) -> list[tuple[int, int]]:
-        """(workspace slot, turn in it) of each partial sum that a step sends or receives."""
+        """(workspace slot, number among the sums sent to it) of each partial sum of a step."""
         place, first = self.places[step], self.firsts[step]
         return [(place, turn) for turn in range(first, first + self.counts[step])]
 

@@ -33,7 +33,7 @@ class Activity(IntEnum):
     RECEIVE = 4
     """Read partial sums and add them."""
     FINISH = 5
-    """Run the epilogue and store an output tile, or a share of it."""
+    """Run the epilogue and store an output tile, or the rows of it that the workgroup finishes."""
     DRAIN = 6
     """Wait until the last stores are done, and end."""
     TURN = 7

@@ -152,8 +152,8 @@ class Traffic:
         span = np.array(spans)[s.tiling]
         own = sizes[np.minimum(s.product, len(sizes) - 1)]
         tiles_m, tiles_n = (int(n) for n in s.tiles[-3:-1])
-        # A panel's number consists of its product and its position among the smallest panels of a
-        # product.
+        # A panel is the part of A (or B) that a row (or column) of the smallest tiles reads. Panels
+        # are numbered by product, and in a product by position.
         place_m, place_n = s.m * span[:, 0], s.n * span[:, 1]
         width_m, width_n = (int(x.max(initial=0)) + 1 for x in (place_m, place_n))
         depth = np.maximum(-(-own[:, 2] // shape[:, 2]), 1)

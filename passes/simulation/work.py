@@ -164,7 +164,11 @@ def tile_works(
 
 @dataclass(frozen=True)
 class _OneKernel(Table):
-    """A plan table for one kernel; `sends`, not a schedule, says whether partial sums are sent."""
+    """A plan table for one kernel, which is known by its graph and not by the name of a schedule.
+
+    Args:
+        sends: whether workgroups of the kernel send partial sums.
+    """
 
     sends: bool = False
 

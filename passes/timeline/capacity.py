@@ -56,7 +56,10 @@ class _Bound:
         """For each symbol, an expression that its value never exceeds."""
 
     def marks(self, body: Body) -> Expr | None:
-        """How often one thread executes a mark in `body` at most; None if unknown."""
+        """An upper bound of how many `Begin` operations (marks) one thread executes in `body`.
+
+        The result is None if the number of iterations of a loop is unbounded.
+        """
         total: Expr = ZERO
         for op in body:
             if isinstance(op, Begin):

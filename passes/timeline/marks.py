@@ -47,7 +47,7 @@ class MarkActivities(Pass):
 
 
 class _Marks:
-    """Inserts marks (`Begin`) into the bodies of a scheduled graph."""
+    """Inserts `Begin` operations (marks) into a scheduled graph, one where each activity begins."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self.tilings = graph.tilings
@@ -57,7 +57,7 @@ class _Marks:
         self.outputs = {op.accumulator: op.tile for op in ends}
 
     def body(self, body: Body) -> Body:
-        """The operations of `body`, with marks inserted."""
+        """The operations of `body`, with a `Begin` operation where an activity begins."""
         return tuple(new for op in body for new in self._marked(op))
 
     def _marked(self, op: Operation) -> Body:
@@ -75,13 +75,13 @@ class _Marks:
                 return (replace(op, **bodies),) if bodies else (op,)
 
     def _loop(self, loop: For) -> Operation:
-        """The mark of a main loop, with its first k tile and number of k tiles."""
+        """The `Begin` operation of a main loop, with its first k tile and number of k tiles."""
         k = next(op.tile[-1] for op in loop.body if isinstance(op, LoadTile) and op.tensor == "A")
         mark = Begin("multiply", first=k, count=(loop.stop - loop.start).expand())
         return SetCoordinate(loop.dim, loop.start, (mark,))
 
     def _tile(self, activity: str, accumulator: str) -> Operation:
-        """The mark of an activity on the output tile whose sums the accumulator holds."""
+        """The `Begin` operation of an activity on the output tile that the accumulator holds."""
         span = (1, 1)
         if len(self.tilings) > 1:
             (tiling,) = (t for t in self.tilings if t.accumulator == accumulator)

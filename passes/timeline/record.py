@@ -148,7 +148,10 @@ class _Recorder:
                     yield op
 
     def _mark(self, op: Begin, role: str, who: Boolean) -> Body:
-        """The operations that write the record of a mark; () if `role` does not record it."""
+        """The operations that write the timeline record of the activity that `op` begins.
+
+        The result is () if warps of `role` (producer or consumer) do not record this activity.
+        """
         if role == "producer":
             if op.activity not in LOADS:
                 return ()
@@ -156,7 +159,7 @@ class _Recorder:
         return self._written(self._stamp(op, role), who)
 
     def _stamp(self, op: Begin, role: str, *, whole: bool = False) -> Stamp:
-        """The operation that writes a mark's record, for the threads of `role`."""
+        """The operation by which a thread of `role` writes the record of the activity `op`."""
         stalled = index_symbol(STALLED) if self.warpgroups else Integer(0)
         mark = op.activity, op.tile, op.span, op.first, op.count
         return Stamp(TIMELINE, *mark, role, stalled, whole)
@@ -169,11 +172,14 @@ class _Recorder:
 
     @staticmethod
     def _at(place: Expr, stamp: Stamp) -> Operation:
-        """`stamp` with the index `place` along SLOT: the position of its record."""
+        """The operation `stamp`, which writes a record, at record number `place` of its role."""
         return SetCoordinate(SLOT, place, (SetCoordinate(WORD, Integer(0), (stamp,)),))
 
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:
-        """Number of records for which each role has memory: as many as it writes, up to `most`."""
+        """Number of records for which the producer, and each consumer, of a workgroup has memory.
+
+        It is the number of records that they write, but no more than `most`.
+        """
         marks = records_of(self.graph, body)
         most_of_all = Integer(most + BOTH_ENDS)
         if marks is None:

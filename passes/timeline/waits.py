@@ -63,7 +63,7 @@ def _only_waits(op: Operation) -> bool:
 
 
 def _marks(op: Operation) -> bool:
-    """Whether `op` is the mark of a main loop."""
+    """Whether `op` consists of `Begin` only, like the operation that marks a main loop."""
     return all(isinstance(inner, Begin) for inner in _leaves(op))
 
 

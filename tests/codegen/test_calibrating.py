@@ -27,7 +27,10 @@ TRUE = {"launch_seconds": 4e-6, "dram_rate": 2e12}
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[list[Any]]:
-    """The requests that were measured, on a fake GPU whose times are those of a cost model."""
+    """A list of the plan requests for which `calibrate` measured plans, in order.
+
+    The GPU is fake: the time of a plan is the prediction of a cost model with known constants.
+    """
     asked: list[Any] = []
     truth = constants_of("A GPU", 120).with_figures(TRUE)
 

@@ -52,7 +52,7 @@ def test_transposes_are_read_where_they_lie():
     assert np.array_equal(codegen.matmul(stored_a.T, stored_b.T), want)
     assert np.array_equal(codegen.matmul(stored_a, b, transpose_a=True), want)
     assert np.array_equal(codegen.matmul(a, stored_b, transpose_b=True), want)
-    # The transpose of a transpose is the array itself.
+    # `transpose_a` says that the array holds A transposed: `a.T` does, and no element is copied.
     assert np.array_equal(codegen.matmul(a.T, b, transpose_a=True), want)
 
 

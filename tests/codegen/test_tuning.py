@@ -168,7 +168,7 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         processes[0].wait()
         workers.compile(
             [Plan((64, columns, 64)) for columns in (64, 128, 256)]
-        )  # must return although the processes have ended
+        )  # must return although no process is left that answers
     assert all(process.poll() is not None for process in processes)
 
 

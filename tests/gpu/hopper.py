@@ -131,7 +131,7 @@ SHARING = (
     hopper("stream-k{owner=last}", (128, 160, 64), (2, 2, 1), layout="nt"),
     hopper("stream-k{reduction=scatter,shares=balanced}", (512, 160, 64), (4, 2, 1), layout="tt"),
 )
-"""Kernels for random problems, in which several workgroups share a tile."""
+"""Kernels for random problems, in which several workgroups compute parts of one output tile."""
 ADDED = (
     hopper("stream-k{reduction=atomic}", (128, 256, 64), layout="nt"),
     hopper("stream-k{owner=last,reduction=atomic}", (256, 256, 64), (2, 1, 1), layout="tn"),

@@ -118,7 +118,10 @@ def all_right(launches: list[Launched]) -> None:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", RANDOM, ids=str)
 def test_thousands_of_random_shapes(spec: Spec):
-    """A hundred random cases of each kernel; workspaces and D are filled with NaN before."""
+    """A hundred random cases of each kernel give right results.
+
+    Workspaces and D are filled with NaN before, so that an element that is not written shows.
+    """
     cases = hopper.random_cases(spec)
     all_right([Launched(case) for case in cases])
     loaded = {variant for _, variant in kernel(spec)._functions}

@@ -20,7 +20,8 @@ from tests.mutants.mutations import Mutation
 __all__ = ["Trial", "Workplace", "covering_tests"]
 
 NEAR_FILES = 6
-"""Number of test files whose tests are tried first; slow tests are taken from these only."""
+"""Number of test files, those nearest to the mutated module, whose tests run first on a mutant.
+Slow tests run only from these files."""
 
 
 @dataclass(frozen=True)

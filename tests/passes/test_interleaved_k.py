@@ -67,7 +67,7 @@ def test_workgroups_are_at_the_same_k(rows: int, columns: int, depth: int, workg
     assert found.problems() == ()
     share = max(found.iterations)
     if rows * columns > workgroups:
-        return  # a share is longer than a tile, so workgroups are at different k
+        return  # a workgroup computes several tiles, so workgroups are at different k
     # A tile is in `depth // share` shares for the whole launch, and in a further one for the
     # fraction f of it. So it is ahead of the average, or behind it, by at most f·(1 - f) of a
     # share; and the shares of a tile have consecutive k at a time.

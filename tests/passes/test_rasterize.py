@@ -121,7 +121,7 @@ def test_the_order_is_that_of_the_loops(m: int, n: int, width: int, snake: bool,
     """
     graph = banded(width, snake, along)
     if graph.dangling[0].id != "tile.raster":
-        return  # bands of one row are row-major order, so the pass changes nothing
+        return  # the pass adds no coordinate for bands of one row, which are row-major order
     order = (
         list(visited(m, n, width, snake))
         if along == "m"

@@ -239,7 +239,8 @@ class HostWalker(GuardedWalker):
                 "the graph with LowerToHost"
             )
 
-    # Methods that emit operations on the flags of workspace slots
+    # The following methods emit operations on flags, which say that a workspace slot holds a
+    # partial sum.
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         """Emit a store that raises a flag, with release semantics for all earlier stores."""

@@ -164,9 +164,10 @@ class LaunchCode:
         return b.select(any_value, not_zero, b.icmp_unsigned("==", flag, value))
 
     def _wait(self) -> ir.Function:
-        """`wait(control, slot, flag, any_value, value, …)`: poll a flag until its wait ends.
+        """Emit the function `wait(control, slot, flag, any_value, value, operation, crowded)`.
 
-        The function returns true, or false if the launch was stopped.
+        It polls `flag` until the flag equals `value`, or until the flag is not 0 if `any_value` is
+        true. It returns true then, or false if the launch was stopped by an error or a deadlock.
         """
         names = "control slot flag any_value value operation crowded"
         types = [POINTER, POINTER, POINTER, I1, I32, I64, I1]

@@ -317,7 +317,8 @@ class CudaKernel(Kernel):
         """
         gemm = self.graph.gemm
         if gemm.diagonal:
-            # In vectors of packed matrices, all rows are aligned to 16 bytes if the vector is.
+            # A list of products has its matrices packed in one vector per operand. Each row of
+            # these matrices is aligned to 16 bytes if the vector is, so only pointers are checked.
             reads_c = bool(given.get(read_of("C"), 0))
             names = {"A", "B", "D", *gemm.operands} - ({"C"} if not reads_c else set())
             moved = (view for name, view in views.items() if name in names)
@@ -340,9 +341,10 @@ class CudaKernel(Kernel):
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 
     def _load(self, where: Device, variant: Variant | None = None) -> Loaded:
-        """The program of `variant`, loaded once on the GPU `where`.
+        """The compiled program of `variant`, which is loaded on the GPU `where` by the first call.
 
-        None means the variant for tensors that are aligned to 16 bytes, without C.
+        If `variant` is None, it is the variant that needs tensors aligned to 16 bytes and does not
+        read C.
         """
         variant = variant or self._builder.widest
         key = (where.ordinal, variant)

@@ -105,7 +105,7 @@ class Facts:
             return None
         return tuple(int(evaluate(stride, values)) for stride in tensor.strides)
 
-    # Methods that convert to and from plain data
+    # The following methods convert this object to plain data for JSON, and back.
 
     def to_json(self) -> dict[str, Any]:
         """This object as plain data for `json.dumps`; expressions become text."""

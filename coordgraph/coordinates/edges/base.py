@@ -178,6 +178,7 @@ class Edge(ABC):
     def reads_when(self, downstream: Sequence[Expr | None]) -> tuple[Boolean, ...]:
         """For each downstream operand, the condition under which `reverse` depends on its index.
 
+        `reverse` computes upstream indices (of tensors) from downstream indices (of the machine).
         If the condition does not hold, the index may have any value, and guards on it are ignored.
         """
         return (true,) * len(self.downstream)

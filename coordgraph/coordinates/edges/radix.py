@@ -141,7 +141,7 @@ def _ascending(positions: Sequence[int], strides: Sequence[Expr], ranges: Ranges
 
 
 def _present(size: Expr | None, what: object) -> Expr:
-    """Return the size, which must not be None.
+    """Return the size of an operand, by which an index is multiplied or divided.
 
     Raises:
         NotInvertible: the size is None.

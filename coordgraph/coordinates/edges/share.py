@@ -115,7 +115,7 @@ class Share(Edge):
 
     def _border(self, share: Expr) -> Expr:
         """The first index of share w: `c(w·s)`, which is w·s, or a tile's end if one is near."""
-        # Expanded like the results of `derivative`, with which proofs compare this border.
+        # Expanded because proofs compare this index with results of `derivative`, which are too.
         border = (share * self.share).expand()
         end = floor_div(border + self.before, self.tile) * self.tile
         return select(Le(border, end + self.behind), end, border)

@@ -137,7 +137,10 @@ class Buffers:
     share: bool = False
 
     def cut_tiles(self) -> None:
-        """Divide each tile into shares for a `scatter` reduction: a share is one row of blocks."""
+        """Divide each tile into shares for a `scatter` reduction: a share is one row of blocks.
+
+        In this reduction each workgroup executes the epilogue of one share.
+        """
         cut_otherwise(self.c, self.c[self.tiling.own("block.m")].fixed_size)
 
     def lower(self, body: Body, scope: Scoped) -> Iterator[Operation]:

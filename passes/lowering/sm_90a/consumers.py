@@ -189,7 +189,8 @@ class Consumer:
         """
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread
-        # `step - 1`, plus one round of the ring so that the index is never negative.
+        # The stage of the previous step. `stages - 1` is added in place of -1, because modulo the
+        # number of stages it is the same, and step 0 gives no negative index.
         step = index_symbol(STEP) + (self.stages - 1)
         arrive = ArriveBarrier(EMPTY, thread if sharers > 1 else None)
         return If(Lt(thread, sharers), (SetCoordinate(STEP, step, (arrive,)),))

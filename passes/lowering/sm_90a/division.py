@@ -334,7 +334,7 @@ class Division:
 
     @property
     def member(self) -> Expr:
-        """The thread's number among the threads that hold one product."""
+        """The thread's number among the threads that hold the accumulator of one output tile."""
         return index_symbol("workitem") if self.turns == 1 else self.thread
 
     @property

@@ -162,7 +162,9 @@ class Maps:
         return RING.initial(c, LANES, LANES) if self.tensors else ()
 
     def describer(self, c: CoordinateEditor, division: Division, describe: Body) -> Body:
-        """The operations of the describer warp, which is the warp after the producer warp.
+        """The operations of the describer warp, which writes the tensor maps of each group.
+
+        It is the warp after the producer warp.
 
         Args:
             c: the coordinate graph under construction.

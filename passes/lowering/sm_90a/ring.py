@@ -45,7 +45,10 @@ class Ring:
 
     @property
     def step(self) -> str:
-        """The coordinate that counts the steps of the ring, over all tiles of a workgroup."""
+        """The coordinate that counts the stages that a warp has filled, or read and released.
+
+        It is not reset between output tiles; modulo the number of stages, it is a stage's index.
+        """
         return f"{self.name}.step"
 
     @property

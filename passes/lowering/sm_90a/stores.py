@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 SHARED = "D.shared"
-"""The coordinate of the shared memory that holds the slots of D."""
+"""The coordinate of the shared memory through which TMA stores D: a buffer (slot) per TMA box."""
 MATRIX_BITS = 16
 """Bits of an element that stmatrix stores; D is stored by TMA only if its elements have 16 bits."""
 STORED_BYTES = MATRIX_BITS // 8
@@ -192,11 +192,11 @@ class BoxedStore:
 
     @property
     def bytes(self) -> int:
-        """Bytes of shared memory that the slots of all consumer warpgroups take."""
+        """Bytes of shared memory for the TMA boxes of D of all consumer warpgroups."""
         return self.division.consumers * self.room * STORED_BYTES
 
     def add(self, c: CoordinateEditor) -> None:
-        """Add the edges from the accumulator to boxes of D, and from lanes to rows of slots."""
+        """Add the edges from registers of the accumulator, and from lanes, to TMA boxes of D."""
         division, boxes, blocks = self.division, self.boxes, self.division.blocks
         own = division.tiling.own
         chunks = self.box // STORED_CHUNK
@@ -212,8 +212,8 @@ class BoxedStore:
         c.add(Register(own("store.element"), Integer(STORED_CHUNK)))
         lanes = ("store.eighth", "store.half", "store.row")
         c.connect(Flatten(tuple(map(own, lanes)), "lane"))
-        # The slot of a box is the box's number modulo the number of slots; the last round through
-        # the slots may be incomplete.
+        # A box is written to the buffer (slot) with the box's number modulo the number of buffers.
+        # The number of boxes need not be a multiple of the number of buffers.
         turns = -(-self.number // self.slots)
         every = Integer(self.number) if self.number % self.slots == 0 else None
         c.add(Linear(own("store.number"), every, note="boxes of a tile"))
@@ -262,7 +262,11 @@ class BoxedStore:
         return cuts(c.finish(), self.division.tiling, "D", self.located)
 
     def _place(self, c: CoordinateEditor) -> None:
-        """Add the edges from shared memory to warpgroups, slots, and rows and chunks of a box."""
+        """Add the edges that divide the shared memory from which TMA stores D.
+
+        Each consumer warpgroup has a part of this memory. A part consists of buffers (slots), one
+        for each TMA box in flight. A buffer consists of the rows and 16-byte chunks of its box.
+        """
         own, consumers = self.division.tiling.own, self.division.consumers
         shared = own(SHARED)
         names = ("store.slot", "D.shared.row", "D.shared.chunk", "D.shared.element")

@@ -66,7 +66,10 @@ class Tails:
             self._tie(operand)
 
     def _tie(self, operand: BoxedOperand) -> None:
-        """Add the edges from positions in an operand's stage to the threads that zero them."""
+        """Add the edges from each element of an operand's stage to the thread that may zero it.
+
+        Elements past the end of a group must be zero, so that they add nothing to the sum.
+        """
         c, own = self.c, self._own(operand)
         rows, columns = c[operand.row].fixed_size, c[operand.column].fixed_size
         width, workitems = operand.kind.chunk, self.division.workitems

@@ -67,7 +67,7 @@ def test_equal_plans_have_equal_simulated_times_and_streams_fill_the_machine():
 
 def test_speedups_are_those_over_data_parallel():
     found = summaries(record([[10, 5, 4, 10, 20], [10, 20, 10, 10, 5], [1, None, 1, 1, 1]]))
-    assert list(found) == ["all", "T < W", "2W <= T < 8W"]  # 15, 408 tiles
+    assert list(found) == ["all", "T < W", "2W <= T < 8W"]  # T: 15 and 408 tiles
     stream_k = found["all"]["stream-k on W"]
     assert (stream_k.sizes, stream_k.average, stream_k.least, stream_k.peak) == (2, 1.25, 0.5, 2)
     assert (stream_k.geometric, stream_k.faster) == (pytest.approx(1), 0.5)

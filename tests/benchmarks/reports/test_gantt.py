@@ -109,7 +109,8 @@ def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():
 def test_the_committed_charts_are_small_and_of_every_launch_of_the_record():
     stem = RECORD.name.partition(".")[0]
     names = {f"{stem}-{row['schedule'].partition('{')[0]}.svg" for row in load(RECORD)["rows"]}
-    # two-tile Stream-K divides these tiles as Stream-K does, so no map is drawn for it
+    # Two-tile Stream-K divides these output tiles exactly as Stream-K does, so the charts contain
+    # no map of its tiles.
     names |= {f"{stem}-data-parallel-tiles.svg", f"{stem}-stream-k-tiles.svg"}
     assert {path.name for path in FIGURES.glob(f"{stem}-*.svg")} == names
     assert all((FIGURES / name).stat().st_size < 200_000 for name in names)

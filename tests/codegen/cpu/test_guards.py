@@ -245,7 +245,10 @@ def test_a_graph_from_text_is_guarded_until_a_launch_with_its_sizes_was_good():
 
 
 def test_code_for_foreign_graphs_has_no_undefined_overflow():
-    """CPU code for a graph that may be wrong has no `nuw` addition, whose overflow is undefined."""
+    """CPU code for a graph that this library did not make has no addition with the flag `nuw`.
+
+    The graph may be wrong, and then such an addition may overflow, which is undefined.
+    """
     for watched, some in ((False, True), (True, False)):
         kernel = HostKernel(parse(TEXT), watched=watched)
         assert (" nuw " in kernel.llvm_ir) is some

@@ -151,7 +151,7 @@ class Role:
                 if self.value(condition):
                     yield from self.run(node.body)
 
-    # Operations on barriers.
+    # The following methods simulate operations on mbarriers and named barriers.
 
     def _barrier(self, node: Node, name: str, rank: int | None = None) -> Barrier:
         memory = self.machine.memory[self.number][self.rank if rank is None else rank]
@@ -448,7 +448,7 @@ class Role:
         return offsets[self.env[index_symbol("group")] + 1]
 
     def _row(self, node: Node) -> int:
-        """A row of D, numbered consecutively through the matrices of all groups."""
+        """The row of D that an operation writes; rows of a group follow those of the one before."""
         row = self.place(node, "D.0")
         if not self.machine.ends:
             return row

@@ -18,7 +18,7 @@ class Slots:
 
     full: set[int] = field(default_factory=set[int])
     open: set[int] = field(default_factory=set[int])
-    """Slots read by TMA stores that are not in a committed group yet."""
+    """Buffers in shared memory read by TMA stores that are not in a committed group yet."""
     groups: deque[set[int]] = field(default_factory=deque[set[int]])
 
     def fill(self, place: int) -> None:

@@ -60,7 +60,10 @@ KERNELS = (*PLAIN, *VECTORS, *HOPPER)
 
 
 def sums(made: Configuration) -> tuple[object, ...]:
-    """The options that change the code for adding partial sums; quick tests cover their values."""
+    """The options of a kernel that change its code for adding partial sums.
+
+    Quick tests run kernels in which each value of each option occurs once, not all combinations.
+    """
     machine = (made.consumers, made.boxes, made in PLAIN)
     return (machine, made.vectors.d, any(extent > 1 for extent in made.cluster))
 

@@ -217,7 +217,7 @@ def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
 
 
 def test_a_lesser_lowering_can_be_asked_for(fake_driver: FakeDriver):
-    """A lowering that a caller requests by its options is used even if a faster one exists."""
+    """A lowering pass that the caller gives is used even if the GPU has a faster one."""
     made = kernel(DataParallel(), lowering=LowerToTensorCores("sm_90a", stages=3))
     assert made.instructions == "mma.sync"
     assert made.lowered.coordinates["stage"].fixed_size == 3

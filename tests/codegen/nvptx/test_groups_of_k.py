@@ -268,7 +268,8 @@ def test_who_waits_for_whose_zeros():
 def test_chunks_that_there_are_not_are_not_cleared(rows: int, whole: bool):
     """Only 16-byte chunks that exist are zeroed.
 
-    Two warpgroups clear 256 chunks in a pass, and 48 rows of 64 elements are one and a half passes.
+    Two warpgroups zero 256 chunks in a pass. 48 rows of 64 elements are 384 chunks, so the second
+    pass needs a condition; if the last pass is full, no condition is emitted.
     """
     made = program(PERSISTENT, (rows, 256, 64), lowering=LowerToHopper(), vectors=WIDE)
     store = r'br i1 (%\S+), label %"A\.tail\.pass\.body\.else\.if"'

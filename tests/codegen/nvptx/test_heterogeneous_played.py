@@ -42,7 +42,7 @@ PROBLEMS = {
 
 @cache
 def played(kind: str) -> tuple[KernelGraph, KernelGraph]:
-    """The graph of one kind of problem, scheduled and then lowered."""
+    """The scheduled graph and the lowered graph of one entry of `PLAYED`."""
     step, large, small = PLAYED[kind]
     scheduled = HeterogeneousTiles(small_m=small[0], small_n=small[1])(gemm().graph(large))
     return scheduled, step(scheduled)

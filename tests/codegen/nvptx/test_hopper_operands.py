@@ -234,8 +234,7 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
         (op.a, op.a_strides, op.rows[0], op.transpose_a),
         (op.b, op.b_strides, op.rows[1], op.transpose_b),
     )
-    # The instruction's 64 rows come from the left operand, its N columns from the right
-    # operand.
+    # A wgmma instruction multiplies 64 rows of the left operand by N columns of the right operand.
     row, column = this.corner(warpgroup)
     top, left = row + 64 * at["acc.m"], column + this.wide * at["acc.p"]
     wanted = (

@@ -240,10 +240,10 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
     ids=str,
 )
 def test_roles_take_the_same_steps(configuration: Configuration):
-    """Producer and consumers advance the stage ring by the same steps.
+    """Producer and consumers advance to the next pipeline stage in the same loops and branches.
 
-    Ping-pong consumers are tested on the simulated GPU instead, since the number of their steps is
-    an expression.
+    Ping-pong consumers are tested on the simulated GPU instead: each skips the stages of the other
+    by an expression, which cannot be compared as text.
     """
     this = lowered(configuration)
     made, used = (skeleton(op.body) for op in this.operations(Counter) if op.dim == "ring.step")

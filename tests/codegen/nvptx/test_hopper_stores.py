@@ -194,7 +194,7 @@ def test_slots_go_round_without_a_break_between_tiles(configuration: Configurati
         ((256, 208, 64), 208, 1, 1),
         ((256, 224, 64), 112, 2, 1),
         ((256, 144, 64), 144, 2, 2),
-        # Wider boxes would leave room for three stages only.
+        # Boxes of D with more than 16 columns would leave shared memory for three stages only.
         ((512, 144, 64), 16, 18, 3),
         ((256, 288, 64), 32, 9, 2),
         # One box would have more elements than TMA allows (256 along an axis).
@@ -296,7 +296,7 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
         numbers.add(int(this.values(before.scope.resolve(loop.identifier), at)))
     assert len(numbers) == this.consumers
     assert not numbers & {0, 1}, "those are of the workgroup and of all consumers"
-    # At the end TMA has read all slots.
+    # When the kernel ends, TMA has read all staging buffers of D.
     assert WaitStores(0) in this.operations(WaitStores)
 
 

@@ -28,7 +28,7 @@ def function(**options: Any) -> Function:
 
 def launch(fake: FakeDriver, made: Function, grid: int) -> Any:
     config = made.config(grid)
-    gc.collect()  # the attributes must live as long as the description
+    gc.collect()  # `config` points to launch attributes, which must not be freed here
     made(config, 0)
     return fake.launches[-1]
 

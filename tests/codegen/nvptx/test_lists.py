@@ -326,8 +326,8 @@ def test_every_layout_is_taken_by_the_copy_engine(layout: str):
 
 
 def test_a_call(fake_driver: FakeDriver):
-    """Another list needs no other kernel; the memory for tensor maps grows with the number of
-    groups.
+    """One kernel computes lists of any length; the memory that it needs for tensor maps grows with
+    the number of products in the list.
     """
     made = kernel(PERSISTENT)
     fake_driver.arguments = made.ptx[: made.ptx.index(")\n.")].count(".param")
@@ -350,7 +350,7 @@ def test_a_call(fake_driver: FakeDriver):
 
 
 def test_vectors_that_begin_anywhere(fake_driver: FakeDriver):
-    """Vectors that TMA cannot load are copied element by element."""
+    """If a vector does not begin at a multiple of 16 bytes, its elements are copied without TMA."""
     made = kernel(PERSISTENT)
     a, b, d = vector(A_AT + 2, 8000), vector(B_AT, 16000), vector(D_AT, 32000)
     made(a, b, out=d, offsets=offsets(7))

@@ -1,4 +1,7 @@
-"""Kernels that add partial sums by a tree: no register spill, and no division in a level."""
+"""Kernels that add partial sums in pairs, and pairs of pairs (a tree).
+
+No register is spilled, and no level of the tree needs a division.
+"""
 
 from __future__ import annotations
 

@@ -132,7 +132,9 @@ def test_the_other_law_is_checked_too():
 
 @every_edge
 def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
-    """Formulas simplified with symbols agree with formulas of numbers, in both directions."""
+    """For each kind of edge, the simplified symbolic formulas of `forward` and of `reverse`,
+    evaluated at an index, equal what the edge computes from the index itself.
+    """
 
     @settings(max_examples=6)
     @given(STRATEGIES[name]())

@@ -1,4 +1,8 @@
-"""`KernelFamily`: the selected kernels, choices limited to them, and the sizes they are for."""
+"""`KernelFamily`, a few kernels that serve all problems of a range of sizes.
+
+The tests cover which kernels are selected, that plans are chosen only among these kernels, and for
+which sizes a family is made.
+"""
 
 from __future__ import annotations
 

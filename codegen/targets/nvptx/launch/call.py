@@ -27,7 +27,8 @@ NUMBER = len(ARGUMENTS)
 Pointers = tuple[int, ...]
 """Device addresses of a call's tensors: those of `ARGUMENTS`, then those of `other_operands`."""
 MOST_OWNERS = 64
-"""For how many streams and graph captures a checked call keeps the workspace addresses."""
+"""Size of an LRU cache: the largest number of streams and CUDA graph captures for which the
+addresses of a kernel's workspace buffers are kept. A repeated call then need not look them up."""
 
 
 def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:

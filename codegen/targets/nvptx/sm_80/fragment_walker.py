@@ -71,7 +71,7 @@ class FragmentWalker(Walker):
         self.sums: Arithmetic
         """Emits arithmetic in the accumulator's type."""
 
-    # Methods that find element types and addresses
+    # The following methods find element types and addresses.
 
     def _element(self, dim: str) -> DType:
         """The element type of a tensor or of a shared-memory dimension."""
@@ -112,7 +112,7 @@ class FragmentWalker(Walker):
         return [self.fragments.slot(name, first + i, kind) for i in range(width)]
 
     def _load_slots(self, slots: list[ir.AllocaInstr]) -> list[ir.Value]:
-        """Emit loads of the current values of registers from their stack slots."""
+        """Emit loads of the current values of registers from their LLVM `alloca`s."""
         return [self.builder.load(slot, typ=slot.allocated_type) for slot in slots]
 
     def emit_ZeroFragment(self, node: Node, op: ops.ZeroFragment) -> None:

@@ -34,7 +34,7 @@ class TableWalker(FragmentWalker):
     """The kernel's dynamic shared memory."""
 
     def _entry(self, table: str, place: ir.Value) -> ir.Value:
-        """Emit a load of the entry of `table` at the 64-bit index `place`."""
+        """Emit a load of entry number `place` (64 bits) of `table`."""
         return self.builder.load(self._entry_address(table, place), typ=I32, align=4)
 
     def _entry_address(self, table: str, place: ir.Value) -> ir.Value:
@@ -112,7 +112,7 @@ class TableWalker(FragmentWalker):
         self._each_chunk("places", count, zero, place)
 
     def _put(self, table: Table, place: ir.Value, entry: ir.Value) -> None:
-        """Emit a store of the entry of a table, in shared memory, at the 32-bit index `place`."""
+        """Emit a store of `entry` at the 32-bit index `place` of `table`, in shared memory."""
         at = self._entry_address(table.name, self.builder.zext(place, I64))
         self.builder.store(entry, at, align=4)
 

@@ -214,7 +214,7 @@ class HopperWalker(CudaWalker):
     # Methods that emit wgmma instructions
 
     def _accumulators(self, name: str) -> list[ir.AllocaInstr]:
-        """The stack slots of all registers of the accumulator `name`."""
+        """The LLVM `alloca` of each register of the accumulator `name`."""
         (first, *_) = (
             op for op in self.graph.control.of_kind(ops.MultiplyShared) if op.accumulator == name
         )
@@ -223,7 +223,7 @@ class HopperWalker(CudaWalker):
         return [self.fragments.slot(name, i, kind) for i in range(parts * first.count)]
 
     def _replace(self, slots: list[ir.AllocaInstr], values: list[ir.Value]) -> None:
-        """Emit stores of new values to the stack slots of registers."""
+        """Emit stores of `values` to the LLVM `alloca`s of registers."""
         for slot, value in zip(slots, values, strict=True):
             self.builder.store(value, slot)
 
