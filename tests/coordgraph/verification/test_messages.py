@@ -28,6 +28,15 @@ def test_a_range_below_1_is_named():
         edited(r"param k in 1\.\.", "param k in 0..").verify()
 
 
+@pytest.mark.parametrize("new", ["", "param zero in 0..1"])
+def test_a_missing_parameter_of_an_optional_tensor_is_named(new: str):
+    graph = edited(r"param read_c [^\n]*", new)
+    with pytest.raises(
+        VerifyError, match=r"tensor C needs the parameter read_c.*add `param read_c in 0\.\.1`"
+    ):
+        graph.verify()
+
+
 @pytest.mark.parametrize("step", [0, -1])
 def test_a_step_below_1_is_named(step: int):
     graph = edited(r"For dim=partial.slot ([^{]*)\{", rf"For dim=partial.slot \1step={step} {{")
