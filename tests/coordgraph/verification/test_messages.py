@@ -37,6 +37,35 @@ def test_a_missing_parameter_of_an_optional_tensor_is_named(new: str):
         graph.verify()
 
 
+@pytest.mark.parametrize(
+    ("tensor", "shape", "sizes", "message"),
+    [
+        ("partials", "workgroups - 1, 128, 128", {"workgroups": 1}, r"\(0, 128, 128\)"),
+        ("flags", "workgroups, 0", {"workgroups": 2}, r"\(2, 0\)"),
+        ("flags", "workgroups - 1", {"workgroups": 1}, r"\(0,\)"),
+    ],
+)
+def test_a_workspace_without_elements_is_named_with_its_shape(
+    tensor: str, shape: str, sizes: dict[str, int], message: str
+):
+    graph = edited(rf"(tensor {tensor} \w+) \[[^]]*\]", rf"\1 [{shape}]")
+    (found,) = graph.check({"m": 16, "n": 16, "k": 16, **sizes})["sizes"].counterexamples
+    assert re.fullmatch(
+        rf"tensor {tensor} has the shape {message} there; every extent must be at least 1",
+        found.problem,
+    )
+
+
+def test_a_workspace_of_another_size_is_compared_with_its_dimension():
+    graph = edited(r"(tensor flags \w+) \[[^]]*\]", r"\1 [workgroups - 1]")
+    sizes = {"m": 16, "n": 16, "k": 16, "workgroups": 2}
+    (found,) = graph.check(sizes)["sizes"].counterexamples
+    assert found.problem == (
+        "tensor flags has the shape (1,) there, 1 element, but the dimension 'flags' has 2 "
+        "elements; make them equal"
+    )
+
+
 @pytest.mark.parametrize("step", [0, -1])
 def test_a_step_below_1_is_named(step: int):
     graph = edited(r"For dim=partial.slot ([^{]*)\{", rf"For dim=partial.slot \1step={step} {{")
