@@ -40,7 +40,7 @@ def test_a_missing_parameter_of_an_optional_tensor_is_named(new: str):
 @pytest.mark.parametrize(
     ("tensor", "shape", "sizes", "message"),
     [
-        ("partials", "workgroups - 1, 128, 128", {"workgroups": 1}, r"\(0, 128, 128\)"),
+        ("partials", "workgroups - 1, 4, 4", {"workgroups": 1}, r"\(0, 4, 4\)"),
         ("flags", "workgroups, 0", {"workgroups": 2}, r"\(2, 0\)"),
         ("flags", "workgroups - 1", {"workgroups": 1}, r"\(0,\)"),
     ],
@@ -64,6 +64,31 @@ def test_a_workspace_of_another_size_is_compared_with_its_dimension():
         "tensor flags has the shape (1,) there, 1 element, but the dimension 'flags' has 2 "
         "elements; make them equal"
     )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "message"),
+    [
+        (
+            r"tensor partials (\w+) \[workgroups",
+            r"tensor workgroups \1 [partials",
+            "tensor workgroups: the extent of axis 0 is partials, but 'partials' is",
+        ),
+        (
+            r"(param tiles_n .*)\(n \+",
+            r"\1(workgroup +",
+            r"param tiles_n: its value is \(workgroup \+ 3\) // 4, but 'workgroup' is",
+        ),
+        (
+            "assume .* <= ",
+            "assume m*workgroup <= ",
+            r"assume: the expression is m\*workgroup, but 'workgroup' is",
+        ),
+    ],
+)
+def test_a_symbol_without_a_value_at_launch_is_named(pattern: str, new: str, message: str):
+    with pytest.raises(VerifyError, match=rf"{message} not a parameter.*; use parameters only"):
+        edited(pattern, new).verify()
 
 
 @pytest.mark.parametrize("step", [0, -1])
