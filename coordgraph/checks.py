@@ -33,6 +33,7 @@ from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import Load, Ranges, Search, Select, evaluate, nodes_of, tables_in, to_text
 from coordgraph.kept_results import kept_results
 from coordgraph.kernel import VERIFY, KernelGraph
+from coordgraph.symbol_checks import problems_of_symbols
 from coordgraph.tables import Table, TableNeed
 from coordgraph.tensor_checks import problems_of_tensors
 
@@ -120,14 +121,7 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
             if not any(_holds(rule, at) for at in launches) and decide(rule, ranges) is False:
                 yield f"{edge}: its size rule {rule} does not hold; change the operands' sizes"
     yield from _tables(graph, ranges)
-    symbols = {p.symbol for p in parameters.items}
-    for dimension in coordinates:
-        unbound = (dimension.size.free_symbols if dimension.size is not None else set()) - symbols
-        for symbol in sorted(unbound, key=str):
-            yield (
-                f"the size of '{dimension.id}' contains '{symbol}', which is not a parameter; "
-                "declare the parameter"
-            )
+    yield from problems_of_symbols(graph)
     yield from _unbound(graph)
 
 

@@ -29,7 +29,7 @@ from coordgraph.parameters import LARGEST_INDEX, Parameters
 from coordgraph.products import dangling_tiles
 from coordgraph.provenance.record import History, Provenance, Snapshot
 from coordgraph.tables import Table
-from coordgraph.tensors import Tensor
+from coordgraph.tensors import Tensor, tensors_in_order
 from coordgraph.tilings import Tilings
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class KernelGraph:
         coordinates: the dimensions and the coordinate transforms between them.
         control: the operations and loops of the kernel, a tree.
         parameters: the integers that are known at launch, and tables of integers.
-        tensors: the kernel's arguments and workspaces in device memory.
+        tensors: the kernel's arguments and workspaces in device memory, always in the order of
+            `tensors_in_order`.
         level: how far the graph is on its way to code: `problem`, `scheduled` or `lowered`.
         log: the text form of each pass that was applied, in order.
         history: the graphs from which passes made this one; equality does not depend on it.
@@ -82,6 +83,11 @@ class KernelGraph:
     level: str = "problem"
     log: tuple[str, ...] = ()
     history: History = field(default=NO_HISTORY, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Interpretation and generated code bind arguments by position: one order for equal graphs.
+        names = ("A", "B", *self.gemm.operands, "D", *(t.name for t in self.parameters.tables))
+        object.__setattr__(self, "tensors", tensors_in_order(self.tensors, names))
 
     @property
     def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:

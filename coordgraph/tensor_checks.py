@@ -2,7 +2,7 @@
 
 The shapes must be those that `Gemm.graph` declares for the problem, because kernel calls check
 arrays against them, and reference results are computed from them. The element types of workspaces
-are checked, too.
+are checked, too, and the launch parameters that say whether optional tensors are read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from sympy import Basic
 
 from coordgraph.frontend import Gemm
-from coordgraph.gemm import GemmProblem
+from coordgraph.gemm import GemmProblem, read_of
 from coordgraph.integers import to_text
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor
@@ -28,7 +28,10 @@ ANY_TILE = (1 << 16, 1 << 16, 1 << 16)
 
 
 def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
-    """Messages about tensors that are missing, declared twice, or differ from the problem's."""
+    """Messages about tensors that are missing, declared twice, or differ from the problem's.
+
+    An optional tensor without its launch parameter `read_NAME` gives a message, too.
+    """
     for name, count in Counter(t.name for t in graph.tensors).items():
         if count > 1:
             yield f"there are {count} tensors '{name}'; rename all but one of them"
@@ -52,6 +55,13 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
             yield (
                 f"the problem has no tensor '{name}', but its role is '{tensor.role.value}'; "
                 "remove it, or declare it as a workspace"
+            )
+    for name, operand in graph.gemm.operands.items():
+        if operand.optional and read_of(name) not in graph.parameters:
+            read = read_of(name)
+            yield (
+                f"the optional tensor {name} needs the parameter {read}, which is 1 in launches "
+                f"that read {name}; add `param {read} in 0..1`"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -9,7 +10,7 @@ from sympy import Expr, Integer
 
 from coordgraph.elements import DTYPES, DType, dtype
 
-__all__ = ["DTYPES", "DType", "Role", "Tensor", "dtype"]
+__all__ = ["DTYPES", "DType", "Role", "Tensor", "dtype", "tensors_in_order"]
 
 
 class Role(Enum):
@@ -84,3 +85,29 @@ class Tensor:
         for extent in self.shape:
             count = count * extent
         return count
+
+
+WORKSPACES = (Role.PARTIALS, Role.SUMS, Role.FLAGS, Role.MAPS, Role.TIMELINE)
+"""The roles of workspaces in the order in which a kernel takes them as arguments."""
+
+
+def tensors_in_order(tensors: Sequence[Tensor], names: Sequence[str]) -> tuple[Tensor, ...]:
+    """Sort the tensors of a kernel, so that declaration order has no influence on anything.
+
+    The problem's tensors come first, then workspaces by role and name, then all other tensors.
+
+    Args:
+        tensors: the tensors in any order.
+        names: the names of the problem's tensors in order: A, B, operands of the epilogue, D, and
+            tables.
+    """
+    places = {name: place for place, name in enumerate(names)}
+
+    def rank(tensor: Tensor) -> tuple[int, int, str]:
+        if tensor.name in places:
+            return 0, places[tensor.name], ""
+        if tensor.role in WORKSPACES:
+            return 1, WORKSPACES.index(tensor.role), tensor.name
+        return 2, 0, tensor.name
+
+    return tuple(sorted(tensors, key=rank))

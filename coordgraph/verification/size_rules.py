@@ -93,9 +93,34 @@ def _broken(
         values = known.evaluate(given) if missing else known.launch(given, launch.tables)
         for what, rule in rules:
             if not evaluate(rule, values):
-                yield Counterexample(
-                    f"{what}: the rule {to_text(rule)} does not hold{_sides(rule, values)}", launch
+                yield Counterexample(_described(graph, what, rule, values), launch)
+
+
+def _described(graph: KernelGraph, what: str, rule: Boolean, values: dict[str, Any]) -> str:
+    """Say which size rule is false in a launch; a rule of a tensor is described by its shape.
+
+    Args:
+        graph: the graph.
+        what: the record that declares the rule, as in `_rules`.
+        rule: the rule.
+        values: the launch parameters and tables, by name.
+    """
+    for user in graph.coordinates.of_kind(User):
+        if what == f"tensor {user.tensor}" and user.size is not None:
+            tensor, size = graph.tensor(user.tensor), int(evaluate(user.size, values))
+            shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
+            if min(shape, default=1) < 1:
+                return f"{what} has the shape {shape} there; every extent must be at least 1"
+            if size != (count := int(evaluate(tensor.elements, values))):
+                return (
+                    f"{what} has the shape {shape} there, {_elements(count)}, but the dimension "
+                    f"'{user.id}' has {_elements(size)}; make them equal"
                 )
+    return f"{what}: the rule {to_text(rule)} does not hold{_sides(rule, values)}"
+
+
+def _elements(count: int) -> str:
+    return f"{count} element{'' if count == 1 else 's'}"
 
 
 def _sides(rule: Boolean, values: dict[str, Any]) -> str:

@@ -28,6 +28,69 @@ def test_a_range_below_1_is_named():
         edited(r"param k in 1\.\.", "param k in 0..").verify()
 
 
+@pytest.mark.parametrize("new", ["", "param zero in 0..1"])
+def test_a_missing_parameter_of_an_optional_tensor_is_named(new: str):
+    graph = edited(r"param read_c [^\n]*", new)
+    with pytest.raises(
+        VerifyError, match=r"tensor C needs the parameter read_c.*add `param read_c in 0\.\.1`"
+    ):
+        graph.verify()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape", "sizes", "message"),
+    [
+        ("partials", "workgroups - 1, 4, 4", {"workgroups": 1}, r"\(0, 4, 4\)"),
+        ("flags", "workgroups, 0", {"workgroups": 2}, r"\(2, 0\)"),
+        ("flags", "workgroups - 1", {"workgroups": 1}, r"\(0,\)"),
+    ],
+)
+def test_a_workspace_without_elements_is_named_with_its_shape(
+    tensor: str, shape: str, sizes: dict[str, int], message: str
+):
+    graph = edited(rf"(tensor {tensor} \w+) \[[^]]*\]", rf"\1 [{shape}]")
+    (found,) = graph.check({"m": 16, "n": 16, "k": 16, **sizes})["sizes"].counterexamples
+    assert re.fullmatch(
+        rf"tensor {tensor} has the shape {message} there; every extent must be at least 1",
+        found.problem,
+    )
+
+
+def test_a_workspace_of_another_size_is_compared_with_its_dimension():
+    graph = edited(r"(tensor flags \w+) \[[^]]*\]", r"\1 [workgroups - 1]")
+    sizes = {"m": 16, "n": 16, "k": 16, "workgroups": 2}
+    (found,) = graph.check(sizes)["sizes"].counterexamples
+    assert found.problem == (
+        "tensor flags has the shape (1,) there, 1 element, but the dimension 'flags' has 2 "
+        "elements; make them equal"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "message"),
+    [
+        (
+            r"tensor partials (\w+) \[workgroups",
+            r"tensor workgroups \1 [partials",
+            "tensor workgroups: the extent of axis 0 is partials, but 'partials' is",
+        ),
+        (
+            r"(param tiles_n .*)\(n \+",
+            r"\1(workgroup +",
+            r"param tiles_n: its value is \(workgroup \+ 3\) // 4, but 'workgroup' is",
+        ),
+        (
+            "assume .* <= ",
+            "assume m*workgroup <= ",
+            r"assume: the expression is m\*workgroup, but 'workgroup' is",
+        ),
+    ],
+)
+def test_a_symbol_without_a_value_at_launch_is_named(pattern: str, new: str, message: str):
+    with pytest.raises(VerifyError, match=rf"{message} not a parameter.*; use parameters only"):
+        edited(pattern, new).verify()
+
+
 @pytest.mark.parametrize("step", [0, -1])
 def test_a_step_below_1_is_named(step: int):
     graph = edited(r"For dim=partial.slot ([^{]*)\{", rf"For dim=partial.slot \1step={step} {{")
