@@ -16,6 +16,7 @@ from coordgraph.verification.evidence import LIMITS, Evidence
 from coordgraph.verification.fix_up import fix_up
 from coordgraph.verification.forward_progress import progress
 from coordgraph.verification.launch import Launch
+from coordgraph.verification.memory_order.check import NAME as MEMORY_ORDER
 from coordgraph.verification.memory_order.check import memory_order, reduced_launches
 from coordgraph.verification.named import NamedCheck
 from coordgraph.verification.size_rules import sizes as size_rules
@@ -59,7 +60,8 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
     launches = None if sizes is None else (_launch(graph, sizes),)
     if graph.level == "lowered":
         examined, start = launches or reduced_launches(graph, level), perf_counter()
-        verdict = memory_order(graph, examined)
+        with faults_named(f"the check {MEMORY_ORDER}", graph):
+            verdict = memory_order(graph, examined)
         return Report((replace(verdict, seconds=perf_counter() - start),), examined)
     evidence = Evidence(graph, LIMITS[level], launches)
     verdicts: list[Verdict] = []
