@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from types import ModuleType
 
 import pytest
 
 from coordgraph import Gemm, VerifyError, parse
 from coordgraph.errors import UnnamedFault
-from coordgraph.verification import checking
+from coordgraph.verification import Outcome, checking
+from coordgraph.verification.memory_order import examine, steps, thread_values
+from coordgraph.verification.memory_order.machine_facts import Facts
 from passes import StreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
 
@@ -85,3 +89,72 @@ def test_widths_and_indices_fit(old: str, new: str, problem: str):
     graph = parse(edited("sm_80", old, new, 1))
     with pytest.raises(VerifyError, match=problem):
         graph.check()
+
+
+@pytest.mark.parametrize(
+    ("target", "old", "new", "problem"),
+    [
+        (
+            "sm_80",
+            "dim A.shared: Shared size=8192",
+            "dim A.shared: Shared size=4096",
+            r"writes bytes 82\d\d\.\.82\d\d of A.shared, which has only 8192 bytes; enlarge",
+        ),
+        ("sm_80", f"{ACCUMULATE}2", f"{ACCUMULATE}16384", "reads bytes .* of partials"),
+        ("sm_90a", "a_strides=(16, 1024)", "a_strides=(16, 65536)", "reads bytes .* of A.shared"),
+    ],
+)
+def test_an_access_past_its_memory_is_refuted(target: str, old: str, new: str, problem: str):
+    (verdict,) = parse(edited(target, old, new)).check()
+    assert verdict.refuted
+    found = verdict.counterexamples[0]
+    assert re.search(problem, found.problem), found.problem
+    assert any(line.endswith("<-- first") for line in found.interleaving)
+
+
+@pytest.mark.parametrize(
+    ("target", "old", "new", "detail"),
+    [
+        (
+            "sm_80",
+            "dim=A.copy.pass start=0 stop=2 ",
+            "dim=A.copy.pass start=0 stop=2147483648 ",
+            "the unrolled iterations over A.copy.pass, for all threads, are 274877906944, over the "
+            "budget of 16777216",
+        ),
+        (
+            "sm_90a",
+            "wgmma.m64n128k16.bf16",
+            "wgmma.m64n99999999999k16.bf16",
+            "the rows of operands that one wgmma reads are 12500000000, over the budget",
+        ),
+    ],
+)
+def test_an_array_over_the_budget_is_not_made(target: str, old: str, new: str, detail: str):
+    (verdict,) = parse(edited(target, old, new)).check()
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert detail in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "detail"),
+    [
+        (examine, "MOST_WORKGROUPS", "the launch has 4 workgroups, over the budget of 3"),
+        (steps, "MOST_ITERATIONS", "a workgroup executes more than 3 iterations of loops"),
+        (thread_values, "MOST_ELEMENTS", "are 256, over the budget of 3"),
+    ],
+)
+def test_a_launch_over_the_budget_is_not_examined(
+    module: ModuleType, limit: str, detail: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, limit, 3)
+    (verdict,) = parse(lowered("sm_80")).check()
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert detail in verdict.detail
+
+
+def test_a_workgroup_has_at_most_as_many_threads_as_a_gpu_allows():
+    text = edited("sm_80", "edge Flatten warp.m, warp.n, lane -> workitem\n", "")
+    text = text.replace("dim workitem: Workitem size=128", "dim workitem: Workitem size=2147483647")
+    with pytest.raises(VerifyError, match="2147483647 threads in a workgroup; a GPU allows 1 to"):
+        Facts.of(parse(text))
