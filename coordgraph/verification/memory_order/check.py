@@ -16,13 +16,19 @@ from coordgraph.verification.memory_order.examine import Examiner
 from coordgraph.verification.memory_order.thread_values import TooLarge
 from coordgraph.verification.verdicts import Counterexample, Outcome, Verdict
 
-__all__ = ["NAME", "STATES", "memory_order", "reduced_launches"]
+__all__ = ["NAME", "NOT_COVERED", "STATES", "memory_order", "reduced_launches"]
 
 NAME = "memory order"
 STATES = (
     "The barriers, fences, signals and asynchronous copies of a lowered graph leave no data race "
-    "and no deadlock, in any interleaving that the PTX memory model allows."
+    "and no deadlock, in any interleaving that the PTX memory model allows. No access leaves its "
+    "shared memory, or its workspace if that has a fixed size."
 )
+NOT_COVERED = (
+    "In a lowered graph, the addresses of elements of A, B, C and D and the computed values are "
+    "not examined."
+)
+"""What no check of a lowered graph examines; the checks of its scheduled graph examine both."""
 METHOD = "interleavings"
 LAUNCHES = {"default": 3, "all": 7}
 """The number of launches that each level of `KernelGraph.check` examines."""

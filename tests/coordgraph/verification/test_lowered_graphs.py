@@ -158,3 +158,17 @@ def test_a_workgroup_has_at_most_as_many_threads_as_a_gpu_allows():
     text = text.replace("dim workitem: Workitem size=128", "dim workitem: Workitem size=2147483647")
     with pytest.raises(VerifyError, match="2147483647 threads in a workgroup; a GPU allows 1 to"):
         Facts.of(parse(text))
+
+
+def test_a_report_says_what_is_not_examined():
+    report = parse(
+        edited(
+            "sm_80",
+            "edge Split A -> A.0, A.1 strides=(k, 1)",
+            "edge Split A -> A.0, A.1 strides=(n, 1)",
+        )
+    ).check()
+    assert not report.refuted
+    assert "addresses of elements of A, B, C and D" in report.not_covered
+    assert str(report).endswith(report.not_covered)
+    assert report.json()["not_covered"] == report.not_covered
