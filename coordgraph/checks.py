@@ -11,13 +11,11 @@ from typing import cast
 from sympy import Basic, Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
-from coordgraph.control.asynchronous import Counter, MultiplyShared
-from coordgraph.control.lowered import MultiplyFragments
+from coordgraph.control.asynchronous import Counter
 from coordgraph.control.operations import (
     Assign,
     Epilogue,
     For,
-    Kernel,
     LoadTile,
     Locate,
     MultiplyAccumulate,
@@ -33,6 +31,7 @@ from coordgraph.foreign_graphs import faults_named
 from coordgraph.integers import Load, Ranges, Search, Select, evaluate, nodes_of, tables_in, to_text
 from coordgraph.kept_results import kept_results
 from coordgraph.kernel import VERIFY, KernelGraph
+from coordgraph.lowered_checks import problems_of_lowered
 from coordgraph.symbol_checks import problems_of_symbols
 from coordgraph.tables import Table, TableNeed
 from coordgraph.tensor_checks import problems_of_tensors
@@ -374,15 +373,4 @@ def _scheduled(graph: KernelGraph) -> Iterator[str]:
     yield from _tilings(graph)
 
 
-@check("lowered")
-def _lowered(graph: KernelGraph) -> Iterator[str]:
-    """Check a graph of level `lowered`: its operations are those of threads, not of whole tiles."""
-    if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
-        yield "no schedule has tied this graph to workgroups; apply a schedule before lowering"
-    if graph.control.of_kind(MultiplyAccumulate):
-        yield "a MultiplyAccumulate on whole tiles is left; lowering must replace it"
-    if not graph.control.of_kind(MultiplyFragments) and not graph.control.of_kind(MultiplyShared):
-        yield (
-            "the kernel has no matrix instruction: neither MultiplyFragments nor MultiplyShared; "
-            "lower it for a target"
-        )
+check("lowered")(problems_of_lowered)

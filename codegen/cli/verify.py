@@ -194,7 +194,8 @@ def _report(graph: KernelGraph, target: str, level: Literal["default", "all"]) -
     if graph.level == "lowered" or not target.startswith("sm_"):
         return report
     lowered = lower(Stage(0, "start", graph), target).graph.check(level=level)
-    return Report((*report, *lowered), (*report.launches, *lowered.launches))
+    launches = (*report.launches, *lowered.launches)
+    return Report((*report, *lowered), launches, lowered.not_covered)
 
 
 def _print(report: Report) -> None:
@@ -215,3 +216,5 @@ def _print(report: Report) -> None:
             console.print(
                 Text(f"\n{verdict.name}: ", "bold red").append(str(found), ""), soft_wrap=True
             )
+    if report.not_covered:
+        console.print(Text(f"\n{report.not_covered}"), soft_wrap=True)

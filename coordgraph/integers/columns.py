@@ -94,7 +94,8 @@ def compile_columns(
     results = "".join(f"{printer.at(root)}, " for root in roots)
     lines.append(f"    return ({results})")
     exec(compile("\n".join(lines), "<columns>", "exec"), scope := {**_FUNCTIONS})
-    return scope["compiled"]
+    # Branches that are not chosen may divide by 0: NumPy shall not warn.
+    return np.errstate(divide="ignore", invalid="ignore")(scope["compiled"])
 
 
 def _in_order(roots: Sequence[Basic]) -> list[Basic]:

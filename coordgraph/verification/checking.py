@@ -16,7 +16,8 @@ from coordgraph.verification.evidence import LIMITS, Evidence
 from coordgraph.verification.fix_up import fix_up
 from coordgraph.verification.forward_progress import progress
 from coordgraph.verification.launch import Launch
-from coordgraph.verification.memory_order.check import memory_order, reduced_launches
+from coordgraph.verification.memory_order.check import NAME as MEMORY_ORDER
+from coordgraph.verification.memory_order.check import NOT_COVERED, memory_order, reduced_launches
 from coordgraph.verification.named import NamedCheck
 from coordgraph.verification.size_rules import sizes as size_rules
 from coordgraph.verification.verdicts import Report, Verdict
@@ -59,8 +60,10 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
     launches = None if sizes is None else (_launch(graph, sizes),)
     if graph.level == "lowered":
         examined, start = launches or reduced_launches(graph, level), perf_counter()
-        verdict = memory_order(graph, examined)
-        return Report((replace(verdict, seconds=perf_counter() - start),), examined)
+        with faults_named(f"the check {MEMORY_ORDER}", graph):
+            verdict = memory_order(graph, examined)
+        verdict = replace(verdict, seconds=perf_counter() - start)
+        return Report((verdict,), examined, NOT_COVERED)
     evidence = Evidence(graph, LIMITS[level], launches)
     verdicts: list[Verdict] = []
     for check in CHECKS.values():

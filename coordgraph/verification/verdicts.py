@@ -129,10 +129,13 @@ class Report:
         verdicts: the verdict of each check, in the order in which the checks ran.
         launches: the launches that checks could examine; each verdict lists those that its check
             did examine.
+        not_covered: what no check examines although a user may expect it, as a sentence; '' if
+            there is no such thing.
     """
 
     verdicts: tuple[Verdict, ...]
     launches: tuple[Launch, ...] = ()
+    not_covered: str = ""
 
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self.verdicts)
@@ -180,6 +183,7 @@ class Report:
             "refuted": bool(self.refuted),
             "verdicts": [verdict.json() for verdict in self.verdicts],
             "launches": [str(launch) for launch in self.launches],
+            "not_covered": self.not_covered,
             "seconds": self.seconds,
         }
 
@@ -196,4 +200,6 @@ class Report:
         ]
         for verdict in self.refuted:
             lines += [f"{verdict.name}: {found}" for found in verdict.counterexamples]
+        if self.not_covered:
+            lines.append(self.not_covered)
         return "\n".join(lines)

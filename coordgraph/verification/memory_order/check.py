@@ -13,15 +13,22 @@ from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
 from coordgraph.verification.launch_candidates import launch_of
 from coordgraph.verification.memory_order.examine import Examiner
+from coordgraph.verification.memory_order.thread_values import TooLarge
 from coordgraph.verification.verdicts import Counterexample, Outcome, Verdict
 
-__all__ = ["NAME", "STATES", "memory_order", "reduced_launches"]
+__all__ = ["NAME", "NOT_COVERED", "STATES", "memory_order", "reduced_launches"]
 
 NAME = "memory order"
 STATES = (
     "The barriers, fences, signals and asynchronous copies of a lowered graph leave no data race "
-    "and no deadlock, in any interleaving that the PTX memory model allows."
+    "and no deadlock, in any interleaving that the PTX memory model allows. No access leaves its "
+    "shared memory, or its workspace if that has a fixed size."
 )
+NOT_COVERED = (
+    "In a lowered graph, the addresses of elements of A, B, C and D and the computed values are "
+    "not examined."
+)
+"""What no check of a lowered graph examines; the checks of its scheduled graph examine both."""
 METHOD = "interleavings"
 LAUNCHES = {"default": 3, "all": 7}
 """The number of launches that each level of `KernelGraph.check` examines."""
@@ -44,10 +51,14 @@ def memory_order(graph: KernelGraph, launches: Sequence[Launch]) -> Verdict:
     """
     examiner, examined = Examiner(graph), list[Launch]()
     found: list[Counterexample] = []
+    reason = "no launch of the graph is small enough"
     for launch in launches:
         try:
             fault = examiner.examine(launch)
         except LaunchError:
+            continue
+        except TooLarge as large:
+            reason = str(large)
             continue
         examined.append(launch)
         if fault is not None and fault.problem not in {other.problem for other in found}:
@@ -55,7 +66,7 @@ def memory_order(graph: KernelGraph, launches: Sequence[Launch]) -> Verdict:
     if found:
         return Verdict(NAME, Outcome.REFUTED, METHOD, "", tuple(found[:SHOWN]))
     if not examined:
-        return Verdict(NAME, Outcome.UNKNOWN, METHOD, "no launch of the graph is small enough")
+        return Verdict(NAME, Outcome.UNKNOWN, METHOD, reason)
     count = len(examined)
     detail = f"all interleavings of {count} {'launch' if count == 1 else 'launches'}"
     return Verdict(NAME, Outcome.HOLDS, METHOD, detail, launches=tuple(examined))

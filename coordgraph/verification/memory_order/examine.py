@@ -21,7 +21,7 @@ from coordgraph.verification.memory_order.machine import Machine
 from coordgraph.verification.memory_order.machine_facts import Facts
 from coordgraph.verification.memory_order.races import find_races
 from coordgraph.verification.memory_order.steps import Formulas, Walk
-from coordgraph.verification.memory_order.thread_values import thread_symbols
+from coordgraph.verification.memory_order.thread_values import TooLarge, thread_symbols
 from coordgraph.verification.verdicts import Counterexample
 
 __all__ = ["Examiner"]
@@ -29,6 +29,8 @@ __all__ = ["Examiner"]
 MOST_ROUNDS = 8
 """Largest number of times that a launch is simulated until it is decided for which phase of its
 mbarrier each arrival counts."""
+MOST_WORKGROUPS = 1 << 14
+"""Largest number of workgroups of a simulated launch."""
 
 
 class Examiner:
@@ -47,6 +49,7 @@ class Examiner:
 
         Raises:
             LaunchError: the graph does not allow the launch.
+            TooLarge: the launch is over the budget of the simulation.
         """
         classes = self._classes(launch)
         early: Early = {}
@@ -71,6 +74,11 @@ class Examiner:
         size = self.graph.workgroup.size
         assert size is not None
         grid = int(evaluate(size, known))
+        if grid * self.facts.ranks > MOST_WORKGROUPS:
+            raise TooLarge(
+                f"the launch has {grid * self.facts.ranks} workgroups, over the budget of "
+                f"{MOST_WORKGROUPS}"
+            )
         for number in range(grid * self.facts.ranks):
             classes += self._of_workgroup(number, known)
         return classes

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from sympy import Integer
+
 from coordgraph.control.asynchronous import AllowNextLaunch
 from coordgraph.coordinates.dimensions import Cluster, Shared, User, WarpNumber, Workitem
 from coordgraph.elements import dtype
@@ -20,6 +22,8 @@ __all__ = ["Facts"]
 
 TRACKED = (Role.PARTIALS, Role.SUMS, Role.MAPS)
 """Roles of the tensors whose elements several workgroups write and read in one launch."""
+MOST_THREADS, MOST_RANKS = 1024, 16
+"""Largest numbers of threads of a CTA, and of CTAs of a cluster (CUDA C++ Programming Guide)."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class Facts:
         rank: the dimension of the CTA's rank in its cluster; '' without clusters.
         cluster: the dimensions of the CTA's coordinates in its cluster, with their sizes.
         sizes: bytes of an element, by the id of a dimension of memory.
-        lengths: number of elements of an allocation of shared memory, by the id of its dimension.
+        lengths: number of elements of an allocation of shared memory, or of a workspace of fixed
+            size, by the id of its dimension.
         homes: the allocation that contains a dimension of shared memory, by the dimension's id.
         tracked: ids of the dimensions of memory whose single elements are examined.
         device: ids of the dimensions of device memory.
@@ -56,7 +61,8 @@ class Facts:
         """Read the facts from a lowered graph.
 
         Raises:
-            VerifyError: the graph has no dimension of threads.
+            VerifyError: the graph has no dimension of threads, or more threads or workgroups than
+                a GPU allows in a workgroup or cluster.
         """
         c = graph.coordinates
         workitems = c.of_kind(Workitem)
@@ -71,11 +77,18 @@ class Facts:
         kinds |= {u.id: tensors[u.tensor].dtype for u in users if u.tensor in tensors}
         device = {u.id for u in users if u.tensor in tensors}
         workspaces = {u.id for u in users if u.id in device and tensors[u.tensor].role in TRACKED}
+        sized = [u for u in users if u.id in workspaces and isinstance(u.size, Integer)]
         ranks = [d.id for d in c.of_kind(Cluster)]
         cluster: dict[str, int] = {}
         if ranks:
             (edge,) = (e for e in c.edges_above(ranks[0]) if len(e.upstream) > 1)
             cluster = {name: c[name].fixed_size for name in edge.upstream}
+        for what, count, most in (
+            ("threads in a workgroup", workitems[0].fixed_size, MOST_THREADS),
+            ("workgroups in a cluster", prod(cluster.values()), MOST_RANKS),
+        ):
+            if not 1 <= count <= most:
+                raise VerifyError(f"the graph has {count} {what}; a GPU allows 1 to {most}")
         return cls(
             workitems[0].fixed_size,
             workitems[0].id,
@@ -83,7 +96,7 @@ class Facts:
             ranks[0] if ranks else "",
             cluster,
             {name: dtype(kind).bytes for name, kind in kinds.items()},
-            {m.id: m.fixed_size for m in shared},
+            {m.id: m.fixed_size for m in (*shared, *sized)},
             {m.id: m.within or m.id for m in shared},
             frozenset({m.id for m in shared} | workspaces),
             frozenset(device | {t.name for t in graph.tensors if t.role is Role.TABLE}),

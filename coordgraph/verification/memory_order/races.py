@@ -18,7 +18,7 @@ from coordgraph.verification.memory_order.clocks import Clock
 from coordgraph.verification.memory_order.events import Entry, Violation
 from coordgraph.verification.memory_order.machine_facts import Facts
 from coordgraph.verification.memory_order.steps import Place
-from coordgraph.verification.memory_order.thread_values import Array
+from coordgraph.verification.memory_order.thread_values import Array, affordable
 
 __all__ = ["find_races"]
 
@@ -67,14 +67,15 @@ class _Shadow:
 
 
 def find_races(entries: Iterable[Entry], facts: Facts) -> None:
-    """Find two accesses to the same element that race.
+    """Find two accesses to the same element that race, or an access outside its memory.
 
     Args:
         entries: the accesses of a simulated launch, in order.
         facts: memory, threads and clusters of the graph.
 
     Raises:
-        Violation: two accesses race.
+        Violation: two accesses race, or an access leaves its memory.
+        TooLarge: too many elements are accessed.
     """
     uses = [
         use for entry in entries for place in entry.places for use in _uses(entry, place, facts)
@@ -100,13 +101,36 @@ def _uses(entry: Entry, place: Place, facts: Facts) -> Iterable[_Use]:
         rows = access.matrix
         begins = begins // rows.row * rows.row
         (boxes, apart), (groups, stride), size = rows.boxes, rows.groups, 8 * rows.row
-        places = np.arange(boxes)[:, None] * apart + np.arange(groups) * stride
         unique = np.unique(begins)
+        affordable(boxes * groups * unique.size, "the rows of operands that one wgmma reads")
+        places = np.arange(boxes)[:, None] * apart + np.arange(groups) * stride
         begins = np.unique(unique[:, None] + places.ravel())
         threads = np.full(begins.shape, MANY)
+    _inside(entry, place, begins, size, facts)
     for target in facts.targets(agent, place):
         home = facts.homes.get(access.dim, access.dim), -1 if target is None else target
         yield _Use(entry, access.kind, home, begins, threads, size)
+
+
+def _inside(entry: Entry, place: Place, begins: Array, size: int, facts: Facts) -> None:
+    """Check that accesses of `size` bytes each, at `begins`, stay in their memory.
+
+    Raises:
+        Violation: an access begins before its memory or ends after it.
+    """
+    access = place.access
+    length = facts.lengths.get(access.dim)
+    if length is None:
+        return
+    bytes = length * facts.bytes_of(access.dim)
+    outside = begins[(begins < 0) | (begins + size > bytes)]
+    if outside.size:
+        event, first = entry.events[0][access.kind.changes], int(outside.min())
+        raise Violation(
+            f"an access {access.kind.value} bytes {first}..{first + size - 1} of {access.dim}, "
+            f"which has only {bytes} bytes; enlarge the memory, or correct the index or the width",
+            event.bit_length() - 1,
+        )
 
 
 def _shadows(uses: list[_Use]) -> dict[Home, _Shadow]:
@@ -116,12 +140,15 @@ def _shadows(uses: list[_Use]) -> dict[Home, _Shadow]:
         unit = gcd(units.get(use.home, 0), use.size)
         units[use.home] = gcd(unit, int(np.gcd.reduce(use.first)))
         ends[use.home] = max(ends.get(use.home, 0), int(use.first.max()) + use.size)
-    return {home: _Shadow(unit, -(-ends[home] // unit)) for home, unit in units.items()}
+    sizes = {home: -(-ends[home] // unit) for home, unit in units.items()}
+    affordable(sum(sizes.values()), "the accessed elements of shared memory and workspaces")
+    return {home: _Shadow(unit, sizes[home]) for home, unit in units.items()}
 
 
 def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
     """Check a use against earlier uses of its elements, then record it in the shadow memory."""
     count = use.size // shadow.unit
+    affordable(count * use.first.size, f"the elements of {use.home[0]} that one step accesses")
     elements = (use.first // shadow.unit)[:, None] + np.arange(count)
     threads = np.broadcast_to(use.threads[:, None], elements.shape).ravel()
     elements, threads = _merged(uses, number, elements.ravel(), threads)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from coordgraph.control.operations import (
     SetCoordinate,
 )
 from coordgraph.control.resolve import Node
+from coordgraph.coordinates.dimensions import Shared
 from coordgraph.errors import VerifyError
 from coordgraph.integers import symbols_of, tables_in
 from coordgraph.integers.columns import compile_columns
@@ -55,9 +57,11 @@ from coordgraph.kernel import KernelGraph
 from coordgraph.verification.memory_order.thread_values import (
     WARP,
     Array,
+    TooLarge,
     Value,
     accesses_of,
     accesses_only,
+    affordable,
     elected_of,
     is_grid,
     resolved,
@@ -70,6 +74,8 @@ __all__ = ["Formulas", "Place", "Step", "Walk"]
 
 MOST_STEPS = 1 << 14
 """Largest number of steps of a workgroup; a workgroup with more steps counts as an endless loop."""
+MOST_ITERATIONS = 1 << 16
+"""Largest number of iterations of all loops of a workgroup, apart from unrolled ones."""
 
 
 class Formulas:
@@ -177,10 +183,12 @@ class Walk:
     ) -> None:
         self.graph, self.formulas, self.env = graph, formulas, dict(env)
         self.threads, self.tracked = threads, tracked
+        self.shared = {memory.id for memory in graph.coordinates.of_kind(Shared)}
         self.steps: list[Step] = []
         self._roles: list[str] = [""]
         self._loops: list[tuple[str, Symbol]] = []
         self._counting: dict[Symbol, Array] = {}
+        self._iterations = 0
         self._have_read: dict[str, Array] = {}
         self._here: Operation = graph.control.root
 
@@ -291,6 +299,8 @@ class Walk:
         index, stop = self.value(loop.start, mask), self.value(loop.stop, mask)
         if op.unroll and isinstance(index, int) and isinstance(stop, int) and self._at_once(node):
             step = self.value(loop.step, mask)
+            count = len(range(index, stop, step)) * prod(shape_of(self.env, mask))
+            affordable(count, f"the unrolled iterations over {op.dim}, for all threads,")
             every = np.arange(index, stop, step)
             axes = max([mask.ndim, *(np.ndim(v) for v in self.env.values() if is_grid(v))])
             if every.size == 1:
@@ -308,6 +318,12 @@ class Walk:
             inside = mask & going if isinstance(going, np.ndarray) else mask
             if not (going if isinstance(going, bool) else inside.any()):
                 break
+            self._iterations += 1
+            if self._iterations > MOST_ITERATIONS:
+                raise TooLarge(
+                    f"a workgroup executes more than {MOST_ITERATIONS} iterations of loops, such "
+                    f"as that over {op.dim}"
+                )
             with self._bound(loop.symbol, index):
                 self.run(node.body, inside)
                 index = index + self.value(loop.step, inside)
@@ -390,7 +406,9 @@ class Walk:
             return Place(access, np.zeros((1, self.threads), np.int64), threads_of(mask)[None])
         found = node.place(access.dim)
         first = self.formulas.value(found.values[0], self.env)
-        inside = self.formulas.value(found.guard, self.env)
+        # Shared memory has no padding: an index outside it is a fault, which `races` finds.
+        padded = access.dim not in self.shared
+        inside = self.formulas.value(found.guard, self.env) if padded else True
         rank = None
         if access.rank is not None:
             resolve = partial(node.scope.resolve, access.rank)

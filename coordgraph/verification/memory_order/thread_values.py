@@ -19,9 +19,11 @@ from coordgraph.integers import index_symbol
 __all__ = [
     "WARP",
     "Array",
+    "TooLarge",
     "Value",
     "accesses_of",
     "accesses_only",
+    "affordable",
     "elected_of",
     "is_grid",
     "resolved",
@@ -36,6 +38,21 @@ Value = Any
 """Type: an integer that all threads share, or an array with a value for each thread."""
 WARP = 32
 """Number of threads of a warp."""
+MOST_ELEMENTS = 1 << 24
+"""Largest number of elements of an array that a simulation makes: 128 MiB of 64-bit integers."""
+
+
+class TooLarge(Exception):
+    """Raised when a launch cannot be simulated within the budget of time or memory.
+
+    The launch is then not examined.
+    """
+
+
+def affordable(count: int, what: str) -> None:
+    """Raise `TooLarge` if an array of `count` elements, which `what` names, is over the budget."""
+    if count > MOST_ELEMENTS:
+        raise TooLarge(f"{what} are {count}, over the budget of {MOST_ELEMENTS}")
 
 
 def accesses_of(effect: Effect) -> tuple[Access, ...]:

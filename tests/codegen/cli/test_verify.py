@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from codegen.cli.errors import ExitCode
+from coordgraph.verification.memory_order.check import NOT_COVERED
 from tests.codegen.cli.commands import coordgraph
 
 TILE = ("--tile", "8x8x8")
@@ -129,6 +130,8 @@ def test_a_gpu_target_checks_the_lowered_graph():
     done = coordgraph("verify", *options, "--json")
     assert done.code == ExitCode.OK
     assert [verdict["check"] for verdict in done.json["verdicts"]] == [*CHECKS, "memory order"]
+    assert done.json["not_covered"] == NOT_COVERED
+    assert coordgraph("verify", "-s", "stream-k", *TILE, "--json").json["not_covered"] == ""
 
 
 def test_a_lowered_graph_from_a_file_is_checked(tmp_path: Path):
@@ -141,3 +144,4 @@ def test_a_lowered_graph_from_a_file_is_checked(tmp_path: Path):
     assert "memory order: with m=" in done.out
     assert "StoreFragment (writes partials)" in done.out
     assert "<-- second" in done.out
+    assert done.out.splitlines()[-1] == NOT_COVERED

@@ -1,0 +1,80 @@
+"""Checks of the structure of lowered graphs: operations of threads, their widths and indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sympy import Integer
+
+from coordgraph.control.asynchronous import Advance, Counter, MultiplyShared
+from coordgraph.control.lowered import MultiplyFragments
+from coordgraph.control.operations import Kernel, MultiplyAccumulate, Operation, SetCoordinate
+from coordgraph.kernel import KernelGraph
+
+__all__ = ["problems_of_lowered"]
+
+EXTENTS = ("width", "widths", "count", "box")
+"""Fields of lowered operations that are numbers of elements or of registers, so at least 1."""
+MEMORIES = ("source", "destination")
+"""Fields of lowered operations that name the dimension of memory with the `width` elements."""
+
+
+def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
+    """Check a graph of level `lowered`: its operations are those of threads, not of whole tiles.
+
+    Every number of elements is at least 1 and fits into its memory; a constant index lies inside
+    its dimension; every `Advance` has a `Counter` around it.
+    """
+    if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
+        yield "no schedule has tied this graph to workgroups; apply a schedule before lowering"
+    if graph.control.of_kind(MultiplyAccumulate):
+        yield "a MultiplyAccumulate on whole tiles is left; lowering must replace it"
+    if not graph.control.of_kind(MultiplyFragments) and not graph.control.of_kind(MultiplyShared):
+        yield (
+            "the kernel has no matrix instruction: neither MultiplyFragments nor MultiplyShared; "
+            "lower it for a target"
+        )
+    for position, op in enumerate(graph.control.operations):
+        yield from (f"{op.kind} (operation {position}): {p}" for p in _extents(graph, op))
+    yield from _counters(graph.control.root.body, ())
+
+
+def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
+    """Messages about an operation's numbers of elements, and about its constant index."""
+    for name in EXTENTS:
+        value = getattr(op, name, 1)
+        if any(int(part) < 1 for part in (value if isinstance(value, tuple) else (value,))):
+            yield f"{name} is {value}; give a number of at least 1"
+    width = getattr(op, "width", None) or getattr(op, "count", 0)
+    for memory in (getattr(op, role, None) for role in MEMORIES):
+        elements = _size(graph, memory) if isinstance(memory, str) else None
+        if elements is not None and width > elements:
+            yield (
+                f"it accesses {width} elements of '{memory}', which has only {elements}; use a "
+                "smaller width"
+            )
+    if isinstance(op, SetCoordinate) and isinstance(op.value, Integer):
+        size = _size(graph, op.dim)
+        if op.value < 0 or (size is not None and op.value >= size):
+            inside = "0 or more" if size is None else f"in 0..{size - 1}"
+            yield f"the index {op.value} lies outside '{op.dim}'; give an index {inside}"
+
+
+def _size(graph: KernelGraph, dim: str) -> int | None:
+    """The size of a dimension; None if it depends on launch arguments, or there is no such one."""
+    size = graph.coordinates.size(dim) if dim in graph.coordinates else None
+    return int(size) if isinstance(size, Integer) else None
+
+
+def _counters(ops: tuple[Operation, ...], counters: tuple[str, ...]) -> Iterator[str]:
+    """Messages about each `Advance` whose dimension no enclosing `Counter` binds."""
+    for op in ops:
+        if isinstance(op, Advance) and op.dim not in counters:
+            known = f": {', '.join(dict.fromkeys(counters))}" if counters else " around it"
+            yield (
+                f"Advance: '{op.dim}' is not the index of a Counter here; name the dimension of an "
+                f"enclosing Counter{known}"
+            )
+        inside = (*counters, op.dim) if isinstance(op, Counter) else counters
+        for body in op.BODIES:
+            yield from _counters(getattr(op, body), inside)
