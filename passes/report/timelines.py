@@ -22,6 +22,7 @@ __all__ = [
     "Grid",
     "Measured",
     "buckets_of",
+    "dropped_records",
     "measured_run",
     "simulated_run",
     "tilings_of",
@@ -141,6 +142,13 @@ def measured_run(
     if "tiling" not in columns:
         columns["tiling"] = _tilings_like(columns, simulated)
     return {**_run("measured", columns, slots, makespan, grid), "processors": processors}
+
+
+def dropped_records(measured: Measured) -> int:
+    """Number of records that a measured timeline lacks; 0 if it does not say so."""
+    if isinstance(measured, EventColumns):
+        return int(getattr(measured, "dropped", 0))
+    return int(measured.get("dropped_records", 0))
 
 
 def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list[int]:

@@ -43,6 +43,42 @@ def test_a_measured_timeline_is_read(tmp_path: Path):
     assert found["output"] is None
 
 
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        (("--k", "512"), "4 k tiles, the launch 8"),
+        (("--n", "896"), "5 tiles along n, the launch 7"),
+        (("-w", "7"), "80 workgroups, the launch 7"),
+        (("-s", "reorder{swap=true},stream-k"), "workgroup 4 multiplies the output tile (0, 1)"),
+    ],
+)
+def test_a_timeline_of_another_launch_is_refused(
+    tmp_path: Path, options: tuple[str, ...], difference: str
+):
+    events = tmp_path / "events.json"
+    launch = (*SIZES, "--tile", "128x128x64", "-s", "stream-k")
+    assert coordgraph("simulate", *launch, "--events", str(events)).code == 0
+    page = tmp_path / "page.html"
+    done = coordgraph("report", *launch, *options, "--measured", str(events), "-o", str(page))
+    assert done.code == 3
+    assert difference in done.err
+    assert not page.exists()
+
+
+def test_advice_names_the_simulated_time(tmp_path: Path):
+    events = tmp_path / "events.json"
+    launch = ("--m", "2304", "--n", "2304", "--k", "4096", "-s", "data-parallel")
+    assert coordgraph("simulate", *launch, "--events", str(events)).code == 0
+    found = json.loads(events.read_text())
+    for side in ("begin", "end"):
+        found["events"][side] = [2 * time for time in found["events"][side]]
+    events.write_text(json.dumps(found))
+    head = coordgraph("report", *launch, "--measured", str(events), "--json", "-o", "-").json
+    base = found["makespan_seconds"] * 1e6
+    assert head["headline"]["seconds"] * 1e6 == pytest.approx(2 * base, rel=1e-3)
+    assert f"% of the simulated {base:.3g} µs)" in head["headline"]["advice"]
+
+
 @pytest.mark.parametrize("text", ["[1]", "{", '{"begin": []}'])
 def test_a_malformed_timeline_is_refused(tmp_path: Path, text: str):
     events = tmp_path / "events.json"
