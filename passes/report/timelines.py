@@ -115,10 +115,16 @@ def measured_run(
         The run; `processors` has the numbers of the SMs of each slot.
 
     Raises:
-        VerifyError: a column is missing, columns differ in length, or an activity is unknown.
+        VerifyError: `measured` is a Chrome trace, a column is missing, columns differ in length, or
+            an activity is unknown.
     """
     found = measured.event_columns() if isinstance(measured, EventColumns) else measured
     columns = dict(found["events"]) if "events" in found else dict(found)
+    if "traceEvents" in columns:
+        raise VerifyError(
+            "the argument 'measured' is a Chrome trace, which has no columns; give the file that "
+            "'coordgraph trace --events FILE' writes, or Timeline.event_columns()"
+        )
     if missing := [name for name in NEEDED if name not in columns]:
         raise VerifyError(
             f"the argument 'measured' has no column {', '.join(map(repr, missing))}; give the "

@@ -24,7 +24,7 @@ def test_a_page_is_written(tmp_path: Path):
 
 def test_a_folder_gets_every_picture(tmp_path: Path):
     folder = tmp_path / "folder"
-    assert coordgraph("report", *SIZES, "-t", "cpu", "-o", str(folder)).code == 0
+    assert coordgraph("report", *SIZES, "-o", str(folder)).code == 0
     names = {path.name for path in folder.iterdir()}
     assert {"report.html", "tiles.svg", "tiles.png", "time.svg", "timeline-simulated.png"} <= names
     assert (folder / "tiles.png").read_bytes().startswith(b"\x89PNG")
@@ -35,12 +35,19 @@ def test_a_measured_timeline_is_read(tmp_path: Path):
     events = tmp_path / "events.json"
     options = (*SIZES, "-s", "stream-k")
     assert coordgraph("simulate", *options, "--events", str(events)).code == 0
-    found = coordgraph(
-        "report", *options, "-t", "cpu", "--measured", str(events), "--json", "-o", "-"
-    ).json
+    found = coordgraph("report", *options, "--measured", str(events), "--json", "-o", "-").json
     assert [run["name"] for run in found["runs"]] == ["simulated", "measured"]
     assert found["headline"]["source"] == "measured"
     assert found["output"] is None
+
+
+def test_a_chrome_trace_is_recognised(tmp_path: Path):
+    events = tmp_path / "timeline.json"
+    events.write_text(json.dumps({"traceEvents": [], "displayTimeUnit": "ns"}))
+    done = coordgraph("report", *SIZES, "--measured", str(events), "-o", "-")
+    assert done.code == 3
+    assert "is a Chrome trace" in done.err
+    assert "'coordgraph trace --events FILE'" in done.err
 
 
 @pytest.mark.parametrize(
@@ -84,24 +91,40 @@ def test_a_malformed_timeline_is_refused(tmp_path: Path, text: str):
     events = tmp_path / "events.json"
     events.write_text(text)
     page = tmp_path / "page.html"
-    done = coordgraph("report", *SIZES, "-t", "cpu", "--measured", str(events), "-o", str(page))
+    done = coordgraph("report", *SIZES, "--measured", str(events), "-o", str(page))
     assert done.code in (2, 3)
     assert "measured" in done.err
     assert not page.exists()
 
 
 def test_the_page_is_printed_on_stdout():
-    done = coordgraph("report", *SIZES, "-t", "cpu", "-s", "data-parallel", "-o", "-")
+    done = coordgraph("report", *SIZES, "-s", "data-parallel", "-o", "-")
     assert done.out.startswith("<!doctype html>")
     data = done.out.partition('id="data">')[2].partition("</script>")[0]
     assert json.loads(data)["tiles"]["count"] == 20
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("-t", "cpu"), 2, "the report simulates GPUs, and cpu is none; leave out --target cpu"),
+        (("-t", "interpreter"), 2, "choose a GPU with --machine"),
+        (("--dtype", "f32"), 3, "multiply bf16, f16, i8 and u8, not f32; choose one of these"),
+        (("--dtype", "f32", "--plan", "auto"), 3, "choose one of these types for A and B"),
+    ],
+)
+def test_what_no_machine_runs_is_refused(options: tuple[str, ...], code: int, words: str):
+    done = coordgraph("report", *SIZES, *options, "--json", "-o", "-")
+    assert done.code == code
+    assert words in done.json["error"]["message"]
+    assert "target='cpu'" not in done.out
+
+
 def test_batches_and_groups_have_pages():
-    batch = coordgraph("report", *SIZES, "--batches", "3", "-t", "cpu", "--json", "-o", "-")
+    batch = coordgraph("report", *SIZES, "--batches", "3", "--json", "-o", "-")
     assert batch.code == 0, batch.err
     assert len(batch.json["tiles"]["products"]) == 3
     options = ("--groups", "m", "--extents", "200,0,56", "--n", "640", "--k", "256")
-    groups = coordgraph("report", *options, "--dtype", "f16", "-t", "cpu", "--json", "-o", "-")
+    groups = coordgraph("report", *options, "--dtype", "f16", "--json", "-o", "-")
     assert groups.code == 0, groups.err
     assert groups.json["terms"]["note"]
