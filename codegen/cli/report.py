@@ -26,6 +26,10 @@ from codegen.cli.output import duration, is_stdout, print_json, stdout, working,
 __all__ = ["report"]
 
 
+HOSTS = ("cpu", "interpreter")
+"""Targets whose kernels run on the CPU, which no report simulates."""
+
+
 @takes_groups(without=("batched",))
 def report(
     *,
@@ -60,12 +64,18 @@ def report(
       coordgraph report --m 2304 --n 2304 --k 4096 -s data-parallel -o report.html
       coordgraph report --m 2304 --n 2304 --k 4096 --plan '256x128x64@c2x1 stream-k on 66' -o a.html
       coordgraph report --m 2304 --n 2304 --k 4096 -s stream-k -o folder
-      coordgraph simulate --m 512 --n 512 --k 512 -s stream-k --events timeline.json
-      coordgraph report --m 512 --n 512 --k 512 -s stream-k --measured timeline.json -o report.html
+      coordgraph simulate --m 512 --n 512 --k 512 -s stream-k --events events.json
+      coordgraph report --m 512 --n 512 --k 512 -s stream-k --measured events.json -o report.html
     """
     from codegen.cli.simulated_launch import simulated_launch
     from passes.report import Subject, make_report
 
+    if scheduling.target in HOSTS:
+        raise typer.BadParameter(
+            f"the report simulates GPUs, and {scheduling.target} is none; leave out --target "
+            f"{scheduling.target}, or choose a GPU with --machine",
+            param_hint="--target",
+        )
     launch = simulated_launch(problem, batches, extents, scheduling, source, machine, beta)
     made, target = launch.made, scheduling.target
     if target == "native":

@@ -11,6 +11,7 @@ from codegen.cli.options import Problem, Scheduling
 from codegen.cli.products import Products
 from codegen.cli.scheduled import Scheduled, from_graph, scheduled
 from codegen.cli.stages import read_graph
+from passes.lowering.acceptance import check_elements
 from passes.simulation import Kernel, Machine
 
 __all__ = ["SimulatedLaunch", "simulated_launch"]
@@ -63,6 +64,7 @@ def simulated_launch(
 
     Raises:
         typer.BadParameter: options contradict each other, or all products are empty.
+        PassError: kernels for the machine do not multiply the element type.
     """
     gpu = machine_of(machine)
     products = Products.of(problem, batches, extents)
@@ -75,6 +77,8 @@ def simulated_launch(
         made = scheduled(products.problem, how, fixed=False, reads_c=beta != 0)
     else:
         made = from_graph(products.problem, read_graph(source))
+    # A page is made of a compiled kernel, whose errors advise target='cpu', which no machine runs.
+    check_elements(made.graph, gpu.architecture)
     kernel = Kernel(reads_c=beta != 0)
     if made.plan is not None:
         kernel = Kernel(made.plan.cluster, made.plan.consumers, beta != 0)

@@ -5,9 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from coordgraph import KernelGraph, PassError
+from coordgraph.elements import DTYPES, dtype
 from passes.lowering.architectures import Alignment, Lowering, Vectors, architecture_of
 
-__all__ = ["accepting"]
+__all__ = ["accepting", "check_elements"]
+
+
+def check_elements(graph: KernelGraph, architecture: str) -> None:
+    """Refuse a graph whose elements of A and B no lowering of an architecture multiplies.
+
+    Args:
+        graph: a graph at any level.
+        architecture: the architecture's name, such as `sm_90a`.
+
+    Raises:
+        PassError: no lowering multiplies the element type; the message names those that it can.
+        CodegenError: the architecture is unknown.
+    """
+    families = [lowering.instructions for lowering in architecture_of(architecture).lowerings]
+    known = [d.name for d in DTYPES.values() if any(map(d.instruction, families))]
+    kind = dtype(graph.gemm.dtype).name
+    if kind not in known:
+        *others, last = known
+        raise PassError(
+            f"kernels for {architecture} multiply {', '.join(others)} and {last}, not {kind}; "
+            "choose one of these types for A and B"
+        )
 
 
 def accepting(
@@ -22,10 +45,11 @@ def accepting(
         options: options that the lowering pass must have, such as `cluster_m=2`.
 
     Raises:
-        PassError: no lowering of the architecture accepts the graph; the message gives the reason
-            of each.
+        PassError: no lowering of the architecture multiplies the element type, or none accepts the
+            graph; the message gives the reason of each.
         CodegenError: the architecture is unknown.
     """
+    check_elements(graph, architecture)
     alignment, reasons = Alignment(Vectors.widest(graph.gemm)), list[str]()
     for lowering in architecture_of(architecture).lowerings:
         if not lowering.has(*options):

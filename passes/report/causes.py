@@ -250,7 +250,8 @@ def _advice(others: Sequence[Alternative], s: Simulation) -> str:
         best = next((a for a in others if a.option == option), None)
         if best is not None and best.seconds < (1 - WORTH) * least:
             least, change = best.seconds, _signed(best.seconds / s.makespan - 1)
-            found.append(f"the {what} {best.name}: {micros(least)} ({change})")
+            base = "" if found else f" of the simulated {micros(s.makespan)}"
+            found.append(f"the {what} {best.name}: {micros(least)} ({change}{base})")
     if not found:
         return "No other schedule or plan that was simulated is faster."
     return f"Try {', or '.join(found)}."

@@ -15,12 +15,14 @@ from coordgraph.show.html_report import HtmlReport
 from coordgraph.text.printer import RecordPrinter
 from passes.report.addresses import addresses
 from passes.report.causes import alternatives, headline, peak_flops
+from passes.report.fitting import check_fit
 from passes.report.rewrites import rewrites
 from passes.report.terms import terms
 from passes.report.timelines import (
     ACTIVITIES,
     Grid,
     Measured,
+    dropped_records,
     measured_run,
     simulated_run,
     tilings_of,
@@ -68,7 +70,7 @@ def make_report(subject: Subject, path: str | Path | None = None) -> HtmlReport:
     """Make the HTML report of a launch, and write it to `path` if that is given.
 
     Raises:
-        VerifyError: the graph is not scheduled, or `measured` is malformed.
+        VerifyError: the graph is not scheduled, or `measured` is malformed or of another launch.
         LaunchError: a launch argument is missing or out of bounds, or the machine is unknown.
         PassError: the machine cannot run a kernel with these tiles and element types.
     """
@@ -122,6 +124,7 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
     measured = None
     if subject.measured is not None:
         measured = measured_run(subject.measured, simulated, grid)
+        check_fit(measured["events"], run.steps, complete=not dropped_records(subject.measured))
     runs = [simulated, *([measured] if measured else [])]
     deepest = graph if subject.lowered is None else subject.lowered
     peak = peak_flops(machine, graph.gemm.dtype)

@@ -22,6 +22,7 @@ __all__ = [
     "Grid",
     "Measured",
     "buckets_of",
+    "dropped_records",
     "measured_run",
     "simulated_run",
     "tilings_of",
@@ -114,10 +115,16 @@ def measured_run(
         The run; `processors` has the numbers of the SMs of each slot.
 
     Raises:
-        VerifyError: a column is missing, columns differ in length, or an activity is unknown.
+        VerifyError: `measured` is a Chrome trace, a column is missing, columns differ in length, or
+            an activity is unknown.
     """
     found = measured.event_columns() if isinstance(measured, EventColumns) else measured
     columns = dict(found["events"]) if "events" in found else dict(found)
+    if "traceEvents" in columns:
+        raise VerifyError(
+            "the argument 'measured' is a Chrome trace, which has no columns; give the file that "
+            "'coordgraph trace --events FILE' writes, or Timeline.event_columns()"
+        )
     if missing := [name for name in NEEDED if name not in columns]:
         raise VerifyError(
             f"the argument 'measured' has no column {', '.join(map(repr, missing))}; give the "
@@ -141,6 +148,13 @@ def measured_run(
     if "tiling" not in columns:
         columns["tiling"] = _tilings_like(columns, simulated)
     return {**_run("measured", columns, slots, makespan, grid), "processors": processors}
+
+
+def dropped_records(measured: Measured) -> int:
+    """Number of records that a measured timeline lacks; 0 if it does not say so."""
+    if isinstance(measured, EventColumns):
+        return int(getattr(measured, "dropped", 0))
+    return int(measured.get("dropped_records", 0))
 
 
 def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list[int]:

@@ -28,6 +28,11 @@ from passes.simulation.work import Kernel, Setup, divisions_of, tile_works
 __all__ = ["Launch", "machine_named", "plan_launch", "simulate", "simulate_plan"]
 
 DEFAULT = "NVIDIA H200"
+MOST_STEPS = 5_000_000
+"""Largest number of steps of a launch that is simulated. A step takes about 4 µs, so this many take
+about 20 s."""
+STEPS_OF_TILE = 3
+"""Least number of steps of an output tile: multiply, finish, store."""
 
 
 def machine_named(name: str) -> Machine:
@@ -69,7 +74,7 @@ def simulate(
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
         LaunchError: a launch argument or a table is missing or out of bounds, or the machine is
-            unknown.
+            unknown; or the launch has more than `MOST_STEPS` steps.
         PassError: the graph cannot be compiled for the machine.
         Deadlock: the workgroups that run wait for each other, or for one that cannot start.
     """
@@ -125,17 +130,21 @@ class Launch:
         given, tables = dict(problem), tables or {}
         if "workgroups" in graph.parameters and "workgroups" not in given:
             given["workgroups"] = machine.slots(prod(kernel.cluster), kernel.resident)
-        steps = record_steps(graph, given, tables)
-        sizes = product_sizes(graph, given, tables)
         # launch arguments whose minimum is 0, such as `read_c`, default to 0, as in `trace`
         free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}
-        values = graph.parameters.evaluate({**free, **given}, tables)
+        values = graph.parameters.launch({**free, **given}, tables)
+        sizes = product_sizes(graph, given, tables)
+        products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
+        # Recorded steps need 88 bytes each, so the least number is checked before they are.
+        least = _tiles(graph, sizes) * products // len(sizes) * STEPS_OF_TILE
+        _check_steps(graph, least, "at least ")
+        steps = record_steps(graph, given, tables)
+        _check_steps(graph, len(steps), "")
         workspace = sum(
             int(evaluate(tensor.elements, values)) * dtype(tensor.dtype).bytes
             for tensor in graph.tensors
             if tensor.role.workspace
         )
-        products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
         divisions = divisions_of(graph)
         return cls(graph, kernel, steps, sizes, products, workspace, divisions, instructions)
 
@@ -178,6 +187,24 @@ class Launch:
             stored_bytes=float((m * n).sum() * out * alike),
             workspace_bytes=self.workspace_bytes,
         )
+
+
+def _tiles(graph: KernelGraph, sizes: NDArray[np.int64]) -> int:
+    """The fewest output tiles that cover the products whose sizes are given as rows."""
+    m, n = (max(tiling.shape[axis] for tiling in graph.tilings) for axis in (0, 1))
+    return int((-(-sizes[:, 0] // m) * -(-sizes[:, 1] // n)).sum())
+
+
+def _check_steps(graph: KernelGraph, steps: int, least: str) -> None:
+    """Refuse a launch of more than `MOST_STEPS` steps."""
+    if steps <= MOST_STEPS:
+        return
+    tile = "x".join(map(str, next(iter(graph.tilings)).shape))
+    raise LaunchError(
+        f"the launch has {least}{steps / 1e6:.3g} million steps with the tile {tile}, and at most "
+        f"{MOST_STEPS / 1e6:.3g} million are simulated, which takes about 20 s; choose a larger "
+        "tile or a smaller problem"
+    )
 
 
 def instructions_of(graph: KernelGraph, machine: Machine, kernel: Kernel) -> str:

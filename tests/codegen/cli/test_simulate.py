@@ -81,7 +81,7 @@ def test_plans_graphs_batches_and_groups():
         (SIZES[:4], "sizes are missing; give --k too"),
         (("--m", "8", "--n", "8", "--k", "0"), "nothing is multiplied"),
         ((*SIZES, "--plan", "256x128x64@c2x1 stream-k on 66", "--machine", "A100"), "need wgmma"),
-        ((*SIZES, "--dtype", "f32"), "wgmma kernels multiply bf16, f16, i8 and u8, not f32"),
+        ((*SIZES, "--dtype", "f32"), "bf16, f16, i8 and u8, not f32; choose one of these types"),
         ((*SIZES, "--tile", "512x512x64"), "needs 1024 accumulator registers in each thread"),
         ((*SIZES, "--tile", "100x100x10"), "must be a multiple of 16x16x16"),
     ],
@@ -90,6 +90,21 @@ def test_errors(words: tuple[str, ...], message: str):
     done = coordgraph("simulate", *words)
     assert done.code in (2, 3)
     assert message in " ".join(done.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (("--tile", "16x16x16"), "at least 117 million steps with the tile 16x16x16"),
+        (("--tile", "128x128x32", "--batches", "9"), "at least 16.5 million steps"),
+    ],
+)
+def test_a_launch_that_takes_minutes_is_refused(options: tuple[str, ...], count: str):
+    """It is refused before its steps are recorded, which would need gigabytes."""
+    done = coordgraph("simulate", "--m", "100000", "--n", "100000", "--k", "64", *options)
+    assert done.code == 3
+    assert count in done.err
+    assert "choose a larger tile or a smaller problem" in done.err
 
 
 def test_a_graph_whose_workgroups_wait_for_ever():

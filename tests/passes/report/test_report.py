@@ -167,6 +167,19 @@ def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], 
     assert found["headline"]["seconds"] == measured["makespan"] / 1e9
 
 
+def test_only_a_timeline_with_dropped_records_may_lack_tiles():
+    """Dropped records are the last ones of a workgroup, so tiles may be missing."""
+    columns = measured_columns()
+    kept = [i for i, m in enumerate(columns["m"]) if m != 17]
+    assert len(kept) < len(columns["m"])
+    part = {name: [column[i] for i in kept] for name, column in columns.items()}
+    graph = scheduled(DataParallel())
+    with pytest.raises(VerifyError, match="17 tiles along m, the launch 18"):
+        make_report(Subject(graph, WAVES, measured={"events": part}))
+    dropped = {"events": part, "dropped_records": 18}
+    assert len(make_report(Subject(graph, WAVES, measured=dropped)).data["runs"]) == 2
+
+
 def test_measured_rows_are_those_of_the_simulation():
     """The rows of a measured timeline are in the order of the simulated ones, by workgroup.
 
