@@ -237,15 +237,15 @@ class _Deriver:
             computed.append(tuple(indices))
         steps: list[EdgeStep] = []
         padding = False  # indices computed from padding may be outside in any launch
-        for (edge, reads, _, guards, _), indices, condition in zip(
+        for (edge, reads, _, guards, _), found, condition in zip(
             formulas, computed, applies, strict=True
         ):
             checked = tuple(self._guard(g, condition, composed, values) for g in guards)
             if not padding:
-                indices = tuple(self._placed(i, guards, condition, values) for i in indices)
+                found = tuple(self._placed(i, guards, condition, values) for i in found)
             padding |= any(guard.refuses for guard in checked)
             maker = _maker(self.graph.provenance.edge(edge))
-            steps.append(EdgeStep(edge, self.direction, reads, indices, checked, maker))
+            steps.append(EdgeStep(edge, self.direction, reads, found, checked, maker))
         return tuple(steps)
 
     def _last(self, names: Iterable[str]) -> dict[str, int]:

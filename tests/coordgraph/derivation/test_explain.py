@@ -160,7 +160,7 @@ def test_an_unknown_dimension_is_refused():
 
 
 def test_the_start_of_the_forward_direction_is_refused():
-    with pytest.raises(EvaluationError, match="'D' is where the forward .* leave out --forward"):
+    with pytest.raises(EvaluationError, match=r"'D' is where the forward .* leave out --forward"):
         scheduled().explain("D", {"workgroup": 1}, forward=True)
 
 
