@@ -89,9 +89,9 @@ def _graphs(
 
     if pipeline is None:
         if len(files) != 2:
+            given = "1 graph is" if len(files) == 1 else f"{len(files)} graphs are"
             raise typer.BadParameter(
-                f"{len(files)} graphs are given, but two are compared; give two, or with --pass "
-                "one or none"
+                f"{given} given, but two are compared; give two, or with --pass one or none"
             )
         if files == ["-", "-"]:
             raise typer.BadParameter(

@@ -34,6 +34,9 @@ Operands = dict[str, tuple[int, ...]]
 ONLY: Operands = {"operands": (0,)}
 """The attributes of an arc to or from an edge that has only one operand on that side."""
 
+SHOWN = 20
+"""Number of dimensions that the error about an unknown dimension lists."""
+
 
 class Structure:
     """Dimensions and the ordered edges between them, with queries about their connections.
@@ -228,8 +231,11 @@ class Structure:
     def _suggest(self, key: object) -> str:
         from difflib import get_close_matches
 
-        close = get_close_matches(str(key), self._dimensions, n=3)
-        return f"; did you mean {', '.join(map(repr, close))}?" if close else ""
+        if close := get_close_matches(str(key), self._dimensions, n=3):
+            return f"; did you mean {', '.join(map(repr, close))}?"
+        names = [*self._dimensions]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return f"; there are {', '.join(names[:SHOWN])}{more}" if names else ""
 
 
 def _by_operand(sides: Iterable[tuple[Edge, tuple[str, ...]]]) -> dict[str, tuple[Edge, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 from sympy import Expr, Integer, Symbol
@@ -52,6 +53,11 @@ def derive(
     point = read_point(graph, at or {})
     ranges = graph.parameters.ranges()
     wanted = graph.coordinates[wanted].id
+    if forward and not graph.coordinates.edges_above(wanted):
+        raise EvaluationError(
+            f"'{wanted}' is where the forward direction starts, so no edge computes it; leave out "
+            "--forward (in Python: forward=True)"
+        )
     used, missing = starts_of(graph.coordinates, direction, wanted, point.known, ranges)
     derivation = _Deriver(graph, direction, point, used, missing)
     return derivation.derive(wanted)
@@ -217,30 +223,63 @@ class _Deriver:
         composed = {self.coordinates.symbol(n): v for n, v in self.known.items()}
         applies = _applies(formulas, wanted)
         computed: list[tuple[IndexStep, ...]] = []
+        last = self._last(name for _, _, outputs, _, _ in formulas for name in outputs)
         for _, _, outputs, _, _ in formulas:
             indices: list[IndexStep] = []
             for name, formula in outputs.items():
                 whole = simplify(cast(Expr, formula.xreplace(composed)), self.ranges)
                 value = _number(formula, values)
                 numbers = "" if value is None else with_numbers(formula, values)
-                indices.append(IndexStep(name, formula, whole, value, numbers))
+                indices.append(IndexStep(name, formula, whole, value, numbers, last.get(name)))
                 if value is not None:
                     values[name] = value
             composed.update({self.coordinates.symbol(i.dimension): i.expression for i in indices})
             computed.append(tuple(indices))
-        return tuple(
-            EdgeStep(
-                edge,
-                self.direction,
-                reads,
-                indices,
-                tuple(self._guard(g, condition, composed, values) for g in guards),
-                _maker(self.graph.provenance.edge(edge)),
-            )
-            for (edge, reads, _, guards, _), indices, condition in zip(
-                formulas, computed, applies, strict=True
-            )
-        )
+        steps: list[EdgeStep] = []
+        padding = False  # indices computed from padding may be outside in any launch
+        for (edge, reads, _, guards, _), found, condition in zip(
+            formulas, computed, applies, strict=True
+        ):
+            checked = tuple(self._guard(g, condition, composed, values) for g in guards)
+            if not padding:
+                found = tuple(self._placed(i, guards, condition, values) for i in found)
+            padding |= any(guard.refuses for guard in checked)
+            maker = _maker(self.graph.provenance.edge(edge))
+            steps.append(EdgeStep(edge, self.direction, reads, found, checked, maker))
+        return tuple(steps)
+
+    def _last(self, names: Iterable[str]) -> dict[str, int]:
+        """The largest index of each dimension whose size is known at this point."""
+        if not self.point.numeric:
+            return {}
+        sizes = {n: size for n in names if (size := self.coordinates.size(n)) is not None}
+        read = {s.name for size in sizes.values() for s in symbols_of(size)}
+        values = launch_values(self.graph, self.point, read)
+        found = {name: _number(size, values) for name, size in sizes.items()}
+        return {name: size - 1 for name, size in found.items() if size is not None}
+
+    def _placed(
+        self,
+        index: IndexStep,
+        guards: Iterable[Boolean],
+        applies: Boolean,
+        values: Mapping[str, Any],
+    ) -> IndexStep:
+        """Mark an index outside its dimension, unless a guard makes it padding or it is not used.
+
+        In the forward direction the index is not marked: the caller's point may be padding.
+        """
+        symbol = self.coordinates.symbol(index.dimension)
+        if (
+            self.direction is Direction.FORWARD
+            or index.value is None
+            or index.last is None
+            or 0 <= index.value <= index.last
+            or any(symbol in symbols_of(guard) for guard in guards)
+            or _number(applies, values) is False
+        ):
+            return index
+        return replace(index, outside=True)
 
     def _guard(
         self,

@@ -65,6 +65,9 @@ class IndexStep:
         expression: the same index as a simplified function of the given coordinates.
         value: the index as a number; None if the caller gives no numbers.
         numbers: the formula with numbers in place of names; '' if `value` is None.
+        last: the largest index of the dimension; None if it is unknown.
+        outside: whether `value` is not in 0..`last` although no guard of the edge makes it padding:
+            no workgroup computes at such a point.
     """
 
     dimension: str
@@ -72,6 +75,8 @@ class IndexStep:
     expression: Expr
     value: int | None = None
     numbers: str = ""
+    last: int | None = None
+    outside: bool = False
 
     def as_data(self) -> dict[str, Any]:
         """The index as plain data for JSON."""
@@ -81,6 +86,8 @@ class IndexStep:
             "expression": to_text(self.expression),
             "numbers": self.numbers or None,
             "value": self.value,
+            "last": self.last,
+            "outside": self.outside,
         }
 
 
@@ -282,6 +289,12 @@ class Derivation:
             return None
         return any(guard.refuses for step in self.steps for guard in step.guards)
 
+    @property
+    def outside(self) -> IndexStep | None:
+        """The first computed index that is outside its dimension without being padding, or None."""
+        indices = (index for step in self.steps for index in step.computes)
+        return next((index for index in indices if index.outside), None)
+
     def text(self) -> str:
         """The derivation as a list of steps for readers."""
         return "".join(f"{''.join(text for text, _ in line)}\n" for line in LINES(self))
@@ -300,6 +313,7 @@ class Derivation:
             "guard": to_text(self.guard),
             "guard_numbers": with_numbers(self.guard, self.values) if self.values else None,
             "padding": self.padding,
+            "outside": None if self.outside is None else self.outside.dimension,
             "address": None if self.address is None else self.address.as_data(),
             "origin": self.origin or None,
         }

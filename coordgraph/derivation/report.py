@@ -79,6 +79,9 @@ def _step(number: int, step: EdgeStep) -> Iterator[Line]:
     yield [(f"{number:3}  ", "dim"), (str(step.edge), "cyan"), (made, "dim")]
     for index in step.computes:
         yield from _index(index)
+        if index.outside:
+            why = f"{index.value} is outside {_range(index)}: no workgroup is at this point"
+            yield [(f"       {why}", "red")]
     for guard in step.guards:
         yield _guard(guard)
 
@@ -105,6 +108,11 @@ def _index(index: IndexStep) -> Iterator[Line]:
     if len(index.numbers) <= LONG:
         yield [(again, ""), (index.numbers, "")]
     yield [(again, ""), (value, "green")]
+
+
+def _range(index: IndexStep) -> str:
+    """The range of a computed index: `0..255`."""
+    return f"0..{index.last}" if index.last is not None and index.last >= 0 else "an empty range"
 
 
 def _guard(guard: GuardStep) -> Line:
@@ -142,11 +150,14 @@ def _unit(address: Address | None) -> str:
 
 
 def _verdict(derivation: Derivation) -> Iterator[Line]:
-    """The line that says whether the index is padding, or where it is not."""
+    """The line that says whether the index is padding, or computed at all."""
     if derivation.direction is Direction.FORWARD:
         return
     guard = to_text(derivation.guard)
-    if derivation.padding is None:
+    if (index := derivation.outside) is not None:
+        where = f"{index.dimension} = {index.value} is outside {_range(index)}"
+        yield [(f"no workgroup is at this point: {where}", "red")]
+    elif derivation.padding is None:
         never = derivation.guard == true
         yield [("never padding" if never else f"not padding where {guard}", "")]
     elif derivation.padding:

@@ -122,7 +122,7 @@ def test_before_and_after_a_pass(texts: tuple[str, str]):
     ("words", "message"),
     [
         ((), "0 graphs are given, but two are compared"),
-        (("a.txt",), "1 graphs are given"),
+        (("a.txt",), "1 graph is given"),
         (("a.txt", "b.txt", "--pass", "stream-k"), "give one graph with --pass"),
         (("-", "-"), "standard input has only one"),
         (("a.txt", "b.txt", "-w", "3"), "--workgroups has no effect"),

@@ -95,6 +95,8 @@ class TestEditing:
         graph = build({"workgroup": 4})
         with pytest.raises(VerifyError, match="no dimension 'workgruop'; did you mean 'workgroup'"):
             graph.size("workgruop")
+        with pytest.raises(VerifyError, match=r"no dimension 'zzz'; there are workgroup$"):
+            graph.size("zzz")
 
     def test_dangling_dimensions_keep_the_place_of_what_they_replace(self):
         def number(name: str) -> Dimension:

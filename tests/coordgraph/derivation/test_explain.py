@@ -159,6 +159,11 @@ def test_an_unknown_dimension_is_refused():
         scheduled().explain("A.2")
 
 
+def test_the_start_of_the_forward_direction_is_refused():
+    with pytest.raises(EvaluationError, match=r"'D' is where the forward .* leave out --forward"):
+        scheduled().explain("D", {"workgroup": 1}, forward=True)
+
+
 def test_paths_that_part_are_named():
     message = (
         "'A.shared' depends on 'A.index.0', which 2 edges can compute; give 'A.index.0' itself, or "
@@ -176,6 +181,24 @@ def test_an_offset_outside_its_memory_is_said():
     assert found.address is not None
     assert found.address.inside is False
     assert "the offset is outside this memory" in found.text()
+
+
+def test_a_computed_index_outside_its_dimension_is_marked():
+    at = {**POINT, **SIZES, "for_tile": 100_000}
+    found = scheduled().explain("A.0", at)
+    first = found.outside
+    assert first is not None
+    assert (first.dimension, first.last) == ("sk.local", found.values["share"] - 1)
+    assert f"{first.value} is outside 0..{first.last}: no workgroup is at this point" in str(found)
+    assert f"no workgroup is at this point: sk.local = {first.value} is outside" in str(found)
+    assert found.as_data()["outside"] == "sk.local"
+    assert scheduled().explain("A.0", {**POINT, **SIZES}).outside is None
+
+
+def test_an_offset_computed_from_padding_is_not_marked():
+    at = {**POINT, **SIZES, "m": 100, "A.index.0": 101, "workgroup": 0}
+    found = scheduled().explain("A", at)
+    assert (found.padding, found.outside) == (True, None)
 
 
 def test_guards_of_segments_that_are_not_chosen_do_not_count():
