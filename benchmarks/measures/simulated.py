@@ -55,7 +55,7 @@ APART = 0.01
 """Pairs of plans whose measured times differ by less than this fraction are not ranked, because the
 difference may be noise."""
 LEAST = 12
-"""Groups with fewer rows than this number are left out of the tables."""
+"""Groups of fewer measured times than this number are left out of the printed tables."""
 SIMULATION, MODEL, PUBLISHED = "simulation", "cost model", "cost model, all sizes"
 
 

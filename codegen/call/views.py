@@ -126,7 +126,9 @@ def numpy_view(array: Any, what: str) -> TensorView:
     array = host_array(array, what)
     kind = type_name(array.dtype.name, what)
     if not array.dtype.isnative:
-        raise LaunchError(f"{what} has its bytes swapped; convert it with .astype")
+        raise LaunchError(
+            f"{what} has its bytes swapped; convert it, as by x.astype(x.dtype.newbyteorder('='))"
+        )
     if any(stride % array.itemsize for stride in array.strides):
         raise LaunchError(
             f"{what} is not contiguous and row-major: its strides {array.strides}, in bytes, are "

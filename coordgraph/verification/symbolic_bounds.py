@@ -42,7 +42,7 @@ __all__ = ["Effort", "SymbolicBounds"]
 FUEL = 60
 """Largest number of inequalities that the search for one proof asks `Ranges` to prove."""
 DEEPEST = 6
-"""A proof makes fewer than this number of successive replacements."""
+"""A proof replaces symbols by their bounds fewer times in succession than this number."""
 DEPTH = 3
 """Largest number of successive replacements of symbols in the dividend of a division."""
 
@@ -100,7 +100,7 @@ class SymbolicBounds:
         return self._proved[expr, limit]
 
     def _at_most_zero(self, p: Polynomial, depth: int) -> bool:
-        """Whether `p <= 0` is proved by at most `depth` successive replacements."""
+        """Whether `p <= 0` is proved if symbols are replaced by bounds at most `depth` times."""
         if self._holds(to_expression(negate(p))):
             return True
         if not depth:

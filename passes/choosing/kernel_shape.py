@@ -274,7 +274,7 @@ def astray(row: Column, unit: Column | int, element: Column | int) -> Column:
 
 
 def _last(extent: Column, tile: Column, part: Column) -> Column:
-    """Number of rows (or columns) outside a matrix, in the CTA's part of a tile with most of them.
+    """The most rows (or columns) outside the matrix that any CTA's part of a macro tile has.
 
     Args:
         extent: extent of the matrix.

@@ -78,7 +78,7 @@ def test_a_slot_that_leads_back_to_another_proves_nothing():
 
 
 def test_a_turn_that_does_not_lead_back_to_its_sender_proves_nothing():
-    """If the sender computed from slot and turn is another one, no wait direction is proved."""
+    """Waits are proved to go to lower workgroups only if (slot, turn) gives the actual sender."""
     graph = StreamK(owner="last", reduction="turnstile")(Gemm("f32").graph())
     edge = Join((SLOT, "partial.turn"), "sk.workgroup", (Integer(1), Integer(1)))
     with graph.edit("elsewhere") as e:

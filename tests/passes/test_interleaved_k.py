@@ -43,7 +43,10 @@ def walked(found: Trace, workgroup: int) -> Iterator[tuple[tuple[int, ...], int]
 
 
 def furthest(found: Trace, tiles: tuple[int, int, int]) -> float:
-    """The largest distance, in k tiles, of a workgroup from the k that is proportional to time."""
+    """How many k tiles any workgroup is at most ahead of or behind a k that grows evenly with time.
+
+    After a fraction of the launch's iterations, that k is the same fraction of all k tiles.
+    """
     share, depth = max(found.iterations), tiles[2]
     return max(
         abs(k - depth * time / share)

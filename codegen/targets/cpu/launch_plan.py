@@ -28,7 +28,7 @@ class _Took:
 
 @dataclass(frozen=True)
 class Plan:
-    """Values that all launches of a CPU kernel with equal parameters and tables share.
+    """What launches of a CPU kernel with equal parameters and tables have in common.
 
     Attributes:
         integers: the integer arguments of the compiled function, in order.
@@ -37,12 +37,12 @@ class Plan:
         zeroed: names of the workspace tensors that must be zero before the launch.
         order: the workgroup numbers in the order in which to start them; None for 0, 1, 2, …
         together: whether all workgroups must run at the same time, each on its own thread.
-        tables: the entries of the derived tables, i32.
+        tables: the entries (i32) of the tables that are computed from the passed tables.
         given: the parameters of the launch, by name.
         known: the entries of the tables that the call passes, by name.
         shape: the shape of D in elements.
-        kind: the NumPy type of D's elements.
-        took: the duration of the last launch.
+        kind: the NumPy dtype of D.
+        took: the duration of the latest of these launches, in seconds.
     """
 
     integers: tuple[int, ...]

@@ -56,8 +56,8 @@ class Deal(Edge):
         size, length, longer = self._sizes(sizes)
         end = longer * (length + 1)
         early = floor_mod(index, length + 1) * self.groups + floor_div(index, length + 1)
-        # If a shorter group has length 0, the maximum avoids a division by 0; that result is not
-        # selected.
+        # Groups have two lengths, and the shorter one, `length`, may be 0. The divisor `least` is
+        # then 1; the quotient by it is not selected.
         late, least = maximum(index - end, Integer(0)), maximum(length, Integer(1))
         later = floor_mod(late, least) * self.groups + floor_div(late, least) + longer
         # The minimum does not change the index; with it, proofs see that the index is below the
