@@ -43,9 +43,14 @@ def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
     """Messages about an operation's numbers of elements, and about its constant index."""
     for name in EXTENTS:
         value = getattr(op, name, 1)
-        if any(int(part) < 1 for part in (value if isinstance(value, tuple) else (value,))):
+        numbers = (
+            n for n in (value if isinstance(value, tuple) else (value,)) if isinstance(n, int)
+        )
+        if any(number < 1 for number in numbers):
             yield f"{name} is {value}; give a number of at least 1"
     width = getattr(op, "width", None) or getattr(op, "count", 0)
+    if not isinstance(width, int) or getattr(op, "form", "") == "broadcast":
+        width = 1  # a broadcast loads one element and repeats it; other counts are expressions
     for memory in (getattr(op, role, None) for role in MEMORIES):
         elements = _size(graph, memory) if isinstance(memory, str) else None
         if elements is not None and width > elements:
