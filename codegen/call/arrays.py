@@ -91,12 +91,9 @@ class Library:
         """A batch of `count` matrices, each of which is the given one.
 
         Raises:
-            LaunchError: arrays of this library cannot be expanded.
+            LaunchError: arrays of this library cannot be repeated.
         """
-        raise LaunchError(
-            f"{a_type(array)} cannot be expanded from one matrix to a batch; pass a matrix for "
-            "each product"
-        )
+        return self.broadcast(array, (count, *array.shape[-2:]))
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         """A view of the array, repeated along axes of extent 1 to another shape.
@@ -105,8 +102,8 @@ class Library:
             LaunchError: arrays of this library cannot be repeated.
         """
         raise LaunchError(
-            f"{a_type(array)} cannot be repeated along its batch axes; pass arrays whose batch "
-            "axes are equal"
+            f"{a_type(array)} cannot be repeated along batch axes; pass a matrix for each "
+            "product, in arrays with equal batch axes"
         )
 
     def reshaped_view(self, array: Any, shape: tuple[int, ...]) -> Any:
@@ -194,9 +191,6 @@ class _Torch(Library):
         # torch.empty parses separate extents faster than a tuple.
         return self.torch.empty(*shape, dtype=self._types[kind], device=like.device)
 
-    def expanded(self, array: Any, count: int) -> Any:
-        return array.expand(count, *array.shape[-2:])
-
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         return array.expand(shape)
 
@@ -214,9 +208,6 @@ class _Torch(Library):
 
 class _CuPy(Library):
     makes_views = True
-
-    def expanded(self, array: Any, count: int) -> Any:
-        return sys.modules["cupy"].broadcast_to(array, (count, *array.shape[-2:]))
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         return sys.modules["cupy"].broadcast_to(array, shape)
@@ -241,9 +232,6 @@ class _Jax(Library):
     """
 
     waits = True
-
-    def expanded(self, array: Any, count: int) -> Any:
-        return sys.modules["jax"].numpy.broadcast_to(array, (count, *array.shape[-2:]))
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         return sys.modules["jax"].numpy.broadcast_to(array, shape)
@@ -274,9 +262,6 @@ class _Jax(Library):
 class _Numpy(Library):
     on_host = True
     makes_views = True
-
-    def expanded(self, array: Any, count: int) -> Any:
-        return sys.modules["numpy"].broadcast_to(array, (count, *array.shape[-2:]))
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         return sys.modules["numpy"].broadcast_to(array, shape)

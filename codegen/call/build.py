@@ -9,9 +9,9 @@ from typing import TypeVar
 from codegen.api import compile
 from codegen.call.choose import plans
 from codegen.call.request import PlanRequest
-from codegen.collection import collection_paused
 from codegen.kernel import Kernel
 from coordgraph import CodegenError, CoordGraphError, Gemm, KernelGraph
+from coordgraph.collection import collection_paused
 from passes import Pass
 from passes.choosing import Plan
 from passes.lowering import architecture_of

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from reprlib import repr as shown
 from typing import Any, TypeVar, cast
 
+from coordgraph.collection import collection_paused
 from coordgraph.control.operations import OPERATIONS, Operation
 from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
@@ -22,7 +23,6 @@ from coordgraph.kernel import JSON, KernelGraph
 from coordgraph.provenance.record import Origin, Part
 from coordgraph.tables import SUMS
 from coordgraph.text.build import build
-from coordgraph.text.collector import paused_collector
 from coordgraph.text.origins import NUMBERED
 from coordgraph.text.printer import Expressions, origins
 from coordgraph.text.raw import (
@@ -177,7 +177,7 @@ def from_json(data: Mapping[str, Any]) -> KernelGraph:
         VerifyError: the data is malformed, names something unknown, or breaks a rule of the graph;
             the message starts with the path of the wrong value, such as `dimensions[3].size`.
     """
-    with paused_collector(), faults_named("reading the graph"):
+    with collection_paused(), faults_named("reading the graph"):
         return build(_read_graph(data, Path("")))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from coordgraph.collection import collection_paused
 from coordgraph.control.operations import OPERATIONS, Operation
 from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
@@ -14,7 +15,6 @@ from coordgraph.kernel import KernelGraph
 from coordgraph.provenance.record import Origin
 from coordgraph.tables import RULES, SUMS
 from coordgraph.text.build import build
-from coordgraph.text.collector import paused_collector
 from coordgraph.text.lexer import Cursor, Place
 from coordgraph.text.origins import NUMBERED
 from coordgraph.text.raw import (
@@ -54,7 +54,7 @@ def parse_graph(text: str) -> KernelGraph:
             the message names the line and the column.
         VerifyError: the edges form a cycle, or `text` is not a string.
     """
-    with paused_collector(), faults_named("reading the graph"):
+    with collection_paused(), faults_named("reading the graph"):
         return build(_Reader(checked_text(text, "a graph")).graph())
 
 

@@ -21,13 +21,11 @@ from coordgraph.tensors import dtype
 from passes.base import Pass
 from passes.choosing.candidates import candidates, fallback
 from passes.choosing.constants import Constants
-from passes.choosing.counting import COUNTED_TILE
 from passes.choosing.drawn_sizes import USUAL, SizeRange, draw_sizes
 from passes.choosing.model import cost
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Flag, Table, schedule_in
 from passes.lowering import CONSUMERS
-from passes.orders.rasterize import Rasterize
 
 __all__ = ["KernelFamily", "choose_family", "losses_of"]
 
@@ -127,7 +125,7 @@ def choose_family(
     """
     ranges = tuple(ranges)
     sizes = draw_sizes(ranges, drawn)
-    keys, ratios = _predicted(problem, device, sizes, reads_c, advance)
+    plans, _, ratios = _predicted(problem, device, sizes, reads_c, advance)
     now = np.full(len(sizes), math.log(WORST), np.float32)
     kernels, losses = list[Plan](), list[float]()
     while len(kernels) < count:
@@ -136,7 +134,7 @@ def choose_family(
         if means[best] >= now.mean() - 1e-9:
             break
         now = np.minimum(now, ratios[:, best])
-        kernels.append(_plan_of(keys[best]))
+        kernels.append(plans[best])
         losses.append(math.expm1(float(now.mean())))
     # Every problem has this candidate, also one that no other kernel of the family suits.
     spare = fallback(row=dtype(problem.dtype).row)
@@ -168,8 +166,7 @@ def losses_of(
     Returns:
         An array with a row for each number of kernels, and a column for each size.
     """
-    keys, ratios = _predicted(problem, device, sizes, reads_c, lambda done, of: None)
-    places = {key: place for place, key in enumerate(keys)}
+    _, places, ratios = _predicted(problem, device, sizes, reads_c, lambda done, of: None)
     now = np.full(len(sizes), math.log(WORST), np.float32)
     rows = list[NDArray[np.float32]]()
     for kernel in family.kernels:
@@ -185,8 +182,14 @@ def _predicted(
     sizes: Sequence[tuple[int, int, int]],
     reads_c: bool,
     advance: Callable[[int, int], None],
-) -> tuple[list[Key], NDArray[np.float32]]:
-    """Kernels, and the logarithm of the ratio of the time of each to that of the best, by size."""
+) -> tuple[list[Plan], dict[Key, int], NDArray[np.float32]]:
+    """All candidate kernels, and their predicted times for some sizes.
+
+    Returns:
+        The plans without grids; the column of each kernel; and for every size and kernel, the
+        logarithm of the kernel's time over that of the size's best.
+    """
+    plans: list[Plan] = []
     places: dict[Key, int] = {}
     rows: list[tuple[list[int], NDArray[np.float64]]] = []
     for done, (m, n, k) in enumerate(sizes):
@@ -197,14 +200,16 @@ def _predicted(
         best = np.full(len(first), np.inf)
         np.minimum.at(best, which.reshape(-1), seconds)
         keys = [_key_in(table, int(row)) for row in first]
-        rows.append(
-            ([places.setdefault(key, len(places)) for key in keys], np.log(best / best.min()))
-        )
+        for key, row in zip(keys, first, strict=True):
+            if key not in places:
+                places[key] = len(plans)
+                plans.append(replace(table.plan(int(row)), workgroups=None))
+        rows.append(([places[key] for key in keys], np.log(best / best.min())))
         advance(done + 1, len(sizes))
     ratios = np.full((len(sizes), len(places)), math.log(WORST), np.float32)
     for row, (columns, values) in zip(ratios, rows, strict=True):
         row[columns] = np.minimum(values, math.log(WORST))
-    return list(places), ratios
+    return plans, places, ratios
 
 
 def _numbers(columns: Sequence[Any]) -> NDArray[np.int64]:
@@ -229,12 +234,3 @@ def _key_of(plan: Plan) -> Key:
         return ()
     schedule, width = known
     return *plan.tile, *plan.cluster, CONSUMERS[plan.consumers], width, schedule
-
-
-def _plan_of(key: Key) -> Plan:
-    *numbers, turns, width, schedule = key
-    tile, cluster = tuple(numbers[:3]), tuple(numbers[3:])
-    order = "" if width == 1 else f"{Rasterize(width)},"
-    consumers = next(name for name, count in CONSUMERS.items() if count == turns)
-    pipeline = f"{order}{schedule.scaled(COUNTED_TILE, tile)}"
-    return Plan(tile, cluster, pipeline, consumers=consumers)

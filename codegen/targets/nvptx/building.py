@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import codegen.cache as cache
 from codegen.architectures import Alignment, Lowering, Variant, Vectors, architecture_of
-from codegen.collection import collection_paused
 from codegen.targets.nvptx.driver import Device
 from codegen.targets.nvptx.facts import Facts
 from codegen.targets.nvptx.launch.call import Loaded
 from codegen.targets.nvptx.launch.loaded_function import Spilled
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import CodegenError, KernelGraph, LaunchError, VerifyError
+from coordgraph.collection import collection_paused
 from passes import Pass
 
 __all__ = ["Builder", "Choice"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from codegen.collection import collection_paused
 from codegen.emit import llvm
 from coordgraph import Gemm
+from coordgraph.collection import collection_paused
 from passes import DataParallel
 from tests.codegen.nvptx.fake_driver import install, matrix
 
