@@ -132,9 +132,9 @@ class Arrangement:
             a, c, out = (x if x is None else library(x).as_one_matrix(x) for x in (a, c, out))
         count = self.batch[0] if self.batch is not None else 1
         if self.expand[0]:
-            a = library(a).expanded(a, count)
+            a = library(a).broadcast(a, (count, *a.shape[-2:]))
         if self.expand[1]:
-            b = library(b).expanded(b, count)
+            b = library(b).broadcast(b, (count, *b.shape[-2:]))
         if self.transpose[0]:
             a = library(a).transposed(a)
         if self.transpose[1]:

@@ -87,14 +87,6 @@ class Library:
     transposed: Callable[[Any], Any] = staticmethod(methodcaller("swapaxes", -1, -2))
     """A view of the array with its last two axes swapped: the transpose of each matrix."""
 
-    def expanded(self, array: Any, count: int) -> Any:
-        """A batch of `count` matrices, each of which is the given one.
-
-        Raises:
-            LaunchError: arrays of this library cannot be repeated.
-        """
-        return self.broadcast(array, (count, *array.shape[-2:]))
-
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         """A view of the array, repeated along axes of extent 1 to another shape.
 
@@ -145,8 +137,11 @@ class _Raw(Library):
         (*more, rows, columns), (*steps, step, least) = array.shape, array.strides
         return replace(array, shape=(*more, columns, rows), strides=(*steps, least, step))
 
-    def expanded(self, array: Any, count: int) -> Any:
-        return replace(array, shape=(count, *array.shape[-2:]), strides=(0, *array.strides[-2:]))
+    def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
+        added = (0,) * (len(shape) - len(array.shape))
+        before = zip((*added, *array.shape), (*added, *array.strides), shape, strict=True)
+        strides = tuple(step if extent == new else 0 for extent, step, new in before)
+        return replace(array, shape=shape, strides=strides)
 
     def first_matrix(self, array: Any) -> Any:
         return array.first
