@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import codegen
-from codegen.api import native_target
 from codegen.export import export
+from codegen.targets.nvptx.driver import device
 from coordgraph import Gemm
 from passes import DataParallel, Pass, SplitK, StreamK
 from tests.codegen.export.compiled import TOOLKIT, compile_c
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.usefixtures("gpu")
 
 LIBRARIES = (f"-L{TOOLKIT}/lib64/stubs", "-lcuda")
 SIZES = ((300, 264, 520), (2048, 2304, 1032))
@@ -30,13 +31,17 @@ SIZES = ((300, 264, 520), (2048, 2304, 1032))
         (Gemm("i8", transpose_b=True), DataParallel(), "sm_80", {"alignment": 1}),
         (Gemm("bf16", batched=True, transpose_b=True), StreamK(workgroups=None), "sm_90a", {}),
     ],
-    ids=str,
+    ids=["plain", "stream-k with C", "split-k", "mma.sync", "int8", "batch"],
 )
 def test_the_example_runs(
-    gemm: Gemm, schedule: Pass, target: str, options: dict[str, int], tmp_path: Path
+    gemm: Gemm,
+    schedule: Pass,
+    target: str,
+    options: dict[str, Any],
+    tmp_path: Path,
 ):
     """The compiled example finds the elements of D right and launches 110 times."""
-    if target == "sm_90a" and native_target(Gemm("bf16").graph()) != target:
+    if target == "sm_90a" and device(0).architecture != target:
         pytest.skip("sm_90a code needs a Hopper GPU")
     kernel = codegen.compile(schedule(gemm.graph(tile=(128, 128, 64))), target)
     found = export(kernel, tmp_path, **options)
