@@ -117,7 +117,7 @@ def _seconds(row: Row) -> float:
 
 
 def accuracy(rows: Sequence[Row], predicted: Column) -> Accuracy:
-    """How well predicted times agree with the measured ones of rows."""
+    """Compare the predicted times of launches (seconds) with the measured times in their rows."""
     measured = np.array([row["t"] for row in rows])
     errors = np.log(predicted / measured)
     problems: dict[tuple[Any, ...], list[int]] = {}
@@ -145,7 +145,10 @@ def accuracy(rows: Sequence[Row], predicted: Column) -> Accuracy:
 
 
 def modelled(rows: Sequence[Row], plans: dict[str, Plan], machine: Machine) -> dict[str, Column]:
-    """Two predictions by the cost model: its constants fitted to half of the sizes, and to all."""
+    """Times in seconds that the cost model predicts for each row, by the name of its constants.
+
+    `MODEL`: constants that were fitted to half of the sizes; `PUBLISHED`: fitted to all sizes.
+    """
     table = Table.of((problem_of(row), plans[row["plan"]]) for row in rows)
     half = fitted_constants(machine.name)
     return {
@@ -173,7 +176,7 @@ GROUPS: dict[str, Callable[[Row, Plan], str]] = {
     "time": lambda row, plan: f"up to {2 ** int(np.ceil(np.log2(1e6 * row['t'])))} µs",
     "k": lambda row, plan: f"up to {2 ** int(np.ceil(np.log2(row['k'])))}",
 }
-"""Properties of rows by which accuracy is listed."""
+"""Properties by which launches are grouped; accuracy is listed for each group."""
 
 
 def by_group(
@@ -204,7 +207,10 @@ def _natural(text: str) -> tuple[int, str]:
 
 
 def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[str]) -> RichTable:
-    """A table of accuracies: for each group of launches, a line for each way of predicting."""
+    """A table of how well predicted times agree with measured ones.
+
+    For each group of launches it has a line for each way of predicting (simulation, cost model).
+    """
     made = RichTable(title=title, box=None, pad_edge=False)
     heads = ("", "by", "launches", "median", "90 %", "bias", "loss", "worst", "pairs ranked")
     for head in heads:
@@ -227,7 +233,10 @@ def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[s
 
 
 def better(groups: dict[str, dict[str, dict[str, Accuracy]]]) -> list[str]:
-    """Sentences that name the rows where one predictor has a clearly smaller median error."""
+    """Two sentences: the groups of launches for which the simulation is better, or the cost model.
+
+    Better means that the median error is smaller by a tenth at least.
+    """
     found: list[str] = []
     for ways in ((SIMULATION, MODEL), (MODEL, SIMULATION)):
         where = [

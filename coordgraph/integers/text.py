@@ -49,7 +49,7 @@ class Printer:
         """The text of a symbol: the symbol's name.
 
         Raises:
-            ValueError: the parser could not read the name.
+            ValueError: the text form does not allow the name (see `NAME` and `RESERVED`).
         """
         name = symbol.name
         if not NAME.fullmatch(name) or name in RESERVED:
@@ -208,6 +208,6 @@ def to_text(expr: Basic) -> str:
 
     Raises:
         TypeError: a node is not allowed in index expressions, such as a negative power.
-        ValueError: the parser could not read the name of a symbol or an integer.
+        ValueError: the text form does not allow a symbol's name, or an integer is too long.
     """
     return Printer().at(expr)

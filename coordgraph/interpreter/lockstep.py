@@ -38,7 +38,7 @@ from coordgraph.tensors import Role
 __all__ = ["StepKind", "Steps", "record_steps"]
 
 Lanes = npt.NDArray[np.intp]
-"""Numbers of workgroups, ascending."""
+"""Type: the numbers of the workgroups that execute a step, ascending."""
 
 
 class StepKind(IntEnum):
@@ -200,7 +200,10 @@ class _Walk:
         of the four an array with an entry per workgroup, or one integer for all workgroups."""
 
     def evaluate(self, formula: Formula, lanes: Lanes) -> tuple[Any, ...]:
-        """The values of a formula's expressions for the workgroups `lanes`."""
+        """Evaluate the expressions of `formula` for the workgroups `lanes`.
+
+        Each value is an array with an entry per workgroup, or one integer for all of them.
+        """
         whole = len(lanes) == self.count
 
         def value(place: int) -> Any:
@@ -216,7 +219,7 @@ class _Walk:
         self.env[place] = self.merged(self.env[place], value, lanes)
 
     def merged(self, old: Any, value: Any, lanes: Lanes) -> Any:
-        """A copy of the column `old` in which the workgroups `lanes` have `value`."""
+        """An entry for each workgroup: `value` for the workgroups `lanes`, `old` for all others."""
         if len(lanes) == self.count:
             return value
         new = np.empty(self.count, np.int64)
@@ -323,7 +326,7 @@ class _Walk:
                 pass
 
     def of_lanes(self, lanes: Lanes) -> list[Any]:
-        """Product, m, n and tiling of the tile that the workgroups `lanes` summed last."""
+        """The tile that the workgroups `lanes` summed last: product, m, n, index of its shape."""
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 
     def send(self, work: Work, op: SendPartial | AccumulatePartial, lanes: Lanes) -> None:

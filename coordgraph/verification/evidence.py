@@ -166,7 +166,7 @@ class Evidence:
 
     @cached_property
     def failures(self) -> tuple[tuple[Launch, Fault], ...]:
-        """The launches whose trace failed, and the error."""
+        """The launches that could not be traced, each with the error that ended its trace."""
         return tuple((launch, found) for launch, found in self._traced if isinstance(found, Fault))
 
     @cached_property
@@ -175,7 +175,10 @@ class Evidence:
         return self._traces.of(self.launches, self.limits.launches, work)
 
     def counterexamples(self, check: str) -> Iterator[Counterexample]:
-        """One error of each kind that refutes a check: from traces first, then from runs."""
+        """Errors that refute the check named `check`: those of traces first.
+
+        After them come those of launches that the interpreter runs with operands.
+        """
         for launch, fault in self.failures:
             if fault.check == check:
                 yield _counterexample(launch, fault)
@@ -189,8 +192,9 @@ class Evidence:
     def run_launches(self) -> tuple[Launch, ...]:
         """The launches whose product the interpreter computes, as many as the limits allow.
 
-        The first is the one with the highest `_interest`, and each further one adds the most
-        features to those before it: which axes end in a partial tile, and long segments.
+        The first one has many fix-ups and partial tiles, but few segments. Each further one adds
+        the most features that those before it lack: an axis that ends in a partial tile, or a
+        segment as long as in any trace.
         """
         m, n, k = macro_tile(self.graph.coordinates)
         deepest = max((_depth(found) for _, found in self.traces), default=0)
@@ -216,7 +220,7 @@ class Evidence:
 
     @cached_property
     def runs(self) -> tuple[tuple[str, Counterexample], ...]:
-        """Errors of launches that compute a product: the refuted check and the counterexample."""
+        """Errors of launches that compute a product, as (name of refuted check, counterexample)."""
         found: list[tuple[str, Counterexample]] = []
         for launch in self.run_launches:
             for name in self.limits.schedulers:
@@ -340,7 +344,7 @@ def _coordinates(code: Program, work: Work, env: Environment) -> dict[str, int]:
 def _wrong(
     graph: KernelGraph, operands: Operands, memory: Memory, launch: Launch
 ) -> Iterator[Counterexample]:
-    """The first wrong element of each product's D."""
+    """For each product whose D is wrong, a counterexample with the first wrong element."""
     (output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
     flat: Array = memory.flat[output.name]
     written = memory.written[output.name]

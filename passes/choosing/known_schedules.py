@@ -68,7 +68,10 @@ def _kept() -> dict[str, dict[str, Any]]:
 
 
 def chosen_schedules() -> tuple[Pass, ...]:
-    """The schedules that are tried for every problem, with options for tiles `COUNTED_TILE`."""
+    """The schedules that are tried for every problem, with options for the tile `COUNTED_TILE`.
+
+    `Pass.scaled` adapts options that are extents, such as those of small tiles, to another tile.
+    """
     return _chosen(tuple(kind.variants for kind in _all_passes()))
 
 

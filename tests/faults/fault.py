@@ -27,7 +27,7 @@ class Fault:
         schedule: the pipeline that makes the correct graph.
         edits: how the fault is made from the text of the correct graph.
         gemm: the arguments of `Gemm` other than its element type.
-        level: the level of the graph.
+        level: the level of the graph, such as `scheduled`.
     """
 
     name: str
@@ -65,6 +65,6 @@ class Fault:
 
 @cache
 def correct(schedule: str, gemm: tuple[tuple[str, Any], ...] = ()) -> KernelGraph:
-    """The graph without the fault, with tiles of 4 x 4 x 4 and elements of type f32."""
+    """The correct graph that faults are added to: tiles of 4 x 4 x 4, elements of type f32."""
     problem = Gemm("f32", **dict(gemm)).graph(TILE)
     return Pipeline.parse(schedule)(problem, verify="structure")

@@ -178,7 +178,7 @@ def _expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _unordered(called: ast.expr) -> bool:
-    """Whether swapping arguments of this function changes nothing or always gives an error."""
+    """Whether swapping the arguments of this function changes no result, or always is an error."""
     return isinstance(called, ast.Name) and called.id in ("min", "max", "isinstance", "cast")
 
 

@@ -39,8 +39,8 @@ def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
     files: dict[str, list[str]] = {}
     for name in sorted(names, key=digest):
         files.setdefault(name.partition("::")[0], []).append(name)
-    # The first name of every file ranks before all second names. Names after the first rank
-    # by their position divided by the square root of their file's number of tests.
+    # The first test of every file is chosen before any file's second test. The others are ordered
+    # by their position in the file's list, divided by the square root of the list's length.
     ranks = {
         name: (number > 0, number / sqrt(len(inside)), digest(name))
         for inside in files.values()
@@ -108,11 +108,11 @@ def words(case: Any) -> tuple[str, ...]:
 
 
 def kinds(case: Any) -> tuple[str, ...]:
-    """Values of a case for tests of code generation: its words without most schedule options.
+    """The values of a case (see `words`) that matter for tests of code generation.
 
-    Most options change only index formulas, which the interpreter's tests cover. Options for
-    reductions and orders are kept, because they add operations or tables, which need code of their
-    own.
+    Most schedule options are left out: they change only index formulas, which the interpreter's
+    tests cover. Options for reductions and orders are kept, because they add operations or tables,
+    which need code of their own.
     """
     return tuple(w for w in words(case) if w.startswith(("reduction=", "order=")) or "=" not in w)
 

@@ -98,5 +98,5 @@ def divided_tiles(
 
 
 def matrix(gemm: GemmProblem, tensor: str) -> tuple[str, ...]:
-    """The coordinate that is the number of a matrix in a batched tensor; () for a single matrix."""
+    """(The coordinate that numbers the matrices of a batched tensor,); () for a single matrix."""
     return (gemm.leading,) if tensor in gemm.batched_tensors else ()

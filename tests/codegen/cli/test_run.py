@@ -282,7 +282,7 @@ def test_the_doctor_tries_what_is_here():
     for name, kind in (("interpreter", "f32"), ("cpu", "bf16")):
         assert targets[name]["status"] == "ok"
         assert f"multiplies {kind}" in targets[name]["detail"]
-    # The output lists one architecture for each lowering that some architecture prefers.
+    # Of all architectures that prefer the same lowering, the output lists one.
     families = {
         entry["name"]: entry["detail"].partition(":")[0]
         for entry in found["targets"]

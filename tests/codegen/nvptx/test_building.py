@@ -139,8 +139,9 @@ def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage
 
 
 def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypatch: Any):
-    """If the default code spills registers, the variant without spills is used by later
-    calls and `ptx`.
+    """If the driver spills registers of the default code, a leaner variant is used.
+
+    Later calls use it too, and `kernel.ptx` shows it.
     """
     tried: list[str] = []
 

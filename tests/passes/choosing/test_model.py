@@ -26,7 +26,7 @@ def row(problem: Gemm, plan: Plan) -> Table:
 
 
 def lowering_of(plan: Plan) -> LowerToHopper:
-    """The lowering of a plan; it divides tiles independently of the cost model."""
+    """The lowering of a plan: how it divides tiles is compared with the cost model's counts."""
     assert isinstance(plan.lowering, LowerToHopper)
     return plan.lowering
 
