@@ -187,7 +187,8 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
         Table(
             starts,
             groups + 1,
-            # Rounding a group's extent up to whole tiles adds less than one tile per group.
+            # A bound on the tiles of all groups: rounding a group's extent up to whole tiles adds
+            # less than one tile.
             floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
             ceil_div(maximum(elements, least), Integer(tile)),
             note=f"tiles along {axis} in the groups before",

@@ -43,7 +43,7 @@ FITTING: tuple[tuple[Axis, Axis], ...] = (
     (("B", 1), ("C", 1)),
     (("B", 1), ("D", 1)),
 )
-"""Pairs of tensor axes along which tiles must have equal extents, because both are m, n or k."""
+"""Pairs of tensor axes that are both m, both n or both k, so that tile extents must be equal."""
 TILE, ELEMENT = index_symbol("t"), index_symbol("i")
 T = TypeVar("T")
 

@@ -100,7 +100,7 @@ def curve(family: KernelFamily, problem: Gemm, sizes: tuple[Size, ...]) -> list[
 
 
 def choices_of(family: KernelFamily, problem: Gemm, sizes: tuple[Size, ...]) -> list[list[Plan]]:
-    """For each size, two plans: the one predicted best in the family, and among all plans."""
+    """For each size, two plans: the best of the family and the best of all, by the cost model."""
     found: list[list[Plan]] = []
     for m, n, k in sizes:
         sized = replace(problem, m=m, n=n, k=k)

@@ -86,7 +86,7 @@ class Accuracy:
 
 
 def size_of(row: Row) -> tuple[int, int, int]:
-    """m, n and k of a row."""
+    """m, n and k of the launch that a row of results describes."""
     return row["m"], row["n"], row["k"]
 
 
@@ -184,7 +184,8 @@ def by_group(
 ) -> dict[str, dict[str, dict[str, Accuracy]]]:
     """The accuracy of each way of predicting times, for launches that have a property in common.
 
-    The keys of the result are the name of the property (a key of `GROUPS`), its value, and the way.
+    The keys of the result are the name of the property (a key of `GROUPS`), its value, and the way
+    of predicting.
     """
     found: dict[str, dict[str, dict[str, Accuracy]]] = {}
     for name, value in GROUPS.items():

@@ -141,7 +141,7 @@ class Trial:
         return [d for d in product(*(range(max(size, 1)) for size in self.below)) if inside(d)]
 
     def problems(self) -> Iterator[str]:
-        """Sentences about failures of the size rule, the tables, the guard and the laws."""
+        """Error messages: failures of the size rule, the tables, the guard and the laws."""
         yield from self._size_rule()
         yield from self._tables()
         reached = {self.reverse(d) for d in self.downstream if self.guarded(d)}
@@ -170,7 +170,7 @@ class Trial:
                 )
 
     def _tables(self) -> Iterator[str]:
-        """Sentences about tables that the edge's formulas read but `table_needs` does not name.
+        """Error messages: tables that the edge's formulas read but `table_needs` does not name.
 
         `KernelGraph.verify` only checks tables that `table_needs` names.
         """

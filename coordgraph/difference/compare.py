@@ -67,7 +67,7 @@ class _Comparison:
             differing["level"] = (old.level, new.level)
         first, second = ([d.id for d in graph.dangling] for graph in (old, new))
         if first != second and sorted(first) == sorted(second):
-            # Schedules number output tiles in the order of the dangling dimensions.
+            # The order matters: schedules number output tiles by the dangling dimensions in order.
             order = ", ".join(first), ", ".join(second)
             differing["order of dangling tile numbers"] = order
         if differing:

@@ -57,7 +57,7 @@ class StepKind(IntEnum):
     FINISH = 5
     """Apply the epilogue to an output tile, before it is stored."""
     STORE = 6
-    """Store an output tile, or those of its rows that the workgroup finishes."""
+    """Store an output tile, or only the rows of it that the workgroup finishes."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _joined(s: Steps) -> Steps:
 
 
 class _Walk:
-    """Walks the steps of a program for many workgroups, and appends to `columns`.
+    """Walks the steps of a program for many workgroups, and appends each step to `columns`.
 
     Args:
         code: the program.
@@ -219,7 +219,7 @@ class _Walk:
         self.env[place] = self.merged(self.env[place], value, lanes)
 
     def merged(self, old: Any, value: Any, lanes: Lanes) -> Any:
-        """An entry for each workgroup: `value` for the workgroups `lanes`, `old` for all others."""
+        """A column by workgroup: `value` for the workgroups `lanes`, and `old` for all others."""
         if len(lanes) == self.count:
             return value
         new = np.empty(self.count, np.int64)

@@ -131,7 +131,10 @@ class Evidence:
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """The launches to examine; the first ones have as many different features as possible."""
+        """The launches to examine; the first ones differ as much as possible in their features.
+
+        A feature is, for example, whether a certain remainder in the graph's formulas is 0.
+        """
         if self._launches is not None:
             return self._launches
         ranked = ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
@@ -232,7 +235,7 @@ class Evidence:
 
 
 def _interest(launch: Launch, found: Trace) -> int:
-    """A score of a launch: high if it has fix-ups and ragged edges with few tiles."""
+    """A score of a launch: high if it has fix-ups and partial tiles, but few segments."""
     ragged = sum(length % 2 for length in launch.values.values())
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
 
@@ -282,7 +285,7 @@ class _Watched(Machine):
 def _run(
     graph: KernelGraph, code: Program, launch: Launch, scheduler: str
 ) -> Iterator[tuple[str, Counterexample]]:
-    """Compute the product of a launch in the interpreter, and compare D with the reference."""
+    """Compute a product in the interpreter; yield (refuted check, counterexample) per error."""
     try:
         operands = make_operands(graph, launch)
         memory = Memory(graph, operands.arrays, operands.values)
@@ -317,7 +320,7 @@ def _run(
 def _failure(
     code: Program, launch: Launch, error: Exception, machines: Mapping[int, _Watched]
 ) -> tuple[str, Counterexample]:
-    """The check that an error of a run refutes, with a counterexample."""
+    """(name, counterexample) of the check that an error of a run refutes."""
     for number, machine in machines.items():
         if machine.failed is not None:
             work, env = machine.failed

@@ -46,7 +46,7 @@ def counter_of(schedule: Pass) -> WorkCounter | None:
     kept = _kept().get(str(schedule)) if _ours(schedule) else None
     if kept is not None:
         return WorkCounter.from_data(kept)
-    from passes.choosing.enumeration import check  # here, to avoid importing the interpreter
+    from passes.choosing.enumeration import check  # not at the top: it imports the interpreter
 
     try:
         counter = WorkCounter.derive(schedule)

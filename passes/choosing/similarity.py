@@ -69,7 +69,7 @@ class Similarity:
     """Covariances of the cost model's errors on the plans of a table."""
 
     def __init__(self, table: Table, device: Constants, scales: Scales = FITTED) -> None:
-        """Compute the properties of plans.
+        """Compute the properties of plans (tile, cluster, schedule, …) on which covariances depend.
 
         Args:
             table: plans of one problem.

@@ -28,7 +28,7 @@ class Work:
         busy: number of resident workgroups that have iterations.
         rounds: number of rounds.
         rest: number of macro tiles that are divided into small tiles.
-        counts: the work in one round, of the workgroup that has most of it (see `Counts`).
+        counts: the largest amounts of work that any workgroup has in one round (see `Counts`).
     """
 
     grid: Column

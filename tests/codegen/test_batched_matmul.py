@@ -146,7 +146,7 @@ def test_only_the_call_that_says_so_measures(
 ):
     """Only a call with tune=True measures.
 
-    Outputs with and without gaps between matrices share the cached choice, but run two kernels.
+    Outputs with and without gaps between matrices share the cached plan, but run two kernels.
     """
     calls: list[tuple[int, Any]] = []
 

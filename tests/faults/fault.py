@@ -14,7 +14,7 @@ __all__ = ["Fault", "correct"]
 
 TILE = (4, 4, 4)
 Edit = tuple[str, str] | Callable[[str], str]
-"""Text to replace wherever it occurs, with its replacement; or a function of the whole text."""
+"""Type: (text to replace wherever it occurs, replacement), or a function of the whole text."""
 
 
 @dataclass(frozen=True)

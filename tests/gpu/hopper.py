@@ -396,12 +396,12 @@ def _served(shape: Shape, layout: str) -> Shape:
 
 
 def code_of(specs: Iterable[Spec], cases: Callable[[Spec], Iterable[Case]]) -> tuple[Code, ...]:
-    """The machine code that the cases of kernels need, without duplicates."""
+    """(spec, variant) of all machine code that the cases of kernels need, without duplicates."""
     return tuple(dict.fromkeys((spec, case.variant) for spec in specs for case in cases(spec)))
 
 
 def code_of_d() -> tuple[Code, ...]:
-    """The machine code for all entries of WAYS_OF_D, with and without C."""
+    """(spec, variant) of the machine code for all entries of WAYS_OF_D, with and without C."""
     codes = (
         (spec, boxes(min(width, chunk_of_d(spec)), reads_c=c))
         for spec in DIFFERENT_D

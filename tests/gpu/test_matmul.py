@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 TOLERANCE = 4e-3
-"""Relative error in the Frobenius norm; bf16 rounds each result to 2⁻⁹."""
+"""Largest relative error in the Frobenius norm; bf16 rounds each element by up to 2⁻⁹."""
 ON_TOP = 5e-6
 """Largest difference in seconds between the host times of a `matmul` call and of a call of the same
 kernel; the limit allows for a busy host.

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 BOUND = 2e-2
-"""Largest error relative to the largest element, of 16-bit results of sums in f32."""
+"""Largest error of 16-bit results (sums are in f32), relative to the largest element."""
 SHAPES = [(256, 384, 512), (264, 136, 72), (130, 70, 50)]
 """Problems (m, n, k): a multiple of the tile; partial tiles, with rows that TMA can load; and rows
 that TMA cannot load."""
@@ -123,7 +123,7 @@ def test_compiled_with_other_sizes():
 # PyTorch warns because the step was first run on another stream than at the end of the test.
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
 def test_cuda_graph():
-    """A training step is captured, and its replay uses the values of the moment."""
+    """A training step is captured in a CUDA graph; a replay uses the inputs' current values."""
     import codegen.torch as cgt
 
     layer = cgt.Linear(512, 384, device="cuda", dtype=torch.bfloat16)

@@ -57,7 +57,7 @@ class Mutation:
     new: str
 
     def apply(self, source: bytes) -> bytes:
-        """The mutated source."""
+        """The source of the file with this mutation."""
         return source[: self.start] + self.new.encode() + source[self.end :]
 
     def __str__(self) -> str:

@@ -43,9 +43,9 @@ def walked(found: Trace, workgroup: int) -> Iterator[tuple[tuple[int, ...], int]
 
 
 def furthest(found: Trace, tiles: tuple[int, int, int]) -> float:
-    """How many k tiles any workgroup is at most ahead of or behind a k that grows evenly with time.
+    """The largest distance, in k tiles, of any workgroup's k from a k that grows evenly with time.
 
-    After a fraction of the launch's iterations, that k is the same fraction of all k tiles.
+    After a fraction of the launch's iterations, the latter is the same fraction of all k tiles.
     """
     share, depth = max(found.iterations), tiles[2]
     return max(

@@ -1,4 +1,4 @@
-"""`Rasterize` and `Grouped`: orders against nested loops, and the index code of kernels."""
+"""Tests of `Rasterize` and `Grouped`: orders equal nested loops; the index code of kernels."""
 
 from __future__ import annotations
 
@@ -122,8 +122,9 @@ def banded(width: int, snake: bool, along: Any, order: Any = "columns") -> Kerne
 )
 @settings(max_examples=150)
 def test_the_order_is_that_of_the_loops(m: int, n: int, width: int, snake: bool, along: str):
-    """With symbolic sizes, positions of tiles and tiles at positions agree with the nested
-    loops.
+    """For symbolic sizes, the formulas from a tile to its position and back are right.
+
+    They are evaluated for numbers, and compared with nested loops.
     """
     graph = banded(width, snake, along)
     if graph.dangling[0].id != "tile.raster":

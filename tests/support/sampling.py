@@ -1,4 +1,4 @@
-"""Which tests are quick, and random samples of the slow ones (`pytest -m slow --sample 40`)."""
+"""Choose which tests are quick, and draw random slow ones (`pytest -m slow --sample 40`)."""
 
 from __future__ import annotations
 

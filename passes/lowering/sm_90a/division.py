@@ -233,7 +233,7 @@ class Division:
         return self.extent(self.left) % (2 * MMA_M) != 0
 
     def warpgroups(self, axis: int) -> tuple[str, ...]:
-        """(The warpgroup's coordinate,) if two warpgroups divide the axis `axis` of D; else ()."""
+        """A 1-tuple: the warpgroup's coordinate, if warpgroups divide axis `axis` of D; else ()."""
         divided = self.right if self._columns_divided else self.left
         return ("warpgroup",) if axis == divided and self.team > 1 else ()
 
@@ -309,7 +309,7 @@ class Division:
         return self.tiling.own(f"{tensor}.own.{axis}")
 
     def ranks(self, axis: int) -> tuple[str, ...]:
-        """(A CTA's coordinate in its cluster along m, n or k,) for `axis` 0, 1 or 2.
+        """A 1-tuple: the coordinate of a CTA in its cluster along m, n or k (`axis` 0, 1 or 2).
 
         () if the cluster does not divide that axis.
         """
@@ -317,7 +317,7 @@ class Division:
 
     @property
     def different(self) -> tuple[str, ...]:
-        """(The coordinate of the cluster rank,) if CTAs have different parts of D; else ()."""
+        """A 1-tuple: the cluster rank's coordinate, if CTAs have different parts of D; else ()."""
         return (RANK,) if self.workgroups > self.split else ()
 
     @property
@@ -327,7 +327,7 @@ class Division:
 
     @property
     def producing(self) -> Boolean:
-        """The condition that the current warp is the producer: the first after all consumers."""
+        """The condition that the current warp is the producer, the first after the consumers."""
         return equal(index_symbol(WARP), self.consumers * WARPS)
 
     @property

@@ -98,5 +98,5 @@ def divided_tiles(
 
 
 def matrix(gemm: GemmProblem, tensor: str) -> tuple[str, ...]:
-    """(The coordinate that numbers the matrices of a batched tensor,); () for a single matrix."""
+    """The coordinate that numbers the matrices of a batched tensor, as a 1-tuple; else ()."""
     return (gemm.leading,) if tensor in gemm.batched_tensors else ()

@@ -1,4 +1,4 @@
-"""Contenders of grouped problems: the arguments of kernels, and what contenders refuse."""
+"""Contenders for grouped problems pass kernels the right arguments, and refuse other problems."""
 
 from __future__ import annotations
 

@@ -391,7 +391,7 @@ def test_a_call(fake_driver: FakeDriver):
     assert (of_a.shape, of_a.box) == ((1003, 128), (64, 64))
     assert (of_b.shape, of_b.box) == ((1003, 256), (64, 64))
     assert (of_d.shape, of_d.box) == ((7, 128, 256), (64, 64, 1))
-    # Another number of groups has another D, but the same kernel.
+    # Another number of groups needs a D of another shape, but runs the same kernel.
     made(a, b, out=matrices(9, 128, 256, D_AT), offsets=offsets(9))
     assert len(fake_driver.loaded) == 1
     c = matrices(7, 128, 256, C_AT)

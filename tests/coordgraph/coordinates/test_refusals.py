@@ -141,7 +141,7 @@ def test_fields_of_edges(make: Callable[[], Edge], why: str):
 def test_a_size_of_zero_leaves_no_index():
     """A size of 0 is an error only if an index along it is computed.
 
-    A schedule may have no data-parallel waves.
+    A dimension of size 0 alone is valid: a schedule may have 0 data-parallel waves.
     """
     with CoordinateGraph().edit() as e:
         for name, size in (("i", None), ("tile", Integer(3)), ("inside", Integer(0))):

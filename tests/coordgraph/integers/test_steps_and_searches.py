@@ -1,4 +1,7 @@
-"""Proofs from the least difference of neighbouring table entries, and from a table search."""
+"""Tests of proofs that use the step of a table or the result of a search in a table.
+
+The step is the least difference of neighbouring entries.
+"""
 
 from __future__ import annotations
 

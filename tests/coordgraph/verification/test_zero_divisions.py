@@ -1,4 +1,4 @@
-"""Parameters and assumptions that divide by 0 in some launches are refuted."""
+"""A check refutes graphs whose parameters or assumptions divide by 0 in some launch."""
 
 from __future__ import annotations
 
