@@ -91,7 +91,7 @@ def size_of(row: Row) -> tuple[int, int, int]:
 
 
 def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Divide rows into two halves by size; all rows of one size are in the same half."""
+    """Divide result rows at random into two halves; all rows of one (m, n, k) are in one half."""
     sizes = sorted({size_of(row) for row in rows})
     order = np.random.default_rng(0).permutation(len(sizes))
     first = {sizes[i] for i in order[::2]}
@@ -160,7 +160,7 @@ def modelled(rows: Sequence[Row], plans: dict[str, Plan], machine: Machine) -> d
 def simulated(
     rows: Sequence[Row], plans: dict[str, Plan], machine: Machine, console: Console
 ) -> Column:
-    """The simulated time of each row's launch, in seconds."""
+    """The simulated time, in seconds, of the launch that each row of results describes."""
     found: list[float] = []
     with Progress(console=console, transient=True) as progress:
         for row in progress.track(rows, description="simulating"):

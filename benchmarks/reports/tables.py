@@ -27,7 +27,7 @@ BOUNDS = (0.90, 0.95)
 """Speeds relative to cuBLAS. A report counts the problems below each, and lists those below the
 larger one."""
 LONGEST_HEADING = 12
-"""The longest name of a contender used as heading; longer names become letters with a legend."""
+"""Most characters of a contender's name as a heading; longer names become letters with a legend."""
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> str:

@@ -42,8 +42,8 @@ def check_laws(
         edge: the edge; its operands may have any names.
         sizes: the size of every operand, by name. Take small sizes, because every index is tried.
         tables: the entries of the tables that the edge's formulas read, by name.
-        among: a function that says whether an element with these upstream indices exists; by
-            default, elements exist for all indices that are less than the sizes.
+        among: a function that returns whether an element exists at given upstream indices; by
+            default, elements exist at all indices that are less than the sizes.
 
     Raises:
         VerifyError: a law, the guard or the size rule fails; the message lists the first indices at

@@ -109,7 +109,9 @@ result of an epilogue is rounded."""
 
 
 class Evidence:
-    """Traces and runs of a graph, computed when a check first asks for them.
+    """Traces of a graph's launches, and runs of the graph on operands, for its checks.
+
+    They are computed when a check first asks for them.
 
     Args:
         graph: a scheduled graph.

@@ -35,7 +35,7 @@ class Scales:
         tile: deviation of the part that plans with the same CTA tile share.
         cluster: deviation of the part that plans with the same cluster share.
         schedule: deviation of the part that plans with the same schedule and grid share.
-        plan: deviation of the part that only plans share which agree in every property.
+        plan: deviation of the part that plans share only if they agree in every property.
         noise: deviation of repeated measurements of one plan.
         tile_length: distance of tiles, in doublings of their extents, at which the correlation is
             1/e.

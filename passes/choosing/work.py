@@ -72,7 +72,7 @@ class Work:
 
     @property
     def streamed(self) -> Column:
-        """Largest number of iterations of one workgroup in loops that may cover part of a tile."""
+        """Largest number of iterations of a workgroup in loops that may compute part of a tile."""
         return self.rounds * self.counts.streamed
 
     @property

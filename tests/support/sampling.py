@@ -52,10 +52,9 @@ def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
 def covering(every: int, *choices: Iterable[object]) -> list[ParameterSet]:
     """All combinations of the choices; one in `every` is quick, and the others are marked `slow`.
 
-    A combination is quick if the sum of its choices' positions is a multiple of `every`. So every
-    choice is in a quick combination with an equal share of the choices of each other parameter. Of
-    three parameters with at least `every` choices each, every pair of choices is in a quick
-    combination.
+    A combination is quick if the sum of its choices' positions is a multiple of `every`. So of two
+    parameters, each choice of one is combined with one in `every` choices of the other. Of three
+    parameters with at least `every` choices each, every pair of choices is in a quick combination.
     """
     return [
         _parameters(tuple(value for _, value in chosen), quick)

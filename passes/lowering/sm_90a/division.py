@@ -204,7 +204,7 @@ class Division:
 
     @property
     def split(self) -> int:
-        """How many workgroups of a cluster divide k; the products of these are added up."""
+        """How many workgroups of a cluster divide k; their products are added up."""
         return self.cluster[K]
 
     def extent(self, axis: int) -> int:

@@ -76,7 +76,7 @@ def test_small_tiles_are_counted_as_the_lowering_divides_them():
                 assert part.shape.stages[0] == lowering_of(plan)._stages(graph, divisions)
             alone = Shape(counts.parts[1].table).consumers[0]
             teams.add((int(alone), divisions[1].team))
-    # One warpgroup suffices for the small tile, but the macro tile has two.
+    # In one case a small tile alone needs one warpgroup, but gets the two of the macro tile.
     assert (1, 2) in teams
 
 

@@ -92,8 +92,8 @@ class Loaded:
 class CheckedCall:
     """Launches a kernel on tensors of given shapes, types and alignment.
 
-    Several threads may launch the same object at the same time: each launch takes a free argument
-    table, and returns it afterwards.
+    Several threads may launch the same object at the same time: each launch takes a free
+    `ArgumentTable` (memory for the kernel's arguments), and returns it afterwards.
 
     Args:
         loaded: the program, loaded on the GPU.
