@@ -1,4 +1,4 @@
-"""Contenders for grouped problems pass kernels the right arguments, and refuse other problems."""
+"""Contenders for grouped problems: arguments of their kernels, and problems that they refuse."""
 
 from __future__ import annotations
 
