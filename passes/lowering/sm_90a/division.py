@@ -327,7 +327,7 @@ class Division:
 
     @property
     def producing(self) -> Boolean:
-        """The condition that the current warp is the producer, the first after the consumers."""
+        """The condition that the warp is the producer: the first warp after the consumer warps."""
         return equal(index_symbol(WARP), self.consumers * WARPS)
 
     @property
