@@ -220,10 +220,9 @@ def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The iterations of the first tiles are divided evenly among workgroups; the last may have
-    fewer.
+    """The iterations of the first (Stream-K) tiles are divided evenly among workgroups.
 
-    All other tiles are whole.
+    Only the last workgroup may have fewer. Each of the other tiles is computed by one workgroup.
     """
 
     @given(lists, st.integers(1, 14))

@@ -103,7 +103,7 @@ def test_the_gpu_here_is_chosen_for(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("fixed", [(), ("--fixed",)])
 def test_a_run_of_a_plan(fixed: tuple[str, ...]):
-    """The report names the tile, the passes and the number of workgroups."""
+    """The report of `run --plan` has the tile, passes and number of workgroups of the plan."""
     plan = "16x32x16 rasterize{width=2},stream-k{owner=last} on 5"
     words = ("run", *SIZES, "--dtype", "f32", "-t", "interpreter", "--repeat", "1", "--check")
     found = coordgraph(*words, *fixed, "--plan", plan, "--json").json
@@ -282,7 +282,7 @@ def test_the_doctor_tries_what_is_here():
     for name, kind in (("interpreter", "f32"), ("cpu", "bf16")):
         assert targets[name]["status"] == "ok"
         assert f"multiplies {kind}" in targets[name]["detail"]
-    # The output lists one architecture for each lowering that some architecture prefers.
+    # Of all architectures that prefer the same lowering, the output lists one.
     families = {
         entry["name"]: entry["detail"].partition(":")[0]
         for entry in found["targets"]
