@@ -155,7 +155,7 @@ def test_no_import_cycles(package: str):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_guests_are_imported_late(package: str):
-    """Only `codegen.torch`, which nothing else imports, imports a guest at module level: torch."""
+    """No module imports a package in `GUESTS` at module level, except `codegen.torch` PyTorch."""
     found = offenders(package, GUESTS, module_level=True)
     of_torch = [x for x in found if x.startswith("codegen/torch/") and x.endswith(" torch")]
     assert found == of_torch
@@ -213,7 +213,10 @@ def test_imports_are_light(packages: str, heavy: tuple[str, ...]):
     ],
 )
 def test_late_names_are_those_of_the_package(package: str):
-    """Type checkers read imports, Python reads a table of names: both give the same objects."""
+    """Names that a package imports on first use are the objects that type checkers see.
+
+    Type checkers read the imports under `TYPE_CHECKING`, Python looks names up in a dictionary.
+    """
     path = ROOT.joinpath(*package.split("."), "__init__.py")
     (checked,) = (
         node

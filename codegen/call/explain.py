@@ -116,11 +116,11 @@ class Tuned:
         return cls(prediction, measured, tuple(plans.get(plan) for plan, _ in measured.times))
 
     legend = "In microseconds."
-    """A sentence on the units of the table."""
+    """A sentence on the unit of the times in the table of plans."""
 
     @property
     def heading(self) -> tuple[str, ...]:
-        """Lines about the problem, the device and the code."""
+        """The first lines of the explanation: the problem, the device, the matrix instructions."""
         return self.prediction.heading
 
     @property
@@ -259,7 +259,7 @@ def explain_problem(
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
-    """Text that says why `explain` assumed a device, if the caller named none."""
+    """The reason why `explain` took this device, for a caller who named none, as text."""
     if refusal is not None:
         return f", assumed: no GPU can be used, since {refusal}"
     if here:

@@ -100,7 +100,7 @@ def _poison(kind: str) -> int:
 
 
 def _stored(exact: Array, kind: np.dtype[Any]) -> Array:
-    """Exact sums wrapped to 32 bits, as i32 accumulators wrap, and rounded to the type of D."""
+    """Wrap exact sums to 32 bits, as i32 accumulators do, then convert them to the type of D."""
     with np.errstate(over="ignore"):  # the largest f16 is 65504; larger sums become infinite
         return exact.astype(np.int64).astype(np.int32).astype(kind).astype(np.float64)
 

@@ -37,7 +37,7 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
 }
 """PyTorch's functions, and the functions that compute them by kernels."""
 OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2"}
-"""Keyword arguments that the functions here take too; a call with others is PyTorch's."""
+"""Keyword arguments that `codegen.torch` takes; PyTorch computes a call with any other one."""
 
 
 class use_kernels(TorchFunctionMode):

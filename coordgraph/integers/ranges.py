@@ -103,7 +103,10 @@ class Ranges:
 
     @cached_property
     def _enclosing(self) -> tuple[tuple["Ranges", ...], Mapping[Symbol, int]]:
-        """The enclosing scopes, the outermost first; and how many scopes enclose each symbol's."""
+        """The ranges of the enclosing scopes, outermost first; and by symbol, its nesting depth.
+
+        The depth of a loop index is the number of scopes around the one that bounds it.
+        """
         if not self._outer:
             return (), {}
         outer, symbol = self._outer[0]
@@ -377,7 +380,7 @@ class Ranges:
         return found or symbol in self.bounds or symbol in self.definitions
 
     def _forget(self, symbol: Symbol) -> "Ranges":
-        """A copy of the ranges without statements that contain ``symbol``, whose value changes."""
+        """A copy without bounds, facts and guards that contain ``symbol``, whose value changes."""
 
         def keep(expr: Basic) -> bool:
             return symbol not in symbols_of(expr)

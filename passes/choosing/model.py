@@ -62,7 +62,7 @@ class Cost:
     total: Column
 
     def row(self, index: int) -> dict[str, float]:
-        """Predicted seconds of one plan, by term (`loop`, `dram`, …); `index` is its row."""
+        """Predicted seconds of the plan in row `index`, by name of the term, such as `loop`."""
         return {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
 
 
@@ -156,8 +156,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     traffic = traffic_of(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.l * t.m * t.n * t.out_bytes
     rate = _memory_rate(t, s, w, c)
-    # Add time for repeated requests: they ask for data that an earlier request is still reading
-    # from memory.
+    # Add time for requests of data that an earlier request, such as that of another workgroup, is
+    # still reading from memory.
     again = np.where(w.apart, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
     moved = stored + t.operand_bytes
     dram = (traffic + again) / rate + moved / c.dram_rate + c.dram_seconds

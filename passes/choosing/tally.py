@@ -129,7 +129,7 @@ def _larger(a: Expr, b: Expr) -> Expr:
 
 
 def _when(condition: Boolean, peak: Expr) -> Expr:
-    """The value if a condition holds, else NEVER (no value)."""
+    """`peak` if a condition holds, else NEVER (minus infinity), which changes no maximum."""
     return NEVER if peak == NEVER else select(condition, peak, NEVER)
 
 

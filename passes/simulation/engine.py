@@ -139,7 +139,10 @@ class Engine:
         heapq.heappush(self.timers, (time, self.number, workgroup, step, sent))
 
     def _dispatch(self, slot: int, seconds: float) -> None:
-        """Start the next workgroup that has steps on a slot; it multiplies `seconds` later."""
+        """Start the next workgroup that has any steps, on `slot`.
+
+        It multiplies after `seconds`, plus the further time of a first iteration.
+        """
         while self.dispatched < self.count:
             workgroup = self.dispatched
             self.dispatched += 1
@@ -217,7 +220,7 @@ class Engine:
         heapq.heappush(self.loops[tiling], loop)
 
     def _multiplied(self, tiling: int) -> None:
-        """End the main loop of a tile shape that ends first."""
+        """End the main loop that ends first among those on tiles of shape number `tiling`."""
         _, _, workgroup, step, begin, asked, read = heapq.heappop(self.loops[tiling])
         self.sharing.end(tiling, asked, read)
         self._record(begin, self.now, workgroup, Activity.MULTIPLY, step)

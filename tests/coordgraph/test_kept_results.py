@@ -1,4 +1,4 @@
-"""Results that are kept for a graph object: checks and refusals are computed once."""
+"""Results that are cached for a graph object: its checks run once; the cache ends with it."""
 
 from __future__ import annotations
 

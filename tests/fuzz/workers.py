@@ -1,4 +1,4 @@
-"""Tries mutants in a forked process, so that a crash or a hang does not end the fuzzer."""
+"""Runs mutated inputs in a forked process, so that a crash or a hang does not end the fuzzer."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Workers:
         try:
             text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
         except OSError:
-            return 0.0  # the process has died; reading its pipe shows that
+            return 0.0  # the process has died; `try_mutant` notices it at the pipe
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 

@@ -40,7 +40,7 @@ SLEEP = 600_000_000
 
 @every_schedule
 def test_a_hundred_replays(spec: Spec):
-    """Each of a hundred replays of a CUDA graph gives the bits of the launch before its capture."""
+    """A hundred replays of a CUDA graph each give the same bits as a launch without a graph."""
     problem = Problem.make(spec, SHAPE)
     expected, out = problem.run(), problem.out()
     graph = torch.cuda.CUDAGraph()

@@ -239,9 +239,9 @@ def test_partials_that_are_sent_are_not_added_to():
 @pytest.mark.parametrize(("name", "by"), [("turn", 1), ("turn_first", 1)])
 @pytest.mark.parametrize("schedule", [LAST, SPLIT])
 def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
-    """No wait direction is proved if the number of a sender (its turn) is wrong.
+    """`wait_direction` is `mixed` if an operation computes a sender's position (`turn`) wrongly.
 
-    A wrong number denotes another workgroup than the one that sends.
+    A wrong position denotes another workgroup than the one that sends.
     """
 
     def bent(op: Operation) -> Operation:
@@ -253,7 +253,7 @@ def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
 
 
 def test_turns_in_no_order_prove_nothing():
-    """No wait direction is proved if senders are not numbered in the order of workgroups.
+    """`wait_direction` is `mixed` if senders are not numbered in the order of workgroups.
 
     The workgroup of the last sender then does not bound those of the other senders.
     """

@@ -53,8 +53,10 @@ def segments(found: Trace, workgroup: int) -> list[tuple[int, int, int]]:
 
 
 def parts(name: str, problem: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Stream-K iterations in total and per workgroup, then data-parallel ones in total and per
-    workgroup.
+    """How a hybrid schedule divides the iterations of a problem (m, n, k, workgroups).
+
+    Returns (Stream-K iterations in total, of each workgroup, data-parallel iterations in total, of
+    each workgroup).
     """
     graph = symbolic(name)
     values = graph.parameters.evaluate({**parameters(graph, problem), "read_c": 0})

@@ -32,8 +32,9 @@ K = TypeVar("K", bound=Operation)
 
 @dataclass(frozen=True)
 class Lowered:
-    """The lowered graph of one configuration, and which part of the tile each warpgroup and thread
-    holds.
+    """The lowered graph of one configuration, and the division of its macro tile that is expected.
+
+    The division says which part each workgroup of a cluster, warpgroup and thread computes.
     """
 
     configuration: Configuration

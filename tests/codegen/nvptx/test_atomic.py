@@ -60,7 +60,7 @@ KERNELS = (*PLAIN, *VECTORS, *HOPPER)
 
 
 def sums(made: Configuration) -> tuple[object, ...]:
-    """The options of a kernel that change its code for adding partial sums.
+    """The values of a kernel's options that change its code for adding partial sums.
 
     Quick tests run kernels in which each value of each option occurs once, not all combinations.
     """

@@ -349,12 +349,12 @@ class FragmentWalker(Walker):
         return values
 
     def _number(self, bits: ir.Value, element: DType, numbers: Arithmetic) -> ir.Value:
-        """Emit the conversion of an element from its type in memory to the type of `numbers`.
+        """Emit the conversion of an element from its type in memory to a type for arithmetic.
 
         Args:
             bits: the bits of the element, as an LLVM integer of the element's width.
             element: the type of the element in memory.
-            numbers: the emitter of arithmetic in the result's type.
+            numbers: emits arithmetic in the type of the result.
         """
         if not element.is_float:
             return numbers.convert(bits, element)

@@ -43,7 +43,12 @@ class HopperWalker(CudaWalker):
         """The 32-bit address at which the kernel's dynamic shared memory begins."""
 
     def _shared(self, node: Node, dim: str) -> ir.Value:
-        """The 32-bit shared-memory address of the current element along the dimension `dim`."""
+        """The 32-bit shared-memory address of the element that an operation accesses.
+
+        Args:
+            node: the operation; its loop indices select the element.
+            dim: the dimension of the shared memory.
+        """
         return self.builder.add(self.base, self._offset(node, dim, 1))
 
     def _offset(self, node: Node, dim: str, unit: int) -> ir.Value:
