@@ -164,7 +164,7 @@ def test_guests_are_imported_late(package: str):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_imports_the_operators_of_torch(package: str):
-    """A module that imported `codegen.torch` would need PyTorch."""
+    """No module outside `codegen.torch` imports it, because it would then need PyTorch."""
     modules = modules_of("codegen") | modules_of(package)
     found = module_imports(modules)
     ours = {name for name in modules if f"{name}.".startswith("codegen.torch.")}

@@ -232,7 +232,7 @@ def explain_problem(
     batches: int = 1,
     reads_c: bool = False,
 ) -> Explanation | Tuned | ByRule:
-    """Explain the choice of a plan for a `Gemm` with sizes, of `batches` products or groups."""
+    """Explain which plan is chosen for a `Gemm` with sizes and with `batches` products."""
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     batches = whole(batches, "batches", least=1)
     refusal = LowerToTensorCores().why_not(problem.graph())

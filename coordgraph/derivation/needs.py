@@ -1,4 +1,4 @@
-"""Which coordinates the path to a dimension starts from, and which of them are still missing."""
+"""Find the coordinates from which a dimension's index is computed, and those not yet known."""
 
 from __future__ import annotations
 

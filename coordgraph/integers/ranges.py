@@ -38,7 +38,7 @@ class Bounds:
     lowers: tuple[Expr, ...] = ()
     uppers: tuple[Expr, ...] = ()
     symbols: frozenset[Symbol] = field(init=False, repr=False, compare=False)
-    """The symbols that the bounds contain."""
+    """The symbols that occur in the expressions of the bounds."""
 
     def __post_init__(self) -> None:
         symbols = frozenset[Symbol]().union(*map(symbols_of, (*self.lowers, *self.uppers)))
@@ -83,7 +83,7 @@ class Ranges:
     )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the statements, but not the caches of proofs and simplified expressions."""
+        """Pickle what is known about symbols, but not the caches of proofs and simplifications."""
         known = dict(self.bounds), self.facts, dict(self.definitions), self.guards
         return _copied, (*known, dict(self.tables))
 
@@ -114,7 +114,7 @@ class Ranges:
         return (*outers, outer), {**depths, symbol: len(outers) + 1}
 
     def with_index(self, symbol: Symbol, size: IntegerLike) -> "Ranges":
-        """A copy of the ranges with the statement ``0 <= symbol < size``."""
+        """A copy of the ranges with the bounds ``0 <= symbol < size``."""
         return self.with_bounds(symbol, 0, (_expr(size) - 1,))
 
     def with_indices(self, sizes: Iterable[tuple[Symbol, IntegerLike]]) -> "Ranges":
@@ -319,7 +319,7 @@ class Ranges:
         return self._provers[0]
 
     def _statements(self) -> Hashable:
-        """All statements about symbols; two `Ranges` with equal statements prove the same."""
+        """All that is known about symbols, as a key: `Ranges` with equal keys prove the same."""
         tables = (
             (table, known.maximum, known.from_zero, known.step, frozenset(known.found.items()))
             for table, known in self.tables.items()

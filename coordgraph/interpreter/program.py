@@ -276,7 +276,7 @@ class Work:
 
     @cached_property
     def slot(self) -> Formula:
-        """Formula for the number of the workspace slot that this operation sends or receives."""
+        """Formula for the number of the workspace slot that this operation writes or reads."""
         return Formula(self._place("slot").values, self.program.slots)
 
     @cached_property

@@ -145,10 +145,10 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     end = end + drained
     fixup, partial = _fixup(t, s, w, c)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
-    # If tiles are visited in bands, integer divisions find the first tile before any load.
+    # If tiles are visited in bands, add the time of the integer divisions that find the first tile.
     launch = launch + np.where(t.width > 1, c.band_seconds, 0)
-    # With Stream-K, integer divisions find the start of a workgroup's share. If macro tiles are
-    # divided into small tiles, a second main loop computes those.
+    # With Stream-K, add the time of the integer divisions that find the start of a workgroup's
+    # share. If macro tiles are divided into small tiles, add that of the second main loop's start.
     launch = launch + np.where(w.streamed > 0, c.stream_seconds, 0)
     follows = t.divided & (s.tiles % w.grid > 0)
     launch = launch + np.where(follows, c.shape_seconds, 0)

@@ -134,7 +134,7 @@ def _when(condition: Boolean, peak: Expr) -> Expr:
 
 
 Values = dict[Symbol, Expr]
-"""For each symbol that is known where an operation runs, the name of its value."""
+"""Type: for each symbol with a value where an operation runs, the name of that value."""
 
 
 class _Walk:

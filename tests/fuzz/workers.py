@@ -28,8 +28,8 @@ MEMORY = 12 << 30
 LIFETIME = 400
 """Number of mutants after which a process is replaced, so that its caches stay small."""
 POLLED, WAITS = 0.5, 10
-"""POLLED: interval in seconds at which the CPU time of a process is read. WAITS: factor of the time
-limit in wall-clock time."""
+"""POLLED: interval in seconds at which the CPU time of a process is read. WAITS: the limit of
+wall-clock time, as a multiple of the limit of CPU time."""
 NOTE_BYTES = 64
 M_ARENA_MAX = -8
 """The option of the C library's `mallopt` that limits the number of its memory pools."""

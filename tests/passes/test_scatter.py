@@ -129,7 +129,7 @@ def test_more_peers_than_shares():
 def test_sums_are_rounded_in_order(name: str, pieces: int):
     """The partial sums of a tile are added in the order of k.
 
-    Each workgroup's part of k contributes one number to the test's sum.
+    The matrices are such that each workgroup's partial sum is one given number.
     """
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)

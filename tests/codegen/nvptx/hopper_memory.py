@@ -22,7 +22,7 @@ OUTSIDE: Place = (-1, -1)
 Stage = tuple[str, int]
 """A stage in shared memory: the operand's buffer and the stage's number."""
 Step = tuple[Place, Place]
-"""Where the boxes of A and of B begin that one multiplication reads."""
+"""Type: where the box of A and the box of B begin that one multiplication reads."""
 Sum = tuple[Step, ...]
 Where = tuple[int, int, int]
 """A warpgroup's identity: workgroup, rank in the cluster, warpgroup number."""

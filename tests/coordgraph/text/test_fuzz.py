@@ -47,7 +47,10 @@ def answers(text: str) -> KernelGraph | None:
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 4))
 def test_mutated_texts(seed: int, count: int):
-    """Each text is a valid one with lines and pieces deleted, repeated, swapped or replaced."""
+    """The parser accepts or refuses a valid text with random changes, and never crashes.
+
+    Lines and pieces of lines are deleted, repeated, swapped or replaced.
+    """
     draw = random.Random(seed)
     lines = TEXT.split("\n")
     for _ in range(count):
