@@ -76,7 +76,7 @@ def poisoned_output(products: Products, kind: str) -> Array:
 
 
 def poisoned(rows: int, columns: int, kind: str) -> Array:
-    """A matrix whose elements have bits that no result has: elements not written can be found."""
+    """A matrix with bits that no result has, by which elements that were not written are found."""
     return _poisoned(np.empty((rows, columns), numpy_dtype(kind)), kind)
 
 

@@ -223,7 +223,7 @@ def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _behind(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """For each event, whether its workgroup multiplies another tile in over half of the time."""
+    """For each event, whether its workgroup multiplies another tile in most of the event's time."""
     producer = columns["role"] == PRODUCER
     found = producer.copy()
     multiplies = columns["activity"] == Activity.MULTIPLY

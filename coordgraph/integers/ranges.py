@@ -429,6 +429,6 @@ def _copied(
     guards: tuple[Basic, ...],
     tables: Mapping[Symbol, TableBounds],
 ) -> Ranges:
-    """Rebuild pickled `Ranges` from ordinary dictionaries: read-only mappings have no pickle."""
+    """Rebuild `Ranges` from the dictionaries in a pickle; read-only mappings cannot be pickled."""
     views = MappingProxyType(bounds), facts, MappingProxyType(definitions), guards
     return Ranges(*views, MappingProxyType(tables))

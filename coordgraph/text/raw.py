@@ -157,8 +157,8 @@ class RawGraph:
     level: str = "problem"
     level_at: Where | None = None
     symbols: list[tuple[str, bool, Where]] = field(default_factory=list[tuple[str, bool, Where]])
-    """Symbols that `symbol` lines declare, as (name, is positive, position); others are
-    non-negative."""
+    """Symbols that `symbol` lines declare: (name, True if positive or False if non-negative,
+    position)."""
     parameters: list[RawParameter] = field(default_factory=list[RawParameter])
     tables: list[RawTable] = field(default_factory=list[RawTable])
     assumptions: list[RawAssumption] = field(default_factory=list[RawAssumption])

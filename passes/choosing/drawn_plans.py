@@ -37,14 +37,14 @@ RANGES = (
 KEPT = 600
 """Number of candidates of a size, the best by prediction, from which its plans are drawn."""
 LIKELY, SAME_TILE = 5, 2
-"""LIKELY: number of plans of a size that are predicted to be the best. SAME_TILE: largest number of
-them with the same tile and cluster."""
+"""LIKELY: number of plans of a size that are drawn because they are predicted to be the fastest.
+SAME_TILE: largest number of these with equal tile and cluster."""
 FAMILIES = 1.3
 """The best plan of a family of schedules is drawn if it is predicted to take at most this factor of
 the best plan's time."""
 LARGE, EXPLORED = 2, 3
-"""LARGE: for each size, plans with clusters of more than two CTAs are added until there are this
-many. EXPLORED: number of plans of a size that are drawn at random."""
+"""LARGE: plans with clusters of more than two CTAs are added to the plans of a size until there are
+this many of them. EXPLORED: number of plans of a size that are drawn at random."""
 
 
 @dataclass(frozen=True)

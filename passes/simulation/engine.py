@@ -97,7 +97,7 @@ class Engine:
         self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.blocked: dict[int, tuple[int, float]] = {}
-        """For each waiting workgroup: the step that waits, and the time since when it waits."""
+        """For each waiting workgroup: the step that waits, and the time when its wait began."""
 
     def run(self) -> Events:
         """Run until all workgroups have ended.

@@ -1,4 +1,4 @@
-"""Results that are cached for a graph object: its checks run once; the cache ends with it."""
+"""The cache of results for a graph object: a check runs once, and entries end with the object."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Workers:
         try:
             text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
         except OSError:
-            return 0.0  # the process has died; `try_mutant` notices it at the pipe
+            return 0.0  # the process has died; `try_mutant` then finds its pipe closed
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 

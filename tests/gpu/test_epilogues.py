@@ -1,4 +1,4 @@
-"""Kernels with epilogues give the float64 result on the GPU, with all schedules and types."""
+"""GPU kernels with epilogues agree with float64 within rounding, for all schedules and types."""
 
 from __future__ import annotations
 

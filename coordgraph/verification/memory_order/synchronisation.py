@@ -120,10 +120,10 @@ class Mbarrier:
         self._complete(event)
 
     def _order(self, arrival: Arrival, what: str) -> None:
-        """Record each earlier phase for which an unordered arrival may count instead.
+        """Record the earlier phases for which an arrival may count, instead of the current phase.
 
-        That is so if nothing orders the phase's completion before the arrival. For an mbarrier that
-        counts bytes, raise `Conflict` instead.
+        It may count for a phase if nothing orders that phase's completion before the arrival. For
+        an mbarrier that counts bytes, raise `Conflict` instead.
         """
         for phase in reversed(range(len(self.phases))):
             done = self.phases[phase].event

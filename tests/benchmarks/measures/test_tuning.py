@@ -78,7 +78,7 @@ def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]
 
 
 def test_scales_are_fitted(dense: list[Recorded]):
-    """If made-up errors of the model depend on schedule and grid, their fitted deviation grows."""
+    """If the model's errors depend on the schedule, the fit raises the deviation of schedules."""
     one = dense[0]  # plans of 14 families: the made-up errors need both signs
     grids = [plan.family for plan in one.plans]
     kinds = sorted(set(grids))

@@ -241,7 +241,7 @@ class Device:
         """
         self.stored: dict[Place, Sum] = {}
         self.accumulators: dict[Place, str] = {}
-        """For each slot, the warpgroup whose accumulators were stored there."""
+        """For each stored part of D, by its first row and column: the name of its accumulator."""
         self.finished: Counter[Where] = Counter()
         """For each warpgroup, the number of shares of a tile whose epilogue it has run."""
         self.epilogues: list[Where] = []

@@ -96,7 +96,7 @@ def test_registers_go_from_the_producer_to_the_consumers(configuration: Configur
     assert all(24 <= op.count <= 256 and op.count % 8 == 0 for op in (grown, shrunk))
     consumers = 128 * this.consumers
     assert this.size("workitem") == consumers + 128
-    threads = consumers + 128  # a launch gives each thread a multiple of 8 registers, rounded down
+    threads = consumers + 128  # threads get equally many registers, a multiple of 8
     assert grown.count * consumers + shrunk.count * 128 <= 65536 // threads // 8 * 8 * threads
     # A consumer needs 16 registers more than its accumulators: for addresses and other values.
     assert grown.count >= this.registers + 16

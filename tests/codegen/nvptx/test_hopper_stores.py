@@ -1,4 +1,4 @@
-"""From accumulators to D: through stmatrix and TMA boxes, or directly from registers.
+"""Accumulators are stored to D correctly: by stmatrix and TMA boxes, or directly from registers.
 
 `tests.codegen.nvptx.isa` models stmatrix and TMA.
 """
