@@ -40,8 +40,8 @@ LIKELY, SAME_TILE = 5, 2
 """LIKELY: number of plans of a size that are drawn because they are predicted to be the fastest.
 SAME_TILE: largest number of these with equal tile and cluster."""
 FAMILIES = 1.3
-"""The best plan of a family of schedules is drawn if it is predicted to take at most this factor of
-the best plan's time."""
+"""The best plan of a family of schedules is drawn if its predicted time is at most this many times
+that of the best plan of all."""
 LARGE, EXPLORED = 2, 3
 """LARGE: plans with clusters of more than two CTAs are added to the plans of a size until there are
 this many of them. EXPLORED: number of plans of a size that are drawn at random."""

@@ -82,7 +82,7 @@ class Lowered:
         """The index along the dimension `dim` that an operation uses."""
         return self.values(node.place(dim).values[0], indices)
 
-    # The expected division of a tile, computed independently of the graph.
+    # The following properties are the expected division of a tile, computed without the graph.
 
     @property
     def ranks(self) -> int:

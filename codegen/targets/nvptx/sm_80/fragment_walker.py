@@ -101,7 +101,7 @@ class FragmentWalker(Walker):
         offset = b.mul(index, ir.Constant(I64, size))
         return b.gep(self.given[dim], [offset], source_etype=ir.IntType(8)), guard
 
-    # Methods that emit operations on registers
+    # The following methods emit operations on registers.
 
     def _slots(
         self, node: Node, name: str, dims: tuple[str, ...], width: int

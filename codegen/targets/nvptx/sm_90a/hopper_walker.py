@@ -216,7 +216,7 @@ class HopperWalker(CudaWalker):
         trans = op.form.endswith(".trans")
         self.ptx.stmatrix(self._shared(node, op.destination), packed, trans=trans)
 
-    # Methods that emit wgmma instructions
+    # The following methods emit wgmma instructions.
 
     def _accumulators(self, name: str) -> list[ir.AllocaInstr]:
         """The LLVM `alloca` of each register of the accumulator `name`."""
