@@ -274,7 +274,7 @@ def main() -> None:
 
 
 def show(paths: Iterable[Path], figure: Path | None) -> None:
-    """Print the table of each record, and draw them if `figure` is given."""
+    """Print a table for each record; draw all records in one figure if `figure` is given."""
     records: list[dict[str, Any]] = []
     for path in paths:
         try:

@@ -269,7 +269,7 @@ class Work:
         return self._elements[user.id]
 
     def solution(self, user: User) -> Solution:
-        """The offset of one element in the tensor of `user`, and its guard, as expressions."""
+        """Expressions for the offset of an element in the tensor `user`, and for its guard."""
         if user.id not in self._solutions:
             self._solutions[user.id] = self.scope.reverse(user.id)
         return self._solutions[user.id]
@@ -409,8 +409,8 @@ class Loop:
             return None
         (product,) = products
         found, symbol = product.multiplied, self.symbol
-        # The expressions were simplified for every index in the loop's range, so that index + 1 may
-        # be substituted for the index.
+        # The expressions hold for every index in the loop's range, so that index + 1 may be
+        # substituted for the index.
         moves = [(value.xreplace({symbol: symbol + 1}) - value).expand() for value in found.values]
         batch = [0] * (len(moves) // 2 - 2)
         wanted = [*batch, 0, 1, *batch, 1, 0]

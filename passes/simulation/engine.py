@@ -208,7 +208,7 @@ class Engine:
         self._wake(until, workgroup, NONE)
 
     def _multiply(self, workgroup: int, step: int) -> None:
-        """Begin a main loop."""
+        """Begin the main loop of a step of a workgroup."""
         tiling, sharing = self.tilings[step], self.sharing
         asked, read = self.traffic.request(
             step, self.slot_of[workgroup], sharing.volume, sharing.pace

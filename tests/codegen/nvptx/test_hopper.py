@@ -298,7 +298,7 @@ WRITTEN = (
         ((128, 256, 64), 256, 1),
         ((128, 320, 64), 160, 2),
         ((128, 384, 64), 192, 2),
-        # 3 blocks of 64 rows: warpgroups divide the columns instead
+        # 2 warpgroups cannot divide 3 blocks of 64 rows, so they divide the columns
         ((192, 256, 64), 128, 1),
         ((64, 48, 64), 48, 1),
     ],
