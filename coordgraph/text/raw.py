@@ -178,7 +178,7 @@ class RawOrigin:
         part: the kind of the record, such as `dimension`.
         key: the id or the number of the record.
         at: the position of the statement in the input.
-        origin: the pass and the other records.
+        origin: the passes that made and changed the record, and the other records.
     """
 
     part: str

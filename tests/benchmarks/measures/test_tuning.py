@@ -79,7 +79,7 @@ def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]
 
 def test_scales_are_fitted(dense: list[Recorded]):
     """If the model's errors depend on the schedule, the fit raises the deviation of schedules."""
-    one = dense[0]  # plans of 14 families: the made-up errors need both signs
+    one = dense[0]  # has plans of 14 families, so that the made-up errors have both signs
     grids = [plan.family for plan in one.plans]
     kinds = sorted(set(grids))
     errors = np.array([0.3 * (kinds.index(name) % 2) - 0.15 for name in grids])

@@ -200,7 +200,7 @@ def test_slots_go_round_without_a_break_between_tiles(configuration: Configurati
         ((256, 288, 64), 32, 9, 2),
         # A single box of 272 columns would exceed the 256 elements that TMA allows along an axis.
         ((64, 272, 64), 16, 17, 4),
-        # D is 320 or 192 elements wide, a multiple of boxes of 64 elements.
+        # Boxes of 64 columns divide the 320 or 192 columns of the tile evenly.
         ((256, 320, 64), 64, 5, 3),
         ((256, 192, 64), 64, 3, 3),
     ],
