@@ -20,7 +20,7 @@ PACKAGES = ("coordgraph", "passes", "codegen")
 WITHOUT_CYCLES = (*PACKAGES, "benchmarks")
 MAX_LINES = 450
 
-# Packages that a package may not import anywhere, not even inside a function.
+# For each package: packages that it may not import anywhere, not even inside a function.
 FORBIDDEN = {
     "coordgraph": {"passes", "codegen", "llvmlite", "cuda"},
     "passes": {"codegen", "llvmlite", "cuda"},

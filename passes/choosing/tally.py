@@ -186,7 +186,7 @@ class _Walk:
         )
 
     def body(self, body: Body, scope: Values) -> Tally:
-        """Work counts of operations that run one after another; `Assign` adds to `scope`."""
+        """Work counts of operations that run in order; an `Assign` adds its value to `scope`."""
         found = Tally()
         for op in body:
             if isinstance(op, Assign):

@@ -1,4 +1,4 @@
-"""Launches in CUDA graphs, on streams and with any grid give right results; errors are raised."""
+"""Launches in CUDA graphs, on any stream and with any grid are right; invalid ones raise errors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_first_launch_may_be_captured(spec: Spec):
 
 
 def test_two_launches_in_one_graph():
-    """Two launches of a kernel in one CUDA graph run in sequence and share its workspace."""
+    """Two launches of a kernel in one CUDA graph run in sequence, and share one workspace."""
     one, two = Problem.make(STREAM_K, SHAPE), Problem.make(STREAM_K, (128, 1000, 4000), seed=1)
     outs, graph = (one.out(), two.out()), torch.cuda.CUDAGraph()
     expected = (one.run(), two.run())

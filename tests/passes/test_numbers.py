@@ -1,4 +1,4 @@
-"""Published iteration counts: 10 x 12 x 512 tiles on 32 workgroups, and 57 x 57 x 57 tiles."""
+"""Schedules have the published iteration counts for 10 x 12 x 512 and for 57 x 57 x 57 tiles."""
 
 from __future__ import annotations
 

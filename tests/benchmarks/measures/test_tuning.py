@@ -1,4 +1,4 @@
-"""`python -m benchmarks tuning` on small made-up records, and on the dense sweep of an H200."""
+"""`benchmarks tuning` finds fast plans in small made-up records and in a dense sweep of an H200."""
 
 from __future__ import annotations
 

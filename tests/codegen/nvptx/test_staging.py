@@ -30,7 +30,7 @@ both_tensors = pytest.mark.parametrize("tensor", ["A", "B"])
 
 
 def writes(this: Lowered, tensor: str, ahead: int) -> dict[tuple[int, int], int]:
-    """The first element that each (pass, thread) writes to shared memory, where its guard holds."""
+    """The first element that each thread writes to shared memory in each pass, if its guard holds."""
     node = this.copy(tensor)
     names = ("workitem", f"{tensor}.copy.pass", "ahead")
     found = node.scope.reverse(f"{tensor}.shared")
