@@ -151,7 +151,7 @@ def test_the_epilogue_covers_a_share(beta: float):
 
 @pytest.mark.parametrize("kind", ["batch", "groups"])
 def test_batches_and_groups(kind: str):
-    """In batches and groups, a workgroup stores its share of a tile to the D of the tile's product."""
+    """In batches and groups, a workgroup stores its share of a tile to D of the tile's product."""
     random = np.random.default_rng(0)
     a = random.integers(-4, 5, (3, 9, 21) if kind == "batch" else (17, 21)).astype("f4")
     b = random.integers(-4, 5, (3, 21, 6)).astype("f4")
