@@ -54,7 +54,10 @@ class TensorView:
 
     @property
     def matrix_stride(self) -> int:
-        """Elements from one matrix of a batch to the next; a single matrix's number of elements."""
+        """Elements from the start of one matrix of a batch to the start of the next.
+
+        If the batch has a single matrix, it is that matrix's number of elements.
+        """
         return self.strides[0] if self.shape[0] != 1 else prod(self.shape[1:])
 
     @property

@@ -71,9 +71,10 @@ class Hopper(Device):
         self.offsets = offsets
         along_k = sides[2] if sides else offsets
         self.ends = along_k[1:] if along_k and graph.gemm.ragged("k") else ()
-        """The end of each group along k, in a problem grouped along k."""
+        """The end of each group along k, if the extents of groups along k differ; else empty."""
         self.rows = 0 if sides else sizes["m"] + macro_tile(graph.coordinates)[0]
-        """The number of rows of D; in a batch, the rows of all matrices are counted together."""
+        """With groups along k: rows from the D of one group to the next, padding included. The D of
+        all groups are numbered as the rows of one matrix. 0 for a list of products."""
         self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None
