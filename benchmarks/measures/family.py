@@ -34,7 +34,7 @@ from benchmarks.reports.record import environment, header, result_path, write
 from benchmarks.reports.summary import geometric_mean
 from coordgraph import Gemm
 from passes.choosing import Plan, constants_of, rank
-from passes.choosing.drawn_sizes import USUAL_EXTENTS, SizeRange, draw_sizes
+from passes.choosing.drawn_sizes import USUAL_EXTENTS, SizeRange, draw_sizes, parse_extents
 from passes.choosing.kernel_family import COUNT, DRAWN, KernelFamily, choose_family, losses_of
 
 __all__ = ["choices_of", "curve", "main", "parser"]
@@ -48,17 +48,12 @@ seed + TIMED the sizes that are timed."""
 Size = tuple[int, int, int]
 
 
-def _extents(text: str) -> tuple[int, int]:
-    low, _, high = text.partition(":")
-    return int(low), int(high or low)
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line of `python -m benchmarks family`."""
     made = command_line("family", __doc__)
     for axis in "mnk":
         made.add_argument(
-            f"--{axis}", type=_extents, default=USUAL_EXTENTS, metavar="RANGE",
+            f"--{axis}", type=parse_extents, default=USUAL_EXTENTS, metavar="RANGE",
             help="an extent, or the smallest and the largest as 128:8192, which is the default",
         )  # fmt: skip
     made.add_argument(
