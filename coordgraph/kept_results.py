@@ -19,7 +19,7 @@ _KEPT: dict[int, dict[Hashable, Any]] = {}
 
 
 def kept_results(graph: KernelGraph) -> dict[Hashable, Any]:
-    """The results that are kept for this very object, by a key of the caller; at first none."""
+    """The cached results of this graph object: a dictionary to which callers add entries."""
     kept = _KEPT.get(id(graph))
     if kept is None:
         kept = _KEPT[id(graph)] = {}

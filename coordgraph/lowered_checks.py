@@ -50,7 +50,7 @@ def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
             yield f"{name} is {value}; give a number of at least 1"
     width = getattr(op, "width", None) or getattr(op, "count", 0)
     if not isinstance(width, int) or getattr(op, "form", "") == "broadcast":
-        width = 1  # a broadcast loads one element and repeats it; other counts are expressions
+        width = 1  # a broadcast loads one element; a count that is an expression is unknown here
     for memory in (getattr(op, role, None) for role in MEMORIES):
         elements = _size(graph, memory) if isinstance(memory, str) else None
         if elements is not None and width > elements:

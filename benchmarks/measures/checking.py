@@ -64,13 +64,13 @@ WARM_TILE = (64, 32, 32)
 """
 TARGETS = ("cpu", "sm_80", "sm_90a")
 RUNS = 3
-"""Default number of processes in which each row is measured."""
+"""Default number of processes in which each pair of schedule and target is measured."""
 
 
 def measure(
     schedule: str, target: str, *, thorough: bool = True, runs: int = RUNS
 ) -> dict[str, float]:
-    """Measure the times of one schedule on one target; `all` only if `thorough`.
+    """Measure how long the build and the checks of one schedule take on one target, in CPU seconds.
 
     Args:
         schedule: the text of the pipeline.
@@ -107,7 +107,7 @@ def warm_up(target: str) -> None:
 
 
 def times_of(text: str, target: str, *, thorough: bool) -> dict[str, float]:
-    """The times of a graph in this process: `build`, `check`, `again`, and `all` if `thorough`.
+    """CPU seconds of a graph's build and checks in this process, by column of the table.
 
     Args:
         text: the text of the graph.

@@ -96,9 +96,9 @@ MeanAndLeast = tuple[float, float]
 
 
 def summary(found: Sequence[Choice]) -> dict[str, dict[str, MeanAndLeast]]:
-    """By group of shapes and for `all` problems, mean and minimum of each of `RATIOS`.
+    """The geometric mean and the minimum of each of `RATIOS`, by group of shapes and ratio.
 
-    Means are geometric.
+    The group `all` contains all problems.
     """
     parts = {name: [one for one in found if one.group == name] for name in groups_of(found)}
     return {

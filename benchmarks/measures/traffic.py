@@ -259,7 +259,7 @@ LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
 def heading(row: Row) -> str:
-    """The problem and the schedule of a row, as text."""
+    """The problem and the schedule of a result, as text: `8192x8192x4096 stream-k`."""
     return f"{row['m']}x{row['n']}x{row['k']} {row['schedule']}"
 
 
@@ -275,7 +275,7 @@ def legend(rows: Sequence[Row]) -> str:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print the legend, a table for each column of simulated or measured values, and the faults."""
+    """Print the legend, a table for each simulated or measured quantity, and what went wrong."""
     plain = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     plain(legend(rows))
     for name, scale, form, title in FIGURES:

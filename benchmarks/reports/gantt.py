@@ -56,13 +56,16 @@ LABELS = {
     "receive": "adds a partial sum",
     "finish": "finishes a tile",
 }
-"""Legend labels of activities. `multiply` is `WHOLE` or `PART`; the rest is `starts, ends`."""
+"""Legend labels by activity. The label of `multiply` is `WHOLE` or `PART`, and that of all other
+activities is `starts, ends`."""
 WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
 """Width and height of a figure in inches; left edge and height of a panel as shares of these."""
 
 
 def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
-    """A row of a record: a launch's events of the warpgroups that multiply, times in nanoseconds.
+    """One launch as plain data for a JSON record; times are in nanoseconds.
+
+    Events with `behind` (their workgroup multiplies another tile at the same time) are left out.
 
     Args:
         schedule: the schedule, as `Pipeline.parse` reads it.
@@ -77,7 +80,7 @@ def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
 
 
 def simulated(record: Mapping[str, Any], schedule: str) -> tuple[Row, Simulation]:
-    """Simulate a schedule for the problem and GPU of a record; also as a row of a record."""
+    """Simulate a schedule for a record's problem and GPU; returns the launch and all results."""
     graph = cg.Gemm(record["dtype"]).graph(tile=tuple(record["tile"]))
     sizes = {axis: record[axis] for axis in "mnk"}
     found = simulate(Pipeline.parse(schedule)(graph), sizes, record["device"])

@@ -27,7 +27,8 @@ WIDTH, HEIGHT = 9.0, 4.2
 MOST_NUMBERED = 200
 """Largest number of tiles of a map in which tiles show the numbers of their workgroups."""
 NARROWEST_NUMBERED = 0.15
-"""Smallest share of a tile's width at which a part of the tile shows its workgroup's number."""
+"""A part of a tile is labelled with its workgroup's number if it has at least this fraction of the
+tile's width."""
 Piece = tuple[int, int, int, int, int, str]
 """Type of a part of an output tile: the tile's m and n, first k tile, number of k tiles, workgroup,
 and a key of `FILLS`."""

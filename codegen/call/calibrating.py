@@ -48,16 +48,17 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_MINUTES", "Calibrated", "calibrate"]
 
 LEAST_MINUTES = 1.0
-"""The shortest time, in minutes, in which there is a measurement for most constants."""
+"""The shortest allowed time in minutes; in less time, few constants could be measured."""
 LAYOUTS = {"nt": (False, True), "nn": (False, False)}
 """The measured layouts: whether A, and whether B, is given as its transpose."""
 SIZES_PER_MINUTE, KERNELS_PER_MINUTE = 80, 50
-"""Number of sizes, and largest number of kernels, of each layout for each minute."""
+"""For each layout: how many problem sizes are measured, and at most how many kernels are compiled,
+per minute of the time limit."""
 COMPILING = 0.4
 """Fraction of the time limit after which no further kernel is compiled; the rest of the time is
 spent on measuring."""
 FITTING_SECONDS = 15.0
-"""Seconds that are kept for the fit at the end."""
+"""Measuring ends this many seconds before the time limit, so that the constants can be fitted."""
 CHUNK, WORKERS = 32, 32
 """CHUNK: number of kernels that are compiled between two looks at the clock. WORKERS: largest
 number of processes that compile kernels."""
@@ -68,7 +69,7 @@ HOST_SECONDS = 4e-5
 """Kernels that take less than this have short samples, whose launches the host enqueues while the
 GPU is busy: in long samples the GPU would wait for the host, which needs up to 20 µs a launch."""
 MEMORY_SHARE = 0.9
-"""The share of the memory's peak rate that kernels reach."""
+"""The fraction of the DRAM's peak bandwidth that kernels are assumed to reach."""
 RANDOM_ELEMENTS = 1 << 22
 """Number of random elements, which are repeated to fill A and B."""
 
@@ -204,7 +205,7 @@ def measure(
 
 
 def memory_rate(where: Device) -> dict[str, float]:
-    """The constant `dram_rate` by the memory's clock rate and bus width; {} if not reported."""
+    """`dram_rate` in bytes per second, from the DRAM's clock and bus width; {} if unknown."""
     from codegen.targets.nvptx.driver import bindings, cuda
 
     names, handle = bindings().CUdevice_attribute, cuda("cuDeviceGet", where.ordinal)
@@ -267,7 +268,7 @@ def _loaded(plan: Plan, request: PlanRequest) -> Any:
 
 
 def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
-    """The number of clusters of 2, 4 and 8 CTAs that the GPU holds, by the name of the constant."""
+    """How many clusters of 2, 4 and 8 CTAs the GPU holds: constants `pairs`, `fours`, `eights`."""
     found: dict[str, int] = {}
     for text, kernel in built.items():
         workgroups = prod(Plan.parse(text).cluster)

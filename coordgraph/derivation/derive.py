@@ -176,7 +176,7 @@ class _Deriver:
         return _in_use(found, wanted)
 
     def _local(self, name: str) -> Expr:
-        """What formulas use for a dimension's index: its symbol, or a selector's given number."""
+        """A dimension's index as formulas contain it: a number if one is given, else a symbol."""
         value = self.known.get(name)
         return value if isinstance(value, Integer) else self.coordinates.symbol(name)
 
@@ -236,7 +236,7 @@ class _Deriver:
             composed.update({self.coordinates.symbol(i.dimension): i.expression for i in indices})
             computed.append(tuple(indices))
         steps: list[EdgeStep] = []
-        padding = False  # indices computed from padding may be outside in any launch
+        padding = False  # True after a guard marks padding: later indices may be outside
         for (edge, reads, _, guards, _), found, condition in zip(
             formulas, computed, applies, strict=True
         ):
@@ -265,9 +265,10 @@ class _Deriver:
         applies: Boolean,
         values: Mapping[str, Any],
     ) -> IndexStep:
-        """Mark an index outside its dimension, unless a guard makes it padding or it is not used.
+        """Mark a derived index that is outside its dimension; derivations report such an index.
 
-        In the forward direction the index is not marked: the caller's point may be padding.
+        An index is not marked if a guard makes it padding, if nothing uses it, or in the forward
+        direction, where the caller's point may be padding.
         """
         symbol = self.coordinates.symbol(index.dimension)
         if (

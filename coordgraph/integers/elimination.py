@@ -51,7 +51,7 @@ class Known(Protocol):
         ...
 
     def search_node(self, p: Polynomial, guards: Guards) -> "tuple[SearchNode, int]":
-        """The node of ``p`` without its constant term, and this constant."""
+        """The search node of ``p`` without its constant term, and the constant term."""
         ...
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
@@ -63,7 +63,7 @@ class Known(Protocol):
         ...
 
     def exact(self, p: Polynomial, a: Atom) -> Polynomial | None:
-        """``p`` with an atom replaced by an expression that equals it, or None."""
+        """``p`` with the atom ``a`` replaced by an expression of equal value, or None."""
         ...
 
     def ends(self, target: Atom) -> SymbolBounds:
@@ -252,7 +252,7 @@ class Elimination:
 
 
 def _numeric_low(step: Step) -> Bound:
-    """The lower bound that the numeric bounds of the step's nodes give, or None."""
+    """A numeric lower bound of the polynomial to which `step` is applied, or None."""
     worst: Bound = None
     for node, constant in step:
         if node.low is None:

@@ -101,7 +101,7 @@ class Prover(NumericBounds):
         return self if depth == len(self._outers) else self._outers[depth]
 
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:
-        """The node of ``p`` without its constant term, and this constant.
+        """The search node of ``p`` without its constant term, and the constant term.
 
         The outermost prover that knows everything about the polynomial and the guards keeps the
         node for all inner scopes.
@@ -329,7 +329,7 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Rewrite ``p`` to prove equality: expand definitions; ``x//d*d`` becomes ``x - x%d``."""
+        """Rewrite ``p`` by ``exact`` until nothing changes, to make equal polynomials identical."""
         for _ in range(FUEL):
             for a in self.order(p):
                 changed = self.exact(p, a)

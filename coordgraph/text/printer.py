@@ -47,10 +47,11 @@ def print_graph(graph: KernelGraph, *, provenance: bool = False) -> str:
 
 
 def origins(graph: KernelGraph) -> Iterator[tuple[Part, str | int, Origin]]:
-    """The origins to write, with the part and the key of each record.
+    """For each record of a graph that a pass made or changed: its kind, its key and its origin.
 
-    The key of an edge is its position among the edges, that of an operation its id. A record that
-    existed before the first pass and did not change is left out.
+    The key of an edge is its position among the edges, that of an operation its id, and that of any
+    other record its name. Records that existed before the first pass and did not change are left
+    out.
     """
     positions = {edge: i for i, edge in enumerate(graph.coordinates.edges)}
     for part, key in graph.provenance:

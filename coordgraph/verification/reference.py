@@ -37,7 +37,7 @@ class Operands(NamedTuple):
 
     Args:
         arrays: the input arrays by tensor, with the shapes that the graph declares.
-        scalars: the numbers of the epilogue, by operand name.
+        scalars: the scalar operands of the epilogue, by operand name.
         values: the values of all parameters and the entries of all tables.
     """
 

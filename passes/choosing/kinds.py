@@ -1,4 +1,4 @@
-"""Further candidate plans: schedules, each with the tilings and grid sizes to try with it."""
+"""Candidate plans beyond the usual ones, mostly for tuning: a schedule, tilings and grids."""
 
 from __future__ import annotations
 

@@ -29,16 +29,16 @@ PIECE: the index of a piece in its tile. ACCUMULATE: the loop over the k tiles o
 class SplitTiles:
     """Output tiles whose k tiles are split into equal contiguous pieces, one for each workgroup.
 
-    A schedule that uses this adds two dimensions. `tile` counts the split tiles, and the tile
-    numbers are tied to it. `pieces`, of size `tiles · splits`, counts the pieces of all tiles; it
-    is the workgroup dimension or is tied to it. Then `tie` adds the other coordinates, and
-    `control` returns the operations of a workgroup.
+    A schedule that uses this adds two dimensions. `tile` counts the split tiles, and edges lead
+    from the tile numbers to it. `pieces`, of size `tiles · splits`, counts the pieces of all tiles;
+    it is the workgroup dimension or is connected to it by edges. Then `tie` adds the other
+    coordinates, and `control` returns the operations of a workgroup.
 
     Args:
         tile: the dimension that counts the split tiles.
         pieces: the id of the dimension that counts the pieces of all tiles. Piece i must belong to
             workgroup number i.
-        numbers: the tile numbers that are tied to `tile`.
+        numbers: the tile numbers from which edges lead to `tile`.
         work: the operations on one output tile; all tiles have equally many k tiles.
         splits: number of pieces of a tile.
         owner: the piece whose workgroup runs the epilogue, `first` or `last`; see `Pieces.finish`.

@@ -120,7 +120,7 @@ class Simulation:
 
     @property
     def flops_per_second(self) -> float:
-        """Operations of the products divided by the makespan."""
+        """Multiplications and additions of the products per second, over the whole makespan."""
         return self.flops / self.makespan if self.makespan else 0.0
 
     def summary(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Mutant(NamedTuple):
 
 
 def mutant(seed: int, number: int) -> Mutant:
-    """The mutant with a number; the same seed and number give the same mutant."""
+    """Make a mutant at random; the same seed and number always give the same mutant."""
     draw = Random(f"{seed}/{number}")
     (kind,) = draw.choices(KINDS, SHARES)
     if kind == "pipeline":

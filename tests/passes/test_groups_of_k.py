@@ -39,7 +39,7 @@ PARTLY = (
 WHOLE = ("data-parallel", "data-parallel{persistent=true}")
 EVERY = (*WHOLE, *STREAMS, *PARTLY)
 M, N = 9, 7
-"""m and n of the problem: three tiles by two."""
+"""m and n of the problem: with the macro tile `TILE`, D has three tiles by two."""
 NAN, INF = np.float32("nan"), np.float32("inf")
 
 
@@ -86,7 +86,7 @@ def check(
 ) -> None:
     """Compare the interpreter's D with NumPy.
 
-    A and B contain NaN and infinity outside the groups, and inside the groups `bad`.
+    A and B contain NaN and infinity outside the groups, and in the groups with a number in `bad`.
     """
     random, gemm, groups = np.random.default_rng(len(sizes)), made.gemm, len(sizes)
     offsets = np.cumsum([first, *sizes]).astype(np.int32)
@@ -315,7 +315,7 @@ def test_numbers_for_sizes(sizes: list[int], workgroups: int):
     check(made, sizes, workgroups)
 
 
-# Tests of graphs as text, of pseudocode, and of what is known of tables.
+# Tests of text forms and pseudocode, and of the bounds of tables that proofs use.
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ ZEROS = "zeros"
 NARROW = Vectors(1, 1, 1)
 """Accesses of one element, for tensors that are not aligned to 16 bytes."""
 PAIR = 2
-"""How many adjacent elements of a row of D a thread holds: 2."""
+"""Number of adjacent elements of a row of D that a thread holds in an accumulator fragment: 2."""
 
 
 class CudaKernel(Kernel):

@@ -101,7 +101,10 @@ def _steps(graph: KernelGraph, launch: Launch) -> int:
 
 
 def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
-    """Numbers of tiles in m, n and k and of workgroups; those that find most faults first."""
+    """Launches to simulate, as numbers of m, n and k tiles and of workgroups.
+
+    The launches that find most faults come first.
+    """
     stages = max((d.fixed_size for d in graph.coordinates.of_kind(Stage)), default=1)
     ranks = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
     peers = max(3, min(stages + 2, MOST_WORKGROUPS // ranks))

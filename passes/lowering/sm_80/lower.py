@@ -1,4 +1,4 @@
-"""`LowerToTensorCores`: a scheduled graph for cp.async, ldmatrix and mma.sync (sm_80 and later)."""
+"""`LowerToTensorCores`: lowers a graph to cp.async, ldmatrix and mma.sync (sm_80 and later)."""
 
 from __future__ import annotations
 
@@ -280,9 +280,9 @@ def _no_warps(tilings: Tilings) -> str | None:
 
 
 def _halves(extent: int, least: int) -> list[int]:
-    """`extent` rounded down to a multiple of 64 or a power of two below 64, and its halves.
+    """Round `extent` down to a multiple of 64 or a power of two below 64, and halve it repeatedly.
 
-    Every result is at least `least` and a multiple of `least`.
+    Returns the rounded extent and those halves that are multiples of `least`, at least `least`.
     """
     rounded = extent // ROUND * ROUND or 1 << (extent.bit_length() - 1)
     found = [rounded]

@@ -119,7 +119,10 @@ class Consumer:
         return tuple(op for part in (self.turns, self.sum) if part for op in part.initial())
 
     def end(self) -> Body:
-        """Wait until TMA has read all slots of D: a workgroup's exit frees its shared memory."""
+        """Wait before the kernel ends until TMA has read all of D from shared memory.
+
+        The exit of a workgroup frees its shared memory.
+        """
         if not self.stores:
             return ()
         return (If(equal(self.division.thread, 0), (WaitStores(0),)),)

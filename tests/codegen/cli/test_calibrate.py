@@ -17,7 +17,7 @@ from tests.codegen.cli.commands import coordgraph
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The arguments of the calls of `calibrate`, which measures nothing here."""
+    """Replace `calibrate` by a function that only records its arguments; the list of them."""
     found: list[Any] = []
 
     def calibrate(*args: Any, **options: Any) -> Calibrated:

@@ -145,8 +145,8 @@ def load(
     own: str,
     at: dict[str, Any],
 ) -> dict[int, tuple[int, ...]]:
-    """The indices of the operand's elements that TMA loads in one step, by their address in
-    elements.
+    """The elements of an operand that TMA loads in one pipeline step: by address in shared memory,
+    counted in elements, the indices of the element.
 
     Args:
         graph: the lowered graph.
