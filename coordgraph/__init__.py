@@ -51,7 +51,7 @@ else:
         ),
     )
 
-# Warn now: a program that imports another package `passes` fails later without a hint at the cause.
+# Warn now if another package hides `passes` or `codegen`: later errors would not show the cause.
 if reason := hidden():
     warnings.warn(reason, RuntimeWarning, stacklevel=2)
 del reason

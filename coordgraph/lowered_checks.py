@@ -16,7 +16,8 @@ __all__ = ["problems_of_lowered"]
 EXTENTS = ("width", "widths", "count", "box")
 """Fields of lowered operations that are numbers of elements or of registers, so at least 1."""
 MEMORIES = ("source", "destination")
-"""Fields of lowered operations that name the dimension of memory with the `width` elements."""
+"""Fields of lowered operations that name the dimension of memory that the operation reads or
+writes, `width` elements at once."""
 
 
 def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:

@@ -3,8 +3,8 @@
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
     python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
 
-A file is a record of `benchmarks sweep`: rows of a problem, a plan and seconds, also of the plan
-`cublas`. To make one of the Stream-K paper's corpus (arXiv:2301.03598), 300 shapes with extents
+`benchmarks sweep` writes such a file: seconds by problem and plan; the plan `cublas` stands for
+cuBLAS. To make one of the Stream-K paper's corpus (arXiv:2301.03598), 300 shapes with extents
 log-uniform from 128 to 8192 and the dozen most promising plans of each, on a GPU:
 
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt --time-limit 8

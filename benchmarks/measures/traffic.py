@@ -210,9 +210,9 @@ def model(
 
 
 def model_all(options: argparse.Namespace, device: str, step: Callable[[], None]) -> Iterator[Row]:
-    """Simulate every problem, schedule and order in worker processes; yields a row for each.
+    """Simulate every combination of problem, schedule and tile order, in worker processes.
 
-    `step` is called after each row.
+    Yields a row of results for each combination, and calls `step` after it.
     """
     how = {
         "cache_bytes": None if options.cache_mb is None else 1e6 * options.cache_mb,

@@ -59,7 +59,8 @@ LABELS = {
 """Legend labels by activity. The label of `multiply` is `WHOLE` or `PART`, and that of all other
 activities is `starts, ends`."""
 WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
-"""Width and height of a figure in inches; left edge and height of a panel as shares of these."""
+"""Width and height of a figure in inches; left edge and height of a panel as fractions
+of these."""
 
 
 def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:

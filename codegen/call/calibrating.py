@@ -146,7 +146,7 @@ def calibrate(
 def measure(
     where: Device, before: Constants, start: float, limit: float, advance: Advance
 ) -> dict[str, Any]:
-    """The record of a sweep: times of plans on drawn sizes, and the numbers of resident clusters.
+    """Measure plans on random sizes, and how many clusters the GPU holds; results for a JSON file.
 
     Args:
         where: the GPU.

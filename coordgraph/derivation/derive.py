@@ -181,7 +181,7 @@ class _Deriver:
         return value if isinstance(value, Integer) else self.coordinates.symbol(name)
 
     def _open(self, read: Iterable[str]) -> bool:
-        """Whether the index has no value because the caller gave symbols or expressions."""
+        """Whether the index has no value because some given indices are symbols or expressions."""
         return bool(self.point.symbolic & {*read, *self.known}) or any(
             not isinstance(value, Integer)
             for name, value in self.point.known.items()

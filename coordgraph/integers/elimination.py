@@ -222,7 +222,7 @@ class Elimination:
         if known or len(node.polynomial) > MAX_TERMS or self._reached(best):
             return best
         steps: list[Step] = []
-        # First bound the polynomials of every step numerically: most proofs end after one step.
+        # First bound the results of every replacement numerically: most proofs need only one.
         for step in node.steps(constant):
             steps.append(step)
             low = _numeric_low(step)

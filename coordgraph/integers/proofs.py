@@ -147,8 +147,8 @@ class Prover(NumericBounds):
         if key not in self._found:
             low = self.numeric_minimum(p)
             if goal is None:
-                # End the search at the smallest value of p at the points: no lower bound can be
-                # larger.
+                # End the search at the smallest known value of p (at some values of the symbols):
+                # no lower bound can be larger.
                 low = Elimination(self, self.points.least(p)).run(p, self.guards)
             elif (low is None or low < goal) and not self.points.below(p, goal):
                 low = Elimination(self, goal).run(p, self.guards)

@@ -1,4 +1,4 @@
-"""Records of provenance: the origin of each record of a graph, and the graph's history."""
+"""Provenance: which passes made and changed each dimension, edge, operation… of a graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROBLEM = "problem"
 
 
 class Part(Enum):
-    """The kinds of records that have an origin; the value names the kind in the text form."""
+    """The kinds of a graph's records, which have an origin; values are names in the text form."""
 
     PARAMETER = "parameter"
     TABLE = "table"
@@ -64,7 +64,7 @@ class Origin:
 
 
 UNKNOWN = Origin()
-"""The origin of a record about which nothing is recorded."""
+"""The origin of a dimension, edge or other part of a graph if nothing is known about it."""
 
 
 @dataclass(frozen=True)

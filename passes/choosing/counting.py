@@ -38,7 +38,7 @@ small tiles.
 FIXUPS = ("none", "peers", "tree", "turnstile", "scatter")
 """Kinds of fix-up: how partial sums of an output tile are added up; see `passes.kit.fixup`."""
 MOST_LANES = 1 << 15
-"""Largest number of workgroups that are evaluated together, so that columns fit CPU caches."""
+"""Largest number of workgroups that are evaluated together, so that arrays fit CPU caches."""
 MOST_SINGLE = 1 << 22
 """Work counts may be computed in float32 if a problem has fewer iterations than this.
 
@@ -191,11 +191,11 @@ class WorkCounter:
         return scope["counts"], scope["grid"]
 
     def count(self, *inputs: Column) -> Counts:
-        """The work counts of many problems: one column of values for each name in `inputs`."""
+        """The work counts of many problems, from an array of values for each name in `inputs`."""
         return Counts(*self.columns(*inputs))
 
     def columns(self, *inputs: Column) -> Column:
-        """The columns of `Counts`, stacked into an array of shape (QUANTITIES, problems)."""
+        """The fields of `Counts`, stacked into an array of shape (QUANTITIES, problems)."""
         _, grid_of = self._functions
         rows = len(inputs[0])
         table = np.zeros((QUANTITIES, rows))
@@ -279,7 +279,8 @@ _DEFAULTS = {name: int(value) for name, value in Tally().items()}
 _NONE = float(NEVER)
 """Stands for minus infinity: the maximum of a quantity that no workgroup has."""
 _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Fields of `Tally` from which fields of `Counts` are computed; other fields are copied."""
+"""Fields of `Tally` from which `shortest` and `chain` of `Counts` are computed. Of all other
+fields, `Counts` has the largest value of any workgroup."""
 
 
 def _parts(lanes: Column) -> Iterator[slice]:

@@ -65,8 +65,8 @@ class SplitTiles:
     def tie(self, e: KernelEditor, accumulator: str) -> None:
         """Split the k tiles of each output tile into pieces, and add the workspace of the fix-up.
 
-        Adds these edges. For reductions with one workspace slot for each tile, `slot` is tied to
-        the tile instead, and `turn` to the piece::
+        Adds these edges. For reductions with one workspace slot for each tile, edges lead from
+        `slot` to the tile instead, and from `turn` to the piece::
 
             k_tile --Tile--> piece, for_k; tile, piece --Flatten--> pieces
             partials --Tile--> slot, row, column; slot --PassThrough--> pieces

@@ -24,7 +24,7 @@ class Simulation:
         machine: the GPU.
         instructions: the instructions that multiply, `wgmma` or `mma.sync`. If the machine's
             constants were fitted to measured times, both count as fast as `wgmma`.
-        steps: the steps of every workgroup.
+        steps: each step of every workgroup (multiply, send, receive, …), in program order.
         events: the activities of each workgroup, with begin, end and slot.
         makespan: seconds from the begin of the launch until the last workgroup has ended.
         slots: number of workgroups that can run at the same time.

@@ -28,7 +28,8 @@ NOT_COVERED = (
     "In a lowered graph, the addresses of elements of A, B, C and D and the computed values are "
     "not examined."
 )
-"""What no check of a lowered graph examines; the checks of its scheduled graph examine both."""
+"""Part of the verdict: what checks of a lowered graph do not examine, and checks of the scheduled
+graph do."""
 METHOD = "interleavings"
 LAUNCHES = {"default": 3, "all": 7}
 """The number of launches that each level of `KernelGraph.check` examines."""

@@ -285,8 +285,8 @@ def traits(made: Configuration) -> tuple[object, ...]:
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule with every tile and layout; a hash of these and `turn` picks the other
-    options.
+    """Every schedule with every tile and layout; a hash of these and of the seed `turn` picks the
+    other options.
     """
     for schedule in SCHEDULES:
         for tile in TILES:
@@ -327,8 +327,8 @@ def boxed(
 
 
 def two_shapes(turn: int = 0) -> Iterator[Configuration]:
-    """Every pair of two tile shapes with every layout; a hash of these and `turn` picks the other
-    options.
+    """Every pair of two tile shapes with every layout; a hash of these and of the seed `turn` picks
+    the other options.
     """
     for tile, (m, n) in TWO_SHAPES:
         for layout in LAYOUTS:
@@ -368,8 +368,8 @@ def taking_turns(turn: int = 0) -> Iterator[Configuration]:
 
 
 def hopper(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule, tile and layout for Hopper; a hash of these and `turn` picks the other
-    options.
+    """Every schedule, tile and layout for Hopper; a hash of these and of the seed `turn` picks the
+    other options.
     """
     for schedule in SCHEDULES:
         for tile, cluster in HOPPER_SHAPES:

@@ -63,7 +63,8 @@ PAIRS = (
     (TURNS, (128, 128, 64), (64, 128, 64)),
     (TURNS, (128, 128, 64), (64, 64, 64)),
 )
-"""Pairs of tile shapes; a kernel with both uses as many warps as a kernel with either."""
+"""Lowerings with two tile shapes (m, n, k). A kernel with tiles of both shapes has as many warps as
+a kernel with tiles of one of them."""
 every_pair = pytest.mark.parametrize(("step", "large", "small"), PAIRS, ids=str)
 
 

@@ -1,4 +1,4 @@
-"""The instructions that the PTX of a Hopper kernel contains, and their order."""
+"""Tests of the instructions that the PTX of a Hopper kernel contains, and of their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowered graphs from text: faults of their structure, and the limits of their one check."""
+"""Lowered graphs read from text: faulty ones are refused, within the limits of `memory order`."""
 
 from __future__ import annotations
 
