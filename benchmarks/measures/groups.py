@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def prepared(prepare: Prepare, problem: GroupedProblem, options: Any) -> Sampler | str:
-    """Prepare and check a contender; returns its sampler, or what is wrong with it."""
+    """Prepare and check a contender; returns an object that times it, or what is wrong with it."""
     try:
         launch = prepare(problem)
         fault = problem.fault(lambda: launch(0))

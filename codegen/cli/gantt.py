@@ -35,7 +35,7 @@ GLYPHS = {
 
 
 class Drawn(Protocol):
-    """Type of events as columns: those of a `Simulation`, or a measured `Timeline`."""
+    """Protocol of a run's events as arrays with an entry for each: simulated or measured."""
 
     @property
     def begin(self) -> NDArray[Any]:

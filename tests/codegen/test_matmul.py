@@ -292,7 +292,7 @@ def test_what_is_no_array(value: Any):
 
 
 class Measured(np.ndarray):
-    """A subclass of numpy's array, as other libraries define."""
+    """A subclass of numpy.ndarray that adds nothing, like those that other libraries define."""
 
 
 @pytest.mark.parametrize(

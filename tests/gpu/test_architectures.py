@@ -1,4 +1,4 @@
-"""Kernels for architectures that a test registers, and by a lowering that the caller chooses."""
+"""Kernels are right for architectures that a test registers, and with any allowed lowering."""
 
 from __future__ import annotations
 

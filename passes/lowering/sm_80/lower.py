@@ -335,6 +335,6 @@ def _after(
 
 
 def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:
-    """The coordinates that the loops over k tiles count, without duplicates."""
+    """The ids of the dimensions that loops over k tiles iterate over, without duplicates."""
     loops = (op.dim for op in graph.control.of_kind(For) if accumulates(op))
     return tuple(dict.fromkeys(loops))

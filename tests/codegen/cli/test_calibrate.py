@@ -1,4 +1,4 @@
-"""`coordgraph calibrate`: what it passes on, what it prints, and its error without a GPU."""
+"""Tests of `coordgraph calibrate`: its options, its output, and its error without a GPU."""
 
 from __future__ import annotations
 

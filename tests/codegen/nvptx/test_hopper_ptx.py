@@ -108,7 +108,7 @@ MASK_ARITHMETIC: dict[str, Callable[..., int]] = {
 
 
 def test_multicast_reaches_a_row_and_a_column_of_the_cluster():
-    """Workgroups with the same rows of D receive A together, those with the same columns B."""
+    """A is multicast to CTAs with the same rows of D, and B to those with the same columns."""
     this, text = lowered(SHARED_BOTH), ptx(SHARED_BOTH)
     masks = re.findall(rf"{LOAD}multicast::cluster [^;]*, (%rs\d+);", text)
     order = [op.tensor for op in this.operations(CopyBox)]

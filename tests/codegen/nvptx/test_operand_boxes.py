@@ -1,4 +1,4 @@
-"""Epilogue operands that TMA loads into pipeline stages: addresses and use of mbarriers."""
+"""Tests of epilogue operands that TMA loads into pipeline stages: addresses and mbarriers."""
 
 from __future__ import annotations
 

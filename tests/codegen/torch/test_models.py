@@ -1,4 +1,4 @@
-"""`Linear`, `replace_linears` and `use_kernels`: models that multiply by kernels."""
+"""`Linear`, `replace_linears` and `use_kernels`: PyTorch models that call generated kernels."""
 
 from __future__ import annotations
 
