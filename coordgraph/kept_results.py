@@ -15,7 +15,7 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["kept_results"]
 
 _KEPT: dict[int, dict[Hashable, Any]] = {}
-"""The results of each graph, by the graph's `id`."""
+"""The cached results of each graph, by the `id` of the graph object."""
 
 
 def kept_results(graph: KernelGraph) -> dict[Hashable, Any]:

@@ -41,7 +41,7 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
 
 
 def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
-    """Messages about an operation's numbers of elements, and about its constant index."""
+    """Messages about an operation with a wrong number of elements, or an index out of bounds."""
     for name in EXTENTS:
         value = getattr(op, name, 1)
         numbers = (

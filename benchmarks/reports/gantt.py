@@ -31,7 +31,7 @@ Row = dict[str, Any]
 event; a measured launch also has the list `stalled`."""
 COLUMNS = ("begin", "end", "workgroup", "slot", "activity", "m", "n", "first", "count")
 TIMES = ("begin", "end", "stalled")
-"""Columns with times: in seconds in events, in integer nanoseconds in a record."""
+"""Columns that hold times: in seconds in a run's events, in whole nanoseconds in a `Row`."""
 PARTS = {
     "multiplying": ("multiply",),
     "epilogue": ("finish",),
@@ -99,7 +99,7 @@ def size_text(record: Mapping[str, Any]) -> str:
 
 
 def shares(row: Row) -> dict[str, float]:
-    """Microseconds of a launch, and the percentage of the SMs' time for each of `PARTS`."""
+    """A launch's duration in microseconds, and the percentage of SM time for each of `PARTS`."""
     makespan, slots = max(row["end"]), len(set(row["slot"]))
     spent: dict[str, int] = {}
     for begin, end, activity in zip(row["begin"], row["end"], row["activity"], strict=True):

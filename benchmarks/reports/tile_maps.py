@@ -59,8 +59,8 @@ def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
 def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
     """Draw a map of the output tiles for each launch of a record; yield the path of each SVG file.
 
-    The map is that of the simulated launch. The width of a part of a tile is its
-    share of the k tiles; each part has the number of its workgroup. A map that equals an earlier
+    The map is that of the simulated launch. The width of a part of a tile is the fraction of the
+    tile's k tiles in it; each part has the number of its workgroup. A map that equals an earlier
     map is left out.
     """
     from benchmarks.reports.plots import save

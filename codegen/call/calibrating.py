@@ -60,8 +60,8 @@ spent on measuring."""
 FITTING_SECONDS = 15.0
 """Measuring ends this many seconds before the time limit, so that the constants can be fitted."""
 CHUNK, WORKERS = 32, 32
-"""CHUNK: number of kernels that are compiled between two looks at the clock. WORKERS: largest
-number of processes that compile kernels."""
+"""CHUNK: the time limit is checked after this many kernels were compiled. WORKERS: largest number
+of processes that compile kernels."""
 ROUNDS, SAMPLE_SECONDS = 5, 3e-3
 """Every plan of a size is sampled ROUNDS times, in turn with the others, after one dropped sample;
 a sample takes about SAMPLE_SECONDS, in which launches follow each other without pauses."""
@@ -284,7 +284,7 @@ def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
 def random_operands(
     where: Device, jobs: list[tuple[PlanRequest, Drawn]]
 ) -> Generator[tuple[int, int]]:
-    """A context manager: GPU memory with random elements for the largest A and B of some jobs.
+    """A context manager: GPU memory with random elements for the largest A and B of `jobs`.
 
     The `with` block gets the addresses of A and of B.
     """
@@ -315,7 +315,7 @@ def _filled(memory: DeviceMemory, size: int, block: Any) -> int:
 def _measured(
     request: PlanRequest, plans: tuple[Plan, ...], pools: tuple[int, int]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a sweep for one problem: each plan that runs, with its median seconds."""
+    """Measure the plans of one problem; yields a row with the median seconds of each that runs."""
     gemm = request.gemm
     m, n, k = sizes(gemm)
     shapes = {

@@ -142,7 +142,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
 def _matrix(
     gemm: GemmProblem, tensor: str, array: Array, number: int, values: Mapping[str, Any]
 ) -> Array:
-    """The part of a tensor's array that belongs to one product, with rows first.
+    """The matrix of one product in a tensor's array; axis 0 is its rows, even if stored transposed.
 
     Args:
         gemm: the problem.

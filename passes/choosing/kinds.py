@@ -166,7 +166,7 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
 def interleaved_kinds(
     cut: Tiled, wanted: Flag, schedules: Sequence[Pass] = INTERLEAVED
 ) -> Iterator[Kind]:
-    """Stream-K on all SMs with interleaved k, if tiles cannot be divided evenly among workgroups.
+    """Stream-K with `k_order=interleaved` on all SMs, if SMs cannot share tiles equally.
 
     Args:
         cut: a problem with every tiling that suits it.

@@ -21,7 +21,7 @@ __all__ = ["SplitTiles"]
 PIECE, ACCUMULATE = "piece", "for_k"
 """Ids of dimensions.
 
-PIECE: the index of a piece in its tile. ACCUMULATE: the loop over the k tiles of a piece.
+PIECE numbers the pieces of a tile. ACCUMULATE numbers the k tiles of a piece, in a loop.
 """
 
 

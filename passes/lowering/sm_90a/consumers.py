@@ -79,7 +79,7 @@ class Consumer:
         located: tuple[str, ...],
     ) -> None:
         self.c, self.stages = c, stages
-        self.division = tiles[0].division  # all shapes have the same warpgroups
+        self.division = tiles[0].division  # tiles of all shapes use equally many warpgroups
         self.stores = tiles[0].store is not None
         self.parts = {
             t.name: _TileLowering(c, graph, t, stages, vector, reads_c, boxes, located)

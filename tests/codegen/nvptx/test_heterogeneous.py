@@ -79,8 +79,9 @@ def together(step: Pass, large: Shape, small: Shape, layout: str = "nt") -> Kern
 
 
 def renamed(text: str, graph: KernelGraph) -> str:
-    """The text with each coordinate renamed to the small tiles' coordinate in a graph of both
-    shapes.
+    """Rename coordinates in the text of a graph that has small tiles only.
+
+    The new names are those that small tiles have in `graph`, which has tiles of both shapes.
     """
 
     def name(found: re.Match[str]) -> str:

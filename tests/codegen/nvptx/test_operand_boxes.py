@@ -55,7 +55,9 @@ def program(
     operands: int = 0,
     consumers: str = "cooperative",
 ) -> CudaProgram:
-    """The program for tensors of 16-byte alignment, unless `operands` says otherwise."""
+    """The program for aligned tensors. An access to an epilogue operand moves `operands` elements,
+    or 16 bytes if it is 0.
+    """
     graph = Pipeline.parse(schedule)(Gemm("bf16", epilogue=function).graph(tile))
     m, n, k = cluster
     lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, consumers=consumers)
