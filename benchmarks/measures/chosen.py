@@ -229,7 +229,7 @@ NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that 
 def print_chosen(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the model's choices and the `worst` problems; return a record, or None.
+    """Print the model's choices and the `worst` problems; return them as data for JSON, or None.
 
     The result is None if there is no problem on which both cuBLAS and a candidate plan were timed.
     """
@@ -249,7 +249,7 @@ def print_chosen(
 def print_streaming(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the speedup of tiles split along k over whole tiles; return a record, or None.
+    """Print the speedup of tiles split along k over whole tiles; return data for JSON, or None.
 
     The result is None if there is no problem in `rows` on which plans of both kinds were timed.
     """

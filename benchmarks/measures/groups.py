@@ -143,7 +143,7 @@ def prepared(prepare: Prepare, problem: GroupedProblem, options: Any) -> Sampler
 def compete(
     contenders: dict[str, Prepare], problem: GroupedProblem, options: Any
 ) -> Iterator[dict[str, Any]]:
-    """Check all contenders' results, time those without errors in turn, and yield their rows."""
+    """Check all contenders, time those without errors in turn; yield a row of results for each."""
     entries = {name: prepared(prepare, problem, options) for name, prepare in contenders.items()}
     faults = {name: found for name, found in entries.items() if isinstance(found, str)}
     samplers = {name: found for name, found in entries.items() if isinstance(found, Sampler)}

@@ -123,9 +123,9 @@ def table(record: Mapping[str, Any]) -> str:
 
 
 def draw(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
-    """Draw a chart for each launch of a record; yield the path of each SVG file.
+    """Draw a chart for each launch in a results file; yield the path of each SVG file.
 
-    All charts of a record have the same scale of time.
+    All these charts have the same scale of time.
     """
     from matplotlib.figure import Figure
 

@@ -57,7 +57,7 @@ def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
 
 
 def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
-    """Draw a map of the output tiles for each launch of a record; yield the path of each SVG file.
+    """Draw a map of output tiles for each launch in a results file; yield each SVG file's path.
 
     The map is that of the simulated launch. The width of a part of a tile is the fraction of the
     tile's k tiles in it; each part has the number of its workgroup. A map that equals an earlier

@@ -25,7 +25,7 @@ from coordgraph.integers.polynomials import (
 )
 
 FUEL = 64
-"""The largest number of replacements that one search for a bound tries."""
+"""The largest number of steps (replacing an atom or subtracting a guard) that one search tries."""
 MOST_TERMS = 1 << 13
 """The largest number of terms that one search bounds; correct kernels need a tenth of that."""
 
@@ -105,7 +105,7 @@ class SearchNode:
         return self._low[0]
 
     def steps(self, constant: int) -> Iterator[Step]:
-        """All steps, in the order in which a search tries them.
+        """All steps (replacing an atom or subtracting a guard), in the order of the search.
 
         Args:
             constant: the constant that a search adds to the polynomial; it decides which multiples
@@ -194,7 +194,7 @@ class SearchNode:
 
 
 class Elimination:
-    """One search for the best lower bound of a polynomial, with a limited number of steps.
+    """One search for the best lower bound of a polynomial, with at most FUEL steps.
 
     Args:
         prover: the prover whose ranges the search uses.
@@ -222,7 +222,7 @@ class Elimination:
         if known or len(node.polynomial) > MAX_TERMS or self._reached(best):
             return best
         steps: list[Step] = []
-        # First bound the results of every replacement numerically: most proofs need only one.
+        # First bound the result of every step numerically: most proofs need only one step.
         for step in node.steps(constant):
             steps.append(step)
             low = _numeric_low(step)

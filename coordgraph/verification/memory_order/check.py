@@ -32,7 +32,7 @@ NOT_COVERED = (
 graph do."""
 METHOD = "interleavings"
 LAUNCHES = {"default": 3, "all": 7}
-"""The number of launches that each level of `KernelGraph.check` examines."""
+"""The number of launches that the check simulates, by the level of `KernelGraph.check`."""
 MOST_STEPS = 1 << 10
 """Largest number of k tiles, over all output tiles, of a simulated launch. A graph with fixed sizes
 may have larger launches only, which are not simulated."""

@@ -51,7 +51,7 @@ ODD, MOST_ODD_ACCUMULATORS = 64, 96
 """Tiles whose extent in m or n is no multiple of ODD elements need more registers for addresses.
 For them, MOST_ODD_ACCUMULATORS is the most accumulator registers of a thread."""
 MOST_WARPS = 8
-"""The most warps of a workgroup, which divide an output tile."""
+"""The largest number of warps in a workgroup; they divide an output tile among them."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tests.codegen.torch.conftest import Make
 
 
 def operators(torch: Any, work: Any) -> list[str]:
-    """The names of the operators that a function calls."""
+    """The names of the PyTorch operators that a function calls."""
     mode: Any = torch.utils._python_dispatch.TorchDispatchMode
     called: list[str] = []
 
