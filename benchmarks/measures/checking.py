@@ -107,7 +107,10 @@ def warm_up(target: str) -> None:
 
 
 def times_of(text: str, target: str, *, thorough: bool) -> dict[str, float]:
-    """CPU seconds of a graph's build and checks in this process, by column of the table.
+    """CPU seconds in this process of a graph's build and of its checks, by name.
+
+    `build` is a build without checks, `check` the default checks, `again` the same checks repeated,
+    and `all` the checks of the level `all`.
 
     Args:
         text: the text of the graph.

@@ -69,7 +69,7 @@ TILE = "256x256x64@c2x1"
 SIZES = ("8192x8192x8192", "8192x28672x4096", "4096x57344x8192", "16384x16384x16384")
 SCHEDULES = ("data-parallel{persistent=true}", "stream-k{owner=last}")
 ROW_BY_ROW, NONE = "row by row", "none"
-"""Names of the order without an ordering pass: in records, and on the command line."""
+"""Names of the tile order without an ordering pass: in results files, and on the command line."""
 ORDERS = (
     NONE,
     "rasterize{width=4}",

@@ -35,7 +35,7 @@ GLYPHS = {
 
 
 class Drawn(Protocol):
-    """Protocol of a run's events as arrays with an entry for each: simulated or measured."""
+    """Protocol: the events of a simulated or measured run, as arrays with an entry per event."""
 
     @property
     def begin(self) -> NDArray[Any]:

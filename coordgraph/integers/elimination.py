@@ -35,10 +35,10 @@ _Replaced: TypeAlias = list[tuple[Polynomial, Guards]]
 The smallest lower bound of these polynomials is a lower bound of the original polynomial.
 """
 Step: TypeAlias = "tuple[tuple[SearchNode, int], ...]"
-"""The result of replacing an atom of a node's polynomial: pairs of a node and a constant.
+"""The result of a step (such as replacing an atom) from a node: pairs of a node and a constant.
 
 The smallest sum of a pair's constant and a lower bound of its node's polynomial is a lower bound of
-the original polynomial.
+the polynomial of the node from which the step started.
 """
 
 

@@ -47,7 +47,7 @@ from coordgraph.integers.polynomials import (
 from coordgraph.integers.tables import Load, Search, load
 
 MAX_MAXIMA = 6
-"""The largest number of symbolic upper bounds of one polynomial."""
+"""The largest number of symbolic upper bounds that `Prover.maxima` computes for a polynomial."""
 MOST_STEPS = 8
 """Proofs derive a bound of a table entry t[i + c] from t[i] for constants c up to MOST_STEPS."""
 
@@ -329,7 +329,7 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Rewrite ``p`` by ``exact`` until nothing changes, to make equal polynomials identical."""
+        """Apply ``exact`` to ``p`` until nothing changes, to make equal polynomials identical."""
         for _ in range(FUEL):
             for a in self.order(p):
                 changed = self.exact(p, a)

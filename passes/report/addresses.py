@@ -97,7 +97,7 @@ def _small(dimension: Dimension) -> int:
     if isinstance(dimension, Selector) or (
         dimension.hardware and not isinstance(dimension, Workitem)
     ):
-        return 0  # for example, a small thread number in the example means warp 0
+        return 0  # the example's thread number is small, so its warp is number 0
     if dimension.size is None:
         return 1
     return min(EXAMPLE, int(dimension.size) - 1) if dimension.size.is_Integer else 0

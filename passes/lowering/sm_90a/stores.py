@@ -64,10 +64,11 @@ MOST_ELEMENTS = 256
 
 
 def widths(columns: Any) -> tuple[Any, Any]:
-    """Two widths for boxes of D, in elements: the widest swizzled width, and the wide width.
+    """The two candidate widths of a TMA box of D, in elements: swizzled, and wide.
 
-    Boxes of the wide width, an odd multiple of 16, are not swizzled. The wide width is 0 if 64
-    divides `columns`.
+    The swizzled width is the largest of 64, 32 and 16 that divides `columns`. The wide width, at
+    which a box is not swizzled, is the largest odd multiple of 16 that divides `columns`; it is 0
+    if 64 divides `columns`.
 
     Args:
         columns: columns of a block of D, a multiple of 16: a number, or an array of integers.

@@ -17,7 +17,7 @@ from tests.codegen.cli.commands import coordgraph
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Replace `calibrate` by a function that only records its arguments; the list of them."""
+    """Replace `calibrate` by a function that only records its arguments; returns their list."""
     found: list[Any] = []
 
     def calibrate(*args: Any, **options: Any) -> Calibrated:

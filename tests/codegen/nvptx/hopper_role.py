@@ -364,7 +364,7 @@ class Role:
         yield lambda: True
 
     def _raised(self, node: Node, turn: str) -> int:
-        """The value to which a sender sets a flag: 1, or with `turn`, 1 + the sender's turn."""
+        """The value to which a sender sets a flag: 1, or 1 + the index along dimension `turn`."""
         return 1 + (self.place(node, turn) if turn else 0)
 
     def do_AccumulateFragment(self, node: Node, op: elements.AccumulateFragment) -> None:

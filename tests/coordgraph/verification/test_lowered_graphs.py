@@ -1,4 +1,4 @@
-"""Lowered graphs read from text: faulty ones are refused, within the limits of `memory order`."""
+"""Lowered graphs read from text: faulty ones are refused; limits of the check `memory order`."""
 
 from __future__ import annotations
 
