@@ -39,7 +39,7 @@ class Facts:
         lengths: number of elements of an allocation of shared memory, or of a workspace of fixed
             size, by the id of its dimension.
         homes: the allocation that contains a dimension of shared memory, by the dimension's id.
-        tracked: ids of the dimensions of memory whose single elements are examined.
+        tracked: ids of the dimensions of memory whose accesses are checked element by element.
         device: ids of the dimensions of device memory.
         overlaps: whether the next launch may begin before this one ends.
     """

@@ -85,7 +85,7 @@ class BoxedStore:
     Args:
         division: how a macro tile is divided over workgroups and warpgroups.
         slots: how many slots of shared memory, one box each, every warpgroup has.
-        wide: whether boxes have the wide width of `widths`; else the widest swizzled width.
+        wide: whether boxes have the wide width of `widths`; else the swizzled width.
         room: elements of shared memory for each warpgroup's slots: the most that any shape needs.
         drained: whether the store of a tile first waits until TMA has read all slots, because the
             previous tile may have used the slots in another order or of another size.
