@@ -265,10 +265,10 @@ class _Deriver:
         applies: Boolean,
         values: Mapping[str, Any],
     ) -> IndexStep:
-        """Mark a derived index that is outside its dimension; derivations report such an index.
+        """Set `outside` of a derived index if its value is not inside its dimension.
 
-        An index is not marked if a guard makes it padding, if nothing uses it, or in the forward
-        direction, where the caller's point may be padding.
+        It is not set if a guard makes the index padding, if nothing uses the index, or in the
+        forward direction, where the caller's point may be padding.
         """
         symbol = self.coordinates.symbol(index.dimension)
         if (

@@ -16,7 +16,7 @@ from coordgraph.integers import to_text
 __all__ = ["addresses"]
 
 EXAMPLE = 5
-"""In examples, the number of the workgroup and the largest index along other dimensions."""
+"""Examples in reports have this workgroup number, and at most this index along other dimensions."""
 
 Values = Mapping[str, Any]
 

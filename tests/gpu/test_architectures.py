@@ -1,4 +1,4 @@
-"""Kernels are right for architectures that a test registers, and with any allowed lowering."""
+"""Kernels are right for architectures that a test registers, and with lowerings it passes."""
 
 from __future__ import annotations
 

@@ -357,7 +357,7 @@ def test_which_group_is_looked_up_once_in_a_segment(name: str):
     others = [line for line in found if line not in located]
     assert all(line.startswith(("for (", "uint for_tile = ")) for line in others)
     assert len(others) == (2 if "last" in name else walks)
-    # An iteration's position in its group's block is proved non-negative, so `%` gives it directly.
+    # The dividend is proved non-negative, so the remainder is a plain `%`, as of unsigned integers.
     (first,) = {op.value for op in made.control.of_kind(Assign) if op.name == "k_first"}
     begin, length = (
         "load(tile_starts, group)",

@@ -204,7 +204,7 @@ class Role:
 
     @property
     def step(self) -> int:
-        """The step of the stage ring that the warpgroup has reached."""
+        """The number of the pipeline step that the warpgroup has reached."""
         return self.env[index_symbol("ring.step")]
 
     # Methods that simulate copies to shared memory, and wgmma.

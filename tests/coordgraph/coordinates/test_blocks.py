@@ -221,7 +221,7 @@ def found_in(size: int | None) -> CoordinateGraph:
 
 
 def test_siblings_of_any_edge():
-    """If a caller gives one of an edge's indices, `reverse` computes the other indices from it.
+    """If a caller gives one of an edge's upstream indices, `reverse` computes the others from it.
 
     The given index replaces its own formula in theirs, unless that formula is only a symbol.
     """
