@@ -174,7 +174,7 @@ class Products:
         return rows if len(axes) > 1 else rows[0]
 
     def tables(self) -> dict[str, list[int]]:
-        """The tables of offsets that a schedule of groups reads."""
+        """The tables of offsets that a kernel for groups reads, by name."""
         axes = self.problem.groups
         if len(axes) == 1:
             return {OFFSETS: self._starts(axes)}

@@ -137,7 +137,7 @@ def divisible(cut: Tiled) -> Flag:
 
 
 def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
-    """Stream-K plans that are tried only to measure them, such as with `least_segment`."""
+    """Stream-K plans that the cost model never prefers, such as with `least_segment`."""
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER

@@ -152,7 +152,7 @@ class CudaKernel(Kernel):
         return self._builder.choice(Alignment(vectors, alignment), reads_c=reads_c)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
-        """The compiled program of `variant`; None means that for aligned tensors without C."""
+        """The compiled program of `variant`; None means that of aligned tensors without C."""
         return self._builder.program(variant or self._builder.widest)
 
     @property
