@@ -218,7 +218,7 @@ def memory_rate(where: Device) -> dict[str, float]:
 
 
 def _request(gemm: Gemm, where: Device) -> PlanRequest:
-    """The request for a problem on a GPU.
+    """The `PlanRequest` that asks for plans of a problem on a GPU.
 
     Raises:
         CodegenError: the cost model does not describe the kernels for the GPU.

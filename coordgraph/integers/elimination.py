@@ -208,11 +208,11 @@ class Elimination:
         self.seen: dict[tuple[SearchNode, int], Bound] = {}
 
     def run(self, p: Polynomial, guards: Guards) -> Bound:
-        """The best lower bound found for ``p`` where all ``guards`` are >= 0; None if none is."""
+        """The best lower bound found for ``p`` where all ``guards`` are >= 0, or None."""
         return self._bound(*self.prover.search_node(p, guards))
 
     def _bound(self, node: SearchNode, constant: int) -> Bound:
-        """The best lower bound found for a node's polynomial plus a constant; None if none is."""
+        """The best lower bound found for a node's polynomial plus a constant, or None."""
         key = node, constant
         if key in self.seen:
             return self.seen[key]

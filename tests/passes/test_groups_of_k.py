@@ -186,10 +186,9 @@ def test_whole_tiles_do_not_balance():
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The iterations of the first tiles are divided evenly among workgroups; the last may have
-    fewer.
+    """Workgroups get equal numbers of iterations of the first tiles; the last one may get fewer.
 
-    All other tiles are whole.
+    Every other tile is computed by one workgroup.
     """
 
     @given(group_sizes, st.integers(1, 14))

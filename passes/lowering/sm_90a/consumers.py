@@ -102,7 +102,7 @@ class Consumer:
         return lowered
 
     def receive(self, slots: For) -> Body:
-        """The producer's operations that load the partial sums over which `slots` loops."""
+        """The producer's operations that load partial sums; `slots` loops over workspace slots."""
         (receive,) = slots.body
         assert isinstance(receive, ReceivePartial | CollectPartial)
         part = self.parts[receive.accumulator]

@@ -183,7 +183,7 @@ class BoxedStore:
 
     @property
     def boxes(self) -> int:
-        """How many TMA boxes divide a block of 64 rows of the wgmma result."""
+        """Number of TMA boxes into which a block of 64 rows of the wgmma result is divided."""
         return self.columns // self.box
 
     @property
@@ -222,7 +222,7 @@ class BoxedStore:
         c.add(Linear(own("store.slot"), Integer(self.slots)))
         c.connect(Tile(own("store.number"), (own("store.m"), own("store.box"))))
         c.connect(Flatten((own("store.turn"), own("store.slot")), own("store.number")))
-        # A position in a box is a row and a 16-byte chunk, which is swizzled with the row.
+        # A position in a box is a row and a 16-byte chunk; the swizzle permutes chunks in a row.
         row = c.add(Linear(own("store.box.row"), Integer(self.rows)))
         column = c.add(Linear(own("store.box.column"), Integer(self.box)))
         down = ("warp", own("store.half"))

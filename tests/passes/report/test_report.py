@@ -343,7 +343,7 @@ def test_a_pass_that_changes_only_coordinates_shows_the_control_graph():
 
 
 def test_a_refuted_check_is_shown_with_its_counterexample():
-    """The report shows a refuted check with its counterexample; the graph lacks its store."""
+    """The report of a graph that stores no tile shows the refuted check and its counterexample."""
     graph = scheduled(DataParallel())
     text = "\n".join(line for line in graph.text().splitlines() if "StoreTile" not in line)
     found = parse(text).report(m=512, n=512, k=256).data["proofs"]
