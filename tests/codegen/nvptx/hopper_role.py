@@ -204,10 +204,10 @@ class Role:
 
     @property
     def step(self) -> int:
-        """The step of the stage ring that the warpgroup has reached."""
+        """The number of the pipeline step that the warpgroup has reached."""
         return self.env[index_symbol("ring.step")]
 
-    # Operations that copy to shared memory, and wgmma.
+    # Methods that simulate copies to shared memory, and wgmma.
 
     def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
         if op.tensor not in ("A", "B"):
@@ -245,8 +245,8 @@ class Role:
             self.own.read_operand(stage, self.step, self.warpgroup)
 
     def _extent(self, tensor: str) -> int:
-        """The number of rows of A or columns of B; in a grouped problem, the end of the
-        current group.
+        """The rows of A or the columns of B at which TMA stops reading: those of the matrix, or in
+        a grouped problem the end of the current group.
         """
         if self.machine.matrices:
             return self.machine.matrices.end("mn"["AB".index(tensor)], self.group)
@@ -282,7 +282,7 @@ class Role:
         return matrices.map(tensor, self.group, turned=turned)
 
     def _check_map(self, node: Node, op: ops.CopyBox | ops.StoreBox) -> None:
-        """Check that a TMA box reads the matrix of the current group."""
+        """Check that TMA copies a box through the tensor map of the current group's matrix."""
         matrices = self.machine.matrices
         assert bool(op.map) == bool(matrices)
         if matrices:
@@ -296,7 +296,7 @@ class Role:
         yield lambda: True
 
     def _home(self, node: Node, dim: str) -> Stage:
-        """The stage in shared memory that a run of partial sums occupies."""
+        """The pipeline stage in shared memory to which TMA copies partial sums (`CopyRun`)."""
         shared = self.machine.graph.coordinates[dim]
         assert isinstance(shared, Shared)
         return shared.within, self.place(node, "stage")
@@ -335,7 +335,7 @@ class Role:
     def do_WaitMultiplies(self, node: Node, op: ops.WaitMultiplies) -> None:
         self.state.wait(op.pending)
 
-    # Operations on partial sums, on flags and on D.
+    # Methods that simulate operations on partial sums, on flags and on D.
 
     def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)
@@ -364,7 +364,7 @@ class Role:
         yield lambda: True
 
     def _raised(self, node: Node, turn: str) -> int:
-        """The value that a flag has once it is raised."""
+        """The value to which a sender sets a flag: 1, or 1 + the index along dimension `turn`."""
         return 1 + (self.place(node, turn) if turn else 0)
 
     def do_AccumulateFragment(self, node: Node, op: elements.AccumulateFragment) -> None:
@@ -448,7 +448,7 @@ class Role:
         return offsets[self.env[index_symbol("group")] + 1]
 
     def _row(self, node: Node) -> int:
-        """The row of D that an operation writes; rows of a group follow those of the one before."""
+        """The row of D that an operation writes; the rows of groups are numbered consecutively."""
         row = self.place(node, "D.0")
         if not self.machine.ends:
             return row
