@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 from coordgraph import LaunchError, VerifyError
-from coordgraph.elements import DTYPES
 from coordgraph.gemm import ARRAYS, OFFSETS, OFFSETS_OF
 from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import dtype
