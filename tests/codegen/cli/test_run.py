@@ -328,3 +328,19 @@ def test_a_run_on_the_gpu():
     assert done.code == 0
     assert done.json["target"].startswith("sm_")
     assert done.json["check"]["passed"]
+
+
+def test_a_graph_from_a_file(tmp_path: Path):
+    """The file gives the schedule, the element types and the layouts; options give the sizes."""
+    file = tmp_path / "graph.txt"
+    graph = ("--dtype", "f32", "--transpose-b", "--n", "96", "--schedule", "stream-k", "-w", "3")
+    assert coordgraph("show", "text", *graph, "--output", str(file)).code == 0
+    words = ("run", "--from", str(file), "--target", "cpu", "--check", "--json", "--repeat", "1")
+    found = coordgraph(*words, "--m", "64", "--k", "80").json
+    problem = found["problem"]
+    assert (problem["m"], problem["n"], problem["k"]) == (64, 96, 80)
+    assert (problem["dtype"], problem["transpose_b"]) == ("f32", True)
+    assert found["check"]["passed"]
+    refused = coordgraph(*words, "--m", "64", "--k", "80", "--tile", "32x32x32")
+    assert refused.code == 2
+    assert "leave out --tile" in refused.json["error"]["message"]
