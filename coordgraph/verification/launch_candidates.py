@@ -174,7 +174,7 @@ def _missing(extent: int, number: int) -> int:
 
 
 def _group_sizes(extent: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
-    """The extents of three groups along one axis; unless `diagonal`, one of them is empty."""
+    """Extents of three groups along an axis; one is 0, unless `diagonal` (lists of products)."""
     small = extent // 2 + 1
     if diagonal:
         return (extent, small, extent // 3 + 1)

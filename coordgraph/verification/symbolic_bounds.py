@@ -132,9 +132,10 @@ class SymbolicBounds:
                 yield (substitute(p, a, self._definitions[a]),)
 
     def _ends(self, a: Atom, sign: int) -> Iterator[tuple[Polynomial, ...]]:
-        """Alternatives for replacing an atom: tuples of upper (`sign` 1) or lower bounds.
+        """Bounds of the atom `a` (a symbol, quotient, minimum or maximum) that may replace it.
 
-        A proof must succeed for all bounds of at least one tuple.
+        Yields tuples of upper bounds if `sign` is 1, else of lower bounds. A proof must succeed
+        with every bound of at least one tuple.
         """
         match a.expr:
             case Minimum() | Maximum():
@@ -153,7 +154,7 @@ class SymbolicBounds:
                 return
 
     def _quotients(self, x: Polynomial, d: Polynomial) -> Iterator[Polynomial]:
-        """Upper bounds of `x // d`, each of which is an upper bound of x divided by d."""
+        """Upper bounds of `x // d` for d > 0, each from an upper bound of x."""
         for top in self._tops(x, DEPTH):
             quotient, rest = divide(top, d)
             gap = to_expression(rest)
@@ -193,7 +194,7 @@ class SymbolicBounds:
         return -1 if self._holds(to_expression(negate(p))) else 0
 
     def _holds(self, expr: Expr) -> bool:
-        """Whether `Ranges` proves `expr >= 0`; False if the budget of questions is spent."""
+        """Whether `Ranges` proves `expr >= 0`; False if the budget of inequalities is spent."""
         if expr not in self._answers:
             if self._fuel <= 0 or (self._effort is not None and self._effort.left <= 0):
                 return False

@@ -61,9 +61,10 @@ def _may_divide(graph: KernelGraph, value: Basic) -> bool:
 
 
 def _divides(graph: KernelGraph, launch: Launch) -> str | None:
-    """The parameter, or the text of the assumption, that divides by 0; None if none does.
+    """The first parameter, or the text of the first assumption, that divides by 0 in `launch`.
 
-    The result is also None if the bounds of earlier parameters or an assumption exclude the launch.
+    The result is None if none does, or if a parameter's bounds or an assumption do not allow the
+    launch.
     """
     parameters, values, zero = graph.parameters, dict[str, int](), None
     for p in parameters.items:

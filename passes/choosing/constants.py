@@ -209,7 +209,7 @@ class Constants:
 
 
 KNOWN = ("clock", "shared_bytes", "l2_bytes", "dram_rate", "lone_rate")
-"""Names of the rates and sizes that are not fitted: of data sheets, or measured directly."""
+"""Names of constants that are not fitted: they come from a data sheet or a measurement."""
 DETAILS = {
     "step_seconds": 20e-9,
     "twins": 1.03,

@@ -40,7 +40,8 @@ COLUMNS = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", 
 """The columns of a `Table` that, with the schedule, tell kernels apart."""
 
 Key = tuple[Any, ...]
-"""What tells kernels apart: the values of `COLUMNS`, then the schedule for `COUNTED_TILE`."""
+"""Type: a kernel's values of `COLUMNS`, then its schedule for the tile `COUNTED_TILE`. Plans with
+the same key have the same kernel."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,10 @@ class KernelFamily:
 
     @cached_property
     def _codes(self) -> tuple[Mapping[Pass, int], NDArray[np.int64]]:
-        """A number for each schedule, and the sorted numbers of the kernels; see `_numbers`."""
+        """A number for each schedule of the kernels, and the sorted numbers of the kernels.
+
+        `_numbers` makes the number of a kernel from its schedule's number and its `COLUMNS`.
+        """
         keys = [key for key in map(_key_of, self.kernels) if key]
         places = {schedule: place for place, schedule in enumerate({key[-1]: None for key in keys})}
         rows = [(places[key[-1]], *key[:-1]) for key in keys]
@@ -136,7 +140,7 @@ def choose_family(
         now = np.minimum(now, ratios[:, best])
         kernels.append(plans[best])
         losses.append(math.expm1(float(now.mean())))
-    # Every problem has this candidate, also one that no other kernel of the family suits.
+    # The family includes the kernel of the fallback plan, which every problem can use.
     spare = fallback(row=dtype(problem.dtype).row)
     if all(kernel != spare for kernel in kernels):
         if len(kernels) == count:
@@ -186,8 +190,9 @@ def _predicted(
     """All candidate kernels, and their predicted times for some sizes.
 
     Returns:
-        The plans without grids; the column of each kernel; and for every size and kernel, the
-        logarithm of the kernel's time over that of the size's best.
+        The kernels, as plans without grids; for the `Key` of each kernel, its column in the array;
+        and an array with a row for each size: the logarithm of each kernel's time divided by the
+        time of the size's best kernel.
     """
     plans: list[Plan] = []
     places: dict[Key, int] = {}

@@ -102,10 +102,10 @@ def _schedules(
 
 
 def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> Iterator[Alternative]:
-    """Simulated plans with the best predicted times; none if the cost model does not apply.
+    """Simulate the plans with the best predicted times.
 
-    The model does not apply to batches and groups of products, or to a GPU whose constants are
-    unknown.
+    The result is empty for batches and groups of products, which this prediction does not cover,
+    and for a GPU that has no constants of the cost model.
     """
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None or gemm.leading:

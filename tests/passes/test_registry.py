@@ -1,4 +1,4 @@
-"""Passes of installed packages are found by entry points, and imported when text names them."""
+"""Installed packages offer passes by entry points; a pass is imported when a text names it."""
 
 from __future__ import annotations
 

@@ -72,11 +72,11 @@ def test_what_is_assembled_are_candidates():
     plans = [Plan.parse(text) for _, text in LARGEST]
     every = [plan for layout in LAYOUTS for plan in kernels(layout)]
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
-        # Families not assembled here, because their kernels were run on a GPU with every tile.
+        # Not assembled by this test: families whose kernels were run on a GPU with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
-        # Families with one main loop less than the hybrid Stream-K family with the same reduction.
+        # Nor families with one main loop fewer than the hybrid Stream-K family of equal reduction.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
-        # Families with the fix-up code of another hybrid Stream-K family.
+        # Nor families with the fix-up code of another hybrid Stream-K family.
         *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),
     }
     assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}

@@ -233,7 +233,8 @@ class TestGuards:
             assert here == bool(evaluate(graph.guards(at, ["i"]), {})), at
             outside += not here
         assert 0 < outside < 3 * 2 * 2 * 3 * 2 * 2
-        # A coordinate that is asked for must be guarded, whatever values the selectors have.
+        # If `a` is wanted too, the guard of `a` must hold even if the selectors choose an index i
+        # that does not depend on `a`.
         assert not bool(evaluate(graph.guards(known, ["i", "a"]), {**at, "shared": 2, "ae": 1}))
 
 
@@ -253,9 +254,7 @@ class TestDerivatives:
     )
     @settings(max_examples=25)
     def test_the_law(self, sizes: list[int], data: st.DataObject):
-        """The derivative d(wanted)/d(by) is the difference of `wanted` between an index and
-        the next one.
-        """
+        """The derivative of index A by coordinate d equals the increase of A if d grows by 1."""
         total = 1
         for size in sizes:
             total *= size
