@@ -126,7 +126,10 @@ def recorded(rows: Iterable[dict[str, Any]], device: Constants, least: int) -> l
 
 
 def replay(one: Recorded, device: Constants, most: int) -> Replay:
-    """Replay the search on a problem, with at most `most` measurements."""
+    """Run the plan search of `tune=True` on one problem, with recorded times as measurements.
+
+    The search measures at most `most` plans.
+    """
     times = dict(zip(one.plans, map(float, one.seconds), strict=True))
     predicted = cost(one.table, device).total
     chosen = one.listed[0] if one.listed else one.plans[int(np.argmin(predicted))]

@@ -37,7 +37,7 @@ SUFFIX = ".family.json"
 MOST_WORKERS = 16
 """Largest number of processes that compile kernels."""
 BY_RULE = 400
-"""For a device without a cost model: number of drawn sizes whose plans are built."""
+"""Number of random sizes whose plans decide which kernels are built if there is no cost model."""
 Extents = int | tuple[int, int]
 
 
@@ -81,8 +81,8 @@ def warm(
 
     Kernels are compiled in parallel processes, stored in the kernel cache on disk, and loaded on
     the GPU. From then on, for single products of these types and layouts whose rows have a multiple
-    of 16 bytes, `matmul` chooses among these kernels if the size is in the range; other sizes are
-    chosen for as before. Several calls add up. Another process that calls `warm` with the same
+    of 16 bytes, `matmul` chooses among these kernels if the size is in the range; for other sizes
+    it chooses as before. Several calls add up. Another process that calls `warm` with the same
     arguments loads what this one compiled.
 
     Args:
@@ -190,7 +190,10 @@ def _read(file: Path, ranges: tuple[SizeRange, ...]) -> KernelFamily | None:
 
 
 def _by_rule(request: PlanRequest, ranges: tuple[SizeRange, ...], count: int) -> KernelFamily:
-    """The kernels of a fixed rule, for lowerings without a cost model, the most frequent first."""
+    """Kernels for lowerings without a cost model, where a fixed rule chooses the plan of a size.
+
+    They are the most frequent kernels for random sizes in `ranges`, the most frequent first.
+    """
     used: dict[Plan, int] = {}
     for m, n, k in draw_sizes(ranges, BY_RULE):
         plan = replace(request, gemm=replace(request.gemm, m=m, n=n, k=k)).simple_plan

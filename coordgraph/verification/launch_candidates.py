@@ -169,7 +169,7 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
 
 
 def _missing(extent: int, number: int) -> int:
-    """Numbers of elements that the last tile of an axis lacks: 0, 1, half, and all but one."""
+    """How many elements the last tile of an axis lacks: 0, 1, half or all but one, by `number`."""
     return (0, 1, extent // 2, extent - 1)[number % 4]
 
 

@@ -39,7 +39,7 @@ def check(found: Any, want: Any) -> None:
 
 
 def turned(array: Any) -> Any:
-    """The same matrices, stored as their transposes."""
+    """A view with the values and shape of `array`, whose matrices are stored as transposes."""
     return array.mT.contiguous().mT
 
 

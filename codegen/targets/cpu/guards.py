@@ -40,7 +40,10 @@ class GuardedWalker(Walker):
         super().__init__(graph)
         self.guarded, self.foreign = guarded, foreign
         self.operations: list[tuple[str, str]] = []
-        """(kind, dimension) of every operation that can stop a launch, by the operation's index."""
+        """Operations that can stop a launch: (name of the class, dimension that it accesses).
+
+        The position in this list identifies the operation in a launch's error record.
+        """
         self.buffers: dict[str, int] = {}
         """The offset in bytes of each buffer in the memory of a thread, by the buffer's name."""
         self.given: dict[str, Any] = {}

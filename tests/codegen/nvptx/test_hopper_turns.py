@@ -56,7 +56,7 @@ PROBLEMS = {
     "shares end where tiles end": (4, 2, 6, 4),
     "longer than the ring": (2, 1, 23, 3),
 }
-"""The numbers of tiles along m, n and k, and the number of workgroups."""
+"""For each problem: the numbers of tiles along m, n and k, and the number of workgroups."""
 EVERYBODY = 1 << 16
 
 
@@ -114,7 +114,7 @@ def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
         assert (row // (rows // m), column // (columns // n)) == part
         found.add(part)
     assert found == parts
-    # A tile is stored as a whole, or share by share.
+    # A warpgroup stores its part of a tile at once, or in `shares` shares (reduce-scatter).
     coordinates, count = machine.graph.coordinates, sum(machine.finished.values())
     shares = coordinates["fixup.share"].fixed_size if "fixup.share" in coordinates else 1
     assert count % (machine.team * shares) == 0
@@ -219,7 +219,7 @@ def test_two_loops_in_a_row_are_refused():
 
 
 def broken(graph: KernelGraph, change: Rewrite) -> KernelGraph:
-    """The graph with changed control operations."""
+    """The graph with every control operation replaced by the result of `change`: a fault."""
     control = graph.control.rewrite(change)
     assert control is not graph.control
     return replace(graph, control=control)

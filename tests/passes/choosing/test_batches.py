@@ -130,7 +130,7 @@ def test_what_groups_refuse_is_no_candidate():
     assert "data-parallel" not in rows
     assert not any("heterogeneous" in pipeline for pipeline in rows)
     assert {"data-parallel{persistent=true}", "two-tile-stream-k{owner=last}"} <= rows
-    # Data-parallel plans for groups are persistent also if there are fewer tiles than SMs.
+    # Data-parallel plans for groups are persistent even if there are fewer tiles than SMs.
     few = {c.plan.pipeline for c in choices(replace(ROWS, m=64, n=256), batches=4)}
     assert "data-parallel{persistent=true}" in few
     # With groups along k, workgroups with equally many Stream-K iterations may complete very
