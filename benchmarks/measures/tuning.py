@@ -156,7 +156,10 @@ def replay(one: Recorded, device: Constants, most: int) -> Replay:
 
 
 def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
-    """For each way: the regret's mean, 90th percentile and maximum; how many are at most 1 %."""
+    """For each way to choose a plan: mean, 90th percentile and maximum of its regrets.
+
+    Also how many regrets are at most 1 %.
+    """
     ratios = {way: [cast(float, getattr(one, way)) for one in found] for way in WAYS}
     return {
         way: {

@@ -1,4 +1,4 @@
-"""Memory that D shares with another array of a call."""
+"""Refuse calls in which D shares memory with another array."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def _family(
     )
     if file is not None:
         data = {"kernels": [str(plan) for plan in found.kernels], "losses": found.losses}
-        with suppress(OSError):  # the cache only saves time
+        with suppress(OSError):  # an unwritable cache is no error: it only saves time
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             partly = file.with_suffix(f".{id(found)}.tmp")
             partly.write_text(json.dumps(data | {"ranges": [asdict(r) for r in ranges]}), "utf-8")

@@ -233,7 +233,7 @@ class Workitem(Dimension):
 
 @dataclass(frozen=True)
 class Register(Dimension):
-    """The number of a register in one thread's fragment of a tile; the size is always a number."""
+    """The number of a register in one thread's fragment of a tile; `size` is a constant."""
 
 
 @dataclass(frozen=True)

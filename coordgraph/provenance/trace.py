@@ -67,7 +67,7 @@ def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -
 def _sources(
     key: tuple[Part, Key], record: Any, before: Snapshot, after: Snapshot
 ) -> Iterator[str]:
-    """The sources of a record that a pass added, as in `Origin.sources`."""
+    """What a dimension or edge that a pass added came from, as texts: see `Origin.sources`."""
     part, name = key
     if part is Part.DIMENSION and isinstance(name, str):
         yield from _older(name, before.coordinates, after.coordinates)

@@ -62,7 +62,7 @@ class SymbolicBounds:
     """Proves inequalities between expressions, given ranges of their symbols.
 
     Args:
-        ranges: statements about the symbols.
+        ranges: known bounds of the symbols.
         definitions: the expression that each defined parameter equals.
         uppers: further upper bounds of symbols.
         effort: the budget of all proofs together; None for no limit.
@@ -164,7 +164,7 @@ class SymbolicBounds:
                 yield quotient
 
     def _tops(self, p: Polynomial, depth: int) -> Iterator[Polynomial]:
-        """Upper bounds of p, made by replacing some of its symbols by their stated bounds."""
+        """Upper bounds of p, made by replacing some of its symbols by their given bounds."""
         yield p
         if not depth:
             return
@@ -175,7 +175,7 @@ class SymbolicBounds:
                     yield from self._tops(substitute(p, a, end), depth - 1)
 
     def _stated(self, a: Atom, sign: int) -> Iterator[Polynomial]:
-        """The stated upper (`sign` 1) or lower bounds of a symbol that are not numbers."""
+        """The given upper (`sign` 1) or lower bounds of a symbol, except those that are numbers."""
         if not isinstance(a.expr, Symbol):
             return
         bounds = self._ranges.bounds.get(a.expr, Bounds())

@@ -23,10 +23,10 @@ the constant are tried."""
 
 
 def zero_divisions(graph: KernelGraph) -> Iterator[Counterexample]:
-    """The first launch in which each parameter or assumption divides by 0.
+    """For each parameter or assumption that can divide by 0, a launch in which it does.
 
-    The host evaluates both before a launch. It refuses launches that divide by 0, although no bound
-    or assumption of the graph excludes them.
+    The host evaluates parameters and assumptions before a launch, and refuses a launch in which one
+    divides by 0, even if the graph's bounds and assumptions allow the launch.
 
     Args:
         graph: a scheduled graph.

@@ -207,7 +207,7 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     weight = np.sqrt(np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT)
     close = np.exp(-(relative - 1) / CLOSE)
     closest = np.bincount(data.problem, close)
-    counts = Counts(data.table, first)  # once, as they do not depend on fitted constants
+    counts = Counts(data.table, first)  # computed once: work does not depend on fitted constants
     guess = np.log([getattr(first, name) for name in FITTED])
 
     def figures(logarithms: Column) -> Constants:

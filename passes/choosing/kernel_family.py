@@ -32,7 +32,7 @@ __all__ = ["KernelFamily", "choose_family", "losses_of"]
 COUNT = 96
 """The number of kernels of a family, unless the caller asks for another."""
 DRAWN = 1200
-"""The number of sizes for which the kernels of a family are selected."""
+"""The number of random sizes by which the kernels of a family are selected."""
 WORST = 4.0
 """The assumed ratio of times for a kernel that is no candidate for a size, and the largest ratio
 that is counted, so that no single size decides the selection."""

@@ -54,7 +54,7 @@ class Alternative:
     utilisation: float
 
     def as_data(self, base: float) -> dict[str, Any]:
-        """The alternative as plain data; `change` is its time relative to `base` seconds."""
+        """The alternative as plain data; `change` is its time divided by `base` seconds, less 1."""
         return {
             "name": self.name,
             "option": self.option,

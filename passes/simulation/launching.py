@@ -191,7 +191,7 @@ class Launch:
 
 
 def _tiles(graph: KernelGraph, sizes: NDArray[np.int64]) -> int:
-    """The fewest output tiles that cover the products whose sizes are given as rows."""
+    """The fewest output tiles that cover all products; `sizes` has a row (m, n, k) for each."""
     m, n = (max(tiling.shape[axis] for tiling in graph.tilings) for axis in (0, 1))
     return int((-(-sizes[:, 0] // m) * -(-sizes[:, 1] // n)).sum())
 

@@ -63,7 +63,7 @@ def _only_waits(op: Operation) -> bool:
 
 
 def _marks(op: Operation) -> bool:
-    """Whether `op` consists of `Begin` only, like the operation that marks a main loop."""
+    """Whether `op` contains no operations but `Begin`, as those that mark a main loop do."""
     return all(isinstance(inner, Begin) for inner in _leaves(op))
 
 

@@ -50,8 +50,8 @@ def in_order(name: str, found: Trace) -> None:
         (slot,) = {s.slot for s in found.sends if s.tile == tile}
         turns = {s.workgroup: s.turn for s in found.sends if s.tile == tile}
         assert list(turns) == sorted(workgroups[:-1])
-        # Turns, the positions of workgroups in the order, are numbered from 0 in the order of k,
-        # whichever workgroup adds first.
+        # A workgroup's turn is the position of its piece in the order of k, from 0, even if the
+        # piece with the largest k is added first.
         numbers = {w: number for number, (_, w) in enumerate(pieces)}
         assert turns == {w: numbers[w] for w in turns}
         got = [(r.workgroup, r.slot, r.turn) for r in found.receives if r.tile == tile]

@@ -33,7 +33,8 @@ class GuardedWalker(Walker):
     Args:
         graph: a graph that is lowered for the CPU.
         guarded: whether the code checks every index, divisor and step of a loop.
-        foreign: whether the graph may be wrong, so that proofs from its sizes may be wrong too.
+        foreign: whether the graph may be wrong, for example edited by hand; then the code does not
+            rely on proofs from the graph's sizes.
     """
 
     def __init__(self, graph: KernelGraph, *, guarded: bool, foreign: bool = False) -> None:

@@ -174,8 +174,8 @@ class OperandBoxes:
         c.connect(Tile(division.own("D", 0), (self.first[0],)))
         c.connect(Tile(division.own("D", 1), (number, self.first[1])))
         self.loads = (*beside, load)
-        # For a column of D, the box and the column in the box; consumers and producer both use
-        # them.
+        # The TMA box of a column of D, and the column's position in the box: consumers and producer
+        # both use these coordinates.
         self.part, self.column = own("operand.part"), own("operand.column")
         self.beside = self._warpgroup("operand.warpgroup")
         found, of_step = own("operand.number"), own("operand.of_step")
@@ -209,7 +209,7 @@ class OperandBoxes:
             size: elements of the operand in a step.
 
         Returns:
-            The dimension of the place in a stage.
+            The dimension whose index is the position of an element in a stage.
         """
         c, memory = self.c, self._memory(tensor)
         room = room_bytes // self.kinds[tensor].bytes

@@ -67,7 +67,7 @@ def fill(role: Role, node: Node) -> None:
 
 
 def _room(role: Role, dim: str) -> int:
-    """The number of elements of one stage."""
+    """The number of elements that one pipeline stage has in the shared memory `dim`."""
     coordinates = role.machine.graph.coordinates
     return coordinates[dim].fixed_size // coordinates["stage"].fixed_size
 

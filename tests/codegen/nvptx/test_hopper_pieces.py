@@ -163,8 +163,9 @@ def received(
 
 @every_piece
 def test_a_partial_is_all_registers_once(configuration: Configuration):
-    """(vector, thread, element) is a bijection onto a slot, and a receiver reads what the
-    sender stored.
+    """The map from (vector, thread, element) to an index in a workspace slot is a bijection.
+
+    Each register of the receiver gets the element that the same register of the sender stored.
     """
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
@@ -351,7 +352,7 @@ def allowed(this: Lowered, node: Node, **at: int) -> bool:
 
 
 def who(this: Lowered, node: Node) -> set[int]:
-    """The ranks of the workgroups in the cluster that run an operation."""
+    """The ranks of the CTAs in the cluster that execute an operation."""
     return {rank for rank in range(this.ranks) if allowed(this, node, cluster_rank=rank)}
 
 

@@ -274,7 +274,7 @@ class TestDerivatives:
         assert evaluate(found, at) == after - here
 
     def test_where_the_path_divides(self):
-        """Through the reverse of a `Flatten`, the derivative depends on the index."""
+        """The derivative of a quotient depends on the index: it is 1 only where the quotient grows."""
         graph = build({"a": 4, "b": 8, "o": 32}, Flatten(("a", "b"), "o"))
         found = graph.derivative("a", "o", ["o"])
         for o in range(31):
