@@ -130,7 +130,7 @@ class GroupedProblem(ABC):
 
     @abstractmethod
     def grouped_mm_operands(self, number: int) -> tuple[Any, Any] | None:
-        """A and B of an operand set for `torch._grouped_mm`; None if it has no such product."""
+        """A and B of an operand set for `torch._grouped_mm`; None if it cannot multiply them."""
 
     def filled_groups(self) -> Iterator[tuple[int, slice]]:
         """The number of each non-empty group, and the range of indices along `axis` that it

@@ -161,7 +161,7 @@ class Bench:
         kernel(a, b, out=d, **options, **self.others)
 
     def sample(self, plan: Plan) -> float:
-        """Mean seconds per launch over several launches back to back; `start` the plan first."""
+        """Mean seconds per launch over several launches back to back; call `start` before."""
         seconds = self.started[plan][1]
         return self._sample(
             plan, min(max(int(SAMPLE_SECONDS / seconds), 2), MOST_LAUNCHES), FLUSHES

@@ -67,9 +67,9 @@ def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
     coordinates = graph.coordinates
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # Skip rules that read tables: if a dimension's size is a table entry, an edge may
-            # divide fewer indices than it has in a correct graph, so the rule may be false. The
-            # check `cover` examines such edges.
+            # Skip rules that read tables. If a dimension's size is a table entry, the edge of a
+            # correct schedule may cover only part of the dimension, so that its rule is false.
+            # The check `cover` examines such edges.
             if not tables_in(cast(Expr, rule)):
                 yield str(edge), rule
     known = {t.name: t for t in graph.tensors}

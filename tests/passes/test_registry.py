@@ -1,4 +1,4 @@
-"""Installed packages offer passes by entry points; a pass is imported when a text names it."""
+"""Installed packages offer passes as entry points; naming a pass in a pipeline imports it."""
 
 from __future__ import annotations
 

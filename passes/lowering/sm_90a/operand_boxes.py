@@ -129,7 +129,7 @@ class OperandBoxes:
         return width, max((n for n in range(1, fit + 1) if boxes % n == 0), default=0)
 
     def _bytes_of_box(self, width: int, size: int) -> int:
-        """Bytes of one TMA box for each warpgroup that has columns of its own, together.
+        """Total bytes of one TMA box for each warpgroup among which the columns are divided.
 
         Args:
             width: columns of a box.

@@ -72,11 +72,12 @@ def test_what_is_assembled_are_candidates():
     plans = [Plan.parse(text) for _, text in LARGEST]
     every = [plan for layout in LAYOUTS for plan in kernels(layout)]
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
-        # Not assembled by this test: families whose kernels were run on a GPU with every tile.
+        # Not assembled: families whose kernels were run on a GPU with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
-        # Nor families with one main loop fewer than the hybrid Stream-K family of equal reduction.
+        # Not assembled: families with the reduction of a hybrid Stream-K family, but only one of
+        # its two main loops.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
-        # Nor families with the fix-up code of another hybrid Stream-K family.
+        # Not assembled: hybrid families with the fix-up code of another hybrid Stream-K family.
         *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),
     }
     assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}

@@ -219,7 +219,7 @@ def test_two_loops_in_a_row_are_refused():
 
 
 def broken(graph: KernelGraph, change: Rewrite) -> KernelGraph:
-    """The graph with every control operation replaced by the result of `change`: a fault."""
+    """A copy of the graph in which `change` has replaced control operations to make a fault."""
     control = graph.control.rewrite(change)
     assert control is not graph.control
     return replace(graph, control=control)

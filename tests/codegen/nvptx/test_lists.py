@@ -273,9 +273,9 @@ def test_tables_that_are_read_by_several_warps_at_once(
 
 
 def test_tables_of_partly_streamed_schedules():
-    """A schedule with whole tiles and Stream-K tiles computes both tables that these need.
+    """A schedule with whole tiles and Stream-K tiles computes two tables of prefix sums.
 
-    They give the number of output tiles, and of iterations, before each product.
+    They are the number of output tiles and the number of iterations before each product.
     """
     control = hopper(TWO_TILE).lowered.control
     tables = {op.table for op in control.of_kind(Tabulate)}

@@ -233,8 +233,8 @@ class TestGuards:
             assert here == bool(evaluate(graph.guards(at, ["i"]), {})), at
             outside += not here
         assert 0 < outside < 3 * 2 * 2 * 3 * 2 * 2
-        # If `a` is wanted too, the guard of `a` must hold even if the selectors choose an index i
-        # that does not depend on `a`.
+        # If the guard of index `a` is requested too, it must hold for all values of the selectors,
+        # not only for those for which i depends on `a`.
         assert not bool(evaluate(graph.guards(known, ["i", "a"]), {**at, "shared": 2, "ae": 1}))
 
 
@@ -274,7 +274,7 @@ class TestDerivatives:
         assert evaluate(found, at) == after - here
 
     def test_where_the_path_divides(self):
-        """The derivative of a quotient depends on the index: it is 1 only where the quotient grows."""
+        """The derivative of a quotient depends on the index: it is 1 where the quotient grows."""
         graph = build({"a": 4, "b": 8, "o": 32}, Flatten(("a", "b"), "o"))
         found = graph.derivative("a", "o", ["o"])
         for o in range(31):
