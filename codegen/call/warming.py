@@ -97,7 +97,7 @@ def warm(
         device: the number of the GPU.
 
     Returns:
-        The kernels, and how much slower than a free choice they are predicted to be.
+        The kernels, and how much slower than the best of all plans they are predicted to be.
 
     Raises:
         CodegenError: there is no GPU, or none of the kernels can be built.

@@ -1,4 +1,4 @@
-"""`KernelFamily`: a limited set of kernels that together cost little more than a free choice.
+"""`KernelFamily`: a few kernels of which, for any size, the best is nearly the best of all plans.
 
 A plan's kernel takes every size, so a program needs only as many kernels as it wants to keep. A
 greedy search selects them: it draws sizes, predicts the time of every candidate on each of them by
@@ -52,8 +52,9 @@ class KernelFamily:
 
     Attributes:
         kernels: the plans without grids, in the order of selection.
-        losses: for each number of kernels from 1 on, the geometric mean of the predicted time over
-            that of a free choice, less 1, on the sizes for which the kernels were selected.
+        losses: for the first 1, 2, … kernels: the geometric mean, over the sizes for which they
+            were selected, of their best predicted time divided by that of the best of all plans,
+            less 1.
         ranges: the ranges of sizes for which the kernels were selected.
     """
 
@@ -158,7 +159,10 @@ def losses_of(
     *,
     reads_c: bool = False,
 ) -> NDArray[np.float32]:
-    """Predicted time of the family's first 1, 2, … kernels over that of a free choice, less 1.
+    """The predicted loss of time if only the first 1, 2, … kernels of a family may be used.
+
+    The loss is the best predicted time with these kernels, divided by that of the best of all
+    plans, less 1.
 
     Args:
         family: the kernels.

@@ -41,7 +41,7 @@ class Cache:
 
     Args:
         capacity: bytes of A and B that it holds.
-        near: number of consecutive slots whose requests may be merged.
+        near: number of neighbouring slots (SMs) whose requests may be merged.
         reads: for each panel its last reads, in order.
     """
 

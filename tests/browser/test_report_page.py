@@ -1,4 +1,4 @@
-"""The HTML report in a real browser: first section, links between pictures, keyboard, themes."""
+"""Tests of the HTML report in a browser: first section, linked pictures, keyboard, themes."""
 
 from __future__ import annotations
 

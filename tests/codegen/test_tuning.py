@@ -1,4 +1,4 @@
-"""Tuning without a GPU: how plans are sampled, and how their kernels are compiled in parallel."""
+"""Tests of tuning without a GPU: sampling of plans, and parallel compilation of their kernels."""
 
 from __future__ import annotations
 

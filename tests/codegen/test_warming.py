@@ -1,4 +1,4 @@
-"""`codegen.warm` with a fake driver: what is built, and which plans calls then choose."""
+"""Tests of `codegen.warm` with a fake driver: the built kernels, and the plans of later calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`codegen.matmul` of batches and `codegen.grouped_matmul` on a GPU, against float64."""
+"""`codegen.matmul` of batches and `codegen.grouped_matmul` give the float64 result on a GPU."""
 
 from __future__ import annotations
 

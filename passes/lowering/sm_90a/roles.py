@@ -39,7 +39,7 @@ CONSUMED = (
     AccumulatePartial,
     StoreTile,
 )
-"""Operations on tiles that only consumers execute."""
+"""Classes of operations on tiles that consumer warpgroups execute and the producer does not."""
 RECEIVED = (ReceivePartial, CollectPartial)
 """Operations that receive partial sums: the producer loads the sums and the consumers add them."""
 

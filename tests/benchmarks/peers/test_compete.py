@@ -1,4 +1,4 @@
-"""Contenders measured in turn: which are timed, which are refused, and the result rows."""
+"""`compete` times contenders with right results only, and returns a row for each contender."""
 
 from __future__ import annotations
 

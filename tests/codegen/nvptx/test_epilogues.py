@@ -1,4 +1,4 @@
-"""Epilogues on GPUs, the checks that need no GPU: operand indices, PTX, registers, refusals."""
+"""Tests, without a GPU, of epilogues for GPUs: operand indices, PTX, registers, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ping-pong consumers, which compute whole tiles alternately, simulated in many orders."""
+"""Tests of ping-pong consumers (warpgroups that compute tiles alternately), in a simulation.
+
+The producers and consumers of all workgroups advance in many random orders.
+"""
 
 from __future__ import annotations
 

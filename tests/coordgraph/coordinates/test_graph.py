@@ -1,4 +1,4 @@
-"""Coordinate graphs: editing, traversal and its errors, guards, derivatives."""
+"""Tests of coordinate graphs: editing, traversal and its errors, guards, derivatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for batches and groups: counts of the cost model, candidates, quality of the choice."""
+"""The cost model counts the work of batches and groups, and plans chosen by it are fast."""
 
 from __future__ import annotations
 
