@@ -173,7 +173,7 @@ def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
 
 
 def record_of(found: Sequence[Replay], sources: Sequence[str], most: int) -> dict[str, Any]:
-    """A JSON record with the regrets of every way, and every problem as a row."""
+    """A JSON record with the regrets of every way to choose a plan, and every problem as a row."""
     return {
         "kind": "tuning",
         "of": list(sources),

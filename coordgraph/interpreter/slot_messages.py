@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 __all__ = ["outside_workspace", "unmatched"]
 
 Tile = tuple[int, ...]
-"""Number of an output tile."""
+"""Number of an output tile: (m, n), or (product, m, n) in a graph for several products."""
 
 
 def outside_workspace(slot: int, slots: int) -> str:

@@ -34,8 +34,8 @@ COUNT = 96
 DRAWN = 1200
 """The number of random sizes by which the kernels of a family are selected."""
 WORST = 4.0
-"""The assumed ratio of times for a kernel that is no candidate for a size, and the largest ratio
-that is counted, so that no single size decides the selection."""
+"""A kernel that is no candidate for a size is assumed to take this many times the best kernel's
+time. Larger ratios count as this one, so that no single size decides the selection."""
 COLUMNS = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns", "width")
 """The columns of a `Table` that, with the schedule, tell kernels apart."""
 
@@ -125,7 +125,7 @@ def choose_family(
         ranges: the ranges of sizes.
         count: the largest number of kernels; selection ends earlier if no kernel lowers the cost.
         reads_c: whether the epilogue reads C.
-        drawn: number of sizes for which the kernels are selected.
+        drawn: number of random sizes by which the kernels are selected.
         advance: reports progress: the number of sizes done, and of all sizes.
     """
     ranges = tuple(ranges)

@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 Owner = Literal["first", "last"]
-"""Which workgroup runs the epilogue of a shared tile: that with its first or its last k."""
+"""Which workgroup runs the epilogue of a shared tile: the one with the tile's first or last k."""
 Reduction = Literal["peers", "tree", "turnstile", "scatter", "atomic"]
 """How the partial sums of a shared tile are added up; see the docstring of `passes.kit.fixup`."""
 OWNERS: tuple[Owner, ...] = get_args(Owner)
@@ -178,8 +178,8 @@ class Pieces:
             send = SetCoordinate(TURN, turn.symbol, (add_to,))
             return (slot, turn, If(others, (send,), (receive, *after)))
         before = Assign("turn_before", turn.symbol + away)
-        # A loop with one iteration, for one slot; other reductions use the same form for several
-        # slots.
+        # Partial sums are received from one slot, so the loop has one iteration. Other reductions
+        # loop over several slots, and lowering expects a loop.
         add = For(SLOT, slot.symbol, slot.symbol + 1, body=(ReceivePartial(SLOT, turn=TURN),))
         pass_on = SetCoordinate(SLOT, slot.symbol, (SendPartial(SLOT, turn=TURN),))
         return (

@@ -18,7 +18,7 @@ from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_pl
 __all__ = ["Alternative", "alternatives", "headline", "peak_flops"]
 
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
-"""Schedules that are simulated as alternatives to that of the report, with its tiles and order."""
+"""Schedules that are simulated as alternatives, with the tiles and tile order of the report's."""
 BUSY, MOSTLY = 0.9, 0.75
 """BUSY, MOSTLY: utilisations from which the page answers "yes" or "mostly" to "is the GPU busy?".
 Utilisation is the fraction of time in which a slot (the place of a resident workgroup) multiplies

@@ -1,4 +1,4 @@
-"""Code that stops a launch on the CPU: at deadlocks and, in guarded kernels, at wrong indices."""
+"""Emit code that stops a launch on the CPU at a deadlock or, in guarded kernels, a wrong index."""
 
 from __future__ import annotations
 

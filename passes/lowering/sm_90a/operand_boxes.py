@@ -68,7 +68,7 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
 
 
 class OperandBoxes:
-    """Control and edges for operands of the epilogue that TMA loads through the ring.
+    """Makes the operations and edges for epilogue operands that TMA loads through the ring.
 
     Args:
         c: the coordinate graph under construction; it has the accumulator's coordinates already.
@@ -76,7 +76,7 @@ class OperandBoxes:
         division: how a macro tile is divided over workgroups and warpgroups.
         rooms: elements of a stage of A and of B, by the dimension of their shared memory.
         stages: how many stages the ring has.
-        tensors: the operands, by `loaded_by_boxes`.
+        tensors: the operands, which `loaded_by_boxes` returned.
     """
 
     def __init__(

@@ -338,7 +338,7 @@ def test_a_call(fake_driver: FakeDriver):
     first, again = fake_driver.launches
     assert first.grid == again.grid == (132, 1, 1)
     assert first.values[:4] == (A_AT, B_AT, 0, D_AT)
-    # Each row of the offsets array is one table: its address is a kernel argument.
+    # Each row of the offsets array is one table, and the row's address is a kernel argument.
     row = 4 * 8
     assert first.values[4:7] == tuple(OFFSETS_AT + axis * row for axis in range(3))
     room = sum(fake_driver.allocated)

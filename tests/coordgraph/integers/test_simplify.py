@@ -99,7 +99,7 @@ def parse(text: str) -> Expr:
         ("select(lane < 31, x, y)", "select(lane < 31, x, y)"),
         ("lane % 64 ^ (x - x % 1 - x)", "lane"),
         ("x // 8 ^ y*0", "x // 8"),
-        # Expressions that only get their canonical order of terms.
+        # The simplifier changes only the order of terms here.
         ("TK*(x + y)*(m + n) + 1", "TK*(m + n)*(x + y) + 1"),
         ("(x*(y + 1) + 3) % TK", "(x*(y + 1) + 3) % TK"),
     ],

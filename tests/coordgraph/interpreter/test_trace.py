@@ -1,4 +1,4 @@
-"""`trace`: recorded events, main loops recorded as one range, and errors of schedules."""
+"""Tests of `trace`: recorded events, main loops recorded as one range, errors of schedules."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_what_is_chosen_among_measured_plans_is_near_the_best(name: str, mean: f
 
 @pytest.mark.parametrize("name", ["groups-h200-2026-11-23.json", "groups-k-h200-2026-11-23.json"])
 def test_the_page_says_how_far_grouped_matmul_is_behind_the_best(name: str):
-    """docs/groups.md states how much slower `grouped_matmul` is than the fastest measured plan.
+    """groups/speed.md says how much slower `grouped_matmul` is than the fastest measured plan.
 
     In each results file, the runs of `grouped_matmul` and of the plans were interleaved.
     """
