@@ -1,4 +1,4 @@
-"""The cost model counts the work of batches and groups, and plans chosen by it are fast."""
+"""The cost model counts the work of batches and groups, and chooses plans near the fastest."""
 
 from __future__ import annotations
 
