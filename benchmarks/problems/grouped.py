@@ -96,7 +96,7 @@ class GroupedProblem(ABC):
 
     @classmethod
     def divide(cls, shape: Shape, count: int, skew: float) -> list[Any]:
-        """The sizes of `count` groups that divide `shape` unevenly, by `uneven` with `skew`."""
+        """The sizes of `count` groups that divide `shape`, by the function `uneven` with `skew`."""
         return uneven(getattr(shape, cls.axis), count, skew)
 
     @staticmethod
@@ -162,7 +162,7 @@ class GroupedProblem(ABC):
 
 
 class RowGroups(GroupedProblem):
-    """Groups divide the rows of A (m x k) and D; each has its own B, stored as n x k."""
+    """Groups divide the rows of A (m x k) and D; each group has its own B, stored as n x k."""
 
     axis = "m"
 
@@ -186,7 +186,7 @@ class RowGroups(GroupedProblem):
 
 
 class DepthGroups(GroupedProblem):
-    """Groups divide k of A (stored as k x m) and B (k x n); each has its own D."""
+    """Groups divide k of A (stored as k x m) and B (k x n); each group has its own D."""
 
     axis = "k"
 

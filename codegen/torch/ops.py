@@ -164,8 +164,8 @@ addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
 def _cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
     """The operator under autocast: floating-point tensors get autocast's type, except float64.
 
-    `torch.library.register_autocast` casts to a type that is fixed when it is called, but
-    `torch.autocast` has a type of its own in each region.
+    `torch.library.register_autocast` casts to a type that is fixed when it is called, but each
+    `torch.autocast` region may have another type.
     """
 
     def cast_inputs(*arguments: Any) -> Tensor:

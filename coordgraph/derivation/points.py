@@ -211,7 +211,7 @@ def missing_values(graph: KernelGraph, point: Point, wanted: Iterable[str]) -> l
 
 
 def _closure(graph: KernelGraph, wanted: Iterable[str]) -> list[str]:
-    """The wanted parameters and tables, and those in their definitions, in declared order."""
+    """The `wanted` parameters and tables and those that they depend on, in declared order."""
     formulas: dict[str, tuple[Expr, ...]] = {
         p.name: () if p.value is None else (p.value,) for p in graph.parameters.items
     }

@@ -124,7 +124,7 @@ class IndexProofs:
                     yield f"read of {read} for {table.name}", inside
 
     def _values(self) -> Iterator[tuple[Node, Basic]]:
-        """The expressions that the graph's operations evaluate, each with its operation."""
+        """Each expression that an operation of the graph evaluates, with the operation's node."""
         for root in self.program.nodes:
             for node in root.walk():
                 if node.loop is not None:

@@ -107,8 +107,8 @@ def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
     shape = macro_tile(graph.coordinates)
     for c in sorted(_thresholds(graph) - {e - by for e in shape for by in (0, 1)})[:count]:
         past = c + 1
-        # `alone`: one workgroup sums c + 1 k tiles. `second`: the second of two workgroups that
-        # share a tile begins at k tile c.
+        # (tiles along m, n and k; workgroups). In `alone`, one workgroup sums c + 1 k tiles. In
+        # `second`, two workgroups share a tile, and the second one begins at k tile c.
         alone, second = (1, 1, past, 1), (1, 1, 2 * c, 2)
         for tiles in ((past, 1, 1, 3), (1, past, 1, 3), (1, 1, c, past), alone, second):
             yield launch_of(graph, shape, tiles, 1)

@@ -54,7 +54,8 @@ measured time and best that of the fastest plan of the same problem."""
 LARGE_ERROR = 0.1
 """Error of the logarithm of a predicted time beyond which the loss of the fit is linear."""
 PULL = 0.1
-"""Weight in the fit of the deviation of a constant's logarithm from that of its first guess."""
+"""Weight of the penalty that keeps a fitted constant near its first guess: it multiplies the
+difference of their logarithms."""
 CLOSE, DIFFERENCE = 0.1, 2.0
 """CLOSE: a plan has the weight exp(-(t / best - 1) / CLOSE) in the penalty on differences between
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""

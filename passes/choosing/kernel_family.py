@@ -100,7 +100,7 @@ class KernelFamily:
         places, codes = self._codes
         if not len(codes):
             return np.zeros(len(table), bool)
-        # A schedule of no kernel gets a number that no kernel has.
+        # A schedule that no kernel of the family has gets a number that none of them has.
         schedule = table.of_schedule([places.get(each, len(places)) for each in table.schedules])
         numbers = _numbers([schedule, *(getattr(table, name) for name in COLUMNS)])
         found = codes[np.minimum(np.searchsorted(codes, numbers), len(codes) - 1)]

@@ -1,4 +1,4 @@
-"""Schedules defined outside the library: work counts and plans treat them like its own."""
+"""The cost model counts and chooses schedules defined outside the library like the library's."""
 
 from __future__ import annotations
 
