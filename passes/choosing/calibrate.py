@@ -334,8 +334,8 @@ def is_plan(row: dict[str, Any]) -> bool:
 def _report(measured: Measurements, constants: Constants, first: Constants) -> None:
     """Print how well fitted constants choose plans.
 
-    The constants are fitted to all measurements, and then to those of one half of the problem
-    sizes; the latter are judged on the other half.
+    The constants are fitted to all measurements. Then they are fitted to each half of the problem
+    sizes, and judged on the other half.
     """
     print("fitted on all:", quality(measured, constants))
     first_half = held_out(measured.table, 2)

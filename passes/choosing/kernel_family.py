@@ -1,4 +1,4 @@
-"""`KernelFamily`: a few kernels of which, for any size, the best is nearly the best of all plans.
+"""`KernelFamily`: a few kernels that, for sizes in given ranges, are nearly as fast as any plan.
 
 A plan's kernel takes every size, so a program needs only as many kernels as it wants to keep. A
 greedy search selects them: it draws sizes, predicts the time of every candidate on each of them by
