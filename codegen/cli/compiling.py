@@ -146,11 +146,11 @@ def compile_command(
 
 
 def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...], str]:
-    """(instructions of the written code, why faster ones are not used, instructions of a call).
+    """The matrix instructions of the written code, why faster ones are not used, and a fallback.
 
     The written code needs matrices whose rows are multiples of 16 bytes. For other sizes, a call
-    of the kernel runs another program, and the last text names the matrix instructions of that
-    program; otherwise the last text is empty.
+    of the kernel runs another program. If that program has other matrix instructions, the last
+    text names them; otherwise it is empty.
     """
     notes: tuple[str, ...] = getattr(kernel, "lowering_notes", ())
     family, at_call = kernel.instruction_family, made.instructions(kernel)[0]

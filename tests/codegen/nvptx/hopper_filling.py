@@ -36,7 +36,7 @@ def compiled(expr: Any) -> tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, .
 
 
 def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[str, int]) -> None:
-    """Load a TMA box: record the k of each of its elements."""
+    """Simulate a TMA load of a box: store each element's index along k as its value."""
     axis = f"{op.tensor}.{1 - 'AB'.index(op.tensor)}"
     extent = role.depth(axis)
     size = _room(role, op.destination)
@@ -67,7 +67,7 @@ def fill(role: Role, node: Node) -> None:
 
 
 def _room(role: Role, dim: str) -> int:
-    """The number of elements of one stage."""
+    """The number of elements that one pipeline stage has in the shared memory `dim`."""
     coordinates = role.machine.graph.coordinates
     return coordinates[dim].fixed_size // coordinates["stage"].fixed_size
 
