@@ -176,7 +176,7 @@ def main() -> None:
     problem = gemm_of_layout(options.dtype, options.layout)
     family = _selected(options, problem, console)
     found = curve(family, problem, draw_sizes(family.ranges, JUDGED, options.seed + UNSEEN))
-    table = Table(*found[0], box=SIMPLE, title="predicted loss against a free choice")
+    table = Table(*found[0], box=SIMPLE, title="predicted loss against the best of all plans")
     for row in found:
         count, *losses = row.values()
         table.add_row(f"{count:.0f}", *(f"{loss:.2%}" for loss in losses))

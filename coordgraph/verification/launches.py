@@ -18,7 +18,7 @@ __all__ = ["ranked_launches"]
 
 
 def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, ...]:
-    """The launches to examine; the first ones have as many different features as possible.
+    """The launches to examine, those first that exercise the most kinds of case of the graph.
 
     Args:
         graph: a scheduled graph.

@@ -87,7 +87,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 def test_sums_are_rounded_in_order(name: str, pieces: int):
     """The partial sums of a tile are added in order, from the one farthest from the owner's.
 
-    Each workgroup's part of k contributes one number to the test's sum.
+    The matrices are made so that each workgroup's part of k sums to one known number.
     """
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)
