@@ -22,9 +22,11 @@ from coordgraph.coordinates.dimensions import Workitem
 from coordgraph.gemm import OFFSETS
 from coordgraph.integers import evaluate
 from coordgraph.tilings import macro_tile
+from tests.codegen.nvptx.hopper_control import ORDER, Agent, Ready
+from tests.codegen.nvptx.hopper_filling import WARPGROUP
 from tests.codegen.nvptx.hopper_maps import Matrices
 from tests.codegen.nvptx.hopper_memory import Device, Place, Workgroup
-from tests.codegen.nvptx.hopper_role import ORDER, WARPGROUP, Agent, Ready, Role
+from tests.codegen.nvptx.hopper_role import Role
 
 __all__ = ["Deadlock", "Hopper"]
 
