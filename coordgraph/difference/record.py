@@ -155,7 +155,7 @@ class Difference:
         return found
 
     def text(self) -> str:
-        """The difference as a list for readers."""
+        """The difference as text of several lines, for people to read."""
         return "".join(f"{text}\n" for text, _ in LINES(self))
 
     def as_data(self) -> dict[str, Any]:

@@ -237,14 +237,14 @@ class Machine:
         self.type = numpy_dtype(self.program.graph.gemm.accumulator)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Always False: the elements of sums need every iteration, so `walk` executes the loop."""
+        """Return False, so that `walk` executes every iteration: the sums need each of them."""
         return False
 
     def iterate(self) -> None:
         """Called before each iteration of a loop; iterations are not limited."""
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Execute one operation; yields an event before each access that workgroups share."""
+        """Execute one operation; yields an event wherever another workgroup may run first."""
         match op := work.node.op:
             case InitAccumulator():
                 yield Event(Point.SEGMENT)

@@ -310,7 +310,10 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """By (slot, turn), the workgroups that send; exactly one if the schedule is right."""
+        """The workgroups that send each partial sum; exactly one if the schedule is right.
+
+        A key is the workspace slot, and the number of partial sums sent to the slot before.
+        """
         found: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:
             found[send.slot, send.turn].add(send.workgroup)
@@ -380,7 +383,7 @@ class Trace:
             yield Fault("cover", message, who, tile)
 
     def _endings(self) -> Iterator[Fault]:
-        """Faults of output tiles without exactly one epilogue and one store of each share."""
+        """Faults of output tiles: an epilogue or a store of a part is missing, or occurs twice."""
         for check, what, events in (
             ("fix-up", "epilogues", self.epilogues),
             ("cover", "stores", self.stores),
@@ -403,7 +406,7 @@ class Trace:
                 yield Fault(check, message, tuple(sorted({e.workgroup for e in ends})), tile)
 
     def _signals(self) -> Iterator[Fault]:
-        """Faults of slots whose sends and receives differ, or that are outside the workspace."""
+        """Faults of workspace slots: sends without matching receives, and slots out of bounds."""
         sent: dict[tuple[int, int], list[Send]] = defaultdict(list)
         got: dict[tuple[int, int], list[Receive]] = defaultdict(list)
         outside: dict[int, list[Send | Receive]] = defaultdict(list)

@@ -115,7 +115,7 @@ def _closure(
     """The symbols on which rules depend, directly or through the definitions of other symbols.
 
     Returns:
-        The symbols; and the rules, followed by the definitions of these symbols.
+        The symbols; and all formulas that read them: the rules, then the symbols' definitions.
     """
     used: set[Symbol] = set()
     formulas: list[Expr | Boolean] = [*rules]
@@ -137,7 +137,7 @@ def _borders(formulas: Sequence[Expr | Boolean]) -> list[int]:
 
 
 def _arguments(given: Sequence[Parameter], borders: Sequence[int]) -> Iterator[dict[str, int]]:
-    """Launch arguments to try: one varies and all others are equal, or all are equal."""
+    """Yield launch arguments to try: all of them, or all but one, have the same value."""
     values = dict.fromkeys([*SMALL, *(b + by for b in borders for by in (0, 1, -1))])
     tried = [*values][:MOST_VALUES]
     for base in BASES:

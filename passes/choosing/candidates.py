@@ -43,7 +43,7 @@ If m is at most FEW_TILE, a tile has at least m rows; for larger m, a tile has a
 rows.
 """
 GROUPED_ROWS = 128
-"""Smallest number of rows of a CTA's part of a macro tile, for grouped products."""
+"""Fewest rows of a CTA's part of a macro tile in the plans that are tried for grouped products."""
 BANDS = (4, 8, 16)
 """Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
 CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)

@@ -1,4 +1,4 @@
-"""`least_segment`: no segment is very short, and the graph finds the peers of a workgroup."""
+"""`least_segment`: segments are at least so long, and fix-ups find all workgroups of a tile."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Maps:
         c.connect(Tile("maps.shared", words))
 
     def _group(self, c: CoordinateEditor) -> str:
-        """The coordinate that is a group's number; each group has one matrix of each tensor."""
+        """The coordinate that numbers the groups; each group has its own matrix in every tensor."""
         (group,) = {self._blocks(c, tensor).downstream[0] for tensor in self.tensors}
         return group
 

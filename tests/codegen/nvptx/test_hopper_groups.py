@@ -1,4 +1,4 @@
-"""Groups of rows on Hopper: TMA boxes of D that a group's end cuts, and boxes that it does not."""
+"""Groups of rows on Hopper: TMA stores boxes of D in one group; threads store all others."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def third_party() -> KernelGraph:
-    """A graph of dimensions and edges that the library does not have."""
+    """A graph with classes of dimensions and edges that are defined here, not by the library."""
 
     @dataclass(frozen=True)
     class Bank(Dimension):
