@@ -132,7 +132,7 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
 
 def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of halves and quarters of a macro tile that its kernel can compute too."""
+    """(rows, columns) of the small tiles, halves or quarters of macro tiles, that a kernel can add."""
     tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
     if tiling[5] > 1:
         return ()
@@ -145,8 +145,8 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
         if turns > 1:
             fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
         else:
-            # A macro tile is computed by one warpgroup, or by two if one has too few registers.
-            # As many compute a small tile; if they are two, they must be able to divide it.
+            # A CTA computes its part of a macro tile with one warpgroup, or with two if one has too
+            # few registers, and a small tile with the same number. Two must be able to divide it.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
         if fits:

@@ -155,7 +155,7 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
 def _grid(
     graph: KernelGraph, shapes: Sequence[tuple[int, ...]], given: Mapping[str, int]
 ) -> Grid | None:
-    """The tiles of D; None if the extents of D are not known."""
+    """The `Grid` of the tiles of D; None if m or n is not known."""
     m, n = (given.get(axis, getattr(graph.gemm, axis)) for axis in "mn")
     return Grid(shapes, m, n) if isinstance(m, int) and isinstance(n, int) else None
 

@@ -61,7 +61,7 @@ class Sharing:
         self.pace -= read
 
     def settle(self) -> None:
-        """Compute the paces after main loops have begun or ended."""
+        """Recompute `paces`, the seconds of an iteration, after main loops have begun or ended."""
         m, running = self.machine, sum(self._active)
         if not running:
             self._rate = self.pace = 0.0
@@ -88,7 +88,7 @@ class Sharing:
         self._rate = read / stretch
 
     def advance(self, seconds: float) -> None:
-        """Advance the clocks and the bytes read by an interval of time."""
+        """Advance `clocks` and `volume` (bytes read from DRAM) by an interval of time."""
         self.volume += seconds * self._rate
         for i, pace in enumerate(self.paces):
             self.clocks[i] += seconds / pace

@@ -119,9 +119,9 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """The events and clocks of undecided arrivals, to compare two simulations of a launch.
+    """The event and clock of each arrival that may count for one phase of its mbarrier or a later.
 
-    The launch is not simulated again when two simulations in a row give equal results.
+    A launch is simulated again until two simulations in a row give equal results.
     """
     return {
         (key, phase): [(a.event, a.clock.time, a.clock.seen) for a in arrivals]

@@ -27,7 +27,7 @@ from passes.simulation.machine import fitted_machine
 
 CORPUS = RESULTS / "sweep-corpus-h200-2026-11-23.json.gz"
 SIZES = 20
-"""Number of judged sizes in the quick test; the command judges on 150."""
+"""Number of problem sizes on which the quick test measures accuracy; the command uses 150."""
 
 
 def row(m: int, plan: str, t: float) -> dict[str, Any]:

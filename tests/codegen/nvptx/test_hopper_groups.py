@@ -154,7 +154,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     once = np.zeros((rows, columns), int)
     np.add.at(once, (row.ravel(), column.ravel()), 1)
     chunks = np.arange(columns) % 8 == 0
-    # With ping-pong each warpgroup stores a tile of its own.
+    # Each chunk occurs once; with ping-pong, once in the tile of each warpgroup.
     assert (once == chunks * (2 if name == "taking turns" else 1)).all()
     # The address of each 16-byte chunk in a staging slot is that of its row and column under TMA's
     # swizzle.

@@ -272,7 +272,7 @@ def few_readers(op: Operation) -> Operation:
 
 
 def no_barrier_after(kind: type[Operation]) -> Rewrite:
-    """A fault: remove the first barrier after an operation of a kind."""
+    """A fault: remove the first barrier that follows an operation of the class `kind`."""
 
     def change(op: Operation) -> Operation:
         for name in op.BODIES:

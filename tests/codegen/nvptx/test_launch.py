@@ -34,7 +34,7 @@ def launch(fake: FakeDriver, made: Function, grid: int) -> Any:
 
 
 def test_the_structures_are_the_drivers():
-    """The structures have the sizes and offsets that cuda.h gives them on 64-bit machines."""
+    """LaunchAttribute and LaunchConfig have the layout of the driver's structures (64 bits)."""
     assert ctypes.sizeof(LaunchAttribute) == 72
     assert LaunchAttribute.value.offset == 8
     assert ctypes.sizeof(LaunchConfig) == 56

@@ -131,7 +131,7 @@ def test_what_is_refused():
 
 
 class Adding:
-    """An object that can be called."""
+    """An epilogue that is an object with `__call__`, so it has no `__name__`."""
 
     def __call__(self, acc: Any, bias: Any) -> Any:
         return acc + bias

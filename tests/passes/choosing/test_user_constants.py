@@ -22,7 +22,7 @@ from passes.choosing.constants import (
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty folder of the user."""
+    """An empty folder, which replaces the user's folder of calibrated constants in a test."""
     monkeypatch.setenv("COORDGRAPH_DEVICES", str(tmp_path))
     known_devices.cache_clear()
     yield tmp_path
