@@ -132,7 +132,7 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
 
 def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
-    """(rows, columns) of the small tiles, halves or quarters of macro tiles, that a kernel can add."""
+    """(rows, columns) of the small tiles, halves or quarters of a macro tile, that are possible."""
     tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
     if tiling[5] > 1:
         return ()

@@ -172,7 +172,7 @@ class _Recorder:
 
     @staticmethod
     def _at(place: Expr, stamp: Stamp) -> Operation:
-        """The operation `stamp`, which writes a record, at position `place` among those of its role."""
+        """The operation `stamp`, which writes a record, at position `place` among its role's."""
         return SetCoordinate(SLOT, place, (SetCoordinate(WORD, Integer(0), (stamp,)),))
 
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:
