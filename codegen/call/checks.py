@@ -209,9 +209,9 @@ def rows_of_offsets(gemm: GemmProblem, offsets: Any) -> dict[str, Any]:
 
 
 def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
-    """The arrays of a call by the names of the graph's tensors, from those by argument names.
+    """Key the arrays of a call by the graph's tensors; `views` has them by argument name.
 
-    For a list of products, the rows m, n and k of the argument `offsets` become a view each.
+    For a list of products, each row (m, n, k) of the argument `offsets` becomes a view of its own.
     """
     found = dict(views)
     if graph.gemm.diagonal and OFFSETS in found:

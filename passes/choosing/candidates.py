@@ -287,7 +287,7 @@ def _cut(
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
-        few, most = 0, GROUPED_ROWS  # m is a mean: some groups have many more rows
+        few, most = 0, GROUPED_ROWS  # m is a mean: groups with more rows need taller tiles
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
     if problem.grouped:
@@ -347,7 +347,7 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
 
 
 def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
-    """For each tiling, whether the lowering accepts a schedule on it; None if it does on none."""
+    """For each tiling, whether the lowering accepts a schedule; None if it rejects all tilings."""
     # Pingpong warpgroups alternate between tiles, so they need more than one tile per workgroup.
     tried = cut.several | (cut.tiling[6] == 1)
     if not counter.chosen_grid and not cut.each:

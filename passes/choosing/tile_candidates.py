@@ -132,7 +132,7 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
 
 def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
-    """(rows, columns) of the small tiles, halves or quarters of a macro tile, that are possible."""
+    """(rows, columns) of the halves or quarters of a macro tile that can be small tiles."""
     tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
     if tiling[5] > 1:
         return ()
@@ -146,7 +146,7 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
             fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
         else:
             # A CTA computes its part of a macro tile with one warpgroup, or with two if one has too
-            # few registers, and a small tile with the same number. Two must be able to divide it.
+            # few registers, and a small tile with as many. Two must be able to divide a small tile.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
         if fits:

@@ -126,7 +126,7 @@ class _Recorder:
         return Counter(NUMBER, (Counter(STALLED, whole),) if self.warpgroups else whole)
 
     def _body(self, body: Body, role: str, who: Boolean) -> Body:
-        """Replace the marks in `body` by stamps of `role`; the condition `who` selects a thread."""
+        """Replace each mark (`Begin`) by a write of a record of `role`; `who` selects the thread."""
         return tuple(self._stamped(body, role, who))
 
     def _stamped(self, body: Body, role: str, who: Boolean) -> Iterator[Operation]:
@@ -178,7 +178,7 @@ class _Recorder:
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:
         """Number of records for which the producer, and each consumer, of a workgroup has memory.
 
-        It is the number of records that they write, but no more than `most`.
+        It is the number of records that they write, but no more than `most + BOTH_ENDS`.
         """
         marks = records_of(self.graph, body)
         most_of_all = Integer(most + BOTH_ENDS)

@@ -1,4 +1,4 @@
-"""Arrays of several libraries, unaligned views, and tensors of more than 2^31 elements."""
+"""Kernels take arrays of several libraries, unaligned views, and more than 2^31 elements."""
 
 from __future__ import annotations
 

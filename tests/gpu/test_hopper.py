@@ -180,7 +180,7 @@ def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, 
         assert made(problem.a, problem.b, c, out=out, alpha=alpha, beta=beta) is out
         problem.check(out, alpha=alpha, beta=beta)
         assert int(written_outside(memory, out)) == 0
-    # C and D may be the same tensor.
+    # Results are also right if C and D are the same tensor.
     memory, out = framed(m, n, c.dtype, d_offset)
     out.copy_(c)
     made(problem.a, problem.b, out, out=out, alpha=0.5, beta=-2.0)

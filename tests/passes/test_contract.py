@@ -1,4 +1,4 @@
-"""Errors of passes; copies of graphs; the orders of `Reorder`, `Rasterize` and `Grouped`."""
+"""Passes report errors, graphs can be copied, and the passes that order tiles give those orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups along k: schedules that refuse them, invalid problems, and invalid offset tables."""
+"""Some schedules refuse groups along k; invalid problems and offset tables are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`least_segment`: segments are at least so long, and fix-ups find all workgroups of a tile."""
+"""`least_segment`: no segment is shorter, unless its tile is, and fix-ups find all workgroups."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class HostWalker(GuardedWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` stores results of the epilogue, and only they or only sums are floats."""
+        """Whether `op` stores epilogue results that are floats from integer sums, or vice versa."""
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
         output = self.graph.tensor(self.tensor_of(op.destination)).role is Role.OUTPUT

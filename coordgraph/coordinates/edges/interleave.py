@@ -103,10 +103,10 @@ class Interleave(Edge):
         return tile, number * self.share + time - begin
 
     def _tile(self, tile: Expr, sizes: Sizes) -> tuple[Expr, Expr, Expr]:
-        """When a tile begins in its first share, its number of shares, when it ends in the last.
+        """Return (begin, count, end) of a tile, of which `count` shares contain positions.
 
-        A tile's shares are those that contain positions of the tile; a time counts the positions
-        from the begin of a share.
+        The tile's positions begin at position `begin` of the first of these shares, and end before
+        position `end` of the last one.
         """
         depth = self._depth(sizes)
         begin = floor_mod(tile * depth, self.share)

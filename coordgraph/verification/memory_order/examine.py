@@ -119,9 +119,9 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """The event and clock of each arrival that may count for one phase of its mbarrier or a later.
+    """Events and clocks of the arrivals that may count for a later phase of their mbarrier.
 
-    A launch is simulated again until two simulations in a row give equal results.
+    A launch is simulated again until two simulations in a row give equal events and clocks.
     """
     return {
         (key, phase): [(a.event, a.clock.time, a.clock.seen) for a in arrivals]

@@ -200,7 +200,7 @@ def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> t
 
 
 def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int, bool]]:
-    """Distinct pairs: an earlier use that wrote, and whether the same thread now accesses."""
+    """Yield each earlier use that wrote, and whether its thread is the one that accesses now."""
     same = (writing == threads) & (threads != MANY)
     for pair in np.unique(writers * 2 + same):
         other, equal = divmod(int(pair), 2)

@@ -1,4 +1,4 @@
-"""`benchmarks.measures.streaming`: split against whole tiles, as measured and as predicted."""
+"""`benchmarks.measures.streaming` compares plans with split and with whole tiles."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_every_layout(layout: str, dtype: str):
 
 
 def test_other_types():
-    """f16 inputs with f32 sums and f16 results; and f64."""
+    """Results are right for f16 inputs with f32 sums and results, and for f64."""
     mixed = kernel("stream-k", "f16", "tn", out_dtype="f32")
     random, offsets = np.random.default_rng(0), np.array([0, 5, 5, 40], np.int32)
     a, b = draw(random, "f16", 40, 20), draw(random, "f16", 40, 30)

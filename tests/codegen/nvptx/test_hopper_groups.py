@@ -96,8 +96,8 @@ def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, group
     ((wide, high),) = {op.box for op in graph.control.of_kind(StoreBox)}
     expected: dict[tuple[int, int], str] = {}
     for begin, end in pairwise(offsets):
-        # Boxes begin with a tile; the last box of a tile may have fewer rows than the
-        # others.
+        # The first box of a tile begins at the tile's first row. The last box of a tile may have
+        # fewer rows than the others.
         for top in range(begin, end, rows):
             for row in range(top, min(top + rows, end), high):
                 way = "engine" if row + high <= end else "rows"

@@ -1,4 +1,4 @@
-"""PyTorch tensors that require gradients: `codegen.matmul` computes them or raises an error."""
+"""Tensors that require gradients: `codegen.matmul` is differentiable, or the call is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Diagonal`, and `Concatenate` with extents for each segment: positions and errors."""
+"""`Diagonal`, and `Concatenate` of segments with different extents, compute right positions."""
 
 from __future__ import annotations
 

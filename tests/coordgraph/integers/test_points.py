@@ -36,7 +36,7 @@ def prover_of(ranges: Ranges) -> Prover:
 
 
 def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
-    """Values of expressions, or None if undefined, for each sample assignment of symbols."""
+    """Values (None: undefined) of expressions for each sample assignment of values to symbols."""
     polynomials = [to_polynomial(e) for e in exprs]
     return [
         tuple(point.value(p) for p in polynomials) for point in prover_of(ranges).points._inside
@@ -67,7 +67,7 @@ def test_no_point_contradicts_a_proof(space: Space, guard: Expr, a: Expr, b: Exp
 @checked
 @given(spaces(), expressions)
 def test_the_smallest_value_is_that_of_a_valuation(space: Space, expr: Expr) -> None:
-    """A polynomial has the same value at a sample point as `evaluate` gives for these symbols."""
+    """At a sample point (values of symbols), a polynomial has the value that `evaluate` gives."""
     valuations = [*islice(space.valuations(), 400)]
     names = [*valuations[0]]
     p = to_polynomial(expr)
