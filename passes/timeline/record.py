@@ -126,7 +126,7 @@ class _Recorder:
         return Counter(NUMBER, (Counter(STALLED, whole),) if self.warpgroups else whole)
 
     def _body(self, body: Body, role: str, who: Boolean) -> Body:
-        """Replace each mark (`Begin`) by a write of a record of `role`; `who` selects the thread."""
+        """Replace each mark (`Begin`) by a write of a record of `role`; `who` selects a thread."""
         return tuple(self._stamped(body, role, who))
 
     def _stamped(self, body: Body, role: str, who: Boolean) -> Iterator[Operation]:
