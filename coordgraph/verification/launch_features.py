@@ -113,9 +113,9 @@ class LaunchFeatures:
 
 
 def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
-    """The nodes in the graph's expressions, such as minima, that select between formulas.
+    """The subexpressions of a graph, such as minima, that select between formulas.
 
-    Only nodes that depend on nothing but parameters are returned.
+    Only those that depend on nothing but launch parameters are returned.
     """
     found = {
         node

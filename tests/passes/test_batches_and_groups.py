@@ -40,7 +40,7 @@ GROUPED = [
     for name in SCHEDULES
     if name != "data-parallel" and not name.startswith(("split-k", "heterogeneous"))
 ]
-"""Schedules for groups of rows: the number of tiles is data, so the grid must be given."""
+"""Schedules for groups of rows: the host does not know the number of tiles, only the grid."""
 N, K = 7, 10
 
 

@@ -1,4 +1,4 @@
-"""`benchmarks paper`: grids, simulated rows, summaries, and a run with made-up times."""
+"""`benchmarks paper` chooses grids, simulates or measures times, and summarises speedups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`benchmarks.measures.simulated`: accuracy of predicted times; requirements on the H200."""
+"""The command `benchmarks simulated` computes errors of predicted times, which are small enough."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_halves_divide_sizes_and_the_fastest_plans_are_kept():
 
 
 def test_the_simulated_h200_is_near_measurements_and_ranks_like_the_cost_model():
-    """The simulation is accurate on sizes to which neither it nor the cost model was fitted."""
+    """On sizes that no constant was fitted to, the simulation's median error is below 5 %."""
     rows = [r for r in load(CORPUS)["rows"] if is_plan(r)]
     plans = known_plans(rows)
     _, judged = halves([r for r in rows if r["plan"] in plans])

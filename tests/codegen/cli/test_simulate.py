@@ -1,4 +1,4 @@
-"""`coordgraph simulate`: the summary, the timeline, JSON, events, and its errors."""
+"""`coordgraph simulate` prints a summary and a timeline, and writes JSON and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a GPU kernel up to the driver: checks, caches, and launch arguments."""
+"""Calls of a GPU kernel check and cache arguments, and pass the right ones to a fake driver."""
 
 from __future__ import annotations
 

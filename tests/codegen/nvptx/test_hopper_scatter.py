@@ -1,4 +1,4 @@
-"""Reduce-scatter on Hopper: where the shares of a tile are stored, and which waits a kernel has.
+"""Reduce-scatter on Hopper: workgroups store each share of a tile once, after the right waits.
 
 Shares are the equal parts into which a reduce-scatter divides a tile.
 """

@@ -1,4 +1,4 @@
-"""The attributes of a launch: cluster size, overlap with the launch before, cooperative launch."""
+"""Launches have the right attributes: cluster size, overlap with the launch before, cooperative."""
 
 from __future__ import annotations
 

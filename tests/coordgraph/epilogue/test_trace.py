@@ -1,4 +1,4 @@
-"""Tracing of epilogues: the recorded steps, functions that are refused, and the text form."""
+"""Tracing an epilogue function records its steps or refuses it; text forms keep the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Points`, sample values of symbols: they satisfy all known facts and refute false goals."""
+"""`Points`, sample values of symbols, satisfy all known facts and refute false goals."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""The text form: `parse(print(g)) == g`, its format, and free formatting in the input."""
+"""The text form of graphs: `parse(print(g)) == g`, and `parse` accepts free formatting."""
 
 from __future__ import annotations
 

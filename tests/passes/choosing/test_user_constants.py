@@ -1,4 +1,4 @@
-"""Files of constants in the user's folder: they replace the library's, and bad ones are skipped."""
+"""Constants in the user's folder replace the library's, and malformed files are skipped."""
 
 from __future__ import annotations
 
