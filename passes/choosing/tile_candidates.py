@@ -1,4 +1,4 @@
-"""Tilings: macro tiles and clusters that can be lowered to sm_90a, and small tiles for them.
+"""Macro tiles and clusters (tilings) that can be lowered to sm_90a, and small tiles for them.
 
 A CTA's part of a tile is the macro tile divided by the cluster, along m and n.
 """

@@ -201,7 +201,7 @@ def test_batches_take_every_peer_once_and_in_order(count: int):
     assert found == list(range(low, low + count))
 
 
-# Tests on the simulated GPU, which runs warps in many random orders.
+# The following tests run kernels on a simulated GPU, with warps in many random orders.
 
 STREAMS = (
     "stream-k{reduction=scatter}",
