@@ -53,7 +53,7 @@ class Place:
     around_after: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The operation's ids in both graphs, and where it lies in them, as plain data for JSON."""
+        """The ids of the operation and of the enclosing one in both graphs, as plain data for JSON."""
         return {
             "ids": {"before": self.before, "after": self.after},
             "within": {
