@@ -53,7 +53,7 @@ class Place:
     around_after: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The ids of the operation and of the enclosing one in both graphs, as plain data for JSON."""
+        """The ids of the operation and of the one around it, in both graphs, as data for JSON."""
         return {
             "ids": {"before": self.before, "after": self.after},
             "within": {
