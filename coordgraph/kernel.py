@@ -53,7 +53,7 @@ __all__ = [
 NO_HISTORY = History()
 """The history of a graph that no pass has made."""
 VerifyLevel = Literal["structure", "default", "all"]
-"""How thoroughly `KernelGraph.verify` checks a graph."""
+"""How thoroughly `KernelGraph.verify` checks a graph; its argument `level` explains the values."""
 
 
 @dataclass(frozen=True)

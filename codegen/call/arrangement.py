@@ -115,7 +115,7 @@ class Arrangement:
         return self.rearranges or any(self.transpose)
 
     def operands(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
-        """Transpose, expand or join the caller's A, B, C and D to the arrays that the kernel takes.
+        """Convert the caller's A, B, C and D to the arrays that the kernel takes.
 
         Raises:
             LaunchError: C or D does not have the shape of the batch, or arrays of A's or B's

@@ -24,7 +24,7 @@ __all__ = ["broken_rules"]
 SMALL = range(1, 10)
 """Small values that are tried for every launch argument."""
 BASES = (1, 6, 1000)
-"""Values of all other launch arguments while one is varied."""
+"""While one launch argument is varied, all others have one of these values."""
 POWERS = tuple(1 << bits for bits in (5, 7, 9, 12, 16, 20, 24, 30))
 """Powers of two near which values of launch arguments are tried."""
 MOST_VALUES = 64
@@ -130,7 +130,7 @@ def _closure(
 
 
 def _borders(formulas: Sequence[Expr | Boolean]) -> list[int]:
-    """Constants of the formulas, products of two of them, then powers of two."""
+    """Values to try: constants of the formulas, products of two of them, then powers of two."""
     constants = {abs(int(c)) for formula in formulas for c in formula.atoms(Integer)} - {0, 1}
     pairs = {a * b for a, b in product(sorted(constants)[:8], repeat=2)}
     return sorted(constants | pairs) + [power for power in POWERS if power not in constants]

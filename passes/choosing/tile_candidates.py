@@ -65,7 +65,7 @@ DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 They are given in 128-byte rows of shared memory, and are large so that enough of B is in flight.
 """
 DEEPEST_COLUMNS = 64
-"""Largest number of columns of a CTA's part of a tile that has 512 bytes along k."""
+"""Most columns of a CTA's part of a tile in tilings with 512 bytes along k (4 in `DEEP`)."""
 NEVER = 1 << 30
 """Stands for too many accumulators: the count for tiles that warpgroups cannot divide."""
 

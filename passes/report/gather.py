@@ -161,7 +161,7 @@ def _grid(
 
 
 def _code(subject: Subject) -> dict[str, Any] | None:
-    """The section on code: the lines of the compiled kernel, each with its operation, or None."""
+    """The section on compiled code, with the operation of each line; None without such code."""
     if subject.lowered is None or not subject.code:
         return None
     tree, line = Tree(subject.lowered.control), RecordPrinter().operation

@@ -165,7 +165,7 @@ class _Recorder:
         return Stamp(TIMELINE, *mark, role, stalled, whole)
 
     def _written(self, stamp: Stamp, who: Boolean) -> Body:
-        """Write a record if there is memory left for it; count the record in either case."""
+        """Operations that write a record if memory is left for it, and count it in either case."""
         place = index_symbol(NUMBER) + 1
         there = And(who, Lt(place, self.capacity))
         return (If(there, (self._at(place, stamp),)), Advance(NUMBER))
