@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 TOLERANCE = 4e-3
-"""Largest allowed relative error of a result, in the Frobenius norm; bf16 rounds each result to 2⁻⁹."""
+"""Largest relative error of a result, in the Frobenius norm; bf16 rounds each element to 2⁻⁹."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SIZES = (
     (64, 512, 512, 512),
