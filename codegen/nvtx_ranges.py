@@ -26,10 +26,12 @@ KernelT = TypeVar("KernelT", bound=Kernel)
 
 
 def wanted(nvtx: bool | None) -> bool:
-    """Whether kernel calls are NVTX ranges: `nvtx`, or if it is None the environment variable.
+    """Whether calls of kernels are marked as NVTX ranges.
+
+    The answer is `nvtx`, or if that is None, whether the environment variable COORDGRAPH_NVTX is 1.
 
     Raises:
-        CodegenError: `nvtx` is not True, False or None, or the variable is not 0, 1 or empty.
+        CodegenError: `nvtx` is not True, False or None, or COORDGRAPH_NVTX is not 0, 1 or empty.
     """
     if nvtx is None:
         text = os.environ.get(VARIABLE, "")

@@ -35,7 +35,7 @@ and a key of `FILLS`."""
 
 
 def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
-    """The part of an output tile that each main loop of a launch sums.
+    """Yield the range of k tiles that each main loop of a launch sums, with its output tile.
 
     Args:
         row: the launch, as `benchmarks.reports.gantt.compact` makes it.

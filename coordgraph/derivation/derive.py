@@ -64,14 +64,14 @@ def derive(
 
 
 class _Deriver:
-    """Derives one index.
+    """Computes one index of a graph, as a formula and as a number, with the edge for each step.
 
     Args:
         graph: the graph.
-        direction: the direction of the path.
+        direction: whether edges are followed toward the tensors or toward the machine.
         point: the indices, launch parameters and tables that the caller gives.
-        used: the given coordinates that the path reads.
-        missing: the coordinates that the path reads and that the caller did not give.
+        used: the dimensions with a given index that the computation reads.
+        missing: the dimensions that the computation reads, but whose index is not given.
     """
 
     def __init__(
@@ -132,7 +132,10 @@ class _Deriver:
         )
 
     def _choices(self) -> set[str]:
-        """Selectors: dimensions whose given number decides which other indices an edge reads."""
+        """Dimensions whose index, given as a number, decides which other indices an edge reads.
+
+        For forward paths the result is empty.
+        """
         if self.direction is Direction.FORWARD:
             return set()
         return {

@@ -1,4 +1,8 @@
-"""`mutant`: makes a wrong graph at random, as text, plain data, a pipeline or by edits."""
+"""`mutant`: makes a random faulty input for fuzz tests.
+
+An input is a correct graph with random changes in its text, its JSON or its objects, or a random
+pipeline of passes.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from passes.work_check import work_problems
 __all__ = ["one_work_check_for_each_schedule"]
 
 _right = set[Hashable]()
-"""Keys of the schedules whose first graph has passed the work check."""
+"""Keys of the schedules of which a graph has passed the work check in this test run."""
 
 
 @contextmanager

@@ -342,7 +342,7 @@ class Division:
 
     @property
     def warp_of_team(self) -> str:
-        """The coordinate of a warp's number among the warps that hold an accumulator."""
+        """The dimension that numbers the warps which together hold the sums of one output tile."""
         return WARP if self.turns == 1 else "warp"
 
     @property
