@@ -184,7 +184,7 @@ class Parameters:
     def ranges(self, *, definitions: bool = False) -> Ranges:
         """The known bounds of the parameters, of assumed expressions, and of the tables' entries.
 
-        Every call returns the same object, because a `Ranges` caches its proofs.
+        Calls with the same argument return the same object, because a `Ranges` caches its proofs.
 
         Args:
             definitions: whether proofs may also use the expressions that define parameters, as

@@ -178,8 +178,8 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
     elements = _rise(gemm.offsets(axis), starts)
     if gemm.diagonal and axis == "k":
         # A group without rows or without columns counts as having k = 0, so it gets one k tile of
-        # padding. If all groups are empty, the kernel then has one iteration, which is a whole
-        # tile, so no workgroup waits for a partial sum.
+        # padding. If all groups are empty, every output tile has one iteration along k, so no
+        # tile is shared, and no workgroup waits for a partial sum.
         elements *= prod(minimum(_rise(gemm.offsets(other), starts), 1) for other in "mn")
     note = f"where groups begin along {axis}, and the end"
     e.table(Table(gemm.offsets(axis), groups + 1, extent, note=note))

@@ -30,9 +30,10 @@ Node = str | int
 """A node of the networkx graph: a dimension's id, or the position of an edge in
 `Structure.edges`."""
 Operands = dict[str, tuple[int, ...]]
-"""Attributes of an arc: `operands` has the positions of the dimension among the edge's operands."""
+"""Attributes of an arc, which joins a dimension to an edge of the coordinate graph: `operands` has
+the positions of the dimension among the edge's operands. (networkx sees edges as nodes.)"""
 ONLY: Operands = {"operands": (0,)}
-"""The attributes of an arc to or from an edge that has only one operand on that side."""
+"""The attributes of the arc between an edge and its only operand upstream or downstream."""
 
 SHOWN = 20
 """Number of dimensions that the error about an unknown dimension lists."""

@@ -219,8 +219,8 @@ class _Entries(Sequence[int]):
         entry = self.step * index
         if self.most is not None and entry > self.most:
             raise NoEntry(
-                f"entry {index} is {entry}, which is larger than {self.most}, the maximum of the "
-                "table; read an earlier entry"
+                f"entry {index} of the assumed table is {entry}, but the declared maximum of its "
+                f"entries is {self.most}; read an earlier entry"
             )
         return entry
 

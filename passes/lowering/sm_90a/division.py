@@ -270,7 +270,7 @@ class Division:
 
     @property
     def threads(self) -> int:
-        """Threads of the workgroup: the consumer warpgroups and one warpgroup of the producer."""
+        """The number of threads of a CTA: 128 for each consumer warpgroup and 128 for the producer."""
         return (self.consumers + 1) * WARPGROUP
 
     @property
