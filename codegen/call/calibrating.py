@@ -207,8 +207,8 @@ def measure(
 def memory_rate(where: Device) -> dict[str, float]:
     """A GPU's sustained DRAM bandwidth in bytes per second, as the entry `dram_rate` of a dict.
 
-    It is computed from the clock and the bus width of the DRAM. The dict is empty if the driver does
-    not know them.
+    It is computed from the clock and the bus width of the DRAM. The dict is empty if the driver
+    does not know them.
     """
     from codegen.targets.nvptx.driver import bindings, cuda
 

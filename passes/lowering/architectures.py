@@ -133,7 +133,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def configured(self, options: Pass, variant: Variant) -> Pass:
-        """The lowering pass `options`, with vector widths and other fields set as the variant needs."""
+        """The lowering pass `options`, with vector widths and other fields of the variant."""
 
     @property
     def family(self) -> str:

@@ -270,7 +270,7 @@ class Division:
 
     @property
     def threads(self) -> int:
-        """The number of threads of a CTA: 128 for each consumer warpgroup and 128 for the producer."""
+        """The threads of a CTA: 128 for each consumer warpgroup, and 128 for the producer."""
         return (self.consumers + 1) * WARPGROUP
 
     @property
