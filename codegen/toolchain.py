@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordgraph.errors import CodegenError
@@ -27,6 +27,7 @@ __all__ = [
     "disassemble",
     "find_cuobjdump",
     "find_ptxas",
+    "ptxas_version",
 ]
 
 _TIMEOUT_S = 300.0
@@ -82,7 +83,7 @@ class PtxasReport:
     functions: Mapping[str, KernelUse]
     warnings: tuple[str, ...]
     log: str
-    cubin: bytes
+    cubin: bytes = field(repr=False)
 
     @property
     def registers(self) -> dict[str, int]:
@@ -163,6 +164,17 @@ def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> PtxasReport:
                 f"{ptxas} wrote no cubin, so it is not the program ptxas{_set_by('ptxas')}"
             )
         return _report(log, cubin.read_bytes())
+
+
+def ptxas_version() -> str:
+    """The version of ptxas and of its CUDA release, such as `ptxas 13.0 (V13.0.88)`.
+
+    Raises:
+        ToolNotFound: ptxas is not installed.
+    """
+    ptxas = _require("ptxas", find_ptxas(), "nvidia-cuda-nvcc")
+    found = re.search(r"release (\S+), (V\S+)", _run([ptxas, "--version"]).stdout)
+    return f"ptxas {found[1]} ({found[2]})" if found else "ptxas of an unknown version"
 
 
 def disassemble(cubin: bytes) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from coordgraph import LaunchError, VerifyError
 from coordgraph.gemm import ARRAYS, OFFSETS, OFFSETS_OF
 from coordgraph.interpreter.arguments import host_array
-from coordgraph.tensors import dtype
+from coordgraph.tensors import DTYPES, dtype
 
 __all__ = ["LABELS", "TensorView", "label", "numpy_view", "shape_text", "single", "type_name"]
 
@@ -118,13 +118,14 @@ def _advice(name: str, what: str) -> str:
     """How to multiply an array whose element type, named by its library, kernels do not support."""
     if name.startswith("complex"):
         return "multiply the real and the imaginary parts separately"
+    operands = [d for d in DTYPES.values() if d.operand]
     if name.startswith(("int", "uint")):
-        small = "u8" if name.startswith("u") else "i8"
-        return (
-            f"convert it to a type that holds its integers: {small} if they fit, f16 up to 2^11, "
-            "or on the CPU f32 up to 2^24 or f64 up to 2^53"
-        )
-    return f"convert it, on a GPU to bf16 or f16, on the CPU as by {what}.astype('float32')"
+        signed = name.startswith("int")
+        fits = next(d for d in operands if not d.is_float and (d.least < 0) == signed).name
+        exact = ", ".join(f"{d.name} up to 2^{d.digits}" for d in operands if d.is_float)
+        return f"convert it to a type that holds its integers: {fits} if they fit, {exact}"
+    floats = ", ".join(d.library for d in operands if d.is_float)
+    return f"convert it to {floats}"
 
 
 def numpy_view(array: Any, what: str) -> TensorView:

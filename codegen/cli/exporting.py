@@ -32,8 +32,8 @@ def export_command(
         typer.Option(
             "--alignment",
             metavar="BYTES",
-            help="Bytes of which addresses and rows of matrices are multiples: 16 for the fastest "
-            "code, 1 for code that takes all matrices.",
+            help="16 for the fastest code, which needs addresses and rows that are multiples of 16 "
+            "bytes; 1 for code that takes all matrices.",
         ),
     ] = 16,
     reads_c: ReadsC = False,

@@ -175,7 +175,15 @@ def from_file(problem: Problem, how: Scheduling, source: str) -> Scheduled:
         raise typer.BadParameter(
             f"--from gives a graph that is scheduled already; leave out {', '.join(given)}"
         )
-    return from_graph(problem, read_graph(source))
+    made, usual = from_graph(problem, read_graph(source)), Problem()
+    for name in ("dtype", "out_dtype", "transpose_a", "transpose_b"):
+        asked, found = getattr(problem, name), getattr(made.problem, name)
+        if asked not in (getattr(usual, name), found):
+            raise typer.BadParameter(
+                f"--{name.replace('_', '-')} contradicts the graph, which has {name}={found}; "
+                "leave the option out"
+            )
+    return made
 
 
 def from_graph(problem: Problem, graph: KernelGraph) -> Scheduled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codegen.export.c_expressions import c_name
+from codegen.export.c_types import c_type, is_declared
 from codegen.export.recipe import WORKGROUPS, Recipe
 from codegen.export.templates import filled
 from coordgraph import __version__
@@ -13,14 +14,11 @@ from coordgraph.tensors import Tensor, dtype
 
 __all__ = ["example", "makefile"]
 
-HOST_TYPES = {
-    "bf16": "bf16", "f16": "f16", "f32": "float", "f64": "double",
-    "i8": "int8_t", "u8": "uint8_t", "i32": "int32_t",
-}  # fmt: skip
-"""The C++ type of an element on the host, by its type in the graph."""
-STRUCTS = ("bf16", "f16")
-"""The element types that the example declares itself, in a template of this name."""
-NO_SIZES = "    (void)count, (void)given;\n"
+NO_SIZES = """    if (count > 1) {
+        std::fprintf(stderr, "%s takes no sizes: they are constants of the kernel\\n", given[0]);
+        return 2;
+    }
+"""
 """What the example does with the command line if all sizes are constants."""
 DEFAULT_SIZES = {"m": 2048, "n": 2304, "k": 4096, "batches": 4}
 """The sizes that the example uses if the command line gives none."""
@@ -63,7 +61,7 @@ def _command_line(free: list[str]) -> dict[str, str]:
 def _conversions(recipe: Recipe) -> str:
     """Functions that convert elements of the kernel's types from and to double."""
     kinds = {t.dtype for t in recipe.arguments}
-    structs = "".join(filled(f"{kind}.cpp.in") for kind in STRUCTS if kind in kinds)
+    structs = "".join(filled(f"{kind}.cpp.in") for kind in sorted(kinds) if is_declared(kind))
     return filled("conversions.cpp.in") + structs
 
 
@@ -92,7 +90,7 @@ def _fill(recipe: Recipe) -> Iterator[str]:
         elif p.name != WORKGROUPS:
             yield f"x.{c_name(p.name)} = 0; // {p.note}: set it for your launch"
     for seed, tensor in enumerate(recipe.arguments, 1):
-        host = HOST_TYPES[tensor.dtype]
+        host = c_type(tensor.dtype)
         name = _array(tensor)
         yield f"Array<{host}> {name}({_count(tensor, recipe)}, {seed}); // {_shape(tensor)}"
         yield f"x.{c_name(tensor.name)} = {name}.upload();"
@@ -118,7 +116,7 @@ def _verified(recipe: Recipe) -> dict[str, str]:
     return {
         "a": "batch * m * k + " + ("l * m + row" if gemm.transpose_a else "row * k + l"),
         "b": f"{batch_b} + " + ("column * k + l" if gemm.transpose_b else "l * n + column"),
-        "add_c": "sum += to_double(c.host[at]);" if recipe.reads_c else "",
+        "add_c": "        sum += to_double(c.host[size_t(at)]);\n" if recipe.reads_c else "",
         "relative": f"{2.0 ** (1 - result.digits):g}" if result.is_float else "0",
         "absolute": "1e-5" if result.is_float else "0",
     }

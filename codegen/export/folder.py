@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from codegen.architectures import architecture_of
@@ -15,12 +15,14 @@ from codegen.export.recipe import Recipe, refuse
 from codegen.kernel import Kernel
 from codegen.targets.nvptx import CudaKernel
 from codegen.targets.nvptx.facts import Facts
-from codegen.toolchain import PtxasReport
+from codegen.toolchain import PtxasReport, ptxas_version
 from coordgraph import CodegenError
 from passes.lowering.architectures import ALIGNED_BYTES
 
 __all__ = ["Exported", "export"]
 
+ALIGNMENTS = (1, ALIGNED_BYTES)
+"""The alignments in bytes for which a kernel has code of its own."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 """The names that an exported kernel may have: the start of C identifiers."""
 
@@ -36,8 +38,8 @@ class Exported:
     """
 
     files: Mapping[str, Path]
-    recipe: Recipe
-    report: PtxasReport
+    recipe: Recipe = field(repr=False)
+    report: PtxasReport = field(repr=False)
 
 
 def export(
@@ -58,21 +60,26 @@ def export(
         kernel: a kernel that `codegen.compile` made for a GPU architecture, such as `sm_90a`.
         folder: the folder to write to; it is created if it does not exist.
         name: the prefix of the C functions, and the base name of the files.
-        alignment: the bytes of which each address, and each row, of the launches' tensors is a
-            multiple: 16 for the fastest code, or less for the code that takes any tensor.
+        alignment: 16 for the fastest code, which needs addresses and rows that are multiples of 16
+            bytes; 1 for code that takes all other tensors.
         reads_c: whether launches may pass C.
         workgroups: how many workgroups a launch has if it does not say, for schedules with
             `workgroups=None`; None for as many as the GPU runs at once.
 
     Raises:
-        CodegenError: the kernel is for another target or has groups, its registers spill, or no
-            code of the kernel takes tensors of this alignment.
+        CodegenError: an argument has a wrong value, the kernel is for another target or has
+            groups, or its registers spill.
         ToolNotFound: ptxas is not installed.
     """
     if not isinstance(kernel, CudaKernel):
         raise CodegenError(
-            f"a kernel for '{kernel.target}' cannot be exported; compile it for a GPU "
+            f"{kernel!r} cannot be exported; export a kernel that codegen.compile made for a GPU "
             "architecture, such as target='sm_90a'"
+        )
+    if alignment not in ALIGNMENTS:
+        raise CodegenError(
+            f"alignment = {alignment!r} is neither 16 nor 1; give 16 if addresses and rows of all "
+            "matrices are multiples of 16 bytes, else 1"
         )
     if not NAME.fullmatch(name):
         raise CodegenError(
@@ -93,9 +100,10 @@ def export(
         facts,
         architecture=architecture_of(kernel.architecture).assembled_as,
         instructions=kernel.choice(alignment, reads_c=reads_c).family,
-        alignment=alignment if alignment == ALIGNED_BYTES else 1,
+        alignment=alignment,
         reads_c=reads_c,
         pipeline=", ".join(kernel.graph.log),
+        ptxas=ptxas_version(),
         workgroups=workgroups,
     )
     if recipe.timed:

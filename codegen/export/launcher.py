@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sympy import Expr, Integer
+
 from codegen.emit.arguments import KERNEL_NAME
 from codegen.export.c_expressions import c_expression, c_name
+from codegen.export.c_types import c_type
 from codegen.export.recipe import WORKGROUPS, Recipe
 from codegen.export.templates import filled
 from codegen.targets.nvptx.launch.loaded_function import LARGEST_PORTABLE_CLUSTER
@@ -13,12 +16,10 @@ from codegen.targets.nvptx.launch.tensormaps import data_type, swizzle_of
 from coordgraph import __version__
 from coordgraph.integers import to_text
 from coordgraph.parameters import Parameter
-from coordgraph.tensors import Tensor, dtype
+from coordgraph.tensors import Role, Tensor, dtype
 
-__all__ = ["C_TYPES", "header", "implementation", "layout_of"]
+__all__ = ["header", "implementation", "layout_of"]
 
-C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t"}
-"""The C type of a scalar operand of an epilogue, by its type in the graph."""
 BUFFER_ALIGNMENT = 256
 """Alignment of each workspace buffer in bytes, as cuMemAlloc guarantees for whole allocations."""
 
@@ -36,6 +37,7 @@ def header(recipe: Recipe) -> str:
         instructions=recipe.instructions,
         architecture=recipe.architecture,
         version=__version__,
+        ptxas=recipe.ptxas,
         members="\n".join(_members(recipe)),
     )
 
@@ -61,6 +63,7 @@ def implementation(recipe: Recipe) -> str:
         resident_variables=_lines(_resident_variables(recipe)),
         resident=_lines(_resident(recipe)),
         checks=_lines(_checks(recipe)),
+        aligned=str(BUFFER_ALIGNMENT),
         buffers=str(max(1, len(recipe.workspace))),
         tensors=str(len(facts.tensors)),
         encode_function=filled("encode.c.in") if recipe.boxes else "",
@@ -92,16 +95,21 @@ def _preconditions(recipe: Recipe) -> Iterator[str]:
         yield f"Addresses, rows and strides of matrices are multiples of {recipe.alignment} bytes."
     else:
         yield "Matrices may have any alignment that their element types allow."
-    yield "Matrices are row-major without gaps between rows. D overlaps no other matrix, except"
-    yield "that C may be D itself."
-    if "C" in recipe.gemm.operands and not recipe.reads_c:
-        yield "The kernel was exported without C, so beta must be 0."
+    yield "Matrices are row-major without gaps between rows, and D overlaps no other matrix."
+    if "C" in recipe.gemm.operands:
+        if recipe.reads_c:
+            yield "C may be D itself."
+        else:
+            yield "The kernel was exported without C, so beta must be 0."
+    yield "A launch with m or n of 0 does nothing; k must be at least 1."
 
 
 def _members(recipe: Recipe) -> Iterator[str]:
     """The members of the struct of a launch's arguments."""
     for p in recipe.given:
         note = p.note
+        if recipe.stride_tensor(p.name):
+            note = f"elements {note}" if note.startswith("from") else note
         if p.name == WORKGROUPS:
             usual = recipe.workgroups or "as many as the GPU runs at once"
             note = f"workgroups to launch; 0 for {usual}"
@@ -110,14 +118,20 @@ def _members(recipe: Recipe) -> Iterator[str]:
         optional = "; 0 for none" if tensor.role.value == "optional" else ""
         yield f"    CUdeviceptr {c_name(tensor.name)}; /* {layout_of(recipe, tensor)}{optional} */"
     for name, kind in recipe.facts.floats:
-        yield f"    {C_TYPES[kind]} {c_name(name)}; /* scalar of the formula */"
+        note = "scalar of the formula"
+        if recipe.is_default:
+            note = "1 for a plain product" if name == "alpha" else "0 for a product without C"
+        yield f"    {c_type(kind)} {c_name(name)}; /* {note} */"
 
 
 def _empty(recipe: Recipe) -> str:
     """A C condition: D has no elements."""
     given = {p.name for p in recipe.given}
-    found = [f"x->{axis} == 0" for axis in ("batches", "m", "n") if axis in given]
-    return " || ".join(found) or "0"
+    free = [axis for axis in ("batches", "m", "n") if axis in given]
+    if not free:
+        return "0"
+    signs = " && ".join(f"x->{axis} >= 0" for axis in free)
+    return f"{signs} && ({' || '.join(f'x->{axis} == 0' for axis in free)})"
 
 
 def _evaluation(recipe: Recipe) -> Iterator[str]:
@@ -128,7 +142,7 @@ def _evaluation(recipe: Recipe) -> Iterator[str]:
         if p.value is not None:
             yield f"v->{name} = {_value(p.value)};"
         elif p.name not in given:
-            yield f"v->{name} = {recipe.reads[p.name]};"
+            yield f"v->{name} = {recipe.reads.get(p.name, '0')};"
             continue
         elif p.name == WORKGROUPS:
             usual = recipe.workgroups or "kernel->resident"
@@ -144,7 +158,10 @@ def _evaluation(recipe: Recipe) -> Iterator[str]:
 
 def _bounds(p: Parameter, value: str) -> Iterator[str]:
     """Statements that check the bounds of a parameter."""
-    what = f"{p.name} ({p.note}) is not in {p.minimum} to {p.maximum}; pass another size"
+    advice = "pass another value" if p.value is None else "the problem is too large"
+    if p.name == WORKGROUPS and p.value is None:
+        advice = "pass 0 for as many as the GPU runs at once"
+    what = f"{p.name} ({p.note}) is not in {p.minimum} to {p.maximum}; {advice}"
     yield f"if ({value} < {p.minimum} || {value} > {p.maximum})"
     yield f"    return {_quoted(what)};"
 
@@ -162,8 +179,9 @@ def _checks(recipe: Recipe) -> Iterator[str]:
         if recipe.alignment > 1:
             yield f"if (x->{name} % {recipe.alignment})"
             what = f"the address of {name} is no multiple of {recipe.alignment} bytes"
-            yield f'    return "{what}; export with a smaller alignment";'
+            yield f'    return "{what}; export with alignment 1";'
             yield from _row_checks(recipe, tensor)
+        yield from _stride_checks(recipe, tensor)
     if "C" in recipe.gemm.operands:
         scale = c_name(recipe.gemm.epilogue.scale_of("c"))
         there = "x->C == 0 && " if recipe.reads_c else ""
@@ -172,7 +190,7 @@ def _checks(recipe: Recipe) -> Iterator[str]:
             yield f"if ({there}x->{scale} != 0)"
             yield f'    return "{scale} is not 0, but there is no C; {what}";'
     if recipe.facts.together:
-        yield "if (workgroups_of(&v) > kernel->resident)"
+        yield "if (workgroups_of(v) > kernel->resident)"
         free = any(p.name == WORKGROUPS for p in recipe.given)
         advice = "pass workgroups = 0" if free else "export a schedule with fewer workgroups"
         what = f"more workgroups wait for each other than the GPU runs at once; {advice}"
@@ -184,15 +202,34 @@ def _row_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
     if len(tensor.shape) < 2:  # a vector has no rows; its address is checked
         return
     name, size = c_name(tensor.name), recipe.bytes(tensor)
-    steps = {_value(tensor.shape[-1])}
-    if tensor.strides is not None:
-        steps |= {_value(stride) for stride in tensor.strides[:-1]}
-    for step in sorted(steps):
-        spelled = step.replace("v->", "v.")
-        there = f"x->{name} && " if tensor.role.value == "optional" else ""
-        yield f"if ({there}{spelled} * {size} % {recipe.alignment})"
-        what = f"rows of {name} are no multiple of {recipe.alignment} bytes"
-        yield f'    return "{what}; export with a smaller alignment";'
+    steps = {_value(tensor.shape[-1]): f"the rows of {name}"}
+    for stride in (tensor.strides or ())[:-1]:
+        steps.setdefault(_value(stride), f"the stride {to_text(stride)} of {name}")
+    there = f"x->{name} && " if tensor.role.value == "optional" else ""
+    for step, which in steps.items():
+        yield f"if ({there}{step} * {size} % {recipe.alignment})"
+        verb = "are" if which.startswith("the rows") else "is"
+        what = f"{which} {verb} no multiple of {recipe.alignment} bytes"
+        yield f'    return "{what}; export with alignment 1";'
+
+
+def _stride_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
+    """Statements that check the strides between matrices and between rows of a tensor.
+
+    Matrices of D must not overlap, and TMA needs positive strides. Other strides may be 0.
+    """
+    least: Expr = Integer(1)
+    for extent, stride in zip(reversed(tensor.shape), reversed(tensor.strides or ()), strict=False):
+        free = any(p.symbol == stride for p in recipe.given)
+        if free and tensor.role is Role.OUTPUT:
+            yield f"if ({_value(stride)} < {_value(least)})"
+            what = f"the stride {to_text(stride)} is less than the {to_text(least)} elements of D"
+            yield f'    return "{what} that it must step over";'
+        elif free and any(name == tensor.name for name, _ in recipe.boxes):
+            yield f"if ({_value(stride)} < 1)"
+            what = f"the stride {to_text(stride)} is 0, but TMA needs at least 1"
+            yield f'    return "{what}; export with alignment 1";'
+        least = stride * (extent - 1) + least if stride is not None else least * extent
 
 
 def _workspace(recipe: Recipe) -> Iterator[str]:
@@ -261,7 +298,7 @@ def _variables(recipe: Recipe) -> Iterator[str]:
         yield f"CUtensorMap maps[{len(recipe.boxes)}];"
         yield "CUresult status;"
     for name, kind in recipe.facts.floats:
-        yield f"{C_TYPES[kind]} scalar_{name} = x->{c_name(name)};"
+        yield f"{c_type(kind)} scalar_{name} = x->{c_name(name)};"
     if count := len(recipe.facts.scalars) + 2 * len(recipe.facts.divisors):
         yield f"uint64_t integers[{count}];"
 

@@ -12,6 +12,7 @@ from codegen.export.c_expressions import c_name
 from codegen.targets.nvptx.facts import Facts
 from coordgraph import CodegenError, __version__
 from coordgraph.epilogue import ALPHA_BETA
+from coordgraph.epilogue.text import statements
 from coordgraph.gemm import GemmProblem, read_of, stride_of
 from coordgraph.parameters import Parameter
 from coordgraph.tensors import Role, Tensor, dtype
@@ -20,6 +21,8 @@ __all__ = ["Recipe", "refuse"]
 
 WORKGROUPS = "workgroups"
 """The name of the launch parameter that is the number of workgroups."""
+STRIDES_OF_C = (stride_of("C"),)
+"""The launch parameters that describe the layout of C in memory."""
 
 
 def refuse(gemm: GemmProblem) -> None:
@@ -49,6 +52,7 @@ class Recipe:
         alignment: the number of bytes of which each address, and each row, must be a multiple.
         reads_c: whether launches may pass C.
         pipeline: the passes that made the schedule, as text.
+        ptxas: the version of ptxas that assembled the machine code.
         workgroups: how many workgroups a launch has if it does not say, and the schedule leaves it
             open; None for as many as the GPU runs at once.
     """
@@ -61,13 +65,21 @@ class Recipe:
     alignment: int
     reads_c: bool
     pipeline: str
+    ptxas: str
     workgroups: int | None = None
 
     @cached_property
     def given(self) -> tuple[Parameter, ...]:
         """The sizes and strides that the caller of a launch gives."""
-        computed = {read_of(name) for name in self.gemm.operands}
-        return tuple(p for p in self.facts.parameters.given if p.name not in computed)
+        left_out = {read_of(name) for name in self.gemm.operands} | {*self.unused}
+        return tuple(p for p in self.facts.parameters.given if p.name not in left_out)
+
+    @cached_property
+    def unused(self) -> tuple[str, ...]:
+        """The names of parameters of C, if launches pass no C; their values are not read."""
+        if self.reads_c or "C" not in self.gemm.operands:
+            return ()
+        return tuple(p.name for p in self.facts.parameters.given if p.name in STRIDES_OF_C)
 
     @cached_property
     def arguments(self) -> tuple[Tensor, ...]:
@@ -101,10 +113,17 @@ class Recipe:
 
     @property
     def formula(self) -> str:
-        """D as a formula in the product and the operands of the epilogue."""
+        """D as a formula in the product and the operands of the epilogue, without `D = `.
+
+        A and B stand for the tensors as they are stored.
+        """
+        a = "transpose(A)" if self.gemm.transpose_a else "A"
+        b = "transpose(B)" if self.gemm.transpose_b else "B"
         if self.gemm.epilogue == ALPHA_BETA:
-            return "alpha * A @ B + beta * C"
-        return self.gemm.epilogue.text().replace("acc", "A @ B")
+            return f"alpha * {a} @ {b}" + (" + beta * C" if self.reads_c else "")
+        *before, last = statements(self.gemm.epilogue, {"acc": f"({a} @ {b})"})
+        result = last.partition(" = ")[2].removesuffix(";")
+        return "; ".join([result, *(f"where {line.removesuffix(';')}" for line in before)])
 
     @property
     def is_default(self) -> bool:
@@ -128,6 +147,7 @@ class Recipe:
             "architecture": self.architecture,
             "instructions": self.instructions,
             "pipeline": self.pipeline,
+            "assembled_by": self.ptxas,
             "formula": self.formula,
             "alignment": self.alignment,
             "reads_c": self.reads_c,

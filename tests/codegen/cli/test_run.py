@@ -344,3 +344,5 @@ def test_a_graph_from_a_file(tmp_path: Path):
     refused = coordgraph(*words, "--m", "64", "--k", "80", "--tile", "32x32x32")
     assert refused.code == 2
     assert "leave out --tile" in refused.json["error"]["message"]
+    refused = coordgraph(*words, "--m", "64", "--k", "80", "--dtype", "f16")
+    assert "--dtype contradicts the graph, which has dtype=f32" in refused.json["error"]["message"]

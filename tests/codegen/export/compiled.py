@@ -15,7 +15,7 @@ import pytest
 
 from codegen.export import Exported
 from codegen.export.c_expressions import c_name
-from codegen.export.launcher import C_TYPES
+from codegen.export.c_types import c_type
 
 __all__ = ["TOOLKIT", "Library", "Recorded", "compile_c", "cuda_headers"]
 
@@ -123,7 +123,7 @@ class Library:
         recipe = self.exported.recipe
         members: list[tuple[str, Any]] = [(c_name(p.name), ctypes.c_int64) for p in recipe.given]
         members += [(c_name(t.name), ctypes.c_uint64) for t in recipe.arguments]
-        members += [(c_name(name), C[C_TYPES[kind]]) for name, kind in recipe.facts.floats]
+        members += [(c_name(name), C[c_type(kind)]) for name, kind in recipe.facts.floats]
         kind = type("Arguments", (ctypes.Structure,), {"_fields_": members})
         made = kind()
         for name, value in values.items():
@@ -148,7 +148,7 @@ class Library:
     def launch(self, arguments: ctypes.Structure, workspace: int, stream: int = 0) -> int:
         """Launch the kernel; returns the status."""
         facts, recorded = self.exported.recipe.facts, self.recorded
-        scalars = [ctypes.sizeof(C[C_TYPES[kind]]) for _, kind in facts.floats]
+        scalars = [ctypes.sizeof(C[c_type(kind)]) for _, kind in facts.floats]
         integers = [8] * (len(facts.scalars) + 2 * len(facts.divisors))
         pointers = [8] * (len(facts.tensors) + len(self.exported.recipe.boxes))
         sizes = [*pointers, *scalars, *integers]

@@ -173,6 +173,7 @@ def test_problems_are_named(tmp_path: Path):
         assert text in (library.problem(made) or "")
         assert library.launch(made, WORKSPACE) != 0
 
+    refused("n (extent of the problem in n) is not in 1 to", n=-5, m=0)
     refused("k (extent of the problem in k) is not in 1 to", k=0)
     refused("m (extent of the problem in m) is not in 1 to", m=2**31)
     refused("A is 0", A=0)
@@ -182,8 +183,29 @@ def test_problems_are_named(tmp_path: Path):
     refused("beta is not 0, but there is no C", C=0)
     refused("more workgroups wait for each other", workgroups=PROCESSORS + 1)
     assert library.launch(library.arguments(**good), 0) != 0, "the workspace is missing"
+    assert library.launch(library.arguments(**good), WORKSPACE + 128) != 0, "it is not aligned"
+    library.kernel.resident = 0
+    refused("the kernel does not fit on this GPU")
     assert library.launch(library.arguments(**{**good, "m": 0}), 0) == 0
     assert library.recorded.maps == 0, "nothing is launched for a D without elements"
+
+
+def test_strides_of_a_batch_are_checked(tmp_path: Path):
+    """Matrices of D must not overlap, and TMA cannot read the same matrix for every product."""
+    found, kernel = exported("batch", tmp_path, reads_c=False)
+    library = Library(found)
+    sizes = sizes_of(found, kernel.graph.gemm)
+    assert "stride_c" not in sizes, "there is no C"
+    addresses = {tensor: ADDRESSES[tensor] for tensor in "ABD"}
+    good = library.arguments(**sizes, **addresses, alpha=1.0)
+    assert library.problem(good) is None
+    for name, value, text in (
+        ("stride_d", M * N - 8, "the stride stride_d is less than the m*n elements of D"),
+        ("stride_a", 0, "the stride stride_a is 0, but TMA needs at least 1"),
+        ("stride_b", 4, "the stride stride_b of B is no multiple of 16 bytes"),
+    ):
+        bad = library.arguments(**{**sizes, name: value}, **addresses, alpha=1.0)
+        assert text in (library.problem(bad) or "")
 
 
 def test_the_workspace_is_cleared_whole(tmp_path: Path):
@@ -246,11 +268,13 @@ def test_the_recipe_is_the_launch(tmp_path: Path):
     ("kernel", "options", "text"),
     [
         (lambda: codegen.compile(DataParallel()(Gemm("f32").graph(tile=(32, 32, 32))), "cpu"), {},
-         "a kernel for 'cpu' cannot be exported"),
+         "cannot be exported; export a kernel that codegen.compile"),
         (lambda: codegen.compile(StreamK()(Gemm("bf16", grouped=True).graph(tile=TILE)),
                                  "sm_80"), {}, "grouped products cannot be exported"),
         (lambda: codegen.compile(DataParallel()(Gemm("bf16").graph(tile=TILE)), "sm_80"),
          {"name": "2x"}, "cannot start C identifiers"),
+        (lambda: codegen.compile(DataParallel()(Gemm("bf16").graph(tile=TILE)), "sm_80"),
+         {"alignment": 32}, "alignment = 32 is neither 16 nor 1"),
         (lambda: codegen.compile(DataParallel()(Gemm("bf16").graph(tile=TILE)), "sm_80",
                                  timeline=True), {}, "a timeline cannot be exported"),
     ],
