@@ -22,13 +22,15 @@ from coordgraph.integers.guards import Guards
 from coordgraph.integers.polynomials import Atom, Polynomial, to_polynomial
 from coordgraph.integers.tables import search_table
 
-SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000)
-"""Points are values of symbols at which an inequality is tried, to refute it without a proof. For
-each point: the largest difference between the value of a symbol and its lower bound."""
-MOST_TRIED = 3 * len(SPANS)
-"""The number of points that are generated; those that violate a fact or a guard are dropped."""
-MOST_KEPT = len(SPANS)
+SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000, 1 << 16, 1 << 21)
+"""Points are values of symbols at which an inequality is tried, to refute it without a proof. A
+span is the largest difference between the value of a symbol and its lower bound. Each symbol of a
+point has a span of its own, because many false inequalities fail only where one symbol is much
+larger than another: an output tile has many partial sums only if a share is small."""
+MOST_KEPT = 24
 """The largest number of points that are kept: those at which all facts and guards hold."""
+MOST_TRIED = 3 * MOST_KEPT
+"""The number of points that are generated; those that violate a fact or a guard are dropped."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,12 +146,12 @@ class _Point(dict[Atom, int | None]):
         return None if high is not None and found > high else found
 
     def _between(self, name: str, low: int | None, high: int | None) -> int:
-        span = SPANS[self.number % len(SPANS)]
+        chosen = crc32(f"{self.number} {name}".encode())
+        span = SPANS[(chosen >> 16) % len(SPANS)]
         if low is None:
             return -span if high is None else high - span
         width = span if high is None else min(high - low, span)
         # Half of the values are a bound of the range, since most false inequalities fail there.
-        chosen = crc32(f"{self.number} {name}".encode())
         if width < 1 or chosen % 8 == 0:
             return low + min(width, 0)
         return low + (width if chosen % 8 < 4 else (chosen >> 3) % (width + 1))
