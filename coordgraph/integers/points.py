@@ -55,14 +55,33 @@ class Points:
 
     def below(self, p: Polynomial, goal: int) -> bool:
         """Whether ``p < goal`` at a tried point inside the ranges, which refutes ``p >= goal``."""
-        return any((v := at.value(p)) is not None and v < goal for at in self._inside)
+        for at in self._inside:
+            value = at.value(p)
+            if value is not None and value < goal:
+                return True
+        return False
 
     def least(self, p: Polynomial) -> int | None:
         """The smallest value of the polynomial ``p`` at the tried points inside the ranges.
 
         The result is None if the value is unknown at all of them.
         """
-        return min((v for at in self._inside if (v := at.value(p)) is not None), default=None)
+        values = [at.value(p) for at in self._inside]
+        return min([value for value in values if value is not None], default=None)
+
+    def scopes_inside(self, target: Atom) -> int:
+        """How many scopes, from this one outward, add symbols that an atom does not contain."""
+        if self.outer is None or self.outer[1] in target.symbols:
+            return 0
+        found = self._scopes.get(target)
+        if found is None:
+            found = self._scopes[target] = 1 + self.outer[0].scopes_inside(target)
+        return found
+
+    @cached_property
+    def _scopes(self) -> dict[Atom, int]:
+        """The results of `scopes_inside` by atom."""
+        return {}
 
     @cached_property
     def _inside(self) -> list["_Point"]:
@@ -91,8 +110,13 @@ class _Point(dict[Atom, int | None]):
         self.ranges, self.number, self.outer = ranges, number, outer
 
     def __missing__(self, target: Atom) -> int | None:
-        if self.outer is not None and self.outer[1] not in target.symbols:
-            found = self.outer[0][target]
+        scopes = self.ranges.scopes_inside(target)
+        if scopes:
+            home = self
+            for _ in range(scopes):
+                assert home.outer is not None
+                home = home.outer[0]
+            found = home[target]
         else:
             self[target] = None  # a value that depends on itself is unknown
             found = self._find(target)

@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import cast
+from typing import TypeVar, cast
 
 from sympy import Expr, Symbol, sympify
 from sympy.core.basic import Basic
 
-from coordgraph.integers.bounds import TableBounds
+from coordgraph.integers.bounds import SymbolBounds, TableBounds
 from coordgraph.integers.functions import IntegerLike, Maximum, Minimum
 from coordgraph.integers.guards import guard_polynomials
 from coordgraph.integers.polynomials import (
     Polynomial,
     add,
+    atom_of,
     constant,
     negate,
     symbols_of,
@@ -30,6 +31,8 @@ from coordgraph.integers.provers import shared_prover
 from coordgraph.integers.split_bounds import alternatives
 from coordgraph.integers.tables import Search
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -39,10 +42,19 @@ class Bounds:
     uppers: tuple[Expr, ...] = ()
     symbols: frozenset[Symbol] = field(init=False, repr=False, compare=False)
     """The symbols that the bounds contain."""
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         symbols = frozenset[Symbol]().union(*map(symbols_of, (*self.lowers, *self.uppers)))
         object.__setattr__(self, "symbols", symbols)
+        object.__setattr__(self, "_hash", hash((self.lowers, self.uppers)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Do not pickle the cached hash, because hashes of strings differ between processes.
+        return Bounds, (self.lowers, self.uppers)
 
 
 def _nothing() -> Mapping[Symbol, Expr]:
@@ -81,6 +93,8 @@ class Ranges:
     _inner: dict[tuple[Symbol, Bounds, bool], "Ranges"] = field(
         default_factory=dict, init=False, repr=False
     )
+    _homes: dict[frozenset[Symbol], "Ranges"] = field(default_factory=dict, init=False, repr=False)
+    """For expressions with these symbols, the result of `about`."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the statements, but not the caches of proofs and simplified expressions."""
@@ -96,10 +110,15 @@ class Ranges:
         """
         if not self._outer:
             return self
-        outers, depths = self._enclosing
-        found = {depths.get(symbol, 0) for expr in exprs for symbol in symbols_of(expr)}
-        depth = max(found, default=0)
-        return self if depth == len(outers) else outers[depth]
+        symbols = symbols_of(exprs[0])
+        if len(exprs) > 1:
+            symbols = symbols.union(*map(symbols_of, exprs[1:]))
+        home = self._homes.get(symbols)
+        if home is None:
+            outers, depths = self._enclosing
+            depth = max((depths.get(symbol, 0) for symbol in symbols), default=0)
+            home = self._homes[symbols] = self if depth == len(outers) else outers[depth]
+        return home
 
     @cached_property
     def _enclosing(self) -> tuple[tuple["Ranges", ...], Mapping[Symbol, int]]:
@@ -298,22 +317,40 @@ class Ranges:
     def _prover(self) -> Prover:
         if self._provers:
             return self._provers[0]
-        outer = next(((known._prover, symbol) for known, symbol in self._outer), None)
+        if self._outer:
+            known, symbol = self._outer[0]
+            made = self._inner_prover(known._prover, symbol)
+        else:
+            made = shared_prover(self._statements(), self._outermost_prover)
+        self._provers.append(made)
+        return made
+
+    def _outermost_prover(self) -> Prover:
+        """A new prover of ranges without an enclosing scope."""
+        bounds = {atom_of(symbol): _polynomials(known) for symbol, known in self.bounds.items()}
+        facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
+        guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
+        definitions = {atom_of(symbol): e for symbol, e in self.definitions.items()}
+        return Prover(bounds, facts, definitions, guards, None, self.tables)
+
+    def _inner_prover(self, outer: Prover, symbol: Symbol) -> Prover:
+        """The prover of these ranges, which add bounds of `symbol` to those of the prover `outer`.
+
+        All other statements are those of `outer`, and none of them is about `symbol`.
+        """
+        known, target = self.bounds[symbol], atom_of(symbol)
+        defined = self.definitions.get(symbol)
 
         def make() -> Prover:
-            bounds = {
-                symbol: (
-                    tuple(to_polynomial(e) for e in known.lowers),
-                    tuple(to_polynomial(e) for e in known.uppers),
-                )
-                for symbol, known in self.bounds.items()
-            }
-            facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
-            guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
-            return Prover(bounds, facts, self.definitions, guards, outer, self.tables)
+            bounds = {**outer.bounds, target: _polynomials(known)}
+            definitions = outer.definitions
+            if defined is None and target in definitions:
+                definitions = {a: e for a, e in definitions.items() if a is not target}
+            return Prover(
+                bounds, outer.facts, definitions, outer.guards, (outer, symbol), self.tables
+            )
 
-        self._provers.append(shared_prover((outer, self._statements()), make))
-        return self._provers[0]
+        return shared_prover((outer, symbol, known, defined), make)
 
     def _statements(self) -> Hashable:
         """All statements about symbols; two `Ranges` with equal statements prove the same."""
@@ -351,7 +388,10 @@ class Ranges:
         key = symbol, bounds, forget
         if key not in self._inner:
             known = self._forget(symbol) if forget else self
-            inner = replace(known, bounds=MappingProxyType({**known.bounds, symbol: bounds}))
+            # `copy` of a mapping copies the hashes of its keys, `**` computes them again.
+            stated = _copy(known.bounds)
+            stated[symbol] = bounds
+            inner = replace(known, bounds=MappingProxyType(stated))
             if not self._mentions(symbol):
                 inner._outer.append((self, symbol))
             self._inner[key] = inner
@@ -359,6 +399,8 @@ class Ranges:
 
     def _mentions(self, symbol: Symbol) -> bool:
         """Whether a bound of another symbol, a fact, a table or a guard contains ``symbol``."""
+        if symbol not in self._stated:
+            return False
         if any(symbol in b.symbols and s != symbol for s, b in self.bounds.items()):
             return True
         stated = chain(
@@ -371,6 +413,23 @@ class Ranges:
             self.guards,
         )
         return any(symbol in symbols_of(e) for e in stated)
+
+    @cached_property
+    def _stated(self) -> frozenset[Symbol]:
+        """All symbols that the statements contain, and the symbols that results of searches have.
+
+        The symbol that a bound or a definition is about is not counted.
+        """
+        exprs = chain(
+            self.definitions.values(),
+            (e for e, _ in self.facts),
+            (known.maximum for known in self.tables.values()),
+            chain.from_iterable(known.found for known in self.tables.values()),
+            chain.from_iterable(known.found.values() for known in self.tables.values()),
+            self.guards,
+        )
+        bounds = (known.symbols for known in self.bounds.values())
+        return frozenset[Symbol]().union(*bounds, *map(symbols_of, exprs))
 
     def _knows(self, symbol: Symbol) -> bool:
         found = any(symbol in known.found for known in self.tables.values())
@@ -417,6 +476,16 @@ def _difference(a: Expr, b: Expr) -> Polynomial:
 
 def _distinct(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys(exprs))
+
+
+def _copy(known: Mapping[Symbol, T]) -> dict[Symbol, T]:
+    """A dictionary with the items of a mapping, whose keys are not hashed again where possible."""
+    return known.copy() if isinstance(known, MappingProxyType) else dict(known)
+
+
+def _polynomials(known: Bounds) -> SymbolBounds:
+    """The lower and the upper bounds of a symbol as polynomials."""
+    return tuple(map(to_polynomial, known.lowers)), tuple(map(to_polynomial, known.uppers))
 
 
 def _copied(

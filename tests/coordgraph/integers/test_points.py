@@ -177,7 +177,7 @@ def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyP
         del tried[:]
         ranges = Ranges().with_fact(m * n, 10**6).with_index(i, m).with_index(j, n)
         known = prover_of(ranges)
-        fresh = Prover({a.expr: b for a, b in known.bounds.items()}, known.facts, {}, ())
+        fresh = Prover(known.bounds, known.facts, {}, ())
         assert fresh.minimum(to_polynomial(m * n - i * n - j)) == 1
         return len(tried)
 
