@@ -27,7 +27,7 @@ SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000, 1 << 16, 1 << 21)
 span is the largest difference between the value of a symbol and its lower bound. Each symbol of a
 point has a span of its own, because many false inequalities fail only where one symbol is much
 larger than another: an output tile has many partial sums only if a share is small."""
-MOST_KEPT = 24
+MOST_KEPT = 12
 """The largest number of points that are kept: those at which all facts and guards hold."""
 MOST_TRIED = 3 * MOST_KEPT
 """The number of points that are generated; those that violate a fact or a guard are dropped."""
