@@ -74,12 +74,12 @@ class PlanRequest:
         """The name of `lowering`, which is a part of the kernel's cache key; '' on the CPU."""
         return "" if (found := self.lowering) is None else found.instructions
 
-    @property
+    @cached_property
     def constants(self) -> Constants | None:
         """The constants of the cost model; None if the lowering or the types have no model."""
         lowering = self.lowering
         model = None if lowering is None else chooser_of(lowering.instructions).model
-        return None if model is None else model(self.gemm, self.device, self.processors)
+        return None if model is None else model(self.any_size, self.device, self.processors)
 
     @property
     def simple_plan(self) -> Plan:

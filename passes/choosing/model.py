@@ -99,7 +99,7 @@ class Counts:
         self.table = t = table
         self.shape = s = Shape(t)
         self.work = w = Work.of(t, s.tiles, s.depth, device.slots(s.workgroups))
-        rows = np.flatnonzero(t.divided)
+        (rows,) = t.divided.nonzero()
         parts = list[Part]()
         if len(rows):
             few = t.where(rows)

@@ -85,11 +85,10 @@ class Table:
         Raises:
             ValueError: m, n or k has no value, or the cost model does not know a plan's passes.
         """
-        names = [f.name for f in fields(cls) if f.name != "schedules"]
         places: dict[Pass, int] = {}
         each = (_numbers(*row, batches, places) for row in rows)
-        found = [[numbers[name] for name in names] for numbers in each]
-        columns = np.array(found, np.float64).reshape(-1, len(names)).T
+        found = [[numbers[name] for name in _COLUMNS] for numbers in each]
+        columns = np.array(found, np.float64).reshape(-1, len(_COLUMNS)).T
         return cls(*columns, schedules=tuple(places))
 
     def __len__(self) -> int:
@@ -156,9 +155,11 @@ class Table:
 
     def where(self, chosen: Flag | NDArray[np.intp]) -> Table:
         """A table of some of the rows, given as a mask or as row indices."""
-        names = (f.name for f in fields(self) if f.name != "schedules")
-        columns = (cast(Column, getattr(self, name))[chosen] for name in names)
-        return Table(*columns, schedules=self.schedules)
+        given = vars(self)
+        found = Table(*[given[name][chosen] for name in _COLUMNS], schedules=self.schedules)
+        if "counters" in given:
+            vars(found)["counters"] = given["counters"]  # fill the cached property
+        return found
 
     def plan(self, row: int) -> Plan:
         """The plan in a row of the table."""
@@ -179,6 +180,10 @@ class Table:
             grid or None,
             next(name for name, count in CONSUMERS.items() if count == turns),
         )
+
+
+_COLUMNS = tuple(f.name for f in fields(Table) if f.name != "schedules")
+"""The names of the columns of a `Table`, in order."""
 
 
 def sizes(problem: Gemm) -> tuple[int, int, int]:

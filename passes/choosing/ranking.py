@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count as count_from
 from itertools import islice
 from threading import Lock
@@ -202,19 +202,21 @@ def _ranking(
 ) -> _Ranking:
     """The cached plans of `rank`; `schedules` is only a part of the cache key."""
     found = choices(problem, device, batches=batches, reads_c=reads_c, among=among)
-    spare = fallback(problem.grouped, dtype(problem.dtype).row)
+    spare = partial(fallback, problem.grouped, dtype(problem.dtype).row)
     made = _Ranking(_dissimilar(found, count, spare))
     next(iter(made))  # an error must not leave a ranking without plans in the cache
     return made
 
 
-def _dissimilar(found: Iterable[Choice], count: int, spare: Plan) -> Iterator[Choice]:
+def _dissimilar(
+    found: Iterable[Choice], count: int, spare: Callable[[], Plan]
+) -> Iterator[Choice]:
     """At most `count` choices, of which only a few have the same tile and cluster.
 
     Args:
         found: all choices, the best first.
         count: the largest number of choices.
-        spare: a plan without clusters that comes last if every other one has clusters.
+        spare: makes a plan without clusters, which comes last if all others have clusters.
     """
     alike: dict[object, int] = {}
     taken, clusters = 0, True
@@ -231,4 +233,4 @@ def _dissimilar(found: Iterable[Choice], count: int, spare: Plan) -> Iterator[Ch
         if taken == count:
             break
     if clusters:
-        yield Choice(spare, float("inf"), {})
+        yield Choice(spare(), float("inf"), {})

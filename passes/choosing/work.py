@@ -115,7 +115,7 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
     columns["tiles_m"] = np.ceil(tiles / tiles_n)
     distinct: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
     for place, counter in enumerate(t.counters):
-        rows = np.flatnonzero(t.schedule == place)
+        (rows,) = (t.schedule == place).nonzero()
         if not len(rows):
             continue
         inputs = counter.inputs
