@@ -79,7 +79,7 @@ class PlanRequest:
         """The constants of the cost model; None if the lowering or the types have no model."""
         lowering = self.lowering
         model = None if lowering is None else chooser_of(lowering.instructions).model
-        return None if model is None else model(self.any_size, self.device, self.processors)
+        return None if model is None else model(self.gemm, self.device, self.processors)
 
     @property
     def simple_plan(self) -> Plan:

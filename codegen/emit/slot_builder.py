@@ -10,13 +10,17 @@ __all__ = ["SlotBuilder"]
 
 
 class SlotBuilder(ir.IRBuilder):
-    """An LLVM IR builder that accesses each stack slot at most twice in a basic block.
+    """An LLVM IR builder that accesses each stack slot about twice in a basic block.
 
     Within a block, a load from a stack slot (an `alloca`) returns the value that the block last
     stored in the slot or loaded from it. Only the last value of each slot is stored, before the
     block's terminator. LLVM would remove the other accesses too, but a kernel would have thousands
     of them: wgmma reads and writes each accumulator in every step along k. The address of a slot
     must not be used otherwise.
+
+    LLVM's pass `mem2reg` numbers registers in another order if a slot with several stores has only
+    one left. So that the PTX does not depend on this class, one overwritten value of each slot is
+    stored, too.
     """
 
     def __init__(self, block: ir.Block) -> None:
@@ -27,6 +31,8 @@ class SlotBuilder(ir.IRBuilder):
         """The current value of each slot that the block has stored or loaded."""
         self._stored: dict[ir.AllocaInstr, ir.Value] = {}
         """The values that the block has stored, but for which no store is emitted yet."""
+        self._overwritten: set[ir.AllocaInstr] = set()
+        """The slots for which a store of an overwritten value is emitted."""
 
     def load(self, ptr: Any, name: str = "", align: Any = None, typ: Any = None) -> Any:
         """The current value of a stack slot, or a load from any other address."""
@@ -42,6 +48,9 @@ class SlotBuilder(ir.IRBuilder):
         if not isinstance(ptr, ir.AllocaInstr):
             return super().store(value, ptr, align)
         self._known()[ptr] = value
+        if ptr in self._stored and ptr not in self._overwritten:
+            self._overwritten.add(ptr)
+            super().store(self._stored[ptr], ptr)
         self._stored[ptr] = value
         return None
 
