@@ -29,6 +29,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -98,7 +99,7 @@ def stages_of(plan: Plan, target: str, clock: Callable[[], float] = process_time
         times.append(clock())
         program.ptx  # noqa: B018 - compiles the LLVM IR
         times.append(clock())
-    return [after - before for before, after in zip(times, times[1:], strict=False)]
+    return [after - before for before, after in pairwise(times)]
 
 
 def python_calls(step: Callable[[], object]) -> int:
@@ -131,20 +132,20 @@ def measure(plan: Plan, target: str, runs: int = RUNS) -> dict[str, float]:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["benchmarks.measures.generation_warm"])
     with ProcessPoolExecutor(1, mp_context=server, max_tasks_per_child=1) as pool:
-        found = list(pool.map(_timed, *zip(*[(plan, target)] * runs, strict=True)))
-        (calls,) = pool.map(_counted, [plan], [target])
+        found = list(pool.map(time_in_process, *zip(*[(plan, target)] * runs, strict=True)))
+        (calls,) = pool.map(count_in_process, [plan], [target])
     times = [min(each) for each in zip(*found, strict=True)]
     total = min(map(sum, found))
     return {**dict(zip(STAGES, times, strict=True)), "total": total, "calls": calls}
 
 
-def _timed(plan: Plan, target: str) -> list[float]:
+def time_in_process(plan: Plan, target: str) -> list[float]:
     warm_up(target)
     gc.collect()  # so that garbage of earlier steps is not collected while this step is timed
     return stages_of(plan, target)
 
 
-def _counted(plan: Plan, target: str) -> int:
+def count_in_process(plan: Plan, target: str) -> int:
     warm_up(target)
     return python_calls(lambda: stages_of(plan, target))
 

@@ -8,7 +8,7 @@ its range. Every replacement is valid by itself, so the order of replacements on
 can be proved. Symbols whose bounds depend on other symbols are replaced first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 from sympy import Expr, Symbol

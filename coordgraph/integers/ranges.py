@@ -8,18 +8,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import cast
 
 from sympy import Expr, Symbol, sympify
 from sympy.core.basic import Basic
 
-from coordgraph.integers.bounds import SymbolBounds, TableBounds
+from coordgraph.integers.bounds import TableBounds
 from coordgraph.integers.functions import IntegerLike, Maximum, Minimum
 from coordgraph.integers.guards import guard_polynomials
 from coordgraph.integers.polynomials import (
     Polynomial,
     add,
-    atom_of,
     constant,
     negate,
     symbols_of,
@@ -27,34 +26,10 @@ from coordgraph.integers.polynomials import (
     to_polynomial,
 )
 from coordgraph.integers.proofs import Prover
-from coordgraph.integers.provers import shared_prover
+from coordgraph.integers.provers import inner_prover, outermost_prover, shared_prover
 from coordgraph.integers.split_bounds import alternatives
+from coordgraph.integers.stated_bounds import Bounds, with_item
 from coordgraph.integers.tables import Search
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The inclusive lower and upper bounds of one symbol; every one of these bounds holds."""
-
-    lowers: tuple[Expr, ...] = ()
-    uppers: tuple[Expr, ...] = ()
-    symbols: frozenset[Symbol] = field(init=False, repr=False, compare=False)
-    """The symbols that the bounds contain."""
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        symbols = frozenset[Symbol]().union(*map(symbols_of, (*self.lowers, *self.uppers)))
-        object.__setattr__(self, "symbols", symbols)
-        object.__setattr__(self, "_hash", hash((self.lowers, self.uppers)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Do not pickle the cached hash, because hashes of strings differ between processes.
-        return Bounds, (self.lowers, self.uppers)
 
 
 def _nothing() -> Mapping[Symbol, Expr]:
@@ -319,38 +294,23 @@ class Ranges:
             return self._provers[0]
         if self._outer:
             known, symbol = self._outer[0]
-            made = self._inner_prover(known._prover, symbol)
+            made = inner_prover(
+                known._prover,
+                symbol,
+                self.bounds[symbol],
+                self.definitions.get(symbol),
+                self.tables,
+            )
         else:
-            made = shared_prover(self._statements(), self._outermost_prover)
+            made = shared_prover(self._statements(), self._make_prover)
         self._provers.append(made)
         return made
 
-    def _outermost_prover(self) -> Prover:
+    def _make_prover(self) -> Prover:
         """A new prover of ranges without an enclosing scope."""
-        bounds = {atom_of(symbol): _polynomials(known) for symbol, known in self.bounds.items()}
         facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
         guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
-        definitions = {atom_of(symbol): e for symbol, e in self.definitions.items()}
-        return Prover(bounds, facts, definitions, guards, None, self.tables)
-
-    def _inner_prover(self, outer: Prover, symbol: Symbol) -> Prover:
-        """The prover of these ranges, which add bounds of `symbol` to those of the prover `outer`.
-
-        All other statements are those of `outer`, and none of them is about `symbol`.
-        """
-        known, target = self.bounds[symbol], atom_of(symbol)
-        defined = self.definitions.get(symbol)
-
-        def make() -> Prover:
-            bounds = {**outer.bounds, target: _polynomials(known)}
-            definitions = outer.definitions
-            if defined is None and target in definitions:
-                definitions = {a: e for a, e in definitions.items() if a is not target}
-            return Prover(
-                bounds, outer.facts, definitions, outer.guards, (outer, symbol), self.tables
-            )
-
-        return shared_prover((outer, symbol, known, defined), make)
+        return outermost_prover(self.bounds, facts, self.definitions, guards, self.tables)
 
     def _statements(self) -> Hashable:
         """All statements about symbols; two `Ranges` with equal statements prove the same."""
@@ -388,10 +348,7 @@ class Ranges:
         key = symbol, bounds, forget
         if key not in self._inner:
             known = self._forget(symbol) if forget else self
-            # `copy` of a mapping copies the hashes of its keys, `**` computes them again.
-            stated = _copy(known.bounds)
-            stated[symbol] = bounds
-            inner = replace(known, bounds=MappingProxyType(stated))
+            inner = replace(known, bounds=with_item(known.bounds, symbol, bounds))
             if not self._mentions(symbol):
                 inner._outer.append((self, symbol))
             self._inner[key] = inner
@@ -476,16 +433,6 @@ def _difference(a: Expr, b: Expr) -> Polynomial:
 
 def _distinct(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys(exprs))
-
-
-def _copy(known: Mapping[Symbol, T]) -> dict[Symbol, T]:
-    """A dictionary with the items of a mapping, whose keys are not hashed again where possible."""
-    return known.copy() if isinstance(known, MappingProxyType) else dict(known)
-
-
-def _polynomials(known: Bounds) -> SymbolBounds:
-    """The lower and the upper bounds of a symbol as polynomials."""
-    return tuple(map(to_polynomial, known.lowers)), tuple(map(to_polynomial, known.uppers))
 
 
 def _copied(

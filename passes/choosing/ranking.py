@@ -208,9 +208,7 @@ def _ranking(
     return made
 
 
-def _dissimilar(
-    found: Iterable[Choice], count: int, spare: Callable[[], Plan]
-) -> Iterator[Choice]:
+def _dissimilar(found: Iterable[Choice], count: int, spare: Callable[[], Plan]) -> Iterator[Choice]:
     """At most `count` choices, of which only a few have the same tile and cluster.
 
     Args:

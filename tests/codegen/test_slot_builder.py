@@ -105,9 +105,10 @@ def test_a_block_must_end_before_the_builder_leaves_it():
 
 
 def test_other_addresses_are_always_accessed():
-    function = ir.Function(ir.Module(), ir.FunctionType(I32, [I32.as_pointer()]), "f")
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(I32, [I32.as_pointer()]), "f")
     b = SlotBuilder(function.append_basic_block("entry"))
     for _ in range(3):
         b.store(b.load(function.args[0], typ=I32), function.args[0])
     b.ret(b.load(function.args[0], typ=I32))
-    assert accesses(function.module) == (4, 3)
+    assert accesses(module) == (4, 3)

@@ -45,7 +45,7 @@ def test_the_least_of_several_runs_is_taken(monkeypatch: pytest.MonkeyPatch):
         def __exit__(self, *_: object) -> None: ...
 
         def map(self, function: object, plans: list[Plan], _: object) -> list[object]:
-            if function is generation._counted:
+            if function is generation.count_in_process:
                 return [123]
             return [next(runs) for _ in plans]
 
