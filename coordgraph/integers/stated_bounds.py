@@ -17,7 +17,7 @@ class Bounds:
     lowers: tuple[Expr, ...] = ()
     uppers: tuple[Expr, ...] = ()
     symbols: frozenset[Symbol] = field(init=False, repr=False, compare=False)
-    """The symbols that the bounds contain."""
+    """The symbols that occur in the expressions of the bounds."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
