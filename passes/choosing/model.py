@@ -97,7 +97,7 @@ class Counts:
 
     def __init__(self, table: Table, device: Constants) -> None:
         self.table = t = table
-        self.shape = s = Shape(t)
+        self.shape = s = Shape.of(t)
         self.work = w = Work.of(t, s.tiles, s.depth, device.slots(s.workgroups))
         (rows,) = t.divided.nonzero()
         parts = list[Part]()
