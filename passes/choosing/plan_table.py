@@ -160,7 +160,8 @@ class Table:
         """A table of some of the rows, given as a mask or as row indices."""
         given = vars(self)
         alike = None if self.alike is None else self.alike[chosen]
-        found = Table(*[given[name][chosen] for name in _COLUMNS], self.schedules, alike)
+        columns = [given[name][chosen] for name in _COLUMNS]
+        found = Table(*columns, schedules=self.schedules, alike=alike)
         if "counters" in given:
             vars(found)["counters"] = given["counters"]  # fill the cached property
         return found

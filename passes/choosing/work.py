@@ -53,7 +53,7 @@ class Work:
             found = cls.of(t.where(first), tiles[first], depth[first], slots[first])
             counts = Counts(*(column[number] for column in vars(found.counts).values()))
             others = (found.grid, found.depth, found.busy, found.rounds, found.rest)
-            return cls(*(column[number] for column in others), counts)
+            return cls(*(column[number] for column in others), counts=counts)
         grid = np.where(t.workgroups > 0, t.workgroups, slots)
         counts = _counted(t, tiles, depth, grid)
         chosen = t.of_schedule([counter.chosen_grid for counter in t.counters])
