@@ -155,7 +155,7 @@ def choosing_times(count: int = SIZES, seed: int = 0) -> dict[str, dict[str, flo
 
     Args:
         count: number of sizes.
-        seed: seeds the choice of sizes.
+        seed: seeds the sizes; plans of a seed that was used before come from a cache.
 
     Returns:
         The figures, and the Python `calls` of one choice, among `all plans` and `a family`.

@@ -56,7 +56,7 @@ def test_the_least_of_several_runs_is_taken(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_choosing_among_few_kernels_calls_fewer_functions():
-    found = generation.choosing_times(4)
+    found = generation.choosing_times(4, seed=1)  # sizes that no other test has chosen plans for
     assert {*found} == {"all plans", "a family"}
     assert found["a family"]["calls"] < found["all plans"]["calls"]
     assert all(0 < each["low"] <= each["median"] <= each["high"] for each in found.values())
