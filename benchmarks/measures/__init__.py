@@ -50,6 +50,7 @@ MEASURES = {
     "residuals": Measure("residuals", "where the cost model errs on the times of a sweep"),
     "graph": Measure("graph_scaling", "seconds to handle graphs of many edges"),
     "checking": Measure("checking", "what checks of a graph add to its first build"),
+    "generation": Measure("generation", "CPU time to generate a kernel, and to choose a plan"),
     "cpu": Measure("cpu_vs_numpy", "the CPU target against NumPy's BLAS"),
     "gantt": Measure("gantt", "what every SM does when: traced launches, simulated and measured"),
     "plot": Measure("plot", "plots of the records that the other measures wrote"),

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Hashable, Iterator
 
 from codegen.call.request import PlanRequest
-from passes.choosing import Plan, rank, sizes
+from passes.choosing import Plan, ranked, sizes
 from passes.choosing.kernel_family import KernelFamily
 
 __all__ = ["add", "family_of", "forget", "known", "plans_among"]
@@ -44,7 +44,7 @@ def plans_among(request: PlanRequest) -> Iterator[Plan]:
     """Yield plans whose kernels `warm` has built, the cheapest by the cost model first."""
     device, family = request.constants, family_of(request)
     if device is not None and family is not None:
-        for choice in rank(request.gemm, device, FIRST, reads_c=request.reads_c, among=family):
+        for choice in ranked(request.gemm, device, FIRST, reads_c=request.reads_c, among=family):
             yield choice.plan
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
 
 from codegen.call.alignment import alignment_of
 from codegen.call.views import TensorView
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
-from passes.choosing import Constants, Plan, rank, sizes
+from passes.choosing import Constants, Plan, ranked, sizes
 from passes.choosing.choosers import chooser_of
 from passes.choosing.fixed_rules import host_plan
 from passes.choosing.plan_table import extents
@@ -52,12 +53,12 @@ class PlanRequest:
     reads_c: bool = False
     batches: int = 1
 
-    @property
+    @cached_property
     def any_size(self) -> Gemm:
         """The problem without its sizes, since one kernel is compiled for all sizes."""
         return replace(self.gemm, m=None, n=None, k=None)
 
-    @property
+    @cached_property
     def lowering(self) -> Lowering | None:
         """The fastest lowering of the GPU for the alignment of A and B; None on the CPU.
 
@@ -76,7 +77,7 @@ class PlanRequest:
         """
         return "" if (found := self.lowering) is None else found.instructions
 
-    @property
+    @cached_property
     def constants(self) -> Constants | None:
         """The constants of the cost model; None if the lowering or the types have no model."""
         lowering = self.lowering
@@ -105,7 +106,7 @@ class PlanRequest:
         if the lowering or the element types have no cost model.
         """
         if (device := self.constants) is not None:
-            for choice in rank(self.gemm, device, batches=self.batches, reads_c=self.reads_c):
+            for choice in ranked(self.gemm, device, batches=self.batches, reads_c=self.reads_c):
                 yield choice.plan
         yield self.simple_plan
 

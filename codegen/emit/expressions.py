@@ -248,10 +248,13 @@ class Expressions:
 
     def _known(self, expr: Expr) -> int | None:
         """The value of `expr` if all its symbols are known at compile time, else None."""
-        numbers = {s: self.values.get(s) for s in symbols_of(expr)}
-        if all(isinstance(v, int) for v in numbers.values()):
-            return int(evaluate(expr, numbers))  # type: ignore[arg-type]
-        return None
+        numbers: dict[Symbol, int] = {}
+        for symbol in symbols_of(expr):
+            value = self.values.get(symbol)
+            if not isinstance(value, int):
+                return None
+            numbers[symbol] = value
+        return int(evaluate(expr, numbers))
 
     def _width(self, expr: Expr, ranges: Ranges) -> int:
         return 32 if not self.widest and self.bounds.fits(expr, ranges) else 64

@@ -20,6 +20,8 @@ from coordgraph.tensors import Role, Tensor, dtype
 
 __all__ = ["header", "implementation", "layout_of"]
 
+SIZES = ("m", "n", "k", "batches")
+"""The parameters that are extents; the other numbers that a caller gives are strides."""
 BUFFER_ALIGNMENT = 256
 """Alignment of each workspace buffer in bytes, as cuMemAlloc guarantees for whole allocations."""
 
@@ -220,7 +222,7 @@ def _stride_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
     """
     least: Expr = Integer(1)
     for extent, stride in zip(reversed(tensor.shape), reversed(tensor.strides or ()), strict=False):
-        free = any(p.symbol == stride for p in recipe.given)
+        free = any(p.symbol == stride and p.name not in SIZES for p in recipe.given)
         if free and tensor.role is Role.OUTPUT:
             yield f"if ({_value(stride)} < {_value(least)})"
             what = f"the stride {to_text(stride)} is less than the {to_text(least)} elements of D"

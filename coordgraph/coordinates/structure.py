@@ -34,6 +34,8 @@ Operands = dict[str, tuple[int, ...]]
 the positions of the dimension among the edge's operands. (networkx sees edges as nodes.)"""
 ONLY: Operands = {"operands": (0,)}
 """The attributes of the arc between an edge and its only operand upstream or downstream."""
+Given = frozenset[tuple[str, int | None]]
+"""Ids of dimensions whose indices are known, each with its index if that is a constant."""
 
 SHOWN = 20
 """Number of dimensions that the error about an unknown dimension lists."""
@@ -50,6 +52,11 @@ class Structure:
     def __init__(self, dimensions: Iterable[Dimension] = (), edges: Iterable[Edge] = ()) -> None:
         self._dimensions: dict[str, Dimension] = {d.id: d for d in dimensions}
         self._edges: tuple[Edge, ...] = tuple(edges)
+        self.cached_definers: dict[tuple[str, Given], dict[str, list[Edge]]] = {}
+        """By direction and known indices, the edges that compute each dimension; a cache of
+        `coordgraph.coordinates.traverse`."""
+        self.cached_paths: dict[tuple[str, Given, tuple[str, ...]], tuple[Edge, ...]] = {}
+        """By direction, known indices and wanted dimensions, the edges to evaluate in order."""
 
     @cached_property
     def nx(self) -> networkx.DiGraph[Node]:

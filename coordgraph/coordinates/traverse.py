@@ -84,8 +84,7 @@ def solve(
         )
     start = _normalise(graph, known)
     targets = [dimension.id for dimension in graph.listed(wanted, "wanted")]
-    definers = _find_definers(graph, direction, start)
-    path = _plan(graph, direction, start, targets, definers)
+    path = _path(graph, direction, start, targets)
     if ranges is None:
         ranges = _default_ranges(graph, start)
     values = {name: simplify(value, ranges) for name, value in start.items()}
@@ -109,7 +108,7 @@ def solve(
         for name, value in zip(_sides(edge, direction)[1], result, strict=True):
             values.setdefault(name, value)
     guard = _guard(steps, targets, ranges)
-    return Solution(tuple(values[name] for name in targets), guard, tuple(path), values)
+    return Solution(tuple(values[name] for name in targets), guard, path, values)
 
 
 def _reuse_known(
@@ -243,6 +242,23 @@ def _needs(edge: Edge, direction: Direction, start: dict[str, Expr]) -> tuple[st
     return edge.reverse_needs(start) if direction is Direction.REVERSE else edge.upstream
 
 
+def _path(
+    graph: Structure, direction: Direction, start: dict[str, Expr], targets: list[str]
+) -> tuple[Edge, ...]:
+    """The edges to evaluate for the targets, in order; the graph caches paths.
+
+    A path depends on which indices are known, and on the values of constant selectors only.
+    """
+    given = frozenset([(name, int(v) if v.is_Integer else None) for name, v in start.items()])
+    known = graph.cached_paths.get(key := (direction.value, given, tuple(targets)))
+    if known is None:
+        definers = graph.cached_definers.get(key[:2])
+        if definers is None:
+            definers = graph.cached_definers[key[:2]] = _find_definers(graph, direction, start)
+        known = graph.cached_paths[key] = tuple(_plan(graph, direction, start, targets, definers))
+    return known
+
+
 def _find_definers(
     graph: Structure, direction: Direction, start: dict[str, Expr]
 ) -> dict[str, list[Edge]]:
@@ -257,10 +273,10 @@ def _find_definers(
             graph.edges_above(name) if direction is Direction.REVERSE else graph.edges_below(name)
         )
         for edge in edges:
+            needs = _needs(edge, direction, start)
             if id(edge) not in waiting:
-                needs = set(_needs(edge, direction, start))
-                waiting[id(edge)] = len(needs)
-            if name not in _needs(edge, direction, start):
+                waiting[id(edge)] = len(set(needs))
+            if name not in needs:
                 continue
             waiting[id(edge)] -= 1
             if waiting[id(edge)]:

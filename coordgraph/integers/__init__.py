@@ -26,8 +26,9 @@ from coordgraph.integers.functions import (
 )
 from coordgraph.integers.parsing import ExpressionSyntaxError, parse_expression
 from coordgraph.integers.polynomials import nodes_of, symbols_of
-from coordgraph.integers.ranges import Bounds, Ranges
+from coordgraph.integers.ranges import Ranges
 from coordgraph.integers.simplify import simplify
+from coordgraph.integers.stated_bounds import Bounds
 from coordgraph.integers.tables import Load, Search, load, search, tables_in
 from coordgraph.integers.text import to_text
 

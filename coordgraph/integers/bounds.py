@@ -123,6 +123,8 @@ class NumericBounds:
         self._minima: dict[frozenset[tuple[Monomial, int]], Bound] = {}
         self._fact_maxima: dict[Monomial, Bound] = {}
         self._excess_maxima: dict[Monomial, Bound] = {}
+        self._expansions: dict[Monomial, tuple[tuple[Monomial, int], ...]] = {}
+        self._usable_facts: list[Fact] | None = None
 
     def minimum(self, p: Polynomial) -> Bound:
         """A lower bound of the polynomial ``p``, or None if none is found."""
@@ -236,9 +238,7 @@ class NumericBounds:
         if not self.natural(monomial):
             return None
         best: Bound = None
-        for polynomial, limit in self.facts:
-            if any(c < 0 or not self.natural(m) for m, c in polynomial.items()):
-                continue
+        for polynomial, limit in self._natural_facts():
             for term, c in polynomial.items():
                 common = shared(term, monomial)
                 if not common or not term:
@@ -250,6 +250,19 @@ class NumericBounds:
                 if scale > 0 and None not in widths and limit >= 0:
                     best = smallest(best, limit // scale * prod(cast(list[int], widths)))
         return best
+
+    def _natural_facts(self) -> list[Fact]:
+        """The facts about sums of products of atoms that are at least 0, with factors above 0."""
+        if self._usable_facts is not None:
+            return self._usable_facts
+        found = [
+            (polynomial, limit)
+            for polynomial, limit in self.facts
+            if not any(c < 0 or not self.natural(m) for m, c in polynomial.items())
+        ]
+        if all(a in self._lowers for polynomial, _ in self.facts for m in polynomial for a in m):
+            self._usable_facts = found  # no lower bound is provisional
+        return found
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
         """A lower bound of ``p`` from numeric bounds of atoms and from facts, or None.
@@ -312,28 +325,40 @@ class NumericBounds:
         """
         result: Polynomial = {}
         for monomial, coefficient in p.items():
-            lowers = [self.lower(a) for a in monomial]
-            if lowers.count(0) == len(lowers):  # bounds of 0: excesses equal atoms
-                result[monomial] = result.get(monomial, 0) + coefficient
-                continue
-            terms: list[tuple[Monomial, int]] = [((), coefficient)]
-            for a, origin in zip(monomial, lowers, strict=True):
-                way = 1
-                if origin is None:
-                    origin, way = self.upper(a), -1
-                if origin is None:
-                    return None
-                shifted = [((*m, a), c * way) for m, c in terms]
-                terms = shifted + [(m, c * origin) for m, c in terms] if origin else shifted
-                # A monomial of degree d expands to up to 2**d terms when each atom is its bound
-                # plus an excess.
-                if len(terms) > MAX_TERMS:
-                    return None
+            terms = self._expansions.get(monomial) or self._expanded(monomial)
+            if terms is None:
+                return None
             for m, c in terms:
-                result[m] = result.get(m, 0) + c
-            if len(result) > MAX_TERMS:
+                result[m] = result.get(m, 0) + coefficient * c
+            if len(terms) > 1 and len(result) > MAX_TERMS:
                 return None
         return result
+
+    def _expanded(self, monomial: Monomial) -> tuple[tuple[Monomial, int], ...] | None:
+        """The terms of a monomial in the variables of `_shifted`, with their coefficients.
+
+        None if an atom has no bound, or if there are more than `MAX_TERMS` terms.
+        """
+        terms: list[tuple[Monomial, int]] = [((), 1)]
+        final = True
+        for a, origin in [(a, self.lower(a)) for a in monomial]:
+            way = 1
+            final = final and a in self._lowers
+            if origin is None:
+                origin, way = self.upper(a), -1
+                final = final and a in self._uppers
+            if origin is None:
+                return None
+            shifted = [((*m, a), c * way) for m, c in terms]
+            terms = shifted + [(m, c * origin) for m, c in terms] if origin else shifted
+            # A monomial of degree d expands to up to 2**d terms when each atom is its bound plus an
+            # excess.
+            if len(terms) > MAX_TERMS:
+                return None
+        expanded = tuple(terms)
+        if final:  # while bounds of atoms are being computed, they may be provisional
+            self._expansions[monomial] = expanded
+        return expanded
 
     def _shifted_maximum(self, monomial: Monomial) -> Bound:
         if monomial not in self._excess_maxima:

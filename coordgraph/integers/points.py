@@ -22,13 +22,15 @@ from coordgraph.integers.guards import Guards
 from coordgraph.integers.polynomials import Atom, Polynomial, to_polynomial
 from coordgraph.integers.tables import search_table
 
-SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000)
-"""A point assigns a value to every symbol; an inequality that is false at a point has no proof.
-At point number i, SPANS[i mod 12] is the largest difference of a symbol from its lower bound."""
-MOST_TRIED = 3 * len(SPANS)
-"""The number of points that are generated; those that violate a fact or a guard are dropped."""
-MOST_KEPT = len(SPANS)
+SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000, 1 << 16, 1 << 21)
+"""A point assigns a value to every symbol; an inequality that is false at a point has no proof. A
+span is the largest difference of a symbol from its lower bound. Each symbol of a point has a span
+of its own, because many false inequalities fail only where one symbol is much larger than another:
+an output tile has many partial sums only if a share is small."""
+MOST_KEPT = 12
 """The largest number of points that are kept: those at which all facts and guards hold."""
+MOST_TRIED = 3 * MOST_KEPT
+"""The number of points that are generated; those that violate a fact or a guard are dropped."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +57,33 @@ class Points:
 
     def below(self, p: Polynomial, goal: int) -> bool:
         """Whether the polynomial ``p`` is < ``goal`` at a point, which refutes ``p >= goal``."""
-        return any((v := at.value(p)) is not None and v < goal for at in self._inside)
+        for at in self._inside:
+            value = at.value(p)
+            if value is not None and value < goal:
+                return True
+        return False
 
     def least(self, p: Polynomial) -> int | None:
         """The smallest value of the polynomial ``p`` at the tried points inside the ranges.
 
         The result is None if the value is unknown at all of them.
         """
-        return min((v for at in self._inside if (v := at.value(p)) is not None), default=None)
+        values = [at.value(p) for at in self._inside]
+        return min([value for value in values if value is not None], default=None)
+
+    def scopes_inside(self, target: Atom) -> int:
+        """How many scopes, from this one outward, add symbols that an atom does not contain."""
+        if self.outer is None or self.outer[1] in target.symbols:
+            return 0
+        found = self._scopes.get(target)
+        if found is None:
+            found = self._scopes[target] = 1 + self.outer[0].scopes_inside(target)
+        return found
+
+    @cached_property
+    def _scopes(self) -> dict[Atom, int]:
+        """The results of `scopes_inside` by atom."""
+        return {}
 
     @cached_property
     def _inside(self) -> list["_Point"]:
@@ -93,8 +114,13 @@ class _Point(dict[Atom, int | None]):
         self.ranges, self.number, self.outer = ranges, number, outer
 
     def __missing__(self, target: Atom) -> int | None:
-        if self.outer is not None and self.outer[1] not in target.symbols:
-            found = self.outer[0][target]
+        scopes = self.ranges.scopes_inside(target)
+        if scopes:
+            home = self
+            for _ in range(scopes):
+                assert home.outer is not None
+                home = home.outer[0]
+            found = home[target]
         else:
             self[target] = None  # a value that depends on itself is unknown
             found = self._find(target)
@@ -148,13 +174,13 @@ class _Point(dict[Atom, int | None]):
         return None if high is not None and found > high else found
 
     def _between(self, name: str, low: int | None, high: int | None) -> int:
-        span = SPANS[self.number % len(SPANS)]
+        chosen = crc32(f"{self.number} {name}".encode())
+        span = SPANS[(chosen >> 16) % len(SPANS)]
         if low is None:
             return -span if high is None else high - span
         width = span if high is None else min(high - low, span)
         # In half of the cases the value is an end of the range (the largest or the smallest), since
         # most false inequalities fail there.
-        chosen = crc32(f"{self.number} {name}".encode())
         if width < 1 or chosen % 8 == 0:
             return low + min(width, 0)
         return low + (width if chosen % 8 < 4 else (chosen >> 3) % (width + 1))

@@ -8,7 +8,7 @@ its range. Every replacement is valid by itself, so the order of replacements on
 can be proved. Symbols whose bounds depend on other symbols are replaced first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 from sympy import Expr, Symbol
@@ -66,17 +66,17 @@ class Prover(NumericBounds):
 
     def __init__(
         self,
-        bounds: Mapping[Symbol, SymbolBounds],
+        bounds: Mapping[Atom, SymbolBounds],
         facts: tuple[Fact, ...],
-        definitions: Mapping[Symbol, Expr],
+        definitions: Mapping[Atom, Expr],
         guards: Guards,
         outer: "tuple[Prover, Symbol] | None" = None,
         tables: Mapping[Symbol, TableBounds] | None = None,
     ) -> None:
         super().__init__(facts, tables)
         self.outer = outer
-        self.bounds = {atom_of(symbol): known for symbol, known in bounds.items()}
-        self.definitions = {atom_of(symbol): e for symbol, e in definitions.items()}
+        self.bounds = bounds
+        self.definitions = definitions
         self.guards = guards
         around = (outer[0].points, outer[1]) if outer else None
         self.points = Points(self.bounds, facts, self.definitions, guards, self.tables, around)
@@ -84,6 +84,7 @@ class Prover(NumericBounds):
         self._depths: dict[Symbol, int] = dict(outer[0]._depths) if outer else {}
         if outer:
             self._depths[outer[1]] = len(self._outers)
+        self._atom_depths: dict[Atom, int] = {}
         self._levels: dict[Atom, int] = {}
         self._nodes: dict[tuple[frozenset[tuple[Monomial, int]], ...], SearchNode] = {}
         self._found: dict[tuple[frozenset[tuple[object, int]], int | None], Bound] = {}
@@ -94,10 +95,18 @@ class Prover(NumericBounds):
 
         Its cache of bounds then serves all inner scopes.
         """
-        return self._outermost(target.symbols)
+        return self._at(self._depth(target))
 
-    def _outermost(self, symbols: Iterable[Symbol]) -> "Prover":
-        depth = max([self._depths.get(symbol, 0) for symbol in symbols], default=0)
+    def _depth(self, target: Atom) -> int:
+        """How many provers enclose the outermost one that knows everything about an atom."""
+        depth = self._atom_depths.get(target)
+        if depth is None:
+            depth = max([self._depths.get(symbol, 0) for symbol in target.symbols], default=0)
+            self._atom_depths[target] = depth
+        return depth
+
+    def _at(self, depth: int) -> "Prover":
+        """The enclosing prover, or this one, that `depth` provers enclose."""
         return self if depth == len(self._outers) else self._outers[depth]
 
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:
@@ -112,8 +121,8 @@ class Prover(NumericBounds):
             del p[()]
         key = tuple([frozenset(q.items()) for q in (p, *guards)])
         if key not in self._nodes:
-            symbols = {s for q in (p, *guards) for m in q for a in m for s in a.symbols}
-            home = self._outermost(symbols)
+            depths = [self._depth(a) for q in (p, *guards) for m in q for a in m]
+            home = self._at(max(depths, default=0))
             self._nodes[key] = (
                 SearchNode(self, p, guards) if home is self else home.search_node(p, guards)[0]
             )

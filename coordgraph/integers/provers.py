@@ -1,10 +1,16 @@
 """A cache of provers: `Ranges` with the same facts about symbols share a prover and its results."""
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from weakref import WeakValueDictionary
 
+from sympy import Expr, Symbol
+
+from coordgraph.integers.bounds import Fact, TableBounds
+from coordgraph.integers.guards import Guards
+from coordgraph.integers.polynomials import atom_of
 from coordgraph.integers.proofs import Prover
+from coordgraph.integers.stated_bounds import Bounds
 
 MOST_KEPT = 512
 """Number of provers in the LRU cache; they are kept even if no `Ranges` uses them any more."""
@@ -31,3 +37,46 @@ def shared_prover(key: Hashable, make: Callable[[], Prover]) -> Prover:
         prover = _provers[key] = make()
     _kept.append(prover)
     return prover
+
+
+def outermost_prover(
+    bounds: Mapping[Symbol, Bounds],
+    facts: tuple[Fact, ...],
+    definitions: Mapping[Symbol, Expr],
+    guards: Guards,
+    tables: Mapping[Symbol, TableBounds],
+) -> Prover:
+    """A new prover of ranges without an enclosing scope, from statements about symbols."""
+    known = {atom_of(symbol): stated.polynomials() for symbol, stated in bounds.items()}
+    defined = {atom_of(symbol): e for symbol, e in definitions.items()}
+    return Prover(known, facts, defined, guards, None, tables)
+
+
+def inner_prover(
+    outer: Prover,
+    symbol: Symbol,
+    bounds: Bounds,
+    definition: Expr | None,
+    tables: Mapping[Symbol, TableBounds],
+) -> Prover:
+    """The shared prover of ranges that add bounds of one symbol to those of the prover `outer`.
+
+    All other statements are those of `outer`, and none of them contains the symbol.
+
+    Args:
+        outer: the prover of the enclosing scope.
+        symbol: the symbol.
+        bounds: the bounds of the symbol in the inner scope.
+        definition: the expression that the symbol equals, or None.
+        tables: the known bounds of tables' entries, by the table's symbol.
+    """
+    target = atom_of(symbol)
+
+    def make() -> Prover:
+        definitions = outer.definitions
+        if definition is None and target in definitions:
+            definitions = {a: e for a, e in definitions.items() if a is not target}
+        known = {**outer.bounds, target: bounds.polynomials()}
+        return Prover(known, outer.facts, definitions, outer.guards, (outer, symbol), tables)
+
+    return shared_prover((outer, symbol, bounds, definition), make)

@@ -26,23 +26,10 @@ from coordgraph.integers.polynomials import (
     to_polynomial,
 )
 from coordgraph.integers.proofs import Prover
-from coordgraph.integers.provers import shared_prover
+from coordgraph.integers.provers import inner_prover, outermost_prover, shared_prover
 from coordgraph.integers.split_bounds import alternatives
+from coordgraph.integers.stated_bounds import Bounds, with_item
 from coordgraph.integers.tables import Search
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The inclusive lower and upper bounds of one symbol; every one of these bounds holds."""
-
-    lowers: tuple[Expr, ...] = ()
-    uppers: tuple[Expr, ...] = ()
-    symbols: frozenset[Symbol] = field(init=False, repr=False, compare=False)
-    """The symbols that occur in the expressions of the bounds."""
-
-    def __post_init__(self) -> None:
-        symbols = frozenset[Symbol]().union(*map(symbols_of, (*self.lowers, *self.uppers)))
-        object.__setattr__(self, "symbols", symbols)
 
 
 def _nothing() -> Mapping[Symbol, Expr]:
@@ -81,6 +68,8 @@ class Ranges:
     _inner: dict[tuple[Symbol, Bounds, bool], "Ranges"] = field(
         default_factory=dict, init=False, repr=False
     )
+    _homes: dict[frozenset[Symbol], "Ranges"] = field(default_factory=dict, init=False, repr=False)
+    """For expressions with these symbols, the result of `about`."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what is known about symbols, but not the caches of proofs and simplifications."""
@@ -96,10 +85,15 @@ class Ranges:
         """
         if not self._outer:
             return self
-        outers, depths = self._enclosing
-        found = {depths.get(symbol, 0) for expr in exprs for symbol in symbols_of(expr)}
-        depth = max(found, default=0)
-        return self if depth == len(outers) else outers[depth]
+        symbols = symbols_of(exprs[0])
+        if len(exprs) > 1:
+            symbols = symbols.union(*map(symbols_of, exprs[1:]))
+        home = self._homes.get(symbols)
+        if home is None:
+            outers, depths = self._enclosing
+            depth = max((depths.get(symbol, 0) for symbol in symbols), default=0)
+            home = self._homes[symbols] = self if depth == len(outers) else outers[depth]
+        return home
 
     @cached_property
     def _enclosing(self) -> tuple[tuple["Ranges", ...], Mapping[Symbol, int]]:
@@ -301,22 +295,25 @@ class Ranges:
     def _prover(self) -> Prover:
         if self._provers:
             return self._provers[0]
-        outer = next(((known._prover, symbol) for known, symbol in self._outer), None)
+        if self._outer:
+            known, symbol = self._outer[0]
+            made = inner_prover(
+                known._prover,
+                symbol,
+                self.bounds[symbol],
+                self.definitions.get(symbol),
+                self.tables,
+            )
+        else:
+            made = shared_prover(self._statements(), self._make_prover)
+        self._provers.append(made)
+        return made
 
-        def make() -> Prover:
-            bounds = {
-                symbol: (
-                    tuple(to_polynomial(e) for e in known.lowers),
-                    tuple(to_polynomial(e) for e in known.uppers),
-                )
-                for symbol, known in self.bounds.items()
-            }
-            facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
-            guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
-            return Prover(bounds, facts, self.definitions, guards, outer, self.tables)
-
-        self._provers.append(shared_prover((outer, self._statements()), make))
-        return self._provers[0]
+    def _make_prover(self) -> Prover:
+        """A new prover of ranges without an enclosing scope."""
+        facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
+        guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
+        return outermost_prover(self.bounds, facts, self.definitions, guards, self.tables)
 
     def _statements(self) -> Hashable:
         """All that is known about symbols, as a key: `Ranges` with equal keys prove the same."""
@@ -354,7 +351,7 @@ class Ranges:
         key = symbol, bounds, forget
         if key not in self._inner:
             known = self._forget(symbol) if forget else self
-            inner = replace(known, bounds=MappingProxyType({**known.bounds, symbol: bounds}))
+            inner = replace(known, bounds=with_item(known.bounds, symbol, bounds))
             if not self._mentions(symbol):
                 inner._outer.append((self, symbol))
             self._inner[key] = inner
@@ -362,6 +359,8 @@ class Ranges:
 
     def _mentions(self, symbol: Symbol) -> bool:
         """Whether a bound of another symbol, a fact, a table or a guard contains ``symbol``."""
+        if symbol not in self._stated:
+            return False
         if any(symbol in b.symbols and s != symbol for s, b in self.bounds.items()):
             return True
         stated = chain(
@@ -374,6 +373,23 @@ class Ranges:
             self.guards,
         )
         return any(symbol in symbols_of(e) for e in stated)
+
+    @cached_property
+    def _stated(self) -> frozenset[Symbol]:
+        """All symbols that the statements contain, and the symbols that results of searches have.
+
+        The symbol that a bound or a definition is about is not counted.
+        """
+        exprs = chain(
+            self.definitions.values(),
+            (e for e, _ in self.facts),
+            (known.maximum for known in self.tables.values()),
+            chain.from_iterable(known.found for known in self.tables.values()),
+            chain.from_iterable(known.found.values() for known in self.tables.values()),
+            self.guards,
+        )
+        bounds = (known.symbols for known in self.bounds.values())
+        return frozenset[Symbol]().union(*bounds, *map(symbols_of, exprs))
 
     def _knows(self, symbol: Symbol) -> bool:
         found = any(symbol in known.found for known in self.tables.values())

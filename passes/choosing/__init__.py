@@ -4,7 +4,7 @@ from passes.choosing.constants import Constants, constants_of
 from passes.choosing.explaining import Explanation, explain
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import sizes
-from passes.choosing.ranking import Choice, choices, rank
+from passes.choosing.ranking import Choice, choices, rank, ranked
 
 __all__ = [
     "Choice",
@@ -15,5 +15,6 @@ __all__ = [
     "constants_of",
     "explain",
     "rank",
+    "ranked",
     "sizes",
 ]

@@ -214,8 +214,10 @@ def candidates(
     }
     same |= {"operand_bytes": reads.total_bytes}
     schedules = tuple(kind.schedule for kind in kinds)
+    number = {id(kind): place * len(cut.tiles) for place, kind in enumerate(kinds)}
+    firsts = np.repeat(np.array([number[id(kind)] for kind, _, _ in parts], np.intp), counts)
     columns = {name: np.full(len(which), float(v)) for name, v in same.items()}
-    table = Table(**columns, **found, schedules=schedules)
+    table = Table(**columns, **found, schedules=schedules, alike=firsts + which)
     if among is not None:
         table = table.where(among.holds(table))
     kept = ~slow(table)

@@ -59,8 +59,9 @@ def _wgmma(gemm: Gemm, device: str, processors: int) -> Constants | None:
 
     None if wgmma cannot compute the problem.
     """
-    any_size = replace(gemm, m=None, n=None, k=None)
-    return constants_of(device, processors) if _has_code(any_size) else None
+    if (gemm.m, gemm.n, gemm.k) != (None, None, None):
+        gemm = replace(gemm, m=None, n=None, k=None)
+    return constants_of(device, processors) if _has_code(gemm) else None
 
 
 _CHOOSERS = {WGMMA.instructions: Chooser(model=_wgmma)}

@@ -127,9 +127,7 @@ class Shape:
         )
         """asked_bytes: bytes of `operand_bytes` that the CTA itself requests from the L2 cache; the
         others arrive by multicast from other CTAs of its cluster."""
-        high, wide = block(t, self.tiles_m, self.tiles_n, NEAR)
-        once = (self.rows / wide + self.columns / high) / (self.rows + self.columns)
-        self.merged = np.where(self.workgroups > 1, 0, 1 - once)
+        self.merged = self._merged(t)
         """merged: share of `asked_bytes` that a CTA on a neighbouring SM requests at the same time,
         so that the L2 cache merges both requests; 0 for clusters, whose multicasts do not merge."""
         row_a, row_b = np.where(t.turned_a == 1, t.m, t.k), np.where(t.turned_b == 1, t.k, t.n)
@@ -196,11 +194,27 @@ class Shape:
         )
         """copies: number of TMA boxes that the producer warp requests in one iteration."""
 
+    @classmethod
+    def of(cls, t: Table) -> Shape:
+        """The shapes of all plans of a table; those of plans that differ in `width` are shared."""
+        if t.distinct is None:
+            return cls(t)
+        first, number = t.distinct
+        shape = cls(t.where(first)).where(number)
+        shape.merged = shape._merged(t)
+        return shape
+
     def where(self, rows: NDArray[np.intp]) -> Shape:
         """The shapes of some plans of the table, given their row numbers."""
         found = object.__new__(Shape)
         found.__dict__ = {name: column[rows] for name, column in vars(self).items()}
         return found
+
+    def _merged(self, t: Table) -> Column:
+        """The column `merged`, the only one that depends on the order of tiles."""
+        high, wide = block(t, self.tiles_m, self.tiles_n, NEAR)
+        once = (self.rows / wide + self.columns / high) / (self.rows + self.columns)
+        return np.where(self.workgroups > 1, 0, 1 - once)
 
     def _stored(self, t: Table, columns: Column) -> Column:
         """Extent along n of the TMA boxes in which D is stored; see `BoxedStore`.

@@ -9,6 +9,7 @@ if another of them is almost as large.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,9 +97,9 @@ class Counts:
 
     def __init__(self, table: Table, device: Constants) -> None:
         self.table = t = table
-        self.shape = s = Shape(t)
+        self.shape = s = Shape.of(t)
         self.work = w = Work.of(t, s.tiles, s.depth, device.slots(s.workgroups))
-        rows = np.flatnonzero(t.divided)
+        (rows,) = t.divided.nonzero()
         parts = list[Part]()
         if len(rows):
             few = t.where(rows)
@@ -307,6 +308,6 @@ def _largest(floors: tuple[Column, ...], sharpness: float) -> Column:
         floors: columns of positive numbers.
         sharpness: the degree p of the norm.
     """
-    stacked = np.stack(np.broadcast_arrays(*floors))
-    top = stacked.max(axis=0)
-    return top * ((stacked / top) ** sharpness).sum(axis=0) ** (1 / sharpness)
+    top = reduce(np.maximum, floors)
+    powers = [(floor / top) ** sharpness for floor in floors]
+    return top * reduce(np.add, powers) ** (1 / sharpness)

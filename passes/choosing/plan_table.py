@@ -48,6 +48,8 @@ class Table:
         width: rows of tiles in a band of `Rasterize`; 1 if tiles are visited in row-major order.
         schedule: index of the plan's schedule in `schedules`.
         schedules: the distinct schedules, with options for the macro tile `COUNTED_TILE`.
+        alike: for each row a number; rows with equal numbers differ at most in `width`. None if it
+            is not known which rows do.
     """
 
     l: Column  # noqa: E741 - named like m, n and k
@@ -73,6 +75,7 @@ class Table:
     width: Column
     schedule: Column
     schedules: tuple[Pass, ...]
+    alike: NDArray[np.intp] | None = None
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Gemm, Plan]], batches: int = 1) -> Table:
@@ -85,11 +88,10 @@ class Table:
         Raises:
             ValueError: m, n or k has no value, or the cost model does not know a plan's passes.
         """
-        names = [f.name for f in fields(cls) if f.name != "schedules"]
         places: dict[Pass, int] = {}
         each = (_numbers(*row, batches, places) for row in rows)
-        found = [[numbers[name] for name in names] for numbers in each]
-        columns = np.array(found, np.float64).reshape(-1, len(names)).T
+        found = [[numbers[name] for name in _COLUMNS] for numbers in each]
+        columns = np.array(found, np.float64).reshape(-1, len(_COLUMNS)).T
         return cls(*columns, schedules=tuple(places))
 
     def __len__(self) -> int:
@@ -156,9 +158,27 @@ class Table:
 
     def where(self, chosen: Flag | NDArray[np.intp]) -> Table:
         """A table of some of the rows, given as a mask or as row indices."""
-        names = (f.name for f in fields(self) if f.name != "schedules")
-        columns = (cast(Column, getattr(self, name))[chosen] for name in names)
-        return Table(*columns, schedules=self.schedules)
+        given = vars(self)
+        alike = None if self.alike is None else self.alike[chosen]
+        columns = [given[name][chosen] for name in _COLUMNS]
+        found = Table(*columns, schedules=self.schedules, alike=alike)
+        if "counters" in given:
+            vars(found)["counters"] = given["counters"]  # fill the cached property
+        return found
+
+    @cached_property
+    def distinct(self) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
+        """The first row of each set of `alike` rows, and for each row the number of its set.
+
+        None if all rows differ, or if `alike` is not known.
+        """
+        if self.alike is None or not len(self):
+            return None
+        number = np.full(int(self.alike.max()) + 1, -1, np.intp)
+        number[self.alike[::-1]] = np.arange(len(self))[::-1]
+        first = number[number >= 0]
+        number[self.alike[first]] = np.arange(len(first))
+        return None if len(first) == len(self) else (first, number[self.alike])
 
     def plan(self, row: int) -> Plan:
         """The plan in a row of the table."""
@@ -179,6 +199,10 @@ class Table:
             grid or None,
             next(name for name, count in CONSUMERS.items() if count == turns),
         )
+
+
+_COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("schedules", "alike"))
+"""The names of the columns of a `Table`, in order."""
 
 
 def sizes(problem: Gemm) -> tuple[int, int, int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import count as count_from
+from itertools import islice
+from threading import Lock
 
 import numpy as np
 
@@ -16,8 +19,9 @@ from passes.choosing.constants import Constants, constants_of
 from passes.choosing.known_schedules import chosen_schedules
 from passes.choosing.model import cost
 from passes.choosing.plan import Plan
+from passes.choosing.plan_table import Column
 
-__all__ = ["Choice", "choices", "rank"]
+__all__ = ["Choice", "choices", "rank", "ranked"]
 
 LIMITS = {
     "dram": "reading A and B from memory and writing D",
@@ -103,9 +107,20 @@ def choices(
     if not len(table):
         return
     found = cost(table, device)
-    for row in np.argsort(found.total, kind="stable"):
-        terms = found.row(int(row))
-        yield Choice(table.plan(int(row)), terms.pop("total"), terms)
+    for row in _ascending(found.total):
+        terms = found.row(row)
+        yield Choice(table.plan(row), terms.pop("total"), terms)
+
+
+def _ascending(total: Column) -> Iterator[int]:
+    """The rows in the order of their times; of equal times, the first row comes first.
+
+    All times are sorted only if more than the shortest one is needed: most calls of
+    `codegen.matmul` take the first plan.
+    """
+    yield int(total.argmin())
+    for row in np.argsort(total, kind="stable")[1:]:
+        yield int(row)
 
 
 def rank(
@@ -129,13 +144,54 @@ def rank(
         reads_c: whether the epilogue reads C; large tiles leave no registers for it.
         among: the kernels to which the plans are limited; None sets no limit.
     """
+    found = ranked(problem, device, count, batches=batches, reads_c=reads_c, among=among)
+    return tuple(found)
+
+
+def ranked(
+    problem: Gemm,
+    device: Constants | None = None,
+    count: int = 16,
+    *,
+    batches: int = 1,
+    reads_c: bool = False,
+    among: Kernels | None = None,
+) -> Iterator[Choice]:
+    """Yield the plans that `rank` returns; each of them is computed when it is first needed."""
     device = device or constants_of()
     # Schedules may be registered between calls, so they are a part of the cache key.
-    return _rank(problem, device, count, batches, reads_c, among, chosen_schedules())
+    known = _ranking(problem, device, count, batches, reads_c, among, chosen_schedules())
+    return iter(known)
+
+
+class _Ranking:
+    """The plans of one call of `rank`, which are computed in order when they are needed.
+
+    Args:
+        found: yields the plans.
+    """
+
+    def __init__(self, found: Iterator[Choice]) -> None:
+        self._known: list[Choice] = []
+        self._rest = found
+        self._lock = Lock()
+
+    def __iter__(self) -> Iterator[Choice]:
+        for place in count_from(0):
+            if place == len(self._known) and not self._advanced(place):
+                return
+            yield self._known[place]
+
+    def _advanced(self, place: int) -> bool:
+        """Compute one more plan, unless another thread has done so; False if there is none."""
+        with self._lock:
+            if place == len(self._known):
+                self._known.extend(islice(self._rest, 1))
+            return place < len(self._known)
 
 
 @lru_cache(maxsize=256)
-def _rank(
+def _ranking(
     problem: Gemm,
     device: Constants,
     count: int,
@@ -143,11 +199,26 @@ def _rank(
     reads_c: bool,
     among: Kernels | None,
     schedules: tuple[Pass, ...],
-) -> tuple[Choice, ...]:
-    """The cached implementation of `rank`; `schedules` is only a part of the cache key."""
-    found: list[Choice] = []
+) -> _Ranking:
+    """The cached plans of `rank`; `schedules` is only a part of the cache key."""
+    found = choices(problem, device, batches=batches, reads_c=reads_c, among=among)
+    spare = partial(fallback, problem.grouped, dtype(problem.dtype).row)
+    made = _Ranking(_dissimilar(found, count, spare))
+    next(iter(made))  # an error must not leave a ranking without plans in the cache
+    return made
+
+
+def _dissimilar(found: Iterable[Choice], count: int, spare: Callable[[], Plan]) -> Iterator[Choice]:
+    """At most `count` choices, of which only a few have the same tile and cluster.
+
+    Args:
+        found: all choices, the best first.
+        count: the largest number of choices.
+        spare: makes a plan without clusters, which comes last if all others have clusters.
+    """
     alike: dict[object, int] = {}
-    for choice in choices(problem, device, batches=batches, reads_c=reads_c, among=among):
+    taken, clusters = 0, True
+    for choice in found:
         plan = choice.plan
         key = plan.tile, plan.cluster
         ordered = *key, plan.consumers, plan.family, plan.workgroups
@@ -155,10 +226,9 @@ def _rank(
             continue
         for each in (key, ordered):
             alike[each] = alike.get(each, 0) + 1
-        found.append(choice)
-        if len(found) == count:
+        yield choice
+        taken, clusters = taken + 1, clusters and plan.cluster != (1, 1, 1)
+        if taken == count:
             break
-    if all(choice.plan.cluster != (1, 1, 1) for choice in found):
-        plan = fallback(problem.grouped, dtype(problem.dtype).row)
-        found.append(Choice(plan, float("inf"), {}))
-    return tuple(found)
+    if clusters:
+        yield Choice(spare(), float("inf"), {})

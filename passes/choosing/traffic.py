@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,7 +56,7 @@ def traffic_of(
     banded = a + b * np.where(stays, 1, bands)
     stay = np.minimum(c.l2_bytes / wave, 1)
     found = np.minimum(stay * banded + (1 - stay) * apart, apart)
-    rows = np.flatnonzero(mixed)
+    (rows,) = mixed.nonzero()
     if len(rows):
         count = s.tiles[rows] * s.depth[rows]
         part = np.minimum(streams[rows] / np.maximum(count, 1), 1)
@@ -102,10 +104,11 @@ def _streamed(
     along_m = np.where(t.width > 1, 1, tiles_n)
     phase = depth / share
     gaps_a, gaps_b = _gaps(tiles_n, phase * band), _gaps(tiles_m, phase * along_m)
-    read = a + b
+    both = read = a + b
+    most = np.maximum(asked, both)
     for _ in range(ROUNDS):
         read = a * _reads(gaps_a, read / c.l2_bytes) + b * _reads(gaps_b, read / c.l2_bytes)
-        read = np.clip(read, a + b, np.maximum(asked, a + b))
+        read = np.minimum(np.maximum(read, both), most)
     return read
 
 
@@ -134,11 +137,14 @@ def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
     i-th read, in the order of time, to the next. The first read follows the last one (modulo 1), so
     a column adds up to 1. Rows without a tile are 0.
     """
-    count = np.clip(tiles, 1, MOST_TILES)
-    number = np.arange(MOST_TILES)[:, None]
+    count = np.minimum(np.maximum(tiles, 1), MOST_TILES)
+    # No more rows than the largest number of tiles: the others would be 0.
+    number = np.arange(ceil(count.max()))[:, None]
     used = number < count
-    times = np.sort(np.where(used, number * phase % 1.0, np.inf), axis=0)
-    after = np.vstack([times[1:], np.full(times.shape[1], np.inf)])
+    times = np.where(used, number * phase % 1.0, np.inf)
+    times.sort(axis=0)
+    after = np.empty_like(times)
+    after[:-1], after[-1] = times[1:], np.inf
     after = np.where(number == np.ceil(count) - 1, 1 + times[0], after)
     gaps = np.zeros_like(times)
     np.subtract(after, times, out=gaps, where=used)

@@ -48,6 +48,12 @@ class Work:
             depth: iterations of an output tile.
             slots: number of workgroups that can be resident at the same time.
         """
+        if t.distinct is not None:  # the order of tiles changes no work
+            first, number = t.distinct
+            found = cls.of(t.where(first), tiles[first], depth[first], slots[first])
+            counts = Counts(*(column[number] for column in vars(found.counts).values()))
+            others = (found.grid, found.depth, found.busy, found.rounds, found.rest)
+            return cls(*(column[number] for column in others), counts=counts)
         grid = np.where(t.workgroups > 0, t.workgroups, slots)
         counts = _counted(t, tiles, depth, grid)
         chosen = t.of_schedule([counter.chosen_grid for counter in t.counters])
@@ -117,7 +123,7 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
     columns["tiles_m"] = np.ceil(tiles / tiles_n)
     distinct: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
     for place, counter in enumerate(t.counters):
-        rows = np.flatnonzero(t.schedule == place)
+        (rows,) = (t.schedule == place).nonzero()
         if not len(rows):
             continue
         inputs = counter.inputs

@@ -196,7 +196,7 @@ def _hopper(
         **{"c_bytes": out * kernel.reads_c, "turns": kernel.turns},
         **dict(zip(("cluster_m", "cluster_n", "cluster_k"), kernel.cluster, strict=True)),
     }
-    del numbers["schedules"]
+    del numbers["schedules"], numbers["alike"]
     found: list[TileWork] = []
     larger = None
     for tiling in graph.tilings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from types import CodeType, FrameType
 from typing import Any
 
@@ -66,7 +67,7 @@ def _function(frame: FrameType) -> str:
     if not module.startswith("codegen.") or "<" in (code.co_name[0], code.co_filename[0]):
         return ""
     owner = frame.f_locals.get("self")
-    if isinstance(getattr(type(owner), code.co_name, None), property):
+    if isinstance(getattr(type(owner), code.co_name, None), property | cached_property):
         return ""
     return f"{module}.{code.co_qualname}"
 

@@ -173,7 +173,7 @@ def test_problems_are_named(tmp_path: Path):
         assert text in (library.problem(made) or "")
         assert library.launch(made, WORKSPACE) != 0
 
-    refused("n (extent of the problem in n) is not in 1 to", n=-5, m=0)
+    refused("n (extent of the problem in n) is not in 1 to", n=-5)
     refused("k (extent of the problem in k) is not in 1 to", k=0)
     refused("m (extent of the problem in m) is not in 1 to", m=2**31)
     refused("A is 0", A=0)

@@ -206,6 +206,19 @@ class TestGuards:
         guard = e.graph.guards({"a": None, "b": None, "x": index_symbol("y")}, ["i"])
         assert guard == Lt(index_symbol("y"), 2)
 
+    def test_paths_for_each_constant_selector(self):
+        """The graph keeps paths; a path that reads one segment is not used for another segment."""
+        with CoordinateGraph().edit() as e:
+            for name, size in (("i", 7), ("a", 4), ("b", 3)):
+                e.add(Linear(name, size))
+            e.add(Selector("x", 2))
+            e.connect(Sunder("i", ("a", "b", "x")))
+        for _ in range(2):
+            assert e.graph.reverse({"a": 3, "x": 0}, ["i"]) == [3]
+            assert e.graph.reverse({"b": 2, "x": 1}, ["i"]) == [6]
+            with pytest.raises(NoPath):
+                e.graph.reverse({"a": 3, "x": 1}, ["i"])
+
     def test_only_what_a_selector_reads_is_guarded(self):
         """A guard with symbolic selectors agrees with the guards for every value of the selectors.
 

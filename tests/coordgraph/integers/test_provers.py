@@ -1,9 +1,11 @@
 """`Ranges` objects with equal facts share one prover and its cache of bounds."""
 
+import pickle
+
 import pytest
 from sympy import Expr, Symbol
 
-from coordgraph.integers import Ranges, elimination, index_symbol, size_symbol
+from coordgraph.integers import Bounds, Ranges, elimination, index_symbol, size_symbol
 from coordgraph.integers.polynomials import add, to_polynomial
 
 n, m = size_symbol("n"), size_symbol("m")
@@ -21,6 +23,26 @@ def test_equal_statements_share_a_prover() -> None:
     assert first.with_index(j, 4)._prover is second.with_index(j, 4)._prover
     turned = Ranges().with_index(j, 4).with_index(i, 8)
     assert turned._prover is not Ranges().with_index(i, 8).with_index(j, 4)._prover, "scopes differ"
+
+
+def test_an_inner_prover_forgets_a_definition() -> None:
+    defined = stated().with_definition(j, n + m)
+    kept, forgotten = defined.with_upper(j, 9), defined.with_value(j, n)
+    assert kept._prover is not forgotten._prover
+    assert kept.prove_nonnegative(j - n - m)
+    assert not forgotten.prove_nonnegative(j - n - m)
+    assert forgotten.prove_nonnegative(n - j)
+    assert kept.about(i) is forgotten.about(i) is defined.about(i)
+
+
+def test_bounds_are_pickled_without_their_hash() -> None:
+    bounds = Bounds((n,), (m + 1, n * m))
+    copied = pickle.loads(pickle.dumps(bounds))
+    assert copied == bounds
+    assert hash(copied) == hash(bounds)
+    assert copied.symbols == {n, m}
+    _, arguments = bounds.__reduce__()
+    assert arguments == (bounds.lowers, bounds.uppers), "hashes differ between processes"
 
 
 def test_other_statements_have_a_prover_of_their_own() -> None:

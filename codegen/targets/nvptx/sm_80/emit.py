@@ -14,6 +14,7 @@ from codegen.emit.elements import Arithmetic
 from codegen.emit.elementwise import KINDS
 from codegen.emit.expressions import Expressions
 from codegen.emit.shared_memory import allocations
+from codegen.emit.slot_builder import SlotBuilder
 from codegen.emit.stamps import stamp_words, store_words
 from codegen.emit.walker import Fragments
 from codegen.targets.nvptx.map_arguments import boxes_of, map_argument
@@ -133,7 +134,7 @@ class CudaWalker(TableWalker):
     def _body(self, function: ir.Function) -> None:
         """Emit the body of the kernel: the operations that each thread executes."""
         entry = ir.IRBuilder(function.append_basic_block("entry"))
-        self.builder = ir.IRBuilder(function.append_basic_block("start"))
+        self.builder = SlotBuilder(function.append_basic_block("start"))
         self.fragments = Fragments(entry)
         self.ptx = self.make_instructions()
         self.sums = Arithmetic(self.builder, dtype(self.graph.gemm.accumulator))

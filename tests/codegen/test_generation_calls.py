@@ -1,0 +1,43 @@
+"""Generating a kernel, and choosing the plan of a call, call a limited number of functions.
+
+CPU times differ between machines and runs; the number of Python functions that are called does not.
+The limits are about a third above the numbers when they were set, so that only a new repetition of
+work exceeds them. `python -m benchmarks generation` prints times and numbers.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.measures.generation import choosing_times, python_calls, stages_of, warm_up
+from passes.choosing import Plan
+from tests.support.sampling import chosen
+
+GENERATED = {
+    "128x256x64 data-parallel": 420_000,
+    "128x128x64 split-k{splits=4,reduction=scatter}": 820_000,
+    "128x128x64 stream-k{reduction=scatter}": 1_060_000,
+    "128x128x64 stream-k{owner=last,k_order=interleaved}": 1_130_000,
+    "128x256x64 two-tile-stream-k": 1_150_000,
+    "128x128x64 two-tile-stream-k{reduction=scatter}": 1_400_000,
+}
+"""Largest number of functions from a plan to the PTX of its kernel for sm_90a, in a process that
+has generated other kernels."""
+CHOSEN = {"all plans": 2300, "a family": 2000}
+"""Largest number of functions to choose the first plan for a new size."""
+QUICK = ("128x256x64 data-parallel", "128x128x64 two-tile-stream-k{reduction=scatter}")
+
+
+@pytest.mark.parametrize("plan", chosen(QUICK, [*GENERATED]))
+def test_generating_a_kernel(plan: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+    warm_up("sm_90a")
+    assert python_calls(lambda: stages_of(Plan.parse(plan), "sm_90a")) <= GENERATED[plan]
+
+
+def test_choosing_a_plan():
+    found = choosing_times(4)
+    assert {name: figures["calls"] <= CHOSEN[name] for name, figures in found.items()} == {
+        "all plans": True,
+        "a family": True,
+    }, found
