@@ -231,7 +231,7 @@ def _stride_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
             yield f"if ({_value(stride)} < 1)"
             what = f"the stride {to_text(stride)} is 0, but TMA needs at least 1"
             yield f'    return "{what}; export with alignment 1";'
-        least = stride * (extent - 1) + least if stride is not None else least * extent
+        least = stride * (extent - 1) + least
 
 
 def _workspace(recipe: Recipe) -> Iterator[str]:
