@@ -21,7 +21,7 @@ HOST_TYPES = {
 STRUCTS = ("bf16", "f16")
 """The element types that the example declares itself, in a template of this name."""
 NO_SIZES = "    (void)count, (void)given;\n"
-"""What the example does with the command line if all sizes are constants."""
+"""C++ that ignores the command line's arguments, for a kernel whose sizes are all constants."""
 DEFAULT_SIZES = {"m": 2048, "n": 2304, "k": 4096, "batches": 4}
 """The sizes that the example uses if the command line gives none."""
 
@@ -52,7 +52,10 @@ def makefile(recipe: Recipe) -> str:
 
 
 def _command_line(free: list[str]) -> dict[str, str]:
-    """Words of the part that reads the sizes `free` from the command line."""
+    """Texts for the placeholders of `sizes.cpp.in`, which reads sizes from the command line.
+
+    `free` names the sizes that are read, such as `m`; the kernel does not fix them.
+    """
     return {
         "usage": "".join(f" {axis.upper()}" for axis in free),
         "count": str(1 + len(free)),
@@ -111,7 +114,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _verified(recipe: Recipe) -> dict[str, str]:
-    """Words of the part that compares elements of D with sums that the host computes."""
+    """Texts for the placeholders of `verification.cpp.in`, which checks D against host sums."""
     gemm = recipe.gemm
     result = dtype(gemm.out_dtype or gemm.dtype)
     batch_b = "batch * k * n" if gemm.batched and gemm.is_apart("B") else "0"

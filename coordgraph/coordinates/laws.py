@@ -118,7 +118,10 @@ class Trial:
         return all(self._holds(part) for part in self.edge.guard(above, below, self.sizes))
 
     def read(self, indices: Indices) -> tuple[bool, ...]:
-        """For each downstream dimension, whether `reverse` of `indices` depends on its index."""
+        """For each downstream dimension, whether `reverse` reads its index, given `indices`.
+
+        An edge with a selector reads only the indices that the selector chooses.
+        """
         return tuple(map(self._holds, self.edge.reads_when(_expressions(indices))))
 
     @property

@@ -64,14 +64,14 @@ def derive(
 
 
 class _Deriver:
-    """Derives one index.
+    """Walks the path of edges that computes one index, and collects its formulas and values.
 
     Args:
         graph: the graph.
-        direction: the direction of the path.
+        direction: the direction of the path: from the machine to tensors, or the reverse.
         point: the indices, launch parameters and tables that the caller gives.
-        used: the given coordinates that the path reads.
-        missing: the coordinates that the path reads and that the caller did not give.
+        used: names of the given coordinates that the path reads, as `starts_of` finds them.
+        missing: names of the coordinates that the path reads and that the caller did not give.
     """
 
     def __init__(
@@ -94,7 +94,11 @@ class _Deriver:
         self.ranges = scope.ranges
 
     def derive(self, wanted: str) -> Derivation:
-        """The derivation of the index along a dimension."""
+        """The derivation of the index along the dimension `wanted`, with a step for each edge.
+
+        Raises:
+            EvaluationError: the point has numbers, but not all that the index depends on.
+        """
         solution = solve(self.coordinates, self.direction, self.known, [wanted], self.ranges)
         expression = solution.values[0]
         formulas = self._formulas(solution.path, wanted)
@@ -132,7 +136,11 @@ class _Deriver:
         )
 
     def _choices(self) -> set[str]:
-        """Selectors: dimensions whose given number decides which other indices an edge reads."""
+        """Names of the selectors among the coordinates that the caller gives as numbers.
+
+        The number of a selector decides which other indices an edge reads in the reverse
+        direction. The result is empty for the forward direction.
+        """
         if self.direction is Direction.FORWARD:
             return set()
         return {
@@ -181,7 +189,10 @@ class _Deriver:
         return value if isinstance(value, Integer) else self.coordinates.symbol(name)
 
     def _open(self, read: Iterable[str]) -> bool:
-        """Whether the index has no value because some given indices are symbols or expressions."""
+        """Whether some index or parameter that the path reads is given as a symbol or expression.
+
+        The derived index then has a formula but no value.
+        """
         return bool(self.point.symbolic & {*read, *self.known}) or any(
             not isinstance(value, Integer)
             for name, value in self.point.known.items()
@@ -236,7 +247,7 @@ class _Deriver:
             composed.update({self.coordinates.symbol(i.dimension): i.expression for i in indices})
             computed.append(tuple(indices))
         steps: list[EdgeStep] = []
-        padding = False  # True after a guard marks padding: later indices may be outside
+        padding = False  # True after a guard fails: later indices may be outside their dimensions
         for (edge, reads, _, guards, _), found, condition in zip(
             formulas, computed, applies, strict=True
         ):
@@ -249,7 +260,10 @@ class _Deriver:
         return tuple(steps)
 
     def _last(self, names: Iterable[str]) -> dict[str, int]:
-        """The largest index of each dimension whose size is known at this point."""
+        """By name, the largest valid index (size - 1) of each dimension whose size is known here.
+
+        The launch parameters that the caller gives determine which sizes are known.
+        """
         if not self.point.numeric:
             return {}
         sizes = {n: size for n in names if (size := self.coordinates.size(n)) is not None}
@@ -336,7 +350,7 @@ def _in_use(found: list[_Formulas], wanted: str) -> list[_Formulas]:
 
 
 def _applies(formulas: list[_Formulas], wanted: str) -> list[Boolean]:
-    """For each edge, the condition under which the wanted index depends on it."""
+    """For each edge in `formulas`, the condition under which the index `wanted` depends on it."""
     read: dict[str, Boolean] = {wanted: true}
     found: list[Boolean] = []
     for edge, _, outputs, _, conditions in reversed(formulas):

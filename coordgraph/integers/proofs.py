@@ -101,10 +101,10 @@ class Prover(NumericBounds):
         return self if depth == len(self._outers) else self._outers[depth]
 
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:
-        """The search node of ``p`` without its constant term, and the constant term.
+        """The `SearchNode` of ``p`` without its constant term, and the constant term.
 
-        The outermost prover that knows everything about the polynomial and the guards keeps the
-        node for all inner scopes.
+        The node is cached in the outermost prover whose scope has all symbols of the polynomial
+        and of the guards, so that the provers of all inner scopes share it.
         """
         constant = p.get((), 0)
         if constant:
@@ -186,9 +186,9 @@ class Prover(NumericBounds):
         return best
 
     def level(self, target: Atom) -> int:
-        """Length of the longest chain of atoms from ``target``, each in bounds of the previous one.
+        """Length of the longest chain of atoms in which each occurs in bounds of the previous one.
 
-        Atoms with longer chains are eliminated first.
+        The chain begins with ``target``. Atoms with longer chains are eliminated first.
         """
         if target in self._levels:
             return self._levels[target]
@@ -264,7 +264,11 @@ class Prover(NumericBounds):
         return (most,)
 
     def _least_loaded(self, target: Load) -> tuple[Polynomial, ...]:
-        """Lower bounds of a table's entry: the previous entry, plus the table's smallest step."""
+        """The symbolic lower bound ``t[i - 1] + step`` of a table entry ``t[i]``, as a tuple.
+
+        ``step`` is the least difference of consecutive entries. The tuple is empty if it is not
+        known, or if the previous entry may not exist.
+        """
         table, index = cast(tuple[Symbol, Expr], target.args)
         known, place = self.tables.get(table), index.as_coeff_Add()[0]
         if known is None or known.step is None or not 1 <= place <= MOST_STEPS:

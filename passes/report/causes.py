@@ -18,7 +18,7 @@ from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_pl
 __all__ = ["Alternative", "alternatives", "headline", "peak_flops"]
 
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
-"""Schedules that are simulated as alternatives, with the tiles and tile order of the report's."""
+"""Schedules that are simulated as alternatives to the reported one, with its tile and order."""
 BUSY, MOSTLY = 0.9, 0.75
 """BUSY, MOSTLY: utilisations from which the page answers "yes" or "mostly" to "is the GPU busy?".
 Utilisation is the fraction of time in which a slot (the place of a resident workgroup) multiplies
@@ -71,7 +71,10 @@ def alternatives(
     kernel: Kernel,
     tables: Mapping[str, Sequence[int]],
 ) -> list[Alternative]:
-    """Simulated alternatives, the fastest first: other schedules, and plans of the cost model."""
+    """Simulate other schedules and the cost model's best plans for the product, fastest first.
+
+    The result is empty if the simulated launch has more than `MOST_EVENTS` events.
+    """
     if len(simulation.events) > MOST_EVENTS:
         return []
     machine = simulation.machine
@@ -104,8 +107,8 @@ def _schedules(
 def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> Iterator[Alternative]:
     """Simulate the plans with the best predicted times.
 
-    The result is empty for batches and groups of products, which this prediction does not cover,
-    and for a GPU that has no constants of the cost model.
+    Yields nothing for batches and groups of products, and for a GPU without constants of the cost
+    model.
     """
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None or gemm.leading:
@@ -186,7 +189,7 @@ def _answer(busy: float, of_peak: float) -> str:
 
 
 def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str, str]:
-    """The largest loss of time (waits, fix-up and so on), and a sentence that explains it."""
+    """The name of the largest loss of time, such as `waits`, and a sentence that explains it."""
     losses = {
         "tiles outside D": shares["outside D"],
         "the last wave": shares["tail"] + shares["gap"],
@@ -241,7 +244,10 @@ def _waves(s: Simulation, tiles: int, where: str) -> str:
 
 
 def _advice(others: Sequence[Alternative], s: Simulation) -> str:
-    """The sentences of advice: the fastest schedule, and the fastest plan if it is faster."""
+    """A sentence that recommends the fastest other schedule, and the fastest plan if it is faster.
+
+    The result is '' if no other schedule or plan was simulated.
+    """
     if not others:
         return ""
     found: list[str] = []

@@ -34,7 +34,10 @@ TILES = ((128, 128, 64), (128, 256, 64), (64, 128, 64), (16, 128, 64))
 
 
 def check_groups(d: Any, a: Any, b: Any, offsets: list[int], c: Any = None, **scalars: Any) -> None:
-    """Compare every group with float64 (B is stored transposed); no other row may be written."""
+    """Compare every group's rows of D with a float64 product; other rows must still be NaN.
+
+    B has the shape (groups, n, k): it is stored transposed.
+    """
     for group, (begin, end) in enumerate(pairwise(offsets)):
         if begin < end:
             rows = slice(begin, end)

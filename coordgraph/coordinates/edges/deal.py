@@ -1,4 +1,4 @@
-"""`Deal`: a permutation that deals indices out to groups in turn, then lists the groups."""
+"""`Deal`: a permutation that deals indices to groups (round robin), then lists group by group."""
 
 from __future__ import annotations
 

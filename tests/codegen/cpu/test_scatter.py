@@ -15,7 +15,7 @@ from tests.codegen.cpu.kernels import Problem, kernel
 from tests.passes.schedules import in_tiles, parameters, symbolic
 from tests.passes.test_scatter import changed
 
-# A kernel that hangs is in native code, so only the timeout of another thread can end the test.
+# A kernel that hangs is in native code, which pytest-timeout can only end by its method `thread`.
 pytestmark = pytest.mark.timeout(240, method="thread")
 
 NAMES = ("stream-k{reduction=scatter}", "split-k{splits=4,reduction=scatter}")

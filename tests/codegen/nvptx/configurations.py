@@ -131,7 +131,7 @@ LARGE_SHAPES = (
 )
 """Macro tiles with more than 144 accumulator registers per thread.
 
-They leave registers only for kernels with TMA and a single main loop.
+Tests use them only with TMA and one main loop: other kernels need more registers than remain.
 """
 TURN_SHAPES = (
     ((64, 256, 64), ALONE),
@@ -154,9 +154,9 @@ LARGE_TURN_SHAPES = (
     ((192, 128, 64), ALONE),
     ((128, 384, 64), (1, 2, 1)),
 )
-"""Macro tiles for ping-pong with more than 128 accumulators per thread.
+"""Macro tiles for ping-pong warpgroups with more than 128 accumulator registers per thread.
 
-They leave registers only for kernels with TMA and a single main loop.
+Tests use them only with TMA and one main loop: other kernels need more registers than remain.
 """
 TWO_SHAPES = (
     ((128, 256, 32), (64, 64)),
@@ -269,8 +269,7 @@ def _program(made: Configuration) -> CudaProgram:
 
 
 def traits(made: Configuration) -> tuple[object, ...]:
-    """The option values of a configuration that at least one assembled kernel of a quick test must
-    have.
+    """The option values of a configuration; the quick tests assemble a kernel with each of them.
 
     Of the schedule these are its passes and its reduction. Layouts, curves and other options of the
     schedule change indices only, which are tested without ptxas.
@@ -386,7 +385,7 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
 def fitting(made: Configuration) -> Configuration:
     """The same configuration, but with 16-bit D if 32-bit D would need too many registers.
 
-    The check is slow, so tests make it only for the configurations that they run.
+    Counting the registers is slow, so tests call this only for the configurations that they run.
     """
     if not made.boxes or made.types[1] != "f32" or made.program.why_not() is None:
         return made

@@ -1,6 +1,6 @@
-"""Tiles of two shapes in one kernel: each shape is lowered as in a kernel of its own.
+"""Kernels with tiles of two shapes: each shape is lowered as in a kernel that has only this shape.
 
-They share the ring of operand stages and the staging slots of D.
+Tiles of both shapes share the ring of operand stages and the staging slots of D.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def written(op: Operation, name: Callable[[str], str] = str) -> str:
 def test_each_shape_is_lowered_as_if_alone(
     pair: tuple[Pass, Shape, Shape], layout: str, which: str
 ):
-    """Each shape has the coordinates, edges and instructions that it has alone.
+    """Each tile shape has the coordinates, edges and instructions of a kernel with only this shape.
 
-    Exceptions are the schedule and the sizes of shared memory: the ring and D's staging slots are
+    Two things differ: the schedule, and the sizes of the ring and of D's staging slots, which are
     those of the largest shape.
     """
     step, large, small = pair
@@ -242,7 +242,7 @@ def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
 
 
 def test_bytes_are_those_of_the_boxes_of_a_part():
-    """The mbarrier of a stage expects the bytes of small boxes if the tile is a small one."""
+    """The mbarrier of a stage expects the bytes of one k tile of A and B, for either tile shape."""
     graph = together(LowerToHopper(stages=3), (128, 256, 64), (64, 64, 64))
     sizes: set[int] = set()
     for op in graph.control.of_kind(ops.ExpectBytes):

@@ -12,7 +12,9 @@ from coordgraph.coordinates.edges import Concatenate, Diagonal, Sizes
 from coordgraph.integers import Ranges, compile_function, index_symbol, symbols_of
 
 ROWS, COLUMNS, STARTS = (0, 2, 2, 5), (0, 9, 12, 13), (0, 32, 32, 56)
-"""Blocks of 2 x 9, 0 x 3 and 3 x 1 elements, whose rows begin at multiples of 8."""
+"""Where each of three blocks begins, and where the last one ends: its first row and first column
+in the block diagonal, and its position in memory. The blocks have 2 x 9, 0 x 3 and 3 x 1 elements,
+and their rows begin in memory at multiples of 8."""
 PARTS = ("group", "row", "column")
 EDGE = Diagonal("memory", PARTS, "starts", "rows", "columns", 8)
 TABLES = {"starts": STARTS, "rows": ROWS, "columns": COLUMNS}
