@@ -114,7 +114,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _verified(recipe: Recipe) -> dict[str, str]:
-    """Texts for the placeholders of `verification.cpp.in`, which checks D against host sums."""
+    """Texts for the placeholders of `verification.cpp.in`, which compares D with host sums."""
     gemm = recipe.gemm
     result = dtype(gemm.out_dtype or gemm.dtype)
     batch_b = "batch * k * n" if gemm.batched and gemm.is_apart("B") else "0"

@@ -71,10 +71,10 @@ class LaunchFeatures:
             if any(value > most for value, most in limits):
                 return None
         except (CoordGraphError, ArithmeticError, LookupError):
-            return None  # `zero_divisions` reports parameters whose formulas divide by 0
+            return None  # a division by 0 here is reported by the function `zero_divisions`
         try:
             sides = iter(self._sides(*values))
-        # the formula that divides by 0 may be one that the kernel does not evaluate in this launch
+        # The kernel may not evaluate the formula that divides by 0 in this launch.
         except ArithmeticError:
             sides = iter(())
         except (CoordGraphError, LookupError):

@@ -124,7 +124,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
-        """Describe the fastest program for tensors of this alignment.
+        """The variant with the fastest program for tensors of this alignment.
 
         Args:
             alignment: the alignment of the call's tensors; `why_not_aligned` has accepted it.

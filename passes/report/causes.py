@@ -150,7 +150,8 @@ def headline(
         tiles: number of output tiles.
         others: simulated alternatives.
         peak: the machine's peak, in operations per second.
-        modelled: seconds of the cost model's bounds `dram`, `l2` and `power`, or empty.
+        modelled: the cost model's lower bounds of the time, in seconds, by the names `dram`, `l2`
+            and `power`; empty if the cost model does not describe the launch.
     """
     seconds = run["makespan"] / 1e9
     total = run["slots"] * seconds
@@ -182,7 +183,12 @@ def headline(
 
 
 def _answer(busy: float, of_peak: float) -> str:
-    """Whether the GPU is busy, from its utilisation and the achieved fraction of its peak."""
+    """`Yes`, `Mostly` or `No`: whether the GPU is busy.
+
+    Args:
+        busy: the utilisation; see `BUSY`.
+        of_peak: the fraction of the tensor cores' peak that is reached.
+    """
     if busy >= BUSY and of_peak >= PEAK_BUSY:
         return "Yes"
     return "Mostly" if busy >= MOSTLY and of_peak >= PEAK_MOSTLY else "No"

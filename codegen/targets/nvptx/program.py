@@ -94,17 +94,17 @@ class CudaProgram:
 
     @cached_property
     def walker(self) -> CudaWalker:
-        """The code generator; its `arguments` are complete once `module` is built."""
+        """The object that generates the LLVM module. Read its `arguments` only after `module`."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         return emitter_of(found.instructions)(
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight
         )
 
     def leaner(self) -> CudaProgram | None:
-        """The same program with half of `bytes_in_flight`; None if they are at the minimum.
+        """A copy with half of `bytes_in_flight`; None if this program has the least number.
 
-        Fewer bytes of operands in flight take fewer registers. At the minimum, the program also
-        prevents ptxas from delaying arithmetic.
+        Fewer bytes of operands in flight take fewer registers. The code of the program with the
+        least number also prevents ptxas from delaying arithmetic.
         """
         from codegen.targets.nvptx.sm_80.fragment_walker import LEAST_BYTES_IN_FLIGHT
 

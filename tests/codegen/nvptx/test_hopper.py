@@ -56,8 +56,8 @@ SWAPPED = boxed((48, 128, 128), schedule=TwoTileStreamK(first="dp"))
 
 
 def test_the_ring_never_drains():
-    """Stage and phase follow one running count through all loops of a schedule, so the ring never
-    drains.
+    """Stage and phase are computed from one count of k tiles, which continues through all loops of
+    a schedule. So the producer fills stages for the next loop during the previous one.
     """
     this = lowered(boxed((128, 256, 64), schedule=TwoTileStreamK(workgroups=132)))
     stages = this.size("stage")
@@ -319,8 +319,8 @@ def test_the_text_reads_back(configuration: Configuration):
 
 
 def all_operations() -> list[Operation]:
-    """The operations in `WRITTEN`, and those of a list of products, whose kernels write tensor
-    maps.
+    """The operations of the kernels `WRITTEN`, and of a kernel for a list of products, which writes
+    tensor maps.
     """
     products = Gemm("bf16", grouped=True, group_axis="mnk").graph((128, 128, 64))
     of_list = LowerToHopper()(DataParallel(persistent=True)(products)).control.operations

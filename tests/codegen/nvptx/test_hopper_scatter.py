@@ -175,7 +175,8 @@ def stored(this: Lowered, node: Node, shares: int | None) -> Array:
 def test_batches_take_every_peer_once_and_in_order(count: int):
     """Partial sums are received in batches that contain every sending workgroup once, in order.
 
-    Only the largest batch size may be repeated.
+    Batches have the sizes in `BATCHES`; several batches may have the largest size, but at most one
+    has each other size.
     """
     this = lowered(FROM_REGISTERS[2])
     (finish,) = this.nodes(For, dim=SHARE)
