@@ -77,9 +77,9 @@ def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[P
 
 
 def _map(record: Mapping[str, Any], title: str, found: Sequence[Piece]) -> Figure:
-    """Draw a map of D: which workgroup computes each output tile, or each piece of it along k.
+    """Draw the output tiles of D, each divided into the parts that different workgroups compute.
 
-    All pieces of one colour are one SVG path, so that the file is small.
+    All parts of one colour are one SVG path, so that the file is small.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, PathPatch

@@ -206,7 +206,11 @@ def measure(
 
 
 def memory_rate(where: Device) -> dict[str, float]:
-    """`dram_rate` in bytes per second, from the DRAM's clock and bus width; {} if unknown."""
+    """The cost model's constant `dram_rate`, in bytes per second, as a dict by its name.
+
+    It is MEMORY_SHARE of the peak rate, which follows from the DRAM's clock and bus width. The
+    result is {} if the driver does not report these.
+    """
     from codegen.targets.nvptx.driver import bindings, cuda
 
     names, handle = bindings().CUdevice_attribute, cuda("cuDeviceGet", where.ordinal)

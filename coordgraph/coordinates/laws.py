@@ -144,7 +144,7 @@ class Trial:
         return [d for d in product(*(range(max(size, 1)) for size in self.below)) if inside(d)]
 
     def problems(self) -> Iterator[str]:
-        """Error messages: failures of the size rule, the tables, the guard and the laws."""
+        """An error message for each failure of the size rule, the tables, the guard and a law."""
         yield from self._size_rule()
         yield from self._tables()
         reached = {self.reverse(d) for d in self.downstream if self.guarded(d)}

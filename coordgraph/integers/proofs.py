@@ -204,8 +204,7 @@ class Prover(NumericBounds):
             floor = 1 if used or lowers or uppers else 0
         else:
             used, floor = set(map(atom_of, target.symbols)), 1
-            # The bounds of a table entry contain other atoms, so the entry gets a level above
-            # theirs.
+            # Bounds of a table entry contain other atoms, which must be eliminated after the entry.
             if isinstance(target.expr, Load):
                 ends = *self._most_loaded(target.expr), *self._least_loaded(target.expr)
                 used |= {a for p in ends for m in p for a in m}

@@ -108,7 +108,7 @@ class Variant(NamedTuple):
 
 
 class Lowering(ABC):
-    """A way to multiply matrices on an architecture: a pass, its options, its alignment needs."""
+    """A way to lower graphs to an architecture: the pass, its options, and when it can be used."""
 
     instructions: ClassVar[str]
     """The multiply instruction's name in PTX, such as `mma.sync`; also the lowering's name."""

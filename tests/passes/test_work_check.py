@@ -56,7 +56,7 @@ Change = Callable[[Operation], Operation | Body]
 
 @dataclass(frozen=True)
 class Faulty(Pass):
-    """A fault: the graph of the schedule `step`, with operations changed by `change`."""
+    """A pass that applies the schedule `step`, then lets `change` replace operations."""
 
     step: Any = PERSISTENT
     change: Any = None
@@ -168,7 +168,7 @@ def waits_first(op: Operation) -> Operation:
 
 
 def ordered(*order: type[Operation]) -> Change:
-    """A fault: the operations of an output tile run in the order of the classes in `order`."""
+    """A fault: the operations of an output tile run in the wrong order `order` of their classes."""
 
     def change(op: Operation) -> Operation:
         body: Body = getattr(op, "body", ())

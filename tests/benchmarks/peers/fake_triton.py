@@ -55,7 +55,7 @@ class Descriptor:
 
 
 class Kernel:
-    """A kernel: the function is called once for every program of the grid."""
+    """Stands for a `triton.jit` kernel: `kernel[grid](…)` calls the function once per program."""
 
     def __init__(self, function: Callable[..., None], language: Any) -> None:
         self.function, self.language = function, language

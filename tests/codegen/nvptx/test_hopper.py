@@ -1,4 +1,5 @@
-"""The Hopper lowering: warp roles, stage ring, registers, refusals, text and drawings."""
+"""The lowering to sm_90a makes correct graphs, uses shared memory and registers, and refuses some.
+"""
 
 from __future__ import annotations
 
@@ -104,8 +105,9 @@ def test_registers_go_from_the_producer_to_the_consumers(configuration: Configur
 
 @every_shape
 def test_shared_memory_is_all_there_and_used(configuration: Configuration):
-    """Stage ring, staging slots and partial sums fit in 227 KiB; if four stages fit, there
-    are four.
+    """Stage ring, staging slots and partial sums fit in 227 KiB of shared memory.
+
+    The ring has four stages or more if these leave 64 KiB for the rest.
     """
     this = lowered(configuration)
     program = configuration.program
