@@ -1,5 +1,4 @@
-"""The lowering to sm_90a makes correct graphs, uses shared memory and registers, and refuses some.
-"""
+"""The lowering to sm_90a: what it makes of graphs, and why it refuses some of them."""
 
 from __future__ import annotations
 
