@@ -166,7 +166,7 @@ class KernelGraph:
 
     @cached_property
     def provenance(self) -> Provenance:
-        """Which pass made each record of the graph, and from which records of the graph before.
+        """Which pass made each record of the graph, and from which records of the pass's input.
 
         Every pass stores its input graph and its result in `history`; the first access to
         `provenance` compares them to find the records that each pass added or changed.

@@ -71,7 +71,7 @@ def _conversions(recipe: Recipe) -> str:
 
 
 def _sizes(recipe: Recipe, free: list[str]) -> Iterator[str]:
-    """Declarations of m, n, k and the number of products."""
+    """Lines of C++ that declare m, n, k and the number of products."""
     for axis in DEFAULT_SIZES:
         fixed = 1 if axis == "batches" else getattr(recipe.gemm, axis)
         value = f"sizes[{free.index(axis)}]" if axis in free else str(fixed)

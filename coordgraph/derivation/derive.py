@@ -260,9 +260,10 @@ class _Deriver:
         return tuple(steps)
 
     def _last(self, names: Iterable[str]) -> dict[str, int]:
-        """By name, the largest valid index (size - 1) of each dimension whose size is known here.
+        """For each dimension in `names`, its largest valid index: its size minus 1.
 
-        The launch parameters that the caller gives determine which sizes are known.
+        A dimension is left out if the launch parameters that the caller gives do not determine its
+        size.
         """
         if not self.point.numeric:
             return {}
@@ -337,7 +338,7 @@ and for each downstream operand the condition under which the edge reads it."""
 
 
 def _in_use(found: list[_Formulas], wanted: str) -> list[_Formulas]:
-    """Drop the formulas of indices that no guard, no later edge and no result needs."""
+    """Keep only the formulas of `wanted` and of indices that later edges or guards read."""
     used = {wanted}
     kept: list[_Formulas] = []
     for edge, reads, outputs, guards, conditions in reversed(found):

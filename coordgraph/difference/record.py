@@ -146,7 +146,7 @@ class Difference:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """How often each kind of change occurs in each part that differs."""
+        """By part and by kind of change, such as `added`: the number of changes, if not 0."""
         found: dict[str, dict[str, int]] = {}
         for part in PARTS:
             kinds = Counter(change.kind.name.lower() for change in self.of_part(part))

@@ -332,7 +332,10 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Apply ``exact`` to ``p`` until nothing changes, to make equal polynomials identical."""
+        """Apply the rewrites of the method ``exact`` to ``p`` until nothing changes.
+
+        Polynomials that are equal then often have the same terms.
+        """
         for _ in range(FUEL):
             for a in self.order(p):
                 changed = self.exact(p, a)

@@ -68,8 +68,8 @@ rows, a large extent along k keeps enough bytes of B in flight.
 DEEPEST_COLUMNS = 64
 """Most columns of a CTA's part of a tile in tilings with 512 bytes along k (4 in `DEEP`)."""
 NEVER = 1 << 30
-"""The accumulators of a thread, as `sums` returns them for a tile that warpgroups cannot divide:
-more than any thread has, so the tile is left out."""
+"""`sums` returns this number of accumulators of a thread if warpgroups cannot divide the tile: more
+than any thread has, so that the tile is not used."""
 
 
 @cache

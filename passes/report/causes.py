@@ -31,7 +31,7 @@ WORTH = 0.02
 """Another schedule or plan is recommended if it saves at least this fraction of the launch's
 time."""
 PLANS = 3
-"""Number of the cost model's plans that are simulated as alternatives."""
+"""Number of plans, the best by the cost model, that are simulated as alternatives."""
 MOST_EVENTS = 60_000
 """If the simulated launch of the given schedule has more events, other schedules and plans are not
 simulated: each simulation would take seconds."""

@@ -101,10 +101,10 @@ class CudaProgram:
         )
 
     def leaner(self) -> CudaProgram | None:
-        """A copy with half of `bytes_in_flight`; None if this program has the least number.
+        """A copy with half of `bytes_in_flight`; None if this program has the minimum.
 
-        Fewer bytes of operands in flight take fewer registers. The code of the program with the
-        least number also prevents ptxas from delaying arithmetic.
+        Fewer bytes of operands in flight take fewer registers. The code of a program with the
+        minimum also prevents ptxas from delaying arithmetic.
         """
         from codegen.targets.nvptx.sm_80.fragment_walker import LEAST_BYTES_IN_FLIGHT
 

@@ -1,4 +1,4 @@
-"""`Deal`: a permutation that deals indices to groups (round robin), then lists group by group."""
+"""`Deal`: a permutation that deals indices to groups (round robin), then orders them by group."""
 
 from __future__ import annotations
 

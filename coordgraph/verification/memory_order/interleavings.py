@@ -16,9 +16,9 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["counterexample"]
 
 BEFORE, AFTER = 3, 2
-"""A fault consists of two events, the first and the second, of simulated threads. BEFORE: largest
-number of synchronising events of a thread that are shown before each of the two. AFTER: largest
-number of synchronising events of the first event's thread that are shown between the two."""
+"""A counterexample marks the first event of a fault, and the second if it has one. BEFORE: largest
+number of synchronising events of the same thread that are shown before each marked event. AFTER:
+largest number of such events of the first event's thread that are shown between the two."""
 WAITING = 6
 """Largest number of waiting threads that the counterexample of a deadlock shows."""
 

@@ -18,7 +18,7 @@ __all__ = ["modules"]
 
 
 class OutOfResources(Exception):
-    """A configuration needs more registers or shared memory than the device has."""
+    """Raised if a configuration needs more registers or shared memory than the device has."""
 
 
 class Pointer:

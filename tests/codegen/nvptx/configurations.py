@@ -284,8 +284,9 @@ def traits(made: Configuration) -> tuple[object, ...]:
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule with every tile and layout; a hash of these and of the seed `turn` picks the
-    other options.
+    """Yield a configuration for every schedule with every tile and layout.
+
+    A hash of these three and of the seed `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile in TILES:
@@ -326,8 +327,9 @@ def boxed(
 
 
 def two_shapes(turn: int = 0) -> Iterator[Configuration]:
-    """Every pair of two tile shapes with every layout; a hash of these and of the seed `turn` picks
-    the other options.
+    """Yield a configuration for every pair of a large and a small tile shape with every layout.
+
+    A hash of these and of the seed `turn` picks the other options.
     """
     for tile, (m, n) in TWO_SHAPES:
         for layout in LAYOUTS:
@@ -349,8 +351,9 @@ def two_shapes(turn: int = 0) -> Iterator[Configuration]:
 
 
 def taking_turns(turn: int = 0) -> Iterator[Configuration]:
-    """Ping-pong warpgroups with every schedule, tile and layout; a hash of these and of the seed
-    `turn` picks the other options.
+    """Yield a configuration with ping-pong warpgroups for every schedule, tile and layout.
+
+    A hash of these three and of the seed `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile, cluster in TURN_SHAPES:
@@ -367,8 +370,9 @@ def taking_turns(turn: int = 0) -> Iterator[Configuration]:
 
 
 def hopper(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule, tile and layout for Hopper; a hash of these and of the seed `turn` picks the
-    other options.
+    """Yield a configuration for every schedule, tile and layout for Hopper.
+
+    A hash of these three and of the seed `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile, cluster in HOPPER_SHAPES:

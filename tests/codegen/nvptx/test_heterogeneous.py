@@ -217,8 +217,9 @@ def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
 @pytest.mark.parametrize("configuration", SLOTS, ids=str)
 @pytest.mark.parametrize("order", ["LLSSSLSL", "SLLS"])
 def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
-    """Across tiles of both shapes, a staging slot is filled only after the wait for its last TMA
-    store.
+    """A staging slot of D is filled only after the wait for the TMA store that last read it.
+
+    This holds for every sequence of tiles of both shapes.
 
     A warpgroup waits for its own stores only, so only one warpgroup may write to a slot.
     """
@@ -338,7 +339,7 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 
 
 def test_memory_is_that_of_the_largest_tile():
-    """Small tiles in addition to large ones need no more shared memory and cost no stages."""
+    """If a kernel also has small tiles, it needs no more shared memory and has as many stages."""
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (

@@ -211,8 +211,9 @@ def test_what_is_lowered(golden: Golden):
 
 
 def test_two_loops_in_a_row_are_refused():
-    """Two accumulation loops in a row are refused, since the warpgroup of the second is not
-    defined.
+    """Ping-pong consumers are refused for a graph with two accumulation loops in a row.
+
+    It would not be defined which warpgroup executes the second loop.
     """
     graph = DataParallel()(Gemm("bf16").graph((64, 128, 64)))
 

@@ -27,9 +27,7 @@ def value(expr: Expr, **tables: tuple[int, ...]) -> int:
 
 
 def test_blocks_lie_one_after_another():
-    """Every element has a position of its own; row padding lies in its block, past the last
-    column.
-    """
+    """No two elements have the same position, and positions between rows are padding of a block."""
     sizes, places = Sizes((Integer(56),), (Integer(3), None, None)), dict[int, tuple[int, ...]]()
     for group in range(3):
         every = product(

@@ -107,7 +107,7 @@ QUICK = {"sub", "div", "fma", "clamp", "compare", "cast", "exp", "log", "rsqrt",
 
 @pytest.mark.parametrize("name", chosen(QUICK, EXACT))
 def test_the_host_s_code(name: str):
-    """CPU kernels compute f32 operations with small errors, also by C library functions."""
+    """CPU kernels, which may call functions of the C library, are exact enough for f32."""
     x, y = samples(13, 21)
     graph = DataParallel()(Gemm("f32", epilogue=function(name)).graph((8, 8, 8)))
     found = codegen.compile(graph, "cpu")(x, np.eye(21, dtype=np.float32), y=y)
@@ -142,7 +142,7 @@ def test_nan_stays_nan(name: str):
 
 
 def emulated(instruction: str, *arguments: Array) -> Array:
-    """The result of a PTX instruction on f32, correctly rounded; its own error is not emulated."""
+    """The correctly rounded f32 result of a PTX instruction; a GPU's may be less exact."""
     meaning: dict[str, Any] = {
         "ex2.approx.ftz.f32": np.exp2,
         "lg2.approx.f32": np.log2,
