@@ -25,7 +25,7 @@ PARTS = {
     "edge": "edges",
     "operation": "operations",
 }
-"""The parts of a graph that are compared, in the order of reports, with their plurals."""
+"""The kinds of parts of a graph that are compared, each with its plural, as reports order them."""
 
 
 class Kind(Enum):

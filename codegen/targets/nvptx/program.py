@@ -80,7 +80,7 @@ class CudaProgram:
 
     @property
     def chosen(self) -> Pass:
-        """The lowering pass with all of its options."""
+        """The lowering pass of this program, with every option set for the program's variant."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         options = self.lowering
         if options is None or type(options) is not found.kind:
