@@ -19,7 +19,7 @@ HOST_TYPES = {
 }  # fmt: skip
 """The C++ type of an element on the host, by its type in the graph."""
 STRUCTS = ("bf16", "f16")
-"""The element types that the example declares itself, in a template of this name."""
+"""The element types that the example declares itself: each in the template `<type>.cpp.in`."""
 NO_SIZES = "    (void)count, (void)given;\n"
 """C++ that ignores the command line's arguments, for a kernel whose sizes are all constants."""
 DEFAULT_SIZES = {"m": 2048, "n": 2304, "k": 4096, "batches": 4}

@@ -184,7 +184,7 @@ class _Deriver:
         return _in_use(found, wanted)
 
     def _local(self, name: str) -> Expr:
-        """A dimension's index as formulas contain it: a number if one is given, else a symbol."""
+        """The index along a dimension in formulas: the number that is given, or else a symbol."""
         value = self.known.get(name)
         return value if isinstance(value, Integer) else self.coordinates.symbol(name)
 

@@ -82,7 +82,7 @@ def test_groups(schedule: str, tile: tuple[int, int, int], target: str):
 
 
 ENDS = (0, 1, 63, 64, 65, 127, 128, 129, 0, 192, 256, 300, 48, 96, 0, 512, 17)
-"""Numbers of rows of groups: 0, whole TMA boxes or tiles, one row less, one row more, and others.
+"""The number of rows of each group: 0, whole TMA boxes or tiles, one row less or more, and others.
 """
 HOPPER = (
     ((128, 256, 64), LowerToHopper()),

@@ -90,7 +90,7 @@ def test_every_operation_has_an_exact_meaning_here():
 
 
 def near(name: str, x: Array, y: Array, found: Array) -> bool:
-    """Whether an f32 result differs from that in f64 by at most BOUND, relatively; see BOUND."""
+    """Whether an f32 result differs from the f64 result by at most the error that BOUND allows."""
     exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
     room = BOUND * np.maximum(1, np.maximum(np.abs(exact), np.abs(x) + np.abs(y)))
     return bool((np.abs(found - exact) <= room).all())
@@ -222,7 +222,7 @@ def test_the_gpu_s_way_is_as_exact_as_its_instructions(name: str, fast: bool):
     exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
     with np.errstate(all="ignore"):
         made = function(name).emit(ByHand(fast=fast), {"acc": x, "y": y}, "f32", "f32")
-    # A fast exponential also has the rounding error of x / ln 2, as its docstring says.
+    # A fast exponential computes 2**(x / ln 2), so it also has the rounding error of the quotient.
     bound = 2.0**-16 if fast and name in ("exp", "sigmoid", "silu") else 2.0**-20
     least = {"gelu": np.abs(x) + np.abs(y), "log": 1}.get(name, 1e-3)
     room = bound * np.maximum(np.abs(exact), least)
