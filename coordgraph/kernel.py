@@ -166,7 +166,7 @@ class KernelGraph:
 
     @cached_property
     def provenance(self) -> Provenance:
-        """Which pass made each record of the graph, and from what.
+        """Which pass made each record of the graph, and from which records of the pass's input.
 
         Every pass stores its input graph and its result in `history`; the first access to
         `provenance` compares them to find the records that each pass added or changed.
@@ -339,27 +339,27 @@ class KernelGraph:
 DIFF = Hook[[KernelGraph, KernelGraph], Difference](
     "KernelGraph.diff", "coordgraph.difference.compare"
 )
-"""Hook behind `KernelGraph.diff`; `coordgraph.difference.compare` implements it."""
+"""`KernelGraph.diff` calls this hook, which `coordgraph.difference.compare` implements."""
 EXPLAIN = Hook[..., Derivation]("KernelGraph.explain", "coordgraph.derivation.derive")
-"""Hook behind `KernelGraph.explain`; `coordgraph.derivation.derive` implements it."""
+"""`KernelGraph.explain` calls this hook, which `coordgraph.derivation.derive` implements."""
 PROVENANCE = Hook[[KernelGraph], Provenance](
     "KernelGraph.provenance", "coordgraph.provenance.trace"
 )
-"""Hook behind `KernelGraph.provenance`; `coordgraph.provenance.trace` implements it."""
+"""`KernelGraph.provenance` calls this hook, which `coordgraph.provenance.trace` implements."""
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
-"""Hook behind `KernelGraph.verify`; `coordgraph.checks` implements it."""
+"""`KernelGraph.verify` calls this hook, which `coordgraph.checks` implements."""
 CHECK = Hook[[KernelGraph, "Mapping[str, int | Sequence[int]] | None", str], "Report"](
     "KernelGraph.check", "coordgraph.verification.checking"
 )
-"""Hook behind `KernelGraph.check`; `coordgraph.verification.checking` implements it."""
+"""`KernelGraph.check` calls this hook, which `coordgraph.verification.checking` implements."""
 REPORT = Hook[..., "HtmlReport"]("KernelGraph.report", "passes.report.gather")
-"""Hook behind `KernelGraph.report`; `passes.report.gather` implements it."""
+"""`KernelGraph.report` calls this hook, which `passes.report.gather` implements."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
-"""Hook behind `KernelGraph.pseudocode`; `coordgraph.show.pseudocode` implements it."""
+"""`KernelGraph.pseudocode` calls this hook, which `coordgraph.show.pseudocode` implements."""
 TEXT = Hook[..., str]("KernelGraph.text", "coordgraph.text.printer")
-"""Hook behind `KernelGraph.text`; `coordgraph.text.printer` implements it."""
+"""`KernelGraph.text` calls this hook, which `coordgraph.text.printer` implements."""
 JSON = Hook[..., dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
-"""Hook behind `KernelGraph.json`; `coordgraph.text.plain` implements it."""
+"""`KernelGraph.json` calls this hook, which `coordgraph.text.plain` implements."""
 
 
 def _basics(value: object) -> Iterator[Basic]:

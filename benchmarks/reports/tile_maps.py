@@ -30,12 +30,12 @@ NARROWEST_NUMBERED = 0.15
 """A part of a tile is labelled with its workgroup's number if it has at least this fraction of the
 tile's width."""
 Piece = tuple[int, int, int, int, int, str]
-"""Type of a part of an output tile: the tile's m and n, first k tile, number of k tiles, workgroup,
-and a key of `FILLS`."""
+"""Type of a part of an output tile: the tile's row and column in the grid of tiles, the first k
+tile of the part, its number of k tiles, its workgroup, and a key of `FILLS`."""
 
 
 def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
-    """Yield the range of k tiles that each main loop of a launch sums, with its output tile.
+    """For each main loop of a launch: the output tile, and the range of its k tiles that it sums.
 
     Args:
         row: the launch, as `benchmarks.reports.gantt.compact` makes it.
@@ -59,9 +59,9 @@ def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
 def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
     """Draw a map of output tiles for each launch in a results file; yield each SVG file's path.
 
-    The map is that of the simulated launch. The width of a part of a tile is the fraction of the
-    tile's k tiles in it; each part has the number of its workgroup. A map that equals an earlier
-    map is left out.
+    The map shows a simulation of the launch. If several workgroups share a tile, each part of it is
+    as wide as its fraction of the tile's k tiles, and is labelled with its workgroup's number. A
+    map that equals an earlier map is left out.
     """
     from benchmarks.reports.plots import save
 
@@ -77,9 +77,9 @@ def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[P
 
 
 def _map(record: Mapping[str, Any], title: str, found: Sequence[Piece]) -> Figure:
-    """Draw a map of D: which workgroup computes each output tile, or each piece of it along k.
+    """Draw the output tiles of D, each divided into the parts that different workgroups compute.
 
-    All pieces of one colour are one SVG path, so that the file is small.
+    All parts of one colour are one SVG path, so that the file is small.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, PathPatch

@@ -79,10 +79,11 @@ class Calibrated:
     """The result of `calibrate`.
 
     Attributes:
-        fitted: the constants and how well they choose, also on sizes that they were not fitted to.
-        times: number of measured times.
-        path: the file of the constants.
-        record: the file of the measured times.
+        fitted: the fitted constants of the cost model, and how fast the plans are that the model
+            chooses with constants fitted to other sizes.
+        times: how many times of plans were measured.
+        path: the file to which the constants were written.
+        record: the file to which the measured times were written.
     """
 
     fitted: Calibration
@@ -109,8 +110,8 @@ def calibrate(
     Args:
         minutes: the time to take, in minutes; at least 1.
         device: the number of the GPU.
-        output: the file of the constants; None for the GPU's file in the user's folder.
-        record: the file of the measured times; None for one beside `output`.
+        output: the file to write the constants to; None for the GPU's file in the user's folder.
+        record: the file to write the measured times to; None for one in the folder of `output`.
 
     Raises:
         CodegenError: there is no GPU, or the cost model does not describe its kernels.
@@ -205,10 +206,10 @@ def measure(
 
 
 def memory_rate(where: Device) -> dict[str, float]:
-    """A GPU's sustained DRAM bandwidth in bytes per second, as the entry `dram_rate` of a dict.
+    """The cost model's constant `dram_rate`, in bytes per second, as a dict by its name.
 
-    It is computed from the clock and the bus width of the DRAM. The dict is empty if the driver
-    does not know them.
+    It is MEMORY_SHARE of the peak rate, which follows from the DRAM's clock and bus width. The
+    result is {} if the driver does not report these.
     """
     from codegen.targets.nvptx.driver import bindings, cuda
 

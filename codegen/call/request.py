@@ -1,4 +1,4 @@
-"""`PlanRequest`: everything that the choice of a plan depends on, and the plans chosen for it.
+"""`PlanRequest`: everything that the choice of a plan depends on, and the plans to choose from.
 
 `matmul` makes one from its arrays, `explain` from sizes and the name of a device.
 """

@@ -82,11 +82,17 @@ def known_scope(
     direction: Direction,
     values: Mapping[str, int],
 ) -> Scoped:
-    """The scope with the known coordinates: those in `at`, or, if `at` is empty, the default ones.
+    """A scope in which the coordinates in `at` are known; if `at` is empty, the default ones.
 
     The default for `Direction.REVERSE`, which derives tensor indices, is all dimensions that are
     upstream of no edge (hardware and loops). The default for `Direction.FORWARD` is all dimensions
     that are downstream of no edge (tensors).
+
+    Args:
+        graph: the graph.
+        at: by coordinate, the value's text on the command line; None keeps it a symbol.
+        direction: the direction in which coordinates are derived.
+        values: the values of the launch parameters.
     """
     coordinates = graph.coordinates
     scope = Scoped(coordinates, graph.parameters.ranges())

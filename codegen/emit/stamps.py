@@ -71,7 +71,7 @@ def _word(walker: Walker, expr: Expr, node: Node) -> ir.Value:
 def _tile(walker: Walker, node: Node, op: Stamp) -> list[ir.Value]:
     """Emit the position of the tile that a record names: product (0 if only one), m and n.
 
-    m and n are in unit tiles, of which a tile may cover several.
+    The unit of m and n is the largest tile that divides all tile shapes of the kernel.
     """
     *product, m, n = op.tile
     numbers = [_place(walker, node, dim, 1) for dim in product] or [ir.Constant(I32, 0)]
@@ -82,7 +82,7 @@ def _tile(walker: Walker, node: Node, op: Stamp) -> list[ir.Value]:
 
 
 def _place(walker: Walker, node: Node, dim: str, times: int) -> ir.Value:
-    """Emit the index along the dimension `dim`, scaled by `times`; -1 if it is padding."""
+    """Emit the index along `dim` multiplied by `times`; -1 if a guard says that it is padding."""
     found = node.place(dim)
     value = _word(walker, found.values[0] * times, node)
     guard: Any = walker.condition(found.guard, node)

@@ -50,7 +50,10 @@ def makefile(recipe: Recipe) -> str:
 
 
 def _command_line(free: list[str]) -> dict[str, str]:
-    """Words of the part that reads the sizes `free` from the command line."""
+    """Texts for the placeholders of `sizes.cpp.in`, which reads sizes from the command line.
+
+    `free` names the sizes that are read, such as `m`; the kernel does not fix them.
+    """
     return {
         "usage": "".join(f" {axis.upper()}" for axis in free),
         "count": str(1 + len(free)),
@@ -66,7 +69,7 @@ def _conversions(recipe: Recipe) -> str:
 
 
 def _sizes(recipe: Recipe, free: list[str]) -> Iterator[str]:
-    """Declarations of m, n, k and the number of products."""
+    """Lines of C++ that declare m, n, k and the number of products."""
     for axis in DEFAULT_SIZES:
         fixed = 1 if axis == "batches" else getattr(recipe.gemm, axis)
         value = f"sizes[{free.index(axis)}]" if axis in free else str(fixed)
@@ -109,7 +112,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _verified(recipe: Recipe) -> dict[str, str]:
-    """Words of the part that compares elements of D with sums that the host computes."""
+    """Texts for the placeholders of `verification.cpp.in`, which compares D with host sums."""
     gemm = recipe.gemm
     result = dtype(gemm.out_dtype or gemm.dtype)
     batch_b = "batch * k * n" if gemm.batched and gemm.is_apart("B") else "0"

@@ -129,7 +129,7 @@ def _fence(text: str) -> str:
 
 
 MERMAID = Hook[..., str]("CoordinateGraph.mermaid", "coordgraph.show.mermaid")
-"""Hook behind `CoordinateGraph.mermaid`; `coordgraph.show.mermaid` implements it."""
+"""`CoordinateGraph.mermaid` calls this hook, which `coordgraph.show.mermaid` implements."""
 
 
 class CoordinateEditor:

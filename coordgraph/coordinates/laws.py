@@ -118,7 +118,10 @@ class Trial:
         return all(self._holds(part) for part in self.edge.guard(above, below, self.sizes))
 
     def read(self, indices: Indices) -> tuple[bool, ...]:
-        """For each downstream dimension, whether `reverse` of `indices` depends on its index."""
+        """For each downstream dimension, whether `reverse` reads its index, given `indices`.
+
+        An edge with a selector reads only the indices that the selector chooses.
+        """
         return tuple(map(self._holds, self.edge.reads_when(_expressions(indices))))
 
     @property
@@ -141,7 +144,7 @@ class Trial:
         return [d for d in product(*(range(max(size, 1)) for size in self.below)) if inside(d)]
 
     def problems(self) -> Iterator[str]:
-        """Error messages: failures of the size rule, the tables, the guard and the laws."""
+        """An error message for each failure of the size rule, the tables, the guard and a law."""
         yield from self._size_rule()
         yield from self._tables()
         reached = {self.reverse(d) for d in self.downstream if self.guarded(d)}

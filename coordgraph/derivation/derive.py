@@ -64,14 +64,14 @@ def derive(
 
 
 class _Deriver:
-    """Computes one index of a graph, as a formula and as a number, with the edge for each step.
+    """Walks the path of edges that computes one index, and collects its formulas and values.
 
     Args:
         graph: the graph.
-        direction: whether edges are followed toward the tensors or toward the machine.
+        direction: the direction of the path: from the machine to tensors, or the reverse.
         point: the indices, launch parameters and tables that the caller gives.
-        used: the dimensions with a given index that the computation reads.
-        missing: the dimensions that the computation reads, but whose index is not given.
+        used: names of the given coordinates that the path reads, as `starts_of` finds them.
+        missing: names of the coordinates that the path reads and that the caller did not give.
     """
 
     def __init__(
@@ -94,7 +94,11 @@ class _Deriver:
         self.ranges = scope.ranges
 
     def derive(self, wanted: str) -> Derivation:
-        """The derivation of the index along a dimension."""
+        """The derivation of the index along the dimension `wanted`, with a step for each edge.
+
+        Raises:
+            EvaluationError: the point has numbers, but not all that the index depends on.
+        """
         solution = solve(self.coordinates, self.direction, self.known, [wanted], self.ranges)
         expression = solution.values[0]
         formulas = self._formulas(solution.path, wanted)
@@ -132,9 +136,10 @@ class _Deriver:
         )
 
     def _choices(self) -> set[str]:
-        """Dimensions whose index, given as a number, decides which other indices an edge reads.
+        """Names of the selectors among the coordinates that the caller gives as numbers.
 
-        For forward paths the result is empty.
+        The number of a selector decides which other indices an edge reads in the reverse
+        direction. The result is empty for the forward direction.
         """
         if self.direction is Direction.FORWARD:
             return set()
@@ -179,12 +184,15 @@ class _Deriver:
         return _in_use(found, wanted)
 
     def _local(self, name: str) -> Expr:
-        """A dimension's index as formulas contain it: a number if one is given, else a symbol."""
+        """The index along a dimension in formulas: the number that is given, or else a symbol."""
         value = self.known.get(name)
         return value if isinstance(value, Integer) else self.coordinates.symbol(name)
 
     def _open(self, read: Iterable[str]) -> bool:
-        """Whether the index has no value because some given indices are symbols or expressions."""
+        """Whether some index or parameter that the path reads is given as a symbol or expression.
+
+        The derived index then has a formula but no value.
+        """
         return bool(self.point.symbolic & {*read, *self.known}) or any(
             not isinstance(value, Integer)
             for name, value in self.point.known.items()
@@ -239,7 +247,7 @@ class _Deriver:
             composed.update({self.coordinates.symbol(i.dimension): i.expression for i in indices})
             computed.append(tuple(indices))
         steps: list[EdgeStep] = []
-        padding = False  # True after a guard marks padding: later indices may be outside
+        padding = False  # True after a guard fails: later indices may be outside their dimensions
         for (edge, reads, _, guards, _), found, condition in zip(
             formulas, computed, applies, strict=True
         ):
@@ -252,7 +260,11 @@ class _Deriver:
         return tuple(steps)
 
     def _last(self, names: Iterable[str]) -> dict[str, int]:
-        """The largest index of each dimension whose size is known at this point."""
+        """For each dimension in `names`, its largest valid index: its size minus 1.
+
+        A dimension is left out if the launch parameters that the caller gives do not determine its
+        size.
+        """
         if not self.point.numeric:
             return {}
         sizes = {n: size for n in names if (size := self.coordinates.size(n)) is not None}
@@ -326,7 +338,7 @@ and for each downstream operand the condition under which the edge reads it."""
 
 
 def _in_use(found: list[_Formulas], wanted: str) -> list[_Formulas]:
-    """Drop the formulas of indices that no guard, no later edge and no result needs."""
+    """Keep only the formulas of `wanted` and of indices that later edges or guards read."""
     used = {wanted}
     kept: list[_Formulas] = []
     for edge, reads, outputs, guards, conditions in reversed(found):
@@ -339,7 +351,7 @@ def _in_use(found: list[_Formulas], wanted: str) -> list[_Formulas]:
 
 
 def _applies(formulas: list[_Formulas], wanted: str) -> list[Boolean]:
-    """For each edge, the condition under which the wanted index depends on it."""
+    """For each edge in `formulas`, the condition under which the index `wanted` depends on it."""
     read: dict[str, Boolean] = {wanted: true}
     found: list[Boolean] = []
     for edge, _, outputs, _, conditions in reversed(formulas):

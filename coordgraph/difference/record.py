@@ -25,7 +25,7 @@ PARTS = {
     "edge": "edges",
     "operation": "operations",
 }
-"""The parts of a graph that are compared, in the order of reports, with their plurals."""
+"""The kinds of parts of a graph that are compared, each with its plural, as reports order them."""
 
 
 class Kind(Enum):
@@ -146,7 +146,7 @@ class Difference:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """How often each kind of change occurs in each part that differs."""
+        """By part and by kind of change, such as `added`: the number of changes, if not 0."""
         found: dict[str, dict[str, int]] = {}
         for part in PARTS:
             kinds = Counter(change.kind.name.lower() for change in self.of_part(part))

@@ -28,7 +28,7 @@ def _parts(step: Step) -> list[str]:
 
 
 def plain(value: Argument) -> str:
-    """The text of a step's argument: a value's name, or a number with enough digits to be exact."""
+    """The text of an operation's argument: a name such as `%0`, or a number with all its digits."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else repr(value)

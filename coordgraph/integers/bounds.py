@@ -284,8 +284,9 @@ class NumericBounds:
         negative = [m for m, c in p.items() if c < 0 and m] if self.facts else []
         if not negative:
             return best
-        # First bound each term with a negative coefficient by a fact about the term's monomial.
-        # Then cancel the remaining negative terms by adding a multiple of one fact's polynomial.
+        # A fact is a known upper limit of a polynomial. First bound each term with a negative
+        # coefficient by a fact about its monomial. Then, for each fact, try to cancel negative
+        # terms by adding a multiple of the fact's polynomial.
         paid, rest = 0, dict(p)
         for monomial in negative:
             limit = self.fact_maximum(monomial)

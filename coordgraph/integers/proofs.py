@@ -110,10 +110,10 @@ class Prover(NumericBounds):
         return self if depth == len(self._outers) else self._outers[depth]
 
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:
-        """The search node of ``p`` without its constant term, and the constant term.
+        """The `SearchNode` of ``p`` without its constant term, and the constant term.
 
-        The outermost prover that knows everything about the polynomial and the guards keeps the
-        node for all inner scopes.
+        The node is cached in the outermost prover whose scope has all symbols of the polynomial
+        and of the guards, so that the provers of all inner scopes share it.
         """
         constant = p.get((), 0)
         if constant:
@@ -195,9 +195,9 @@ class Prover(NumericBounds):
         return best
 
     def level(self, target: Atom) -> int:
-        """Length of the longest chain of atoms from ``target``, each in bounds of the previous one.
+        """Length of the longest chain of atoms in which each occurs in bounds of the previous one.
 
-        Atoms with longer chains are eliminated first.
+        The chain begins with ``target``. Atoms with longer chains are eliminated first.
         """
         if target in self._levels:
             return self._levels[target]
@@ -213,8 +213,7 @@ class Prover(NumericBounds):
             floor = 1 if used or lowers or uppers else 0
         else:
             used, floor = set(map(atom_of, target.symbols)), 1
-            # The bounds of a table entry contain other atoms, so the entry gets a level above
-            # theirs.
+            # Bounds of a table entry contain other atoms, which must be eliminated after the entry.
             if isinstance(target.expr, Load):
                 ends = *self._most_loaded(target.expr), *self._least_loaded(target.expr)
                 used |= {a for p in ends for m in p for a in m}
@@ -273,7 +272,11 @@ class Prover(NumericBounds):
         return (most,)
 
     def _least_loaded(self, target: Load) -> tuple[Polynomial, ...]:
-        """Lower bounds of a table's entry: the previous entry, plus the table's smallest step."""
+        """The symbolic lower bound ``t[i - 1] + step`` of a table entry ``t[i]``, as a tuple.
+
+        ``step`` is the least difference of consecutive entries. The tuple is empty if it is not
+        known, or if the previous entry may not exist.
+        """
         table, index = cast(tuple[Symbol, Expr], target.args)
         known, place = self.tables.get(table), index.as_coeff_Add()[0]
         if known is None or known.step is None or not 1 <= place <= MOST_STEPS:
@@ -338,7 +341,10 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Apply ``exact`` to ``p`` until nothing changes, to make equal polynomials identical."""
+        """Apply the rewrites of the method ``exact`` to ``p`` until nothing changes.
+
+        Polynomials that are equal then often have the same terms.
+        """
         for _ in range(FUEL):
             for a in self.order(p):
                 changed = self.exact(p, a)

@@ -234,8 +234,8 @@ class _Simplifier:
                     y, divisor = cast(tuple[Expr, Expr], node.args)
                     if divisor != d or self.expr(floor_mod(a - y, d)) != 0:
                         continue
-                    # `node` is y%d in the upper bound of b. It equals a%d, because a - y is a
-                    # multiple of d. If a%d + b is less than d, adding b to a carries nothing.
+                    # `node` is y%d, a part of b's upper bound. Since a - y is a multiple of d, y%d
+                    # equals a%d. So `top` equals a%d + b, which must be less than d.
                     top = cast(Expr, node) + b
                     if self.ranges.prove_less(top, d) and self.ranges.prove_nonnegative(b):
                         return a, b

@@ -17,7 +17,7 @@ __all__ = ["shown", "written"]
 def shown(record: Edge | Operation) -> dict[str, Any]:
     """The fields of an edge or operation that differ from their defaults, by name.
 
-    The operands of an edge and the bodies of an operation are left out.
+    The operands of an edge and the operations nested in an operation are left out.
     """
     defaults = {f.name: f.default for f in fields(record)}
     return {name: v for name, v in record.details.items() if v != defaults[name]}

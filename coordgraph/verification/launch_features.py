@@ -71,10 +71,10 @@ class LaunchFeatures:
             if any(value > most for value, most in limits):
                 return None
         except (CoordGraphError, ArithmeticError, LookupError):
-            return None  # `zero_divisions` reports parameters whose formulas divide by 0
+            return None  # a division by 0 here is reported by the function `zero_divisions`
         try:
             sides = iter(self._sides(*values))
-        # the formula that divides by 0 may be one that the kernel does not evaluate in this launch
+        # The kernel may not evaluate the formula that divides by 0 in this launch.
         except ArithmeticError:
             sides = iter(())
         except (CoordGraphError, LookupError):
@@ -89,7 +89,8 @@ class LaunchFeatures:
         found.update(self._of_tiles(launch))
         counts = [(i, v) for i, v in enumerate(values) if self._host[i].name not in AXES]
         for (i, one), (j, other) in permutations(counts, 2):
-            # Remainders of one count (tiles, workgroups or iterations) divided by another.
+            # For every two counts (of tiles, workgroups or iterations), a feature says what kind of
+            # remainder one leaves when it is divided by the other.
             found.add((i, j, "rest", _rest(one, other) if other > 1 else None))
             found.add((i, j, "times", (one // other).bit_length() if other else None))
         return sum(1 << self._bits.setdefault(feature, len(self._bits)) for feature in found)
@@ -113,9 +114,10 @@ class LaunchFeatures:
 
 
 def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
-    """The subexpressions of a graph, such as minima, that select between formulas.
+    """The graph's minima, maxima, comparisons and remainders of launch parameters.
 
-    Only those that depend on nothing but launch parameters are returned.
+    The cases that occur in a launch depend on them, for example which argument of a minimum is
+    less. Subexpressions that contain indices or entries of tables are left out.
     """
     found = {
         node
@@ -137,6 +139,6 @@ def _relation(node: Basic, left: int, right: int) -> object:
 
 
 def _rest(value: int, divisor: int) -> str:
-    """The class of a division's remainder: 0, 1, the largest value, or between."""
+    """The class of `value % divisor`: `0`, `1`, `last` for `divisor - 1`, else `other`."""
     rest = value % divisor if divisor else 0
     return "0" if not rest else "1" if rest == 1 else "last" if rest == divisor - 1 else "other"

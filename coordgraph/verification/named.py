@@ -57,11 +57,14 @@ def named_check(name: str, states: str) -> Callable[[Callable[[Evidence], Findin
 
 
 def enumerated(examined: Sequence[Launch], what: str, found: Iterable[Counterexample]) -> Finding:
-    """The result of a check that examined launches: refuted if there are counterexamples.
+    """The result of a check that enumerates launches.
+
+    The check is refuted if there are counterexamples, unknown if no launch was examined, and else
+    it holds.
 
     Args:
         examined: the launches that were examined.
-        what: what was examined in them, as a phrase for the verdict's detail.
+        what: what was examined in each launch, as a phrase for the verdict, such as `messages`.
         found: the counterexamples.
     """
     if counterexamples := tuple(islice(found, SHOWN)):

@@ -43,8 +43,9 @@ FAMILIES = 1.3
 """The best plan of a family of schedules is drawn if its predicted time is at most this many times
 that of the best plan of all."""
 LARGE, EXPLORED = 2, 3
-"""LARGE: plans with clusters of more than two CTAs are added to the plans of a size until there are
-this many of them. EXPLORED: number of plans of a size that are drawn at random."""
+"""LARGE: number of plans with clusters of more than two CTAs that are drawn for a size, if so many
+are predicted to be fast enough (see `FAMILIES`). EXPLORED: number of plans of a size that are drawn
+at random."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Drawn:
 def draw_plans(
     gemm: Gemm, device: Constants, sizes: int, kernels: int, seed: int = 0
 ) -> Iterator[Drawn | None]:
-    """Draw sizes of a problem and plans for each; the plans of all sizes have few kernels.
+    """Draw sizes of a problem and plans for each; all plans together need few different kernels.
 
     Yields None each time the plans of a size are drawn, so that the caller can show progress; then
     yields every size with its plans.
@@ -90,8 +91,8 @@ def draw_plans(
     pool = KernelFamily(tuple(plans[kernel] for kernel in kept))
     for (problem, table), some in zip(tables, wanted, strict=True):
         mine = [plan for plan in some if plan.kernel in kept]
-        # Only the kernels that most sizes want are compiled (`kept`). Plans that need another one
-        # are replaced by this size's best plans with a compiled kernel.
+        # Only the kernels in `kept` will be compiled: those that plans of the most sizes need.
+        # Plans that need another kernel are replaced by this size's best plans with a kept one.
         others = np.flatnonzero(pool.holds(table))[: len(some)]
         mine += [table.plan(int(row)) for row in others]
         yield Drawn(problem, tuple(list(dict.fromkeys(mine))[: max(len(some), 2)]))
@@ -107,7 +108,7 @@ def _best(problem: Gemm, device: Constants) -> tuple[Table, Column]:
 
 
 def _rows(table: Table, seconds: Column, generator: random.Random) -> Sequence[int]:
-    """Row numbers of the plans to measure, in a table that is sorted by predicted seconds."""
+    """Row numbers of the plans to measure, in `table`, which is sorted by predicted seconds."""
     found: dict[int, None] = {}
     alike: Counter[object] = Counter()
     families: set[str] = set()

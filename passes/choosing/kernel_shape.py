@@ -176,17 +176,13 @@ class Shape:
         # The rows after the last row of a group are rows of the next group, so they are inside A.
         outside_m = np.where(t.ragged_m == 1, 0, outside_m)
         self.outside = outside_m + outside_n
-        """outside:
-
-        number of rows of A and columns of B that lie past the end of the matrix, in one CTA's part
-        of a tile; for the CTA that has most of them.
+        """outside: number of rows of A and columns of B past the end of the matrix, in the part of
+        a tile of the CTA that has most of them.
         """
         self.filled = outside_m % high_a + outside_n % high_b
-        """filled:
-
-        number of rows of A and columns of B that lie outside the matrix, but in a TMA box that
-        begins inside it, so TMA fills them with zeros. Boxes that lie outside as a whole are not
-        requested.
+        """filled: number of the rows and columns in `outside` that lie in a TMA box which begins
+        inside the matrix, so that TMA fills them with zeros. Boxes that lie outside as a whole are
+        not requested.
         """
         self.copies = self.units * (
             np.where(t.turned_a == 1, self.rows / box_m, np.ceil(rows_a / LOW))
@@ -229,10 +225,10 @@ class Shape:
         return np.where(fits, wide, narrow)
 
     def _left(self, t: Table, box: Column) -> Column:
-        """Number of pipeline stages that fit in shared memory together with several buffers for D.
+        """Number of pipeline stages that fit in shared memory beside the output slots for D.
 
-        A warpgroup has as many buffers for D as possible without leaving too few stages; see
-        `BoxedStore.all`.
+        A warpgroup has as many output slots (each the buffer of one TMA box of D) as fit without
+        leaving too few stages; see `BoxedStore.all`.
 
         Args:
             t: problems and plans.

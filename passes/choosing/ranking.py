@@ -58,10 +58,11 @@ class Choice:
 
     @property
     def bound(self) -> str:
-        """Name of the term of `Cost` that bounds the plan's time.
+        """Name of the term of `Cost` that limits the plan's speed.
 
-        If the largest lower bound of the main loop's time exceeds the time of the workgroup with
-        most work, it is that bound; else it is the longest part of that workgroup's time.
+        The terms in `LIMITS` are lower bounds of the main loop's time. If the largest of them is
+        at least the time of the workgroup with most work, the result is its name; else the result
+        is the longest part of that workgroup's time, one of `PARTS`.
         """
         path = sum(self.terms[name] for name in PARTS if name != "launch")
         floor = max(LIMITS, key=self.terms.__getitem__)
@@ -71,7 +72,7 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """A description of the term that bounds the plan's time."""
+        """A description of the term `bound` of the cost model, which limits the plan's speed."""
         return {**LIMITS, **PARTS}[self.bound]
 
 

@@ -40,7 +40,8 @@ WIDTHS = {
 }
 """Extents of a CTA's part of a tile that are tried: by the rows, a tuple of column counts."""
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
-"""Rows and columns of a CTA's part of a tile that are tried with pingpong warpgroups."""
+"""Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
+take turns with tiles."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
 """CTAs along m and n of clusters of more than two CTAs. They help products with few output tiles,
 whose time is limited by the rate of the L2 cache; see `passes.choosing.candidates.far`. `benchmarks
@@ -60,21 +61,22 @@ LARGE_CLUSTER_WIDTHS = {
 """Extents of a CTA's part of a tile that are tried with `LARGE_CLUSTERS`: by the rows, a tuple of
 column counts."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
-"""Extents along k that are tried for tiles whose CTA part has few rows (the key).
-
-They are given in 128-byte rows of shared memory, and are large so that enough of B is in flight.
+"""Extents along k that are tried if a CTA's part of a tile has few rows: by the number of rows, a
+tuple of extents. The unit is the number of elements in a 128-byte row of shared memory. With few
+rows, a large extent along k keeps enough bytes of B in flight.
 """
 DEEPEST_COLUMNS = 64
 """Most columns of a CTA's part of a tile in tilings with 512 bytes along k (4 in `DEEP`)."""
 NEVER = 1 << 30
-"""Stands for too many accumulators: the count for tiles that warpgroups cannot divide."""
+"""`sums` returns this number of accumulators of a thread if warpgroups cannot divide the tile: more
+than any thread has, so that the tile is not used."""
 
 
 @cache
 def tilings(
     c_bytes: int = 0, row: int = UNIT_K, *, large_clusters: bool = False
 ) -> tuple[Tiling, ...]:
-    """The tiles and clusters that can be lowered, and that are tried.
+    """The macro tiles and clusters of candidate plans, all of which can be lowered to sm_90a.
 
     Args:
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
@@ -145,8 +147,9 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
         if turns > 1:
             fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
         else:
-            # A CTA computes its part of a macro tile with one warpgroup, or with two if one has too
-            # few registers, and a small tile with as many. Two must be able to divide a small tile.
+            # A CTA uses one warpgroup, or two if one has too few registers for the CTA's part of a
+            # macro tile, and equally many for small tiles. If two, they must be able to divide a
+            # small tile.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
         if fits:
@@ -155,9 +158,9 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
 
 
 def _sides(rows: int, columns: int) -> tuple[int, int]:
-    """Rows of wgmma's left operand and columns of its right operand.
+    """The extents of a CTA's part of a tile along the rows and along the columns of wgmma's result.
 
-    The left operand is A and the right one B, or the reverse if they are swapped.
+    They are (rows, columns), or (columns, rows) if wgmma's left operand is B and its right one A.
     """
     return (columns, rows) if swapped(rows, columns, 1) else (rows, columns)
 

@@ -108,7 +108,7 @@ class Variant(NamedTuple):
 
 
 class Lowering(ABC):
-    """A way to multiply matrices on an architecture: a pass, its options, its alignment needs."""
+    """A way to lower graphs to an architecture: the pass, its options, and when it can be used."""
 
     instructions: ClassVar[str]
     """The multiply instruction's name in PTX, such as `mma.sync`; also the lowering's name."""
@@ -124,7 +124,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
-        """Describe the fastest program for tensors of this alignment.
+        """The variant with the fastest program for tensors of this alignment.
 
         Args:
             alignment: the alignment of the call's tensors; `why_not_aligned` has accepted it.

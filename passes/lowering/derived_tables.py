@@ -68,7 +68,7 @@ def _symbols(value: object) -> set[Symbol]:
 
 
 def _sizes(graph: KernelGraph) -> dict[Table, int]:
-    """For each derived table that the kernel reads, the largest number of entries."""
+    """For each derived table that the kernel reads, an upper bound of its number of entries."""
     ranges = graph.parameters.ranges()
     found: dict[Table, int] = {}
     for table in _live_tables(graph):

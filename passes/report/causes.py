@@ -18,7 +18,7 @@ from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_pl
 __all__ = ["Alternative", "alternatives", "headline", "peak_flops"]
 
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
-"""Schedules that are simulated as alternatives, with the tiles and tile order of the report's."""
+"""Schedules that are simulated as alternatives to the reported one, with its tile and order."""
 BUSY, MOSTLY = 0.9, 0.75
 """BUSY, MOSTLY: utilisations from which the page answers "yes" or "mostly" to "is the GPU busy?".
 Utilisation is the fraction of time in which a slot (the place of a resident workgroup) multiplies
@@ -31,7 +31,7 @@ WORTH = 0.02
 """Another schedule or plan is recommended if it saves at least this fraction of the launch's
 time."""
 PLANS = 3
-"""Number of the cost model's plans that are simulated as alternatives."""
+"""Number of plans, the best by the cost model, that are simulated as alternatives."""
 MOST_EVENTS = 60_000
 """If the simulated launch of the given schedule has more events, other schedules and plans are not
 simulated: each simulation would take seconds."""
@@ -71,7 +71,10 @@ def alternatives(
     kernel: Kernel,
     tables: Mapping[str, Sequence[int]],
 ) -> list[Alternative]:
-    """Simulated alternatives, the fastest first: other schedules, and plans of the cost model."""
+    """Simulate other schedules and the cost model's best plans for the product, fastest first.
+
+    The result is empty if the simulated launch has more than `MOST_EVENTS` events.
+    """
     if len(simulation.events) > MOST_EVENTS:
         return []
     machine = simulation.machine
@@ -104,8 +107,8 @@ def _schedules(
 def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> Iterator[Alternative]:
     """Simulate the plans with the best predicted times.
 
-    The result is empty for batches and groups of products, which this prediction does not cover,
-    and for a GPU that has no constants of the cost model.
+    Yields nothing for batches and groups of products, and for a GPU without constants of the cost
+    model.
     """
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None or gemm.leading:
@@ -147,7 +150,8 @@ def headline(
         tiles: number of output tiles.
         others: simulated alternatives.
         peak: the machine's peak, in operations per second.
-        modelled: seconds of the cost model's bounds `dram`, `l2` and `power`, or empty.
+        modelled: the cost model's lower bounds of the time, in seconds, by the names `dram`, `l2`
+            and `power`; empty if the cost model does not describe the launch.
     """
     seconds = run["makespan"] / 1e9
     total = run["slots"] * seconds
@@ -179,14 +183,19 @@ def headline(
 
 
 def _answer(busy: float, of_peak: float) -> str:
-    """Whether the GPU is busy, from its utilisation and the achieved fraction of its peak."""
+    """`Yes`, `Mostly` or `No`: whether the GPU is busy.
+
+    Args:
+        busy: the utilisation; see `BUSY`.
+        of_peak: the fraction of the tensor cores' peak that is reached.
+    """
     if busy >= BUSY and of_peak >= PEAK_BUSY:
         return "Yes"
     return "Mostly" if busy >= MOSTLY and of_peak >= PEAK_MOSTLY else "No"
 
 
 def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str, str]:
-    """The largest loss of time (waits, fix-up and so on), and a sentence that explains it."""
+    """The name of the largest loss of time, such as `waits`, and a sentence that explains it."""
     losses = {
         "tiles outside D": shares["outside D"],
         "the last wave": shares["tail"] + shares["gap"],
@@ -241,7 +250,10 @@ def _waves(s: Simulation, tiles: int, where: str) -> str:
 
 
 def _advice(others: Sequence[Alternative], s: Simulation) -> str:
-    """The sentences of advice: the fastest schedule, and the fastest plan if it is faster."""
+    """A sentence that recommends the fastest other schedule, and the fastest plan if it is faster.
+
+    The result is '' if no other schedule or plan was simulated.
+    """
     if not others:
         return ""
     found: list[str] = []

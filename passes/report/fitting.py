@@ -42,7 +42,8 @@ def check_fit(events: Mapping[str, list[Any]], steps: Steps, *, complete: bool =
     }
     launched, least = _extents(steps, padding=True), _extents(steps, padding=False)
     launched["workgroups"] = steps.workgroups
-    # Workgroups without work and tiles of padding have events on some targets only.
+    # Some targets record no events for workgroups without work and for tiles of padding, so the
+    # numbers may be smaller than the launch's.
     other = [
         f"{count} {name}, the launch {launched[name]}"
         for name, count in recorded.items()
@@ -77,7 +78,7 @@ def _extents(steps: Steps, *, padding: bool) -> dict[str, int]:
 
 
 def _check_work(recorded: Mapping[str, np.ndarray[Any, Any]], steps: Steps) -> None:
-    """Refuse a timeline in which a workgroup multiplies a tile that it does not in the launch."""
+    """Refuse a timeline in which a workgroup multiplies a tile that is not its tile in `steps`."""
     kept = steps.kind == StepKind.MULTIPLY
     known = set(zip(*(getattr(steps, name)[kept].tolist() for name in OF_WORK), strict=True))
     for row in zip(*(recorded[name].tolist() for name in OF_WORK), strict=True):

@@ -155,13 +155,16 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
 def _grid(
     graph: KernelGraph, shapes: Sequence[tuple[int, ...]], given: Mapping[str, int]
 ) -> Grid | None:
-    """The `Grid` of the tiles of D; None if m or n is not known."""
+    """How tiles of these shapes divide D, as a `Grid`; None if m or n is not known."""
     m, n = (given.get(axis, getattr(graph.gemm, axis)) for axis in "mn")
     return Grid(shapes, m, n) if isinstance(m, int) and isinstance(n, int) else None
 
 
 def _code(subject: Subject) -> dict[str, Any] | None:
-    """The section on compiled code, with the operation of each line; None without such code."""
+    """Data of the report's section on compiled code; None if the report has no compiled code.
+
+    For each line of the code, `of` has the number of the operation that it was generated from.
+    """
     if subject.lowered is None or not subject.code:
         return None
     tree, line = Tree(subject.lowered.control), RecordPrinter().operation

@@ -128,7 +128,8 @@ class StreamK(Pass):
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
         if self.reduction != "scatter":
             return tiles % workgroups != 0
-        # The `scatter` reduction is fastest if every output tile is divided into equal pieces.
+        # The `scatter` reduction is considered only if every output tile is divided into equal
+        # pieces, because it is fastest then.
         even = workgroups % tiles == 0
         if self.shares == "equal":
             even &= depth * tiles % workgroups == 0
@@ -201,7 +202,7 @@ def _add_order(e: KernelEditor, graph: KernelGraph, work: TileWork, space: str) 
         space: the dimension that counts the iterations of all tiles.
 
     Returns:
-        The dimension that counts output tiles below the `Interleave` edge.
+        The dimension that numbers output tiles downstream of the `Interleave` edge.
     """
     c, tiles = e.coordinates, number_of(graph, graph.dangling)
     c.add(Linear("tile", tiles, note="output tiles"))

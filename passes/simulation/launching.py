@@ -262,7 +262,7 @@ def simulate_plan(gemm: Gemm, plan: Plan, machine: Machine | str = DEFAULT) -> S
 
 
 def plan_launch(gemm: Gemm, plan: Plan, machine: Machine) -> Launch:
-    """The launch of a plan for a problem with values for m, n and k."""
+    """Record the launch of a plan's kernel, to simulate it; `gemm` must have m, n and k."""
     graph = plan.graph(replace(gemm, m=None, n=None, k=None))
     given = {axis: size for axis in "mnk" if (size := getattr(gemm, axis)) is not None}
     if plan.workgroups is not None:

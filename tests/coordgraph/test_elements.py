@@ -92,7 +92,7 @@ def test_wrong_fields_of_a_type_are_refused(field: str, value: object, why: str)
 
 @pytest.fixture
 def i16(monkeypatch: pytest.MonkeyPatch) -> DType:
-    """An element type that the library lacks; only its record is added."""
+    """A new element type: its record is added to `DTYPES`, and nothing else is changed."""
     made = DType("i16", 16, Number.SIGNED, "int16", "i32")
     monkeypatch.setitem(DTYPES, made.name, made)
     return made

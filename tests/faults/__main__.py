@@ -23,7 +23,7 @@ class LoweredFault:
     """A fault of a lowered graph, which the check `memory order` must refute.
 
     Args:
-        fault: the fault.
+        fault: how the fault is made in the graph's text, and what the counterexample must contain.
     """
 
     fault: MemoryFault

@@ -33,7 +33,7 @@ EPILOGUE = (
 
 @ep.epilogue(bias="n", residual="mn", scale="m")
 def scaled(acc: ep.Value, bias: ep.Value, residual: ep.Value, scale: ep.Value) -> ep.Value:
-    """An epilogue function with an operand along n, one along m and n, and one along m."""
+    """An epilogue function with three operands: a row (n), a matrix (m, n) and a column (m)."""
     return acc * scale + bias + residual
 
 

@@ -107,7 +107,7 @@ class Workers:
         return True
 
     def _spent(self) -> float:
-        """CPU seconds that the process has used, which other processes do not influence."""
+        """CPU seconds that the forked process has used; load of other processes adds nothing."""
         assert self._process is not None
         try:
             text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")

@@ -34,7 +34,10 @@ TILES = ((128, 128, 64), (128, 256, 64), (64, 128, 64), (16, 128, 64))
 
 
 def check_groups(d: Any, a: Any, b: Any, offsets: list[int], c: Any = None, **scalars: Any) -> None:
-    """Compare every group with float64 (B is stored transposed); no other row may be written."""
+    """Compare every group's rows of D with a float64 product; other rows must still be NaN.
+
+    B has the shape (groups, n, k): it is stored transposed.
+    """
     for group, (begin, end) in enumerate(pairwise(offsets)):
         if begin < end:
             rows = slice(begin, end)
@@ -79,7 +82,7 @@ def test_groups(schedule: str, tile: tuple[int, int, int], target: str):
 
 
 ENDS = (0, 1, 63, 64, 65, 127, 128, 129, 0, 192, 256, 300, 48, 96, 0, 512, 17)
-"""Numbers of rows of groups: 0, whole TMA boxes or tiles, one row less, one row more, and others.
+"""The number of rows of each group: 0, whole TMA boxes or tiles, one row less or more, and others.
 """
 HOPPER = (
     ((128, 256, 64), LowerToHopper()),

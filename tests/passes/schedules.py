@@ -112,11 +112,11 @@ ORDERED = (
     *((name, "plain") for name in SCHEDULES),
     *(case.values for case in cover(0, _REORDERED, words) if not case.marks),
 )
-"""Pairs (schedule, order) for quick tests.
+"""Pairs (schedule, tile order) for quick tests, by name.
 
-Every schedule occurs in row-major order, and every schedule option and every other order occurs in
-some pair. All test files use these pairs, so that cached graphs are shared. Slow tests use all
-combinations.
+Every schedule is paired with row-major order (`plain`), and every schedule option and every other
+order occurs in some pair. All test files use these pairs, so that they share cached graphs. Slow
+tests use all combinations.
 """
 
 
@@ -163,13 +163,16 @@ def moved(name: str, depth: int) -> int:
 
 
 def in_tiles(tiles_m: int, tiles_n: int, tiles_k: int, workgroups: int) -> Problem:
-    """The problem with the given numbers of whole tiles and workgroups."""
+    """The problem (m, n, k, workgroups) whose m, n and k are these numbers of whole tiles."""
     return tiles_m * TILE[0], tiles_n * TILE[1], tiles_k * TILE[2], workgroups
 
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 24) -> Problem:
-    """Random problems with partial tiles; some grids have more workgroups than iterations."""
+    """A Hypothesis strategy for problems (m, n, k, workgroups), most of which have partial tiles.
+
+    Some have more workgroups than there are iterations over k tiles.
+    """
     extents = st.integers(1, most)
     return draw(extents), draw(extents), draw(st.integers(1, 2 * most)), draw(st.integers(1, 40))
 

@@ -21,7 +21,7 @@ OURS = sorted(name for name, cls in PASSES.items() if cls.__module__.startswith(
 
 
 def values(kind: type[Pass], option: str) -> st.SearchStrategy[Any]:
-    """A strategy for the values of an option, given by its type and its allowed values."""
+    """A Hypothesis strategy for the values of a pass's option, from its type and allowed values."""
     types, allowed = option_types(kind)[option], allowed_values(kind)[option]
     least, most = allowed_range(kind, option) or (-(10**17), 10**17)
     words = st.from_regex(r"[A-Za-z0-9_.+-]+", fullmatch=True).filter(lambda w: w != "none")

@@ -56,7 +56,7 @@ Change = Callable[[Operation], Operation | Body]
 
 @dataclass(frozen=True)
 class Faulty(Pass):
-    """A fault: the graph of the schedule `step`, with operations changed by `change`."""
+    """A pass that applies the schedule `step`, then lets `change` replace operations."""
 
     step: Any = PERSISTENT
     change: Any = None
@@ -168,7 +168,7 @@ def waits_first(op: Operation) -> Operation:
 
 
 def ordered(*order: type[Operation]) -> Change:
-    """A fault: the operations of an output tile run in the order of the classes in `order`."""
+    """A fault: the operations of an output tile run in the wrong order `order` of their classes."""
 
     def change(op: Operation) -> Operation:
         body: Body = getattr(op, "body", ())
@@ -201,7 +201,7 @@ def sent_first(op: Operation) -> Operation:
 
 
 def next_tile(op: Operation) -> Operation | Body:
-    """A fault: the epilogue and the store are those of another wave's tile."""
+    """A fault: the epilogue and the store are executed for the tile of another wave."""
     if isinstance(op, For) and op.dim == "wave":
         at = next(i for i, x in enumerate(op.body) if accumulates(x)) + 1
         wave = If(
@@ -335,9 +335,9 @@ def test_faults_are_seen_in_batches_and_groups(gemm: dict[str, Any], fault: str)
 
 
 def test_a_sum_that_was_sent_may_take_partials_and_end():
-    """A workgroup may send its sum, then receive partial sums, finish and store.
+    """The work check allows a workgroup to send its sum, then receive partial sums and store D.
 
-    In a butterfly reduction, each of two workgroups sends its sum to the other.
+    That happens in a butterfly reduction, where each of two workgroups sends its sum to the other.
     """
     used = Accumulators(3)
     used.zero("acc")

@@ -14,7 +14,8 @@ from passes.work_check import work_problems
 __all__ = ["one_work_check_for_each_schedule"]
 
 _right = set[Hashable]()
-"""Keys of the schedules of which a graph has passed the work check in this test run."""
+"""Keys (passes, fixed sizes, batch and groups) of the graphs that passed the work check in this
+process: later graphs with an equal key are not checked."""
 
 
 @contextmanager

@@ -282,7 +282,7 @@ class Builder:
             with where.current():
                 loaded = Loaded(facts, code, where)
         except Spilled:
-            # The PTX was stored under another driver version, which spilled no registers.
+            # The driver version that stored this PTX spilled no registers, but this driver does.
             return None
         self.programs[variant] = replace(
             self.program(variant), bytes_in_flight=facts.bytes_in_flight

@@ -80,7 +80,7 @@ class CudaProgram:
 
     @property
     def chosen(self) -> Pass:
-        """The lowering pass with all of its options."""
+        """The lowering pass of this program, with every option set for the program's variant."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         options = self.lowering
         if options is None or type(options) is not found.kind:
@@ -94,17 +94,17 @@ class CudaProgram:
 
     @cached_property
     def walker(self) -> CudaWalker:
-        """The code generator; its `arguments` are complete once `module` is built."""
+        """The object that generates the LLVM module. Read its `arguments` only after `module`."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         return emitter_of(found.instructions)(
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight
         )
 
     def leaner(self) -> CudaProgram | None:
-        """The same program with half of `bytes_in_flight`; None if they are at the minimum.
+        """A copy with half of `bytes_in_flight`; None if this program has the minimum.
 
-        Fewer bytes of operands in flight take fewer registers. At the minimum, the program also
-        prevents ptxas from delaying arithmetic.
+        Fewer bytes of operands in flight take fewer registers. The code of a program with the
+        minimum also prevents ptxas from delaying arithmetic.
         """
         from codegen.targets.nvptx.sm_80.fragment_walker import LEAST_BYTES_IN_FLIGHT
 

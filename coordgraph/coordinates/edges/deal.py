@@ -1,4 +1,4 @@
-"""`Deal`: a permutation that deals indices out to groups in turn, then lists the groups."""
+"""`Deal`: a permutation that deals indices to groups (round robin), then orders them by group."""
 
 from __future__ import annotations
 
@@ -59,8 +59,7 @@ class Deal(Edge):
         # then 1; the quotient by it is not selected.
         late, least = maximum(index - end, Integer(0)), maximum(length, Integer(1))
         later = floor_mod(late, least) * self.groups + floor_div(late, least) + longer
-        # The minimum does not change the index; with it, proofs see that the index is below the
-        # size.
+        # The index is less than the size anyway; the minimum lets the prover see that.
         return (minimum(select(Lt(index, end), early, later), size - 1),)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:

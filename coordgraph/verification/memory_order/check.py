@@ -95,7 +95,11 @@ def reduced_launches(graph: KernelGraph, level: str) -> tuple[Launch, ...]:
 
 
 def _steps(graph: KernelGraph, launch: Launch) -> int:
-    """The approximate number of k tiles of a launch, if groups are taken as one product."""
+    """The number of k tiles over all output tiles of a launch.
+
+    It is approximate for groups: they are counted as one product, so partial tiles at the ends of
+    groups are left out. The products of a batch count as one.
+    """
     extents = [getattr(graph.gemm, axis) or launch.values.get(axis, 0) for axis in AXES]
     shape = macro_tile(graph.coordinates)
     return prod(-(-extent // size) for extent, size in zip(extents, shape, strict=True))
@@ -111,7 +115,7 @@ def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
     peers = max(3, min(stages + 2, MOST_WORKGROUPS // ranks))
     yield from (
         (2, 1, stages + 2, 3),
-        (1, 1, stages + 2, peers),  # all workgroups add to one output tile
+        (1, 1, stages + 2, peers),  # all workgroups compute parts of a single output tile
         # a workgroup computes several tiles; its second tile begins in a pipeline stage that its
         # first tile has used
         (3, 1, stages + 1, 2),

@@ -48,5 +48,8 @@ class Clock:
         self.seen |= event
 
     def fence(self, space: str) -> None:
-        """Record a proxy fence of a memory space: it covers all events so far."""
+        """Record that the thread executes a proxy fence of a memory space.
+
+        The fence covers all events that have happened before it.
+        """
         self.fenced[space] = self.fenced.get(space, 0) | self.time

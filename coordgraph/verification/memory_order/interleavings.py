@@ -16,8 +16,9 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["counterexample"]
 
 BEFORE, AFTER = 3, 2
-"""BEFORE: largest number of events of a simulated thread that are shown before its event at fault.
-AFTER: largest number of events of the first thread that are shown after it."""
+"""A counterexample marks the first event of a fault, and the second if it has one. BEFORE: largest
+number of synchronising events of the same thread that are shown before each marked event. AFTER:
+largest number of such events of the first event's thread that are shown between the two."""
 WAITING = 6
 """Largest number of waiting threads that the counterexample of a deadlock shows."""
 
@@ -48,7 +49,10 @@ def counterexample(violation: Violation, log: Log, launch: Launch) -> Counterexa
 
 
 def _once(events: Iterable[Event]) -> Iterator[Event]:
-    """One event for all simulated threads that wait at the same operation for the same object."""
+    """Keep one event of all threads of a workgroup that wait at one operation for one object.
+
+    Such an object is a barrier or a flag; threads of different warp roles are kept apart.
+    """
     seen: set[tuple[object, ...]] = set()
     for event in events:
         key = event.agent.workgroup, event.step.role, id(event.step.op), event.object
@@ -58,7 +62,10 @@ def _once(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _leading(log: Log, number: int) -> list[int]:
-    """The numbers of an event and of the last synchronising events of its thread before it."""
+    """The number of an event, after those of the thread's last synchronising events before it.
+
+    At most BEFORE of these are listed. The result is empty if the event belongs to no thread.
+    """
     last = log.events[number]
     if last is None:
         return []
@@ -74,7 +81,11 @@ def _leading(log: Log, number: int) -> list[int]:
 
 
 def _following(log: Log, number: int, end: int) -> list[int]:
-    """The numbers of the events before `end` by which the thread next signals or waits."""
+    """The numbers of events after `number` in which the same thread signals or waits.
+
+    They are less than `end`, and at most AFTER. The result is empty if the event `number` belongs
+    to no thread.
+    """
     last = log.events[number]
     if last is None:
         return []

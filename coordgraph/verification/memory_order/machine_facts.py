@@ -125,9 +125,10 @@ class Facts:
         return self.cluster_of(agent.workgroup) * self.ranks + rank
 
     def receivers(self, agent: Agent, along: tuple[str, ...]) -> list[int]:
-        """The workgroups that receive a simulated thread's multicast along some dimensions.
+        """Numbers of the workgroups that receive a TMA multicast of a simulated thread.
 
-        They are at the thread's position in the cluster, except along the dimensions `along`.
+        Their coordinates in the cluster are those of the thread's workgroup, except along the
+        dimensions `along`, where they have any index.
         """
         if not along:
             return [agent.workgroup]
@@ -140,7 +141,10 @@ class Facts:
         ]
 
     def targets(self, agent: Agent, place: Place) -> list[int | None]:
-        """The workgroups whose shared memory a simulated thread accesses; [None]: device memory."""
+        """Numbers of the workgroups whose shared memory a thread accesses.
+
+        The result is [None] if the thread accesses device memory.
+        """
         if place.access.dim not in self.homes:
             return [None]
         if place.rank is not None:

@@ -198,7 +198,10 @@ class Walk:
             self._execute(node, mask)
 
     def value(self, expr: Any, mask: Array) -> Value:
-        """The value of an expression: an integer if all threads of `mask` have the same value."""
+        """The value of an expression: an array with an element for each thread.
+
+        It is a single integer if the threads of `mask` all have the same value.
+        """
         expr = sympify(expr)
         for table in self.formulas.tables(expr):
             self._read(table, threads_of(mask))

@@ -75,9 +75,10 @@ class Operand:
 
     @property
     def _home(self) -> str:
-        """The shared memory of tiles of the first shape, which tiles of other shapes alias.
+        """The dimension of shared memory that this operand's memory aliases; '' if there is none.
 
-        '' for tiles of the first shape.
+        If a kernel has tiles of several shapes, the memory of the other shapes aliases that of the
+        first.
         """
         first = f"{self.tensor}.shared"
         return "" if self.shared == first else first

@@ -71,10 +71,11 @@ ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
 """Stages of the ring, by the kind of consumers, beyond which shared memory is better used for
 another output slot of D. Steps of ping-pong consumers are shorter, so they need more stages."""
 MOST_ACCUMULATORS = 192
-"""The most accumulator registers of a thread if the epilogue reads no operand as large as D."""
+"""The most accumulator registers of a thread if the epilogue reads no operand as large as D: the
+other registers hold addresses and other values."""
 MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
 """The most accumulator registers of a thread if the epilogue reads C or another operand as large as
-D. The key is (bytes of an element, whether B is the left operand of wgmma). If B is the left
+D. The key is (bytes of that operand's element, whether B is wgmma's left operand). If B is the left
 operand, a thread reads C element by element, which takes more registers."""
 MOST_BESIDE_PARTIALS, MOST_BESIDE_MAPS = 160, 96
 """The most accumulator registers of a thread in kernels that exchange partial sums
@@ -235,7 +236,8 @@ class LowerToHopper(Pass):
         left_b = swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
-            # Threads store any box of D in which a group ends, and read C one element at a time.
+            # Where a group ends inside a TMA box of D, threads store the box, and read C element by
+            # element, which takes more registers.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes(graph)
         sums = _streamed(graph) or self.cluster_k > 1
@@ -243,7 +245,7 @@ class LowerToHopper(Pass):
         if not Maps.of(graph, BOXED).tensors:
             return Division(tiling, self._cluster, left_b, alone, turns, kind=kind)
         if sums:
-            alone = MOST_ALONE_BY_ELEMENTS  # addresses of grouped matrices take registers too
+            alone = MOST_ALONE_BY_ELEMENTS  # addresses of grouped matrices take registers as well
         registers = DESCRIBER_REGISTERS
         return Division(tiling, self._cluster, left_b, alone, turns, registers, kind=kind)
 
@@ -286,11 +288,11 @@ class LowerToHopper(Pass):
         return not self.vector or self.vector >= kind.chunk
 
     def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
-        """How TMA stores D, for tiles of each shape; empty if D is stored from registers.
+        """How TMA stores D, for tiles of each shape; empty if threads store D from registers.
 
-        Of all widths of boxes and numbers of output slots, this takes those that leave the most
-        stages for the ring (beyond `ENOUGH_STAGES` more do not count), then those with the fewest
-        boxes, then those with the most slots.
+        Of all box widths and numbers of output slots (staging buffers of D), this chooses those
+        that leave the most stages for the ring, where stages beyond `ENOUGH_STAGES` do not count;
+        of these, the fewest boxes; of these, the most slots.
         """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS:

@@ -1,4 +1,6 @@
-"""`benchmarks chosen` compares the measured plan that the cost model prefers with the fastest."""
+"""`benchmarks chosen`, for each problem, compares the plan that the cost model prefers with the
+plan that was measured to be the fastest.
+"""
 
 from __future__ import annotations
 

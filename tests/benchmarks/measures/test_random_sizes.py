@@ -1,4 +1,4 @@
-"""`benchmarks random`: sizes, classes, ratios, and a run with simulated times."""
+"""`benchmarks random` draws sizes from a seed, and summarises ratios of (simulated) times."""
 
 from __future__ import annotations
 

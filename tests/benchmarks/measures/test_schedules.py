@@ -1,4 +1,4 @@
-"""`benchmarks schedules`: its counts agree with other ways of counting; needs no GPU."""
+"""`benchmarks schedules` counts iterations and waves correctly; its measurements are simulated."""
 
 from __future__ import annotations
 

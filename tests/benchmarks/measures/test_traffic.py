@@ -53,7 +53,8 @@ def test_a_row_is_of_the_device():
     assert (row["slots"], row["cache_bytes"]) == (h200.pairs, h200.l2_bytes)
     assert (row["order"], row["name"]) == ("row by row", f"{TILE} {SCHEDULES[0]} on 66")
     assert row["compulsory_bytes"] == 2 * 2 * 2048 * 256
-    # The number of tiles, times k tiles, times the bytes of a block of A and a block of B.
+    # 64 output tiles, times 4 k tiles, times the bytes of the block of A and the block of B (512 x
+    # 64 elements of 2 bytes together) that each k tile requests.
     assert row["asked_bytes"] == 64 * 4 * 2 * 512 * 64
     assert row["modelled_bytes"] == row["modelled_a_bytes"] + row["modelled_b_bytes"]
     nothing = model(parse_shape("2048x2048x256"), TILE, "none", SCHEDULES[0], cache_bytes=0)
@@ -67,10 +68,10 @@ CACHE = 10e6
 
 
 def test_bands_save_traffic_where_workgroups_keep_step():
-    """Bands save traffic for whole tiles, but not for plain Stream-K.
+    """Visiting tiles in bands saves DRAM traffic for whole tiles, but not for plain Stream-K.
 
-    Workgroups of Stream-K begin at different k, so they do not read the same blocks at the same
-    time.
+    Workgroups of Stream-K begin at different k, so they do not read the same blocks of A and B at
+    the same time.
     """
     size = parse_shape("8192x8192x2048")
     whole, streamed = (

@@ -18,7 +18,7 @@ __all__ = ["modules"]
 
 
 class OutOfResources(Exception):
-    """A configuration needs more registers or shared memory than the device has."""
+    """Raised if a configuration needs more registers or shared memory than the device has."""
 
 
 class Pointer:
@@ -55,7 +55,7 @@ class Descriptor:
 
 
 class Kernel:
-    """A kernel: the function is called once for every program of the grid."""
+    """Stands for a `triton.jit` kernel: `kernel[grid](…)` calls the function once per program."""
 
     def __init__(self, function: Callable[..., None], language: Any) -> None:
         self.function, self.language = function, language

@@ -15,7 +15,7 @@ from tests.codegen.cpu.kernels import Problem, kernel
 from tests.passes.schedules import in_tiles, parameters, symbolic
 from tests.passes.test_scatter import changed
 
-# A kernel that hangs is in native code, so only the timeout of another thread can end the test.
+# A kernel that hangs is in native code, which pytest-timeout can only end by its method `thread`.
 pytestmark = pytest.mark.timeout(240, method="thread")
 
 NAMES = ("stream-k{reduction=scatter}", "split-k{splits=4,reduction=scatter}")
@@ -25,7 +25,10 @@ STREAM = NAMES[0]
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_one_tile_in_many_pieces(name: str, threads: int):
-    """A reduce-scatter starts more threads than requested, since with fewer it could not finish."""
+    """A reduce-scatter runs a thread for each workgroup, even if fewer are requested.
+
+    Its workgroups wait for each other, so with fewer threads it could not finish.
+    """
     problem = Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0)
     first = problem.check(workgroups=40, threads=threads)
     for _ in range(5):

@@ -131,7 +131,7 @@ LARGE_SHAPES = (
 )
 """Macro tiles with more than 144 accumulator registers per thread.
 
-They leave registers only for kernels with TMA and a single main loop.
+Tests use them only with TMA and one main loop: other kernels need more registers than remain.
 """
 TURN_SHAPES = (
     ((64, 256, 64), ALONE),
@@ -154,9 +154,9 @@ LARGE_TURN_SHAPES = (
     ((192, 128, 64), ALONE),
     ((128, 384, 64), (1, 2, 1)),
 )
-"""Macro tiles for ping-pong with more than 128 accumulators per thread.
+"""Macro tiles for ping-pong warpgroups with more than 128 accumulator registers per thread.
 
-They leave registers only for kernels with TMA and a single main loop.
+Tests use them only with TMA and one main loop: other kernels need more registers than remain.
 """
 TWO_SHAPES = (
     ((128, 256, 32), (64, 64)),
@@ -269,8 +269,7 @@ def _program(made: Configuration) -> CudaProgram:
 
 
 def traits(made: Configuration) -> tuple[object, ...]:
-    """The option values of a configuration that at least one assembled kernel of a quick test must
-    have.
+    """The option values of a configuration; the quick tests assemble a kernel with each of them.
 
     Of the schedule these are its passes and its reduction. Layouts, curves and other options of the
     schedule change indices only, which are tested without ptxas.
@@ -285,8 +284,9 @@ def traits(made: Configuration) -> tuple[object, ...]:
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule with every tile and layout; a hash of these and of the seed `turn` picks the
-    other options.
+    """Yield a configuration for every schedule with every tile and layout.
+
+    A hash of these three and of the seed `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile in TILES:
@@ -327,8 +327,9 @@ def boxed(
 
 
 def two_shapes(turn: int = 0) -> Iterator[Configuration]:
-    """Every pair of two tile shapes with every layout; a hash of these and of the seed `turn` picks
-    the other options.
+    """Yield a configuration for every pair of a large and a small tile shape with every layout.
+
+    A hash of these and of the seed `turn` picks the other options.
     """
     for tile, (m, n) in TWO_SHAPES:
         for layout in LAYOUTS:
@@ -350,8 +351,9 @@ def two_shapes(turn: int = 0) -> Iterator[Configuration]:
 
 
 def taking_turns(turn: int = 0) -> Iterator[Configuration]:
-    """Ping-pong warpgroups with every schedule, tile and layout; a hash of these and of the seed
-    `turn` picks the other options.
+    """Yield a configuration with ping-pong warpgroups for every schedule, tile and layout.
+
+    A hash of these three and of the seed `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile, cluster in TURN_SHAPES:
@@ -368,8 +370,9 @@ def taking_turns(turn: int = 0) -> Iterator[Configuration]:
 
 
 def hopper(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule, tile and layout for Hopper; a hash of these and of the seed `turn` picks the
-    other options.
+    """Yield a configuration for every schedule, tile and layout for Hopper.
+
+    A hash of these three and of the seed `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile, cluster in HOPPER_SHAPES:
@@ -386,7 +389,7 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
 def fitting(made: Configuration) -> Configuration:
     """The same configuration, but with 16-bit D if 32-bit D would need too many registers.
 
-    The check is slow, so tests make it only for the configurations that they run.
+    Counting the registers is slow, so tests call this only for the configurations that they run.
     """
     if not made.boxes or made.types[1] != "f32" or made.program.why_not() is None:
         return made

@@ -35,7 +35,10 @@ class Filled:
         self.stored = []
 
     def meet(self, contents: Contents) -> None:
-        """Arrive at the barrier where all warpgroups that multiply the stage meet."""
+        """Arrive at the barrier of all warpgroups that multiply the stage.
+
+        The zeros that the warpgroup has fenced become visible.
+        """
         for stage, places in self.fenced:
             contents.fill(stage, places)
         self.fenced = []
@@ -57,8 +60,14 @@ class Contents:
     steps: dict[Stage, int] = field(default_factory=dict[Stage, int])
 
     def copy(self, stage: Stage, size: int, step: int, places: Array, k: Array) -> None:
-        """Load a TMA box into a stage that has `size` elements; `step` is the step of the stage
-        ring.
+        """Load a TMA box into a stage: the element at each of `places` is the one with that `k`.
+
+        Args:
+            stage: the stage.
+            size: number of elements of the stage.
+            step: the number of stages that the producer filled before; a new step drops old boxes.
+            places: the elements' positions in the stage.
+            k: the elements' indices along k.
         """
         if self.steps.get(stage) != step:
             self.steps[stage], self.boxes[stage] = step, []
@@ -66,7 +75,7 @@ class Contents:
         self.boxes[stage].append((places, k))
 
     def fill(self, stage: Stage, places: Array) -> None:
-        """Store zeros at places of a stage, whether or not a TMA box was requested there."""
+        """Store zeros at the positions `places` of a stage, if TMA has ever loaded to the stage."""
         if stage in self.arrays:
             self.arrays[stage][places] = ZERO
 

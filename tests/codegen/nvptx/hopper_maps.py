@@ -14,7 +14,7 @@ from coordgraph.gemm import ROW_STEP, TENSORS, elements_of
 __all__ = ["WHOLE_WARPS", "Map", "Matrices"]
 
 WHOLE_WARPS = ("barrier.described", "barrier.used")
-"""Barriers at which every thread of a warp arrives, not only one thread."""
+"""Names of the barriers at which all 32 threads of a warp arrive, not only one of them."""
 
 
 class Map(NamedTuple):
@@ -27,7 +27,7 @@ class Map(NamedTuple):
 
 
 class Matrices:
-    """The matrices of a list of products, and the maps of them that were written.
+    """The matrices of a list of products, and the tensor maps that the kernel has written for them.
 
     Args:
         sides: for m, n and k: the start of each group, and the end of the last one.

@@ -213,7 +213,7 @@ def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
         launch(made)
         found = fake_driver.launches[-1]
         assert found.grid == (2 * CLUSTERS, 1, 1)
-        # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION and
+        # The key 4 is CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, and 6 is
         # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
         assert found.attributes == {4: (2, 1, 1), 6: (1, 0, 0)}
 

@@ -1,6 +1,6 @@
-"""Tiles of two shapes in one kernel: each shape is lowered as in a kernel of its own.
+"""Kernels with tiles of two shapes: each shape is lowered as in a kernel that has only this shape.
 
-They share the ring of operand stages and the staging slots of D.
+Tiles of both shapes share the ring of operand stages and the staging slots of D.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def written(op: Operation, name: Callable[[str], str] = str) -> str:
 def test_each_shape_is_lowered_as_if_alone(
     pair: tuple[Pass, Shape, Shape], layout: str, which: str
 ):
-    """Each shape has the coordinates, edges and instructions that it has alone.
+    """Each tile shape has the coordinates, edges and instructions of a kernel with only this shape.
 
-    Exceptions are the schedule and the sizes of shared memory: the ring and D's staging slots are
+    Two things differ: the schedule, and the sizes of the ring and of D's staging slots, which are
     those of the largest shape.
     """
     step, large, small = pair
@@ -217,8 +217,9 @@ def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
 @pytest.mark.parametrize("configuration", SLOTS, ids=str)
 @pytest.mark.parametrize("order", ["LLSSSLSL", "SLLS"])
 def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
-    """Across tiles of both shapes, a staging slot is filled only after the wait for its last TMA
-    store.
+    """A staging slot of D is filled only after the wait for the TMA store that last read it.
+
+    This holds for every sequence of tiles of both shapes.
 
     A warpgroup waits for its own stores only, so only one warpgroup may write to a slot.
     """
@@ -242,7 +243,7 @@ def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
 
 
 def test_bytes_are_those_of_the_boxes_of_a_part():
-    """The mbarrier of a stage expects the bytes of small boxes if the tile is a small one."""
+    """The mbarrier of a stage expects the bytes of one k tile of A and B, for either tile shape."""
     graph = together(LowerToHopper(stages=3), (128, 256, 64), (64, 64, 64))
     sizes: set[int] = set()
     for op in graph.control.of_kind(ops.ExpectBytes):
@@ -338,7 +339,7 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 
 
 def test_memory_is_that_of_the_largest_tile():
-    """Small tiles in addition to large ones need no more shared memory and cost no stages."""
+    """If a kernel also has small tiles, it needs no more shared memory and has as many stages."""
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (

@@ -1,4 +1,4 @@
-"""The Hopper lowering: warp roles, stage ring, registers, refusals, text and drawings."""
+"""The lowering to sm_90a: what it makes of graphs, and why it refuses some of them."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ SWAPPED = boxed((48, 128, 128), schedule=TwoTileStreamK(first="dp"))
 
 
 def test_the_ring_never_drains():
-    """Stage and phase follow one running count through all loops of a schedule, so the ring never
-    drains.
+    """Stage and phase are computed from one count of k tiles, which continues through all loops of
+    a schedule. So the producer fills stages for the next loop during the previous one.
     """
     this = lowered(boxed((128, 256, 64), schedule=TwoTileStreamK(workgroups=132)))
     stages = this.size("stage")
@@ -104,8 +104,9 @@ def test_registers_go_from_the_producer_to_the_consumers(configuration: Configur
 
 @every_shape
 def test_shared_memory_is_all_there_and_used(configuration: Configuration):
-    """Stage ring, staging slots and partial sums fit in 227 KiB; if four stages fit, there
-    are four.
+    """Stage ring, staging slots and partial sums fit in 227 KiB of shared memory.
+
+    The ring has four stages or more if these leave 64 KiB for the rest.
     """
     this = lowered(configuration)
     program = configuration.program
@@ -319,8 +320,8 @@ def test_the_text_reads_back(configuration: Configuration):
 
 
 def all_operations() -> list[Operation]:
-    """The operations in `WRITTEN`, and those of a list of products, whose kernels write tensor
-    maps.
+    """The operations of the kernels `WRITTEN`, and of a kernel for a list of products, which writes
+    tensor maps.
     """
     products = Gemm("bf16", grouped=True, group_axis="mnk").graph((128, 128, 64))
     of_list = LowerToHopper()(DataParallel(persistent=True)(products)).control.operations

@@ -39,10 +39,10 @@ EVERY = (*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES)
 
 
 def traits(spec: Spec) -> tuple[object, ...]:
-    """The option values of a kernel that at least one quick test must have.
+    """The option values of a kernel; for each of them, a quick test has a kernel with that value.
 
-    These are all options but the tile. Data types count as a pair, and so do the way in which
-    consumers cooperate and the axes along which there is a cluster.
+    These are all options but the tile. The types of A and D form one value, and so do the kind of
+    consumers and the axes along which there is a cluster.
     """
     cluster = tuple(extent > 1 for extent in spec.cluster or ())
     types = (spec.dtype, spec.out_dtype)
@@ -51,7 +51,7 @@ def traits(spec: Spec) -> tuple[object, ...]:
 
 @cache
 def needed(spec: Spec) -> tuple[Variant, ...]:
-    """The variants of machine code that the tests' problems for a kernel need."""
+    """The variants of a kernel that the problems launched on it in tests/gpu need."""
     codes: tuple[Code, ...] = code_of_d() if spec in DIFFERENT_D else ()
     for specs, cases in (
         (RANDOM, random_cases),
@@ -84,8 +84,9 @@ def assembles(code: Code) -> None:
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("spec", chosen(RANDOM[:1], (*RANDOM, *DIFFERENT_D)), ids=str)
 def test_code_for_aligned_tensors_assembles(spec: Spec):
-    """Code for aligned tensors assembles, with C or without; slow tests assemble all other
-    code too.
+    """A kernel's PTX for aligned tensors, with C or without, assembles without register spills.
+
+    A slow test assembles the kernel's other variants too.
     """
     assembles((spec, for_boxes(spec)[len(str(spec)) % 2]))
 

@@ -81,7 +81,8 @@ FROM_REGISTERS = (
     boxed((16, 128, 64), schedule=STREAM, vector=1),
     boxed((64, 128, 128), (1, 1, 2), schedule=STREAM, vector=2),
 )
-"""Configurations that store D directly from registers, whole tiles as well as shares."""
+"""Reduce-scatter configurations in which threads store D from registers, not by TMA. They store
+whole tiles, and shares of the tiles that several workgroups compute."""
 
 
 @pytest.mark.usefixtures("ptxas")
@@ -174,7 +175,8 @@ def stored(this: Lowered, node: Node, shares: int | None) -> Array:
 def test_batches_take_every_peer_once_and_in_order(count: int):
     """Partial sums are received in batches that contain every sending workgroup once, in order.
 
-    Only the largest batch size may be repeated.
+    Batches have the sizes in `BATCHES`; several batches may have the largest size, but at most one
+    has each other size.
     """
     this = lowered(FROM_REGISTERS[2])
     (finish,) = this.nodes(For, dim=SHARE)

@@ -86,7 +86,8 @@ def play(graph: KernelGraph, problem: tuple[int, int, int, int], seed: int = 0) 
     # The last tile of each axis is partly filled.
     m, n, k = (count * extent - 8 for count, extent in zip(tiles, extents, strict=True))
     sizes = {"m": m, "n": n, "k": k, "workgroups": workgroups}
-    # Workgroups that wait for higher numbers must all be resident; others may start in order.
+    # If workgroups wait only for workgroups with lower numbers, two resident ones suffice, because
+    # they start in order. Otherwise all workgroups must be resident.
     in_order = any(
         "owner=last" in step
         or "data-parallel" in step
@@ -117,7 +118,7 @@ def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
         assert (row // (rows // m), column // (columns // n)) == part
         found.add(part)
     assert found == parts
-    # A warpgroup stores its part of a tile at once, or in `shares` shares (reduce-scatter).
+    # A warpgroup stores its part of a tile whole, or, in a reduce-scatter, in `shares` pieces.
     coordinates, count = machine.graph.coordinates, sum(machine.finished.values())
     shares = coordinates["fixup.share"].fixed_size if "fixup.share" in coordinates else 1
     assert count % (machine.team * shares) == 0
@@ -196,9 +197,10 @@ def test_work_items_are_those_of_one_count():
 
 
 def test_what_is_lowered(golden: Golden):
-    """In the lowered text, the main loops of the two warpgroups follow one another.
+    """The text of ping-pong consumers equals the golden file.
 
-    A warpgroup skips the steps of the other warpgroup, but counts them.
+    In it, a warpgroup waits until the other one has issued its main loop. A warpgroup skips the
+    other one's stages of the ring, but advances its stage counter past them.
     """
     text = lowered("data-parallel{persistent=true}").text()
     start, end = (text.index(f"Scope name={name}") for name in ("consumers", "producer"))
@@ -209,8 +211,9 @@ def test_what_is_lowered(golden: Golden):
 
 
 def test_two_loops_in_a_row_are_refused():
-    """Two accumulation loops in a row are refused, since the warpgroup of the second is not
-    defined.
+    """Ping-pong consumers are refused for a graph with two accumulation loops in a row.
+
+    It would not be defined which warpgroup executes the second loop.
     """
     graph = DataParallel()(Gemm("bf16").graph((64, 128, 64)))
 
@@ -229,7 +232,7 @@ def broken(graph: KernelGraph, change: Rewrite) -> KernelGraph:
 
 
 def uncounted(op: Operation) -> Operation:
-    """A fault: a warpgroup does not count the steps of the other one."""
+    """A fault: a warpgroup does not advance its stage counter past the stages of the other one."""
     skips = isinstance(op, If) and any(isinstance(x, Advance) for x in op.orelse)
     return replace(op, orelse=()) if skips else op
 
@@ -245,14 +248,14 @@ def silent(op: Operation) -> Operation | tuple[Operation, ...]:
 
 
 def doubly_freed(op: Operation) -> Operation:
-    """A fault: the barrier of a free stage counts an arrival from every warpgroup."""
+    """A fault: a stage is free only after two warpgroups arrive, but only one of them reads it."""
     both = isinstance(op, InitBarrier) and op.barrier == "barrier.empty"
     return replace(op, arrivals=2) if both else op
 
 
 @pytest.mark.parametrize("change", [uncounted, unordered, silent, doubly_freed])
 def test_the_machine_sees_what_is_broken(change: Rewrite):
-    """For each fault, some order of the agents makes the simulation report it."""
+    """Of 20 random orders of producers and consumers, one makes the simulation report the fault."""
     graph = broken(lowered("stream-k{owner=last}"), change)
 
     def many() -> None:

@@ -1,4 +1,4 @@
-"""Errors of coordinate graphs, and bounds that they derive from the sizes of dimensions."""
+"""Coordinate graphs refuse wrong edits and queries, and use sizes as bounds of indices."""
 
 from __future__ import annotations
 

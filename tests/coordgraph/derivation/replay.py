@@ -12,13 +12,16 @@ __all__ = ["replayed"]
 
 
 def replayed(derivation: Derivation, tables: Mapping[str, Sequence[int]]) -> tuple[int, bool]:
-    """Compute the wanted index, and whether its guards hold, from the printed formulas.
+    """Recompute the derived index, and whether its guards hold, from the formulas that are printed.
 
     Every formula must evaluate to the value that the derivation prints beside it.
 
     Args:
-        derivation: a derivation at a point, so with the value of every index.
-        tables: the entries of the tables that formulas read.
+        derivation: a derivation with a number for every index, not only formulas.
+        tables: the entries of the tables that formulas read, by the table's name.
+
+    Returns:
+        The index, and True if all guards hold.
     """
     record = derivation.as_data()
     values: dict[str, Any] = {**tables}

@@ -45,7 +45,7 @@ def declared(edge: Edge, name: str, entries: tuple[int, ...]) -> Table:
 
 
 def kernel_of(case: Case) -> tuple[KernelGraph, dict[str, Sequence[int]]]:
-    """A kernel graph with one edge, and the entries of those tables that a launch must pass."""
+    """A kernel graph with one edge, and the entries of its tables that the kernel cannot derive."""
     edge, tables = case[0], table_of(case[0])
     found = tuple(declared(edge, name, entries) for name, entries in tables.items())
     graph = KernelGraph(Gemm(), graph_of(case), parameters=Parameters(tables=found))
@@ -94,7 +94,10 @@ def point_of(
 
 
 def check(graph: KernelGraph, wanted: str, values: dict[str, int], data: st.DataObject) -> None:
-    """Check that a derivation at a random point has the index values of a graph traversal."""
+    """At a random point, `graph.explain` and the path solver `solve` give equal indices and guards.
+
+    The formulas that `explain` prints evaluate to the same values.
+    """
     coordinates = graph.coordinates
     symbols = graph.explain(wanted)
     known = point_of(data, coordinates, symbols.given, graph.parameters.evaluate(values))

@@ -90,7 +90,7 @@ def test_every_operation_has_an_exact_meaning_here():
 
 
 def near(name: str, x: Array, y: Array, found: Array) -> bool:
-    """Whether an f32 result differs from that in f64 by at most BOUND, relatively; see BOUND."""
+    """Whether an f32 result differs from the f64 result by at most the error that BOUND allows."""
     exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
     room = BOUND * np.maximum(1, np.maximum(np.abs(exact), np.abs(x) + np.abs(y)))
     return bool((np.abs(found - exact) <= room).all())
@@ -107,7 +107,7 @@ QUICK = {"sub", "div", "fma", "clamp", "compare", "cast", "exp", "log", "rsqrt",
 
 @pytest.mark.parametrize("name", chosen(QUICK, EXACT))
 def test_the_host_s_code(name: str):
-    """CPU kernels compute f32 operations with small errors, also by C library functions."""
+    """CPU kernels, which may call functions of the C library, are exact enough for f32."""
     x, y = samples(13, 21)
     graph = DataParallel()(Gemm("f32", epilogue=function(name)).graph((8, 8, 8)))
     found = codegen.compile(graph, "cpu")(x, np.eye(21, dtype=np.float32), y=y)
@@ -142,7 +142,7 @@ def test_nan_stays_nan(name: str):
 
 
 def emulated(instruction: str, *arguments: Array) -> Array:
-    """The result of a PTX instruction on f32, correctly rounded; its own error is not emulated."""
+    """The correctly rounded f32 result of a PTX instruction; a GPU's may be less exact."""
     meaning: dict[str, Any] = {
         "ex2.approx.ftz.f32": np.exp2,
         "lg2.approx.f32": np.log2,
@@ -222,7 +222,7 @@ def test_the_gpu_s_way_is_as_exact_as_its_instructions(name: str, fast: bool):
     exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
     with np.errstate(all="ignore"):
         made = function(name).emit(ByHand(fast=fast), {"acc": x, "y": y}, "f32", "f32")
-    # A fast exponential also has the rounding error of x / ln 2, as its docstring says.
+    # A fast exponential computes 2**(x / ln 2), so it also has the rounding error of the quotient.
     bound = 2.0**-16 if fast and name in ("exp", "sigmoid", "silu") else 2.0**-20
     least = {"gelu": np.abs(x) + np.abs(y), "log": 1}.get(name, 1e-3)
     room = bound * np.maximum(np.abs(exact), least)

@@ -1,4 +1,4 @@
-"""`interpret`: arguments, types, C, padding, and errors of schedules that it detects."""
+"""`interpret` computes products of all types, and refuses wrong arguments and wrong schedules."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_sums_are_kept_in_the_accumulator_type(name: str, large: int):
 
 
 def test_a_graph_is_asked_once(monkeypatch: pytest.MonkeyPatch):
-    """Indices of tiles and slots are derived from the graph once, in the first run."""
+    """The first run of a graph solves it for all indices; a second run solves nothing again."""
     asked: list[tuple[object, ...]] = []
 
     def noted(*question: object) -> Solution:

@@ -1,4 +1,4 @@
-"""`matrix_product` equals numpy's product; BLAS computes each of its bands in one thread."""
+"""`matrix_product` equals numpy's product, and splits it so that BLAS starts no threads."""
 
 import numpy as np
 import pytest

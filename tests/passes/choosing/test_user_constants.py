@@ -1,4 +1,4 @@
-"""Constants in the user's folder replace the library's, and malformed files are skipped."""
+"""Cost-model constants in the user's folder replace the library's; malformed files are skipped."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ __all__ = [
 ]
 
 MOST_MAPS = 1024
-"""A `TensorMaps` object caches the tensor maps of at least this number of addresses."""
+"""A `TensorMaps` object caches the tensor maps of this many most recently used addresses, and may
+keep up to twice as many."""
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 """Bytes of a `CUtensorMap`, and the alignment of its address in bytes."""
 SWIZZLED = (32, 64, 128)
@@ -67,9 +68,9 @@ def encoder() -> Callable[..., int]:
     function = library.cuTensorMapEncodeTiled
     function.restype = number
     function.argtypes = (
-        *(address, number, ctypes.c_uint32, address),  # tensor map, type, rank, tensor address
-        *(address,) * 4,  # arrays: extents, strides, box extents, element strides
-        *(number,) * 4,  # enums: interleaving, swizzle, L2 promotion, fill mode
+        *(address, number, ctypes.c_uint32, address),  # result, element type, rank, tensor address
+        *(address,) * 4,  # four arrays: extents, strides, box extents, element strides
+        *(number,) * 4,  # four enums: interleaving, swizzle, L2 promotion, fill mode
     )
     return function
 
