@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from codegen.call import families, measured
 from codegen.call.request import PlanRequest
-from coordgraph import LaunchError
+from coordgraph import CodegenError, LaunchError
 from passes.choosing import Plan
 
 __all__ = ["plans"]
@@ -19,10 +19,29 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
     called; then those of the cost model, the cheapest first; then the plan of a fixed rule, which
     is the only one if there is no model.
 
+    If the request is for a batch-invariant product, every plan is checked to add along k in the
+    order that is pinned for n and k, and measured plans are not used.
+
     Raises:
         LaunchError: `wanted` is neither a plan nor text.
-        PassError, ParseError: the text in `wanted` is malformed.
+        CodegenError: `wanted` adds along k in another order than the pinned one.
+        PassError, ParseError, VerifyError: `wanted` is malformed, or cannot be applied.
     """
+    if request.order is None:
+        yield from _plans(request, wanted)
+        return
+    for plan in _plans(request, wanted):
+        if (refusal := request.order.why_not(plan, request.gemm)) is None:
+            yield plan
+        elif wanted is not None:
+            raise CodegenError(
+                f"the plan '{plan}' cannot be used with invariant=True: {refusal}; leave out the "
+                f"plan, or give one such as '{request.simple_plan}'"
+            )
+
+
+def _plans(request: PlanRequest, wanted: Plan | str | None) -> Iterator[Plan]:
+    """The plans of `plans`, without a check of the order in which they add along k."""
     if isinstance(wanted, str):
         yield Plan.parse(wanted)
     elif isinstance(wanted, Plan):
@@ -32,6 +51,8 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
             f"plan = {wanted!r} is neither a Plan nor its text; write it like '128x256x64 "
             "data-parallel', or let `coordgraph explain` list the plans for a problem"
         )
+    elif request.invariant:
+        yield from request.plans()
     else:
         times = None if request.target == "cpu" else measured.remembered(request)
         if times is not None:

@@ -45,7 +45,10 @@ from coordgraph.verification.named import Finding, enumerated, named_check
 from coordgraph.verification.summation_orders import Sum, Term, Unordered, summation_orders
 from coordgraph.verification.verdicts import Counterexample, Outcome
 
-__all__ = ["batch_invariance", "depth_of_whole_sums"]
+__all__ = ["NAME", "batch_invariance", "depth_of_whole_sums"]
+
+NAME = "batch-invariance"
+"""The name of the check."""
 
 EXCHANGES = (SendPartial, ReceivePartial, AddPartial, AccumulatePartial, CollectPartial)
 """Operations by which a sum is not that of one loop over k."""
@@ -64,7 +67,7 @@ Key = tuple[Any, ...]
 
 
 @named_check(
-    "batch-invariance",
+    NAME,
     "The products of an element of D are added in an order that depends on n and k only: not on m, "
     "the row, the other products of a batch, or the number of workgroups.",
 )

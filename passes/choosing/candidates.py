@@ -21,6 +21,7 @@ from passes.choosing.kinds import (
     Tiled,
     divisible,
     interleaved_kinds,
+    pinned_kinds,
     tuned_kinds,
     unusual_kinds,
 )
@@ -29,6 +30,7 @@ from passes.choosing.model import Counts
 from passes.choosing.operand_reads import OperandReads
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, extents
+from passes.choosing.summation_order import SummationOrder
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.choosing.tuned_schedules import INTERLEAVED
 from passes.lowering.sm_90a.division import MMA_M, WARPGROUP
@@ -145,6 +147,7 @@ def candidates(
     tuning: bool = False,
     large_clusters: bool = False,
     among: Kernels | None = None,
+    order: SummationOrder | None = None,
 ) -> Table:
     """The table of plans that may be chosen for a problem.
 
@@ -159,6 +162,7 @@ def candidates(
             chooses them (see `far`), to measure them.
         among: the kernels to which the plans are limited; the table is empty if none of them suits
             the problem. None sets no limit.
+        order: the order of additions along k that the plans must have; None sets no limit.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     same = extents(problem, batches)
@@ -174,6 +178,8 @@ def candidates(
         each = same["l"] * same["k"] * dtype(problem.dtype).bytes
         shared = _shared_bytes(each * same["m"], each * same["n"], cut.tiles_m, cut.tiles_n)
         kinds += interleaved_kinds(cut, shared > device.l2_bytes, INTERLEAVED[:1])
+    if order is not None and order.segments > 1:
+        kinds = [*pinned_kinds(cut, order.segments)]
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
     # In a single wave, bands of tiles help only without clusters: then the workgroups of a GPC
     # request data of neighbouring tiles at the same time, and equal requests are merged.
@@ -215,6 +221,8 @@ def candidates(
     table = Table(**columns, **found, schedules=schedules)
     if among is not None:
         table = table.where(among.holds(table))
+    if order is not None:
+        table = table.where(order.holds(table))
     kept = ~slow(table)
     return table.where(kept) if kept.any() and not kept.all() else table
 
