@@ -49,7 +49,8 @@ def matmul(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
     "coordgraph::addmm",
     mutates_args=(),
     device_types=DEVICES,
-    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha, bool invariant=False) -> Tensor",
+    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha, bool invariant=False)"
+    " -> Tensor",
 )
 def addmm(
     c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, invariant: bool = False
