@@ -168,7 +168,8 @@ def candidates(
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
     large = large_clusters or _has_large_clusters(problem, same, tuning=tuning)
-    known = _columns(reads.element_bytes, dtype(problem.dtype).row, large, among)
+    row, narrow = dtype(problem.dtype).row, order is not None
+    known = _columns(reads.element_bytes, row, large, among, narrow)
     cut = _cut(problem, same, device, known, large, large_clusters)
     kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
     kinds += unusual_kinds(cut) if all_kinds else ()
@@ -382,7 +383,9 @@ tiles in a macro tile along m and along n.
 
 
 @lru_cache(maxsize=64)
-def _columns(c_bytes: int, row: int, large_clusters: bool, among: Kernels | None) -> Columns:
+def _columns(
+    c_bytes: int, row: int, large_clusters: bool, among: Kernels | None, narrow: bool
+) -> Columns:
     """All tilings, or those of a set of kernels.
 
     Args:
@@ -390,8 +393,9 @@ def _columns(c_bytes: int, row: int, large_clusters: bool, among: Kernels | None
         row: elements of A and B in a 128-byte row of shared memory.
         large_clusters: whether to add clusters of more than two CTAs.
         among: the kernels whose tilings are returned; None returns all tilings.
+        narrow: whether to add tiles of few columns.
     """
-    known = tilings(c_bytes, row, large_clusters=large_clusters)
+    known = tilings(c_bytes, row, large_clusters=large_clusters, narrow=narrow)
     if among is not None:
         known = [tiling for tiling in known if tuple(tiling) in among.tilings]
     found = np.array(known, np.float64).reshape(-1, 7)

@@ -27,10 +27,11 @@ __all__ = ["ROWS", "Prediction", "pinned_order", "predict"]
 ROWS = tuple(1 << power for power in range(14))
 """The m for which times are predicted: 1, 2, 4, … 8192."""
 ENOUGH = 0.97
-"""The first order that reaches this share of the default's speed at every m is chosen; if there is
-none, the one with the largest mean share."""
+"""The first order that reaches this share of the default's speed at every m is chosen."""
 SEGMENTS = tuple(schedule.splits for schedule in PINNED)
 """Numbers of segments of k that are tried, besides one."""
+GAIN = 1.05
+"""Segments are added only if the mean share of the default's speed grows by this factor."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,14 @@ def pinned_order(problem: Gemm, instructions: str, unit: int) -> SummationOrder:
 
 @lru_cache(maxsize=4096)
 def _best(problem: Gemm, unit: int) -> SummationOrder:
-    found: list[Prediction] = []
+    best: Prediction | None = None
     for each in predict(problem, unit):
+        if best is None or each.mean > GAIN * best.mean:
+            best = each
         if each.least >= ENOUGH:
-            return each.order
-        found.append(each)
-    return max(found, key=lambda each: each.mean).order
+            break
+    assert best is not None
+    return best.order
 
 
 def predict(problem: Gemm, unit: int) -> Iterator[Prediction]:
@@ -119,10 +122,8 @@ def predict(problem: Gemm, unit: int) -> Iterator[Prediction]:
     default: list[float] = []
     pinned: list[float] = []
     for each in sized:
-        table = candidates(each, device)
-        total = cost(table, device).total
-        default.append(float(total.min()))
-        pinned.append(float(total[whole.holds(table)].min()))
+        default.append(float(cost(candidates(each, device), device).total.min()))
+        pinned.append(float(cost(candidates(each, device, order=whole), device).total.min()))
     yield Prediction(whole, tuple(default), tuple(pinned))
     for segments in SEGMENTS:
         order = SummationOrder.of(WGMMA.instructions, problem.k, unit, segments)
