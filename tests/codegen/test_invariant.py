@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import codegen
+from codegen.call import build
 from codegen.call.choose import plans
 from codegen.call.invariance import check_invariant
 from codegen.call.matmul import chosen
@@ -156,6 +157,23 @@ def test_a_plan_without_a_model_adds_whole_sums():
     unaligned = gpu_request(16, k=7161, alignment=2)
     assert unaligned.order is not None
     assert unaligned.order.instructions == "mma.sync"
+
+
+def test_kernels_have_the_pinned_instructions_only(monkeypatch: pytest.MonkeyPatch):
+    """A kernel whose tensors TMA cannot read must not fall back to mma.sync."""
+    found: list[object] = []
+
+    def compile_plan(*_: Any, instructions: str | None, **__: Any) -> Any:
+        found.append(instructions)
+        raise CodegenError("not compiled")
+
+    monkeypatch.setattr(build, "compile_plan", compile_plan)
+    build.forget()
+    for options in ({}, {"invariant": False}, {"alignment": 2, "k": 7161}):
+        with pytest.raises(CodegenError, match="not compiled"):
+            build.kernel_of(Plan.parse("64x64x64 data-parallel"), gpu_request(16, **options))
+    build.forget()
+    assert found == ["wgmma", None, "mma.sync"]
 
 
 def views(pointer: int = 0, matrices: int = 1, stride: int | None = None) -> dict[str, TensorView]:

@@ -121,6 +121,19 @@ def test_a_loop_that_leaves_out_a_k_tile_is_not_proved_whole():
         assert depth_of_whole_sums(program(parse(text.replace(loop, wrong)))) is None
 
 
+def test_a_number_of_k_tiles_that_depends_on_m_is_not_proved():
+    text = DataParallel()(Gemm("f32").graph(TILE)).text()
+    wrong = text.replace("= (k + 3) // 4", "= (k + 3) // 4 + m // 1000")
+    assert wrong != text
+    assert depth_of_whole_sums(program(parse(wrong))) is None
+
+
+def test_a_sum_whose_epilogue_is_elsewhere_is_not_proved():
+    text = DataParallel()(Gemm("f32").graph(TILE)).text()
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("Epilogue"))
+    assert depth_of_whole_sums(program(parse(text.replace(f"{line}\n", "")))) is None
+
+
 def test_sums_are_commutative_and_not_associative():
     a, b, c = (Products(((k, k + 1),)) for k in range(3))
     assert Sum.of(a, b) == Sum.of(b, a)

@@ -124,9 +124,11 @@ def test_a_tile_whose_border_is_inside_a_k_tile_has_another_order():
 
 
 @pytest.mark.parametrize("segments", [1, 2])
-def test_the_columns_of_a_table_agree_with_the_graphs(segments: int):
-    size = problem(512, 4160, 64)
-    order = SummationOrder.of("wgmma", 4160, UNIT, segments)
+@pytest.mark.parametrize("k", [4160, 1920])
+def test_the_columns_of_a_table_agree_with_the_graphs(segments: int, k: int):
+    """With k = 1920, tiles of 64 and 128 elements end at one k and divide it at different ones."""
+    size = problem(512, k, 64)
+    order = SummationOrder.of("wgmma", k, UNIT, segments)
     plans = [
         Plan.parse(text)
         for text in (
