@@ -53,23 +53,21 @@ def invariant_product(
         # Rows and columns outside the matrices are read from row 0 and column 0, and not stored.
         of_a = tl.max_contiguous(tl.multiple_of(tl.where(at_m < m, at_m, 0), M), M)
         of_b = tl.max_contiguous(tl.multiple_of(tl.where(at_n < n, at_n, 0), N), N)
+        row = tl.cast(of_a, tl.int64)[:, None] * a_m
+        column = tl.cast(of_b, tl.int64)[None, :] * b_n
         total = tl.zeros((M, N), dtype=tl.float32)
         for step in range(tl.cdiv(k, K)):
             at_k = step * K + tl.arange(0, K)
-            left = tl.load(
-                a + of_a[:, None].to(tl.int64) * a_m + at_k[None, :] * a_k,
-                mask=at_k[None, :] < k,
-                other=0.0,
-            )
+            left = tl.load(a + (row + at_k[None, :] * a_k), mask=at_k[None, :] < k, other=0.0)
             right = tl.load(
-                b + at_k[:, None].to(tl.int64) * b_k + of_b[None, :].to(tl.int64) * b_n,
+                b + (tl.cast(at_k, tl.int64)[:, None] * b_k + column),
                 mask=at_k[:, None] < k,
                 other=0.0,
             )
             total = tl.dot(left, right, total)
         tl.store(
-            d + at_m[:, None].to(tl.int64) * n + at_n[None, :],
-            total.to(d.dtype.element_ty),
+            d + (tl.cast(at_m, tl.int64)[:, None] * n + at_n[None, :]),
+            tl.cast(total, d.dtype.element_ty),
             mask=(at_m[:, None] < m) & (at_n[None, :] < n),
         )
 
@@ -80,26 +78,27 @@ class InvariantTriton:
     Args:
         persistent: whether programs loop over tiles, one program for each SM; else there is one
             program for each tile.
+        tile: extents of a tile along m, n and k.
     """
 
     ours = False
 
-    def __init__(self, *, persistent: bool) -> None:
-        self.persistent = persistent
+    def __init__(self, *, persistent: bool, tile: tuple[int, int, int] = TILE) -> None:
+        self.persistent, self.tile = persistent, tile
         self.name = f"Triton invariant{', persistent' if persistent else ''}"
-        self.details: dict[str, Any] = {"tile": "x".join(map(str, TILE))}
+        self.details: dict[str, Any] = {"tile": "x".join(map(str, tile))}
 
     def prepare(self, problem: Problem) -> Run:
         """A function that launches the kernel on the stored operands."""
         shape = problem.shape
-        tiles = triton.cdiv(shape.m, TILE[0]) * triton.cdiv(shape.n, TILE[1])
+        tiles = triton.cdiv(shape.m, self.tile[0]) * triton.cdiv(shape.n, self.tile[1])
         grid = (min(tiles, processors()) if self.persistent else tiles,)
 
         def run(a: Any, b: Any, out: Any) -> None:
             left, right = problem.as_multiplied(a, b)
             strides = (*left.stride(), *right.stride())
             sizes = (shape.m, shape.n, shape.k)
-            extents = dict(zip("MNK", TILE, strict=True))
+            extents = dict(zip("MNK", self.tile, strict=True))
             try:
                 invariant_product[grid](
                     *(left, right, out, *sizes, *strides),

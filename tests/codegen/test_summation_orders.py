@@ -53,8 +53,8 @@ def value(term: Term, products: np.ndarray, tile: int) -> np.ndarray:
     if term.start is not None:
         total = value(term.start, products, tile)
     for first, end in term.ranges:
-        for product in products[first * tile : end * tile]:
-            total = total + product
+        for each in products[first * tile : end * tile]:
+            total = total + each
     return total
 
 
