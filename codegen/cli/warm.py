@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from codegen.cli.options import DType, Json, Ordinal, OutDType, TransposeA, TransposeB
+from codegen.cli.options import DType, Json, Ordinal, OutDType, ReadsC, TransposeA, TransposeB
 from codegen.cli.output import duration, print_block, print_json
 
 __all__ = ["warm_command"]
@@ -20,12 +20,13 @@ def _extents(text: str) -> dict[str, tuple[int, int]]:
     Raises:
         typer.BadParameter: the text is malformed.
     """
+    from passes.choosing.drawn_sizes import parse_extents
+
     found: dict[str, tuple[int, int]] = {}
     for part in filter(None, text.split(",")):
         axis, _, extents = part.strip().partition("=")
-        low, _, high = extents.partition(":")
         try:
-            found[axis] = int(low), int(high or low)
+            found[axis] = parse_extents(extents)
         except ValueError:
             axis = ""
         if axis not in tuple("mnk"):
@@ -50,9 +51,7 @@ def warm_command(
     out_dtype: OutDType = None,
     transpose_a: TransposeA = False,
     transpose_b: TransposeB = False,
-    reads_c: Annotated[
-        bool, typer.Option("--reads-c", help="For calls that add C or another matrix.")
-    ] = False,
+    reads_c: ReadsC = False,
     kernels: Annotated[
         int, typer.Option("--kernels", min=1, help="The largest number of kernels.")
     ] = 96,

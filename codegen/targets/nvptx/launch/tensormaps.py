@@ -18,10 +18,18 @@ from codegen.lru import LRUCache
 from codegen.targets.nvptx.driver import bindings, check
 from coordgraph.tensors import dtype
 
-__all__ = ["MAP_ALIGNMENT", "MAP_BYTES", "TensorMap", "TensorMaps", "encoder"]
+__all__ = [
+    "MAP_ALIGNMENT",
+    "MAP_BYTES",
+    "TensorMap",
+    "TensorMaps",
+    "data_type",
+    "encoder",
+    "swizzle_of",
+]
 
 MOST_MAPS = 1024
-"""For how many addresses, at least, a `TensorMaps` object keeps the tensor maps."""
+"""A `TensorMaps` object caches the tensor maps of at least this number of addresses."""
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 """Bytes of a `CUtensorMap`, and the alignment of its address in bytes."""
 SWIZZLED = (32, 64, 128)
@@ -31,12 +39,24 @@ UNSIGNED_ONLY = (8, 16)
 the sign, so signed integers use the unsigned type."""
 
 
-def _name(kind: str) -> str:
+def data_type(kind: str) -> str:
     """The suffix of CU_TENSOR_MAP_DATA_TYPE_… for an element type, such as `BFLOAT16` for bf16."""
     found = dtype(kind)
     if not found.is_float and found.bits in UNSIGNED_ONLY:
         return f"UINT{found.bits}"
     return found.library.upper()
+
+
+def swizzle_of(box: Sequence[int], element: int, rank: int) -> str:
+    """The suffix of CU_TENSOR_MAP_SWIZZLE_… for a TMA box: `32B`, `64B`, `128B` or `NONE`.
+
+    Args:
+        box: extents of the TMA box in elements, contiguous axis first.
+        element: bytes of an element.
+        rank: the number of axes of the tensor.
+    """
+    row_bytes = box[0] * element
+    return f"{row_bytes}B" if row_bytes in SWIZZLED and rank > 1 else "NONE"
 
 
 @cache
@@ -48,8 +68,8 @@ def encoder() -> Callable[..., int]:
     function.restype = number
     function.argtypes = (
         *(address, number, ctypes.c_uint32, address),  # tensor map, type, rank, tensor address
-        *(address,) * 4,  # of the extents, strides, box extents, element strides
-        *(number,) * 4,  # interleaving, swizzle, L2 promotion, fill mode
+        *(address,) * 4,  # arrays: extents, strides, box extents, element strides
+        *(number,) * 4,  # enums: interleaving, swizzle, L2 promotion, fill mode
     )
     return function
 
@@ -85,8 +105,7 @@ class TensorMaps:
         driver, rank, size = bindings(), len(shape), dtype(kind).bytes
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
         steps_of = strides or [prod(shape[axis + 1 :]) for axis in range(rank)]
-        row_bytes = box[0] * size
-        mode = f"{row_bytes}B" if row_bytes in SWIZZLED and rank > 1 else "NONE"
+        mode = swizzle_of(box, size, rank)
         self._arrays = (
             (wide * rank)(*reversed(shape)),
             (wide * (rank - 1))(*(size * step for step in reversed(steps_of[:-1]))),
@@ -94,7 +113,7 @@ class TensorMaps:
             (narrow * rank)(*[1] * rank),
         )
         kinds = driver.CUtensorMapDataType
-        self._before = int(getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{_name(kind)}")), rank
+        self._before = int(getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{data_type(kind)}")), rank
         self._after = (
             *map(ctypes.addressof, self._arrays),
             int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
