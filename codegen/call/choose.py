@@ -51,7 +51,7 @@ def _plans(request: PlanRequest, wanted: Plan | str | None) -> Iterator[Plan]:
             f"plan = {wanted!r} is neither a Plan nor its text; write it like '128x256x64 "
             "data-parallel', or let `coordgraph explain` list the plans for a problem"
         )
-    elif request.invariant:
+    elif request.order is not None:
         yield from request.plans()
     else:
         times = None if request.target == "cpu" else measured.remembered(request)

@@ -93,9 +93,10 @@ class PlanRequest:
     def order(self) -> SummationOrder | None:
         """The order of additions along k that every plan must have; None if any order may be used.
 
-        It depends on n, k, the element types and the layout, and on the multiply instructions.
+        It depends on n, k, the element types and the layout, and on the multiply instructions. Sums
+        of integers are exact in every order.
         """
-        if not self.invariant:
+        if not self.invariant or not dtype(self.gemm.accumulator).is_float:
             return None
         instructions = self.instructions
         if self.lowering is not None and self.constants is None:

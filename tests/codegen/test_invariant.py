@@ -130,6 +130,16 @@ def test_what_cannot_be_invariant_is_refused():
     assert chosen(A, B, invariant=True) == Plan.parse("256x64x64 data-parallel")
 
 
+def test_sums_of_integers_are_exact_in_every_order():
+    a, b = (np.random.default_rng(5).integers(-9, 9, s, np.int8) for s in ((50, K), (K, N)))
+    whole = codegen.matmul(a, b, invariant=True)
+    assert np.array_equal(whole, a.astype(np.int32) @ b.astype(np.int32))
+    plan = "64x16x64 stream-k on 5"
+    assert np.array_equal(codegen.matmul(a, b, invariant=True, plan=plan), whole)
+    offsets = np.array([0, 100, K], np.int32)
+    codegen.grouped_matmul(a, b, offsets, group_axis="k", invariant=True)
+
+
 def gpu_request(m: int, n: int = 512, k: int = 7168, **options: Any) -> PlanRequest:
     gemm = Gemm("bf16", m=m, n=n, k=k, transpose_b=True)
     return PlanRequest(gemm, **{**H200, "invariant": True, **options})
