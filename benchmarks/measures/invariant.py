@@ -20,6 +20,7 @@ divided by that of the faster Triton kernel; the goal is 1.5.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -192,6 +193,28 @@ def changed_rows(n: int, k: int, rows: Sequence[int], layout: str, dtype: str) -
     return changed
 
 
+def compile_kernels(n: int, k: int, rows: Sequence[int], layout: str, dtype: str) -> None:
+    """Compile the kernels that `codegen.matmul` chooses for a layer, in parallel, to the cache."""
+    from codegen.call.compile_workers import CompileWorkers
+    from codegen.call.request import PlanRequest
+    from codegen.targets.nvptx.driver import device
+
+    here = device(0)
+    transposes = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
+    for invariant in (False, True):
+        requests = [
+            PlanRequest(
+                Gemm(dtype, m=m, n=n, k=k, **transposes),
+                *(here.architecture, here.name, here.processors, here.ordinal),
+                invariant=invariant,
+            )
+            for m in rows
+        ]
+        plans = [next(request.plans()) for request in requests]
+        with CompileWorkers(requests[0], os.cpu_count()) as workers:
+            workers.compile(plans)
+
+
 def measure(options: argparse.Namespace, record: dict[str, Any], console: Console) -> None:
     """Time all layers and m; writes the record after each problem."""
     from benchmarks.peers.compete import compete
@@ -211,6 +234,9 @@ def measure(options: argparse.Namespace, record: dict[str, Any], console: Consol
     path = result_path(options.results, record)
     layouts = [(layout, *layer) for layout in options.layouts for layer in options.layers]
     jobs = [(*one, m) for one in layouts for m in options.rows]
+    with console.status("compiling"):
+        for layout, n, k in layouts:
+            compile_kernels(n, k, options.rows, layout, options.dtype)
     with Monitor() as monitor, progress_bars(console) as progress:
         task = progress.add_task("problems", total=len(jobs))
         budget = TimeBudget(options.time_limit, len(jobs))

@@ -22,7 +22,7 @@ from passes.choosing.summation_order import SummationOrder
 from passes.choosing.tuned_schedules import PINNED
 from passes.lowering import WGMMA
 
-__all__ = ["ROWS", "Prediction", "pinned_order", "predict"]
+__all__ = ["ROWS", "Prediction", "forget", "pinned_order", "predict"]
 
 ROWS = tuple(1 << power for power in range(14))
 """The m for which times are predicted: 1, 2, 4, … 8192."""
@@ -104,6 +104,12 @@ def _best(problem: Gemm, unit: int) -> SummationOrder:
             break
     assert best is not None
     return best.order
+
+
+def forget() -> None:
+    """Drop the orders that are kept in this process; they are computed again when needed."""
+    _best.cache_clear()
+    _constants.cache_clear()
 
 
 def predict(problem: Gemm, unit: int) -> Iterator[Prediction]:

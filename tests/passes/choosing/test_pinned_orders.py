@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordgraph import Gemm
-from passes.choosing import Plan, constants_of, rank
+from passes.choosing import Plan, constants, constants_of, pinned_orders, rank
 from passes.choosing.candidates import candidates
 from passes.choosing.pinned_orders import (
     ENOUGH,
@@ -154,3 +154,15 @@ def test_orders_say_what_they_are():
     )
     assert two_segments(4096).pipeline == "split-k"
     assert SummationOrder.of("", 30, 16).pipeline == "data-parallel"
+
+
+def test_a_calibration_does_not_change_the_order(monkeypatch: pytest.MonkeyPatch):
+    """The constants are those of the library's file, not those of the user's folder."""
+
+    def known_devices() -> None:
+        raise AssertionError("the constants of a calibration are read")
+
+    before = [pinned_order(problem(n, k), "wgmma", UNIT) for n, k in LAYERS]
+    monkeypatch.setattr(constants, "known_devices", known_devices)
+    pinned_orders.forget()
+    assert [pinned_order(problem(n, k), "wgmma", UNIT) for n, k in LAYERS] == before
