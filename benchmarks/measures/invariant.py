@@ -39,6 +39,7 @@ from benchmarks.options import (
     command_line,
     require_positive,
 )
+from benchmarks.problems.problem import transposed
 from benchmarks.problems.shapes import Shape
 from benchmarks.reports.console import make_console, progress_bars
 from benchmarks.reports.record import result_path, write
@@ -109,7 +110,8 @@ def ratios(rows: Iterable[Row]) -> list[Ratios]:
 def predicted(layers: Sequence[tuple[int, int]], dtype: str, layout: str) -> Iterator[Ratios]:
     """The ratios that the cost model predicts for the order that `invariant=True` pins."""
     for n, k in layers:
-        problem = Gemm(dtype, n=n, k=k, transpose_a=layout[0] == "t", transpose_b=layout[1] == "t")
+        turned_a, turned_b = transposed(layout)
+        problem = Gemm(dtype, n=n, k=k, transpose_a=turned_a, transpose_b=turned_b)
         unit = 64
         order = pinned_order(problem, "wgmma", unit)
         found = next(each for each in predict(problem, unit) if each.order == order)
@@ -200,11 +202,11 @@ def compile_kernels(n: int, k: int, rows: Sequence[int], layout: str, dtype: str
     from codegen.targets.nvptx.driver import device
 
     here = device(0)
-    transposes = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
+    turned_a, turned_b = transposed(layout)
     for invariant in (False, True):
         requests = [
             PlanRequest(
-                Gemm(dtype, m=m, n=n, k=k, **transposes),
+                Gemm(dtype, m=m, n=n, k=k, transpose_a=turned_a, transpose_b=turned_b),
                 *(here.architecture, here.name, here.processors, here.ordinal),
                 invariant=invariant,
             )

@@ -30,8 +30,11 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
     if request.order is None:
         yield from _plans(request, wanted)
         return
+    # imported here because it imports the checks of graphs, which other calls do not need
+    from passes.choosing.order_in_graph import why_not
+
     for plan in _plans(request, wanted):
-        if (refusal := request.order.why_not(plan, request.gemm)) is None:
+        if (refusal := why_not(request.order, plan, request.gemm)) is None:
             yield plan
         elif wanted is not None:
             raise CodegenError(

@@ -16,6 +16,7 @@ from codegen.call.views import TensorView
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing import Constants, Plan, rank, sizes
+from passes.choosing.candidates import fallback
 from passes.choosing.choosers import chooser_of
 from passes.choosing.fixed_rules import host_plan
 from passes.choosing.pinned_orders import pinned_order
@@ -110,7 +111,9 @@ class PlanRequest:
         """A plan that the lowering computes from sizes and number of SMs, without a cost model."""
         plan = self._by_rule
         if self.order is not None:
-            plan = replace(plan, pipeline=self.order.pipeline, workgroups=None)
+            # The instructions are pinned too, and the rule's tiles are those of mma.sync.
+            tiled = fallback(row=dtype(self.gemm.dtype).row) if self.constants is not None else plan
+            plan = replace(tiled, pipeline=self.order.pipeline, workgroups=None)
         # The sizes of groups are data on the device: the number of tiles, or their depth, is not
         # known at launch, so workgroups must be persistent.
         shared = self.gemm.ragged("k") or (self.gemm.grouped and plan.pipeline == EACH)
@@ -134,7 +137,7 @@ class PlanRequest:
         The fallback is `simple_plan`, which is computed from the sizes alone. It is the only plan
         if the lowering or the element types have no cost model. If `order` is not None, all plans
         have this order of additions, by the cost model's figures or by construction;
-        `SummationOrder.why_not` checks it on the scheduled graph of a plan.
+        `passes.choosing.order_in_graph` checks it on the scheduled graph of a plan.
         """
         if (device := self.constants) is not None:
             limits: dict[str, Any] = {"batches": self.batches, "order": self.order}

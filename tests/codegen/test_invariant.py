@@ -18,6 +18,7 @@ from codegen.call.request import PlanRequest
 from codegen.call.views import TensorView
 from coordgraph import CodegenError, Gemm, LaunchError
 from passes.choosing import Plan
+from passes.choosing.order_in_graph import why_not
 
 K, N = 300, 40
 H200: dict[str, Any] = {"target": "sm_90a", "device": "NVIDIA H200", "processors": 132}
@@ -153,7 +154,10 @@ def test_all_plans_for_a_gpu_add_in_the_pinned_order(m: int, shape: tuple[int, i
     found = [*plans(request)]
     assert len(found) > 4
     assert request.order is not None
-    assert all(request.order.why_not(plan, request.gemm) is None for plan in found)
+    assert all(why_not(request.order, plan, request.gemm) is None for plan in found)
+    # The last one is taken if the device refuses the others; wgmma must be able to multiply it.
+    assert found[-1] == request.simple_plan
+    assert found[-1].why_not(request.gemm) is None
 
 
 def test_a_plan_without_a_model_adds_whole_sums():
