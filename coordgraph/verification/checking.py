@@ -93,6 +93,7 @@ def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[NamedCheck
     known = {**CHECKS, **PROPERTIES}
     if names is None:
         return (*CHECKS.values(),)
+    names = (names,) if isinstance(names, str) else names
     there = [MEMORY_ORDER] if graph.level == "lowered" else [*known]
     if unknown := [name for name in names if name not in there]:
         raise VerifyError(

@@ -107,6 +107,7 @@ def test_only_named_checks_run():
     assert NAME in PROPERTIES
     assert NAME not in {found.name for found in graph.check()}
     assert [found.name for found in graph.check(checks=("cover", NAME))] == ["cover", NAME]
+    assert [found.name for found in graph.check(checks=NAME)] == [NAME]
     with pytest.raises(VerifyError, match="has no check 'speed'; its checks are sizes, cover"):
         graph.check(checks=("speed",))
 
