@@ -23,7 +23,7 @@ MOST_ATTEMPTS = 24
 """Number of failing plans after which `try_plans` gives up."""
 T = TypeVar("T")
 
-_kernels: dict[tuple[str, Gemm, str, str, bool], Kernel | CoordGraphError] = {}
+_kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraphError] = {}
 _lock = threading.RLock()
 
 
@@ -81,13 +81,17 @@ def kernel_of(plan: Plan, request: PlanRequest) -> Kernel:
             once. Plans that differ only in the grid share a kernel, so the grid is always checked.
     """
     gemm, target, reads_c = request.any_size, request.target, request.reads_c
-    key = plan.kernel, gemm, target, request.instructions, reads_c
+    # A batch-invariant product has the same instructions in every call, so its kernels do not fall
+    # back to others.
+    only = (request.order.instructions or None) if request.order is not None else None
+    key = plan.kernel, gemm, target, request.instructions, reads_c, only
     with _lock:
         if key not in _kernels:
             alignment = request.alignment
             try:
-                made = compile_plan(plan, gemm, target, alignment=alignment, reads_c=reads_c)
-                _kernels[key] = made
+                _kernels[key] = compile_plan(
+                    plan, gemm, target, alignment=alignment, reads_c=reads_c, instructions=only
+                )
             except CoordGraphError as error:
                 _kernels[key] = error
         found = _kernels[key]

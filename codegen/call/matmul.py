@@ -46,6 +46,7 @@ def matmul(
     stream: Any = None,
     tune: bool = False,
     plan: Plan | str | None = None,
+    invariant: bool = False,
     epilogue: EpilogueFunction | None = None,
     **operands: Any,
 ) -> Any:
@@ -75,6 +76,9 @@ def matmul(
         tune: whether to measure the most promising plans, and keep the times for later calls, also
             of other processes; see `codegen.call.tuning`.
         plan: the plan to use, such as `'128x256x64 data-parallel'`; None chooses one.
+        invariant: whether the bits of a row of D must not depend on m, on the other rows, or on the
+            plan (batch invariance). All plans for these n, k, types and layouts then add along k in
+            one order; see `passes.choosing.summation_order`. Excludes `tune`.
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
             parameters of these names.
@@ -95,6 +99,7 @@ def matmul(
             operands,
             plan=plan,
             tune=tune,
+            invariant=invariant,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
         )
@@ -119,13 +124,15 @@ def matmul(
             transpose_a,
             transpose_b,
             plan,
+            invariant,
         )
         gradient = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
     except (AttributeError, RuntimeError):
         arrays = array_key({"a": a, "b": b}, c, out)
-        key = (arrays, beta == 0, transpose_a, transpose_b, plan)
+        key = (arrays, beta == 0, transpose_a, transpose_b, plan, invariant)
     if gradient:
         transposes: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        transposes["invariant"] = invariant
         without: Any = {"out": out, "stream": stream, "tune": tune, "plan": plan}
         d = differentiable_matmul(a, b, c, alpha, beta, **transposes, **without)
         if d is not None:
@@ -146,7 +153,8 @@ def matmul(
     if 0 < min(axes) < MATRIX or max(axes) > MATRICES:
         transposes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
         broadcast = Broadcast.of(tuple(a.shape), tuple(b.shape), **transposes)
-        again = partial(matmul, stream=stream, tune=tune, plan=plan, **transposes)
+        options: Any = {"stream": stream, "tune": tune, "plan": plan, "invariant": invariant}
+        again = partial(matmul, **options, **transposes)
         return broadcast.launch(again, a, b, c, out, alpha, beta)
     return first_launch(
         _prepared,
@@ -155,6 +163,7 @@ def matmul(
         (alpha, beta, stream),
         plan=plan,
         tune=tune,
+        invariant=invariant,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
     )
@@ -218,6 +227,7 @@ def grouped_matmul(
     transpose_b: bool = False,
     stream: Any = None,
     plan: Plan | str | None = None,
+    invariant: bool = False,
     epilogue: EpilogueFunction | None = None,
     **operands: Any,
 ) -> Any:
@@ -246,6 +256,8 @@ def grouped_matmul(
             should not: GPUs read other layouts slowly.
         stream: the CUDA stream; by default the current stream of the library of `a`.
         plan: the plan to use, such as `'128x256x64 data-parallel{persistent=true}'`.
+        invariant: as for `matmul`; only with `group_axis="m"`. Every sum is then one segment of k,
+            so the bits may differ from those of `matmul` for the same n and k.
         epilogue, operands: as for `matmul`; the coordinate `l` of an operand is the group.
 
     Raises:
@@ -264,6 +276,7 @@ def grouped_matmul(
             operands,
             offsets=offsets,
             plan=plan,
+            invariant=invariant,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
             grouped=True,
@@ -276,13 +289,13 @@ def grouped_matmul(
             *(a.shape, b.shape, a.stride(), b.stride(), a.dtype, a.device),
             None if out is None else out.dtype,
             (a.data_ptr() | b.data_ptr()) & ALIGNED,
-            *(offsets.shape, group_axis, beta == 0, *transposes, plan),
+            *(offsets.shape, group_axis, beta == 0, *transposes, plan, invariant),
         )
         gradient = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
     except (AttributeError, RuntimeError):
         check_offsets(offsets)
         arrays = array_key({"a": a, "b": b, OFFSETS: offsets}, c, out)
-        key = ("groups", arrays, group_axis, beta == 0, *transposes, plan)
+        key = ("groups", arrays, group_axis, beta == 0, *transposes, plan, invariant)
     if gradient:
         refuse_gradients({"a": a, "b": b, "c": c}, "grouped_matmul")
     try:
@@ -303,6 +316,7 @@ def grouped_matmul(
         {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets},
         (alpha, beta, stream),
         plan=plan,
+        invariant=invariant,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         grouped=True,
@@ -321,6 +335,7 @@ def chosen(
     group_axis: str = "m",
     transpose_a: bool = False,
     transpose_b: bool = False,
+    invariant: bool = False,
 ) -> Plan:
     """The plan that `matmul` chooses for a call; with `offsets`, that of `grouped_matmul`.
 
@@ -334,7 +349,8 @@ def chosen(
     groups: dict[str, Any] = {}
     if offsets is not None:
         arrays[OFFSETS], groups = offsets, {"grouped": True, "group_axis": group_axis}
-    call = describe(arrays, beta=beta, transpose_a=transpose_a, transpose_b=transpose_b, **groups)
+    options: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b, **groups}
+    call = describe(arrays, beta=beta, invariant=invariant, **options)
     (plan,) = build.try_plans(call.request, None, lambda plan, _: plan)
     return plan
 

@@ -225,7 +225,8 @@ def _stride_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
         free = any(p.symbol == stride and p.name not in SIZES for p in recipe.given)
         if free and tensor.role is Role.OUTPUT:
             yield f"if ({_value(stride)} < {_value(least)})"
-            what = f"the stride {to_text(stride)} is less than the {to_text(least.expand())} elements of D"
+            size = to_text(least.expand())
+            what = f"the stride {to_text(stride)} is less than the {size} elements of D"
             yield f'    return "{what} that it must step over";'
         elif free and any(name == tensor.name for name, _ in recipe.boxes):
             yield f"if ({_value(stride)} < 1)"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count as count_from
 from itertools import islice
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from passes.choosing.known_schedules import chosen_schedules
 from passes.choosing.model import cost
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column
+from passes.choosing.summation_order import SummationOrder
 
 __all__ = ["Choice", "choices", "rank", "ranked"]
 
@@ -85,6 +87,7 @@ def choices(
     all_kinds: bool = False,
     large_clusters: bool = False,
     among: Kernels | None = None,
+    order: SummationOrder | None = None,
 ) -> Iterator[Choice]:
     """Yield every candidate plan for a problem, in the order of predicted times.
 
@@ -98,13 +101,22 @@ def choices(
         large_clusters: whether to add clusters of more than two CTAs where the cost model never
             chooses them; see `candidates`.
         among: the kernels to which the plans are limited; None sets no limit.
+        order: the order of additions along k that the plans must have; None sets no limit.
 
     Raises:
         ValueError: m, n or k has no value.
     """
     device = device or constants_of()
-    options = {"all_kinds": all_kinds, "large_clusters": large_clusters}
-    table = candidates(problem, device, batches=batches, reads_c=reads_c, among=among, **options)
+    table = candidates(
+        problem,
+        device,
+        batches=batches,
+        reads_c=reads_c,
+        all_kinds=all_kinds,
+        large_clusters=large_clusters,
+        among=among,
+        order=order,
+    )
     if not len(table):
         return
     found = cost(table, device)
@@ -132,6 +144,7 @@ def rank(
     batches: int = 1,
     reads_c: bool = False,
     among: Kernels | None = None,
+    order: SummationOrder | None = None,
 ) -> tuple[Choice, ...]:
     """The plans for a problem with the shortest predicted times, the best first.
 
@@ -144,9 +157,10 @@ def rank(
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C; large tiles leave no registers for it.
         among: the kernels to which the plans are limited; None sets no limit.
+        order: the order of additions along k that the plans must have; None sets no limit.
     """
-    found = ranked(problem, device, count, batches=batches, reads_c=reads_c, among=among)
-    return tuple(found)
+    limits: dict[str, Any] = {"among": among, "order": order}
+    return tuple(ranked(problem, device, count, batches=batches, reads_c=reads_c, **limits))
 
 
 def ranked(
@@ -157,11 +171,12 @@ def ranked(
     batches: int = 1,
     reads_c: bool = False,
     among: Kernels | None = None,
+    order: SummationOrder | None = None,
 ) -> Iterator[Choice]:
     """Yield the plans that `rank` returns; each of them is computed when it is first needed."""
     device = device or constants_of()
     # Schedules may be registered between calls, so they are a part of the cache key.
-    known = _ranking(problem, device, count, batches, reads_c, among, chosen_schedules())
+    known = _ranking(problem, device, count, batches, reads_c, among, order, chosen_schedules())
     return iter(known)
 
 
@@ -199,14 +214,24 @@ def _ranking(
     batches: int,
     reads_c: bool,
     among: Kernels | None,
+    order: SummationOrder | None,
     schedules: tuple[Pass, ...],
 ) -> _Ranking:
     """The cached plans of `rank`; `schedules` is only a part of the cache key."""
-    found = choices(problem, device, batches=batches, reads_c=reads_c, among=among)
-    spare = partial(fallback, problem.grouped, dtype(problem.dtype).row)
+    limits: dict[str, Any] = {"among": among, "order": order}
+    found = choices(problem, device, batches=batches, reads_c=reads_c, **limits)
+    spare = partial(_spare, problem, order)
     made = _Ranking(_dissimilar(found, count, spare))
     next(iter(made))  # an error must not leave a ranking without plans in the cache
     return made
+
+
+def _spare(problem: Gemm, order: SummationOrder | None) -> Plan:
+    """A plan without clusters that fits every device, with the given order of additions."""
+    plan = fallback(problem.grouped, dtype(problem.dtype).row)
+    if order is not None and order.segments > 1:
+        return replace(plan, pipeline=order.pipeline)
+    return plan
 
 
 def _dissimilar(found: Iterable[Choice], count: int, spare: Callable[[], Plan]) -> Iterator[Choice]:

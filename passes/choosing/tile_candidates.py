@@ -60,6 +60,11 @@ LARGE_CLUSTER_WIDTHS = {
 }
 """Extents of a CTA's part of a tile that are tried with `LARGE_CLUSTERS`: by the rows, a tuple of
 column counts."""
+NARROW_WIDTHS = {64: (16, 32)}
+"""Further extents of a CTA's part of a tile that are tried for batch-invariant products. Without
+them, few workgroups would share the work if m and n are small, because k may not be divided."""
+NARROW_DEPTHS = (1, 2, 4)
+"""Extents along k that are tried with `NARROW_WIDTHS`, in 128-byte rows of shared memory."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 """Extents along k that are tried if a CTA's part of a tile has few rows: by the number of rows, a
 tuple of extents. The unit is the number of elements in a 128-byte row of shared memory. With few
@@ -74,7 +79,7 @@ than any thread has, so that the tile is not used."""
 
 @cache
 def tilings(
-    c_bytes: int = 0, row: int = UNIT_K, *, large_clusters: bool = False
+    c_bytes: int = 0, row: int = UNIT_K, *, large_clusters: bool = False, narrow: bool = False
 ) -> tuple[Tiling, ...]:
     """The macro tiles and clusters of candidate plans, all of which can be lowered to sm_90a.
 
@@ -82,8 +87,16 @@ def tilings(
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         row: number of elements of A and B in a 128-byte row of shared memory.
         large_clusters: whether to add `LARGE_CLUSTERS`.
+        narrow: whether to add `NARROW_WIDTHS`.
     """
-    more = _large_clusters(c_bytes, row) if large_clusters else ()
+    more = [*_large_clusters(c_bytes, row)] if large_clusters else []
+    if narrow:
+        more += (
+            (rows, columns, units * row, 1, 1, 1, 1)
+            for rows, widths in NARROW_WIDTHS.items()
+            for columns in widths
+            for units in NARROW_DEPTHS
+        )
     return tuple(dict.fromkeys((*_tilings(c_bytes, row), *more)))
 
 
