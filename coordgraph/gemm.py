@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand
 from coordgraph.errors import VerifyError
+from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
 from coordgraph.tensors import DTYPES, dtype
 from coordgraph.validation import flag, whole
@@ -26,6 +27,7 @@ __all__ = [
     "TENSORS",
     "GemmProblem",
     "elements_of",
+    "ld_of",
     "read_of",
     "row_step",
     "stride_of",
@@ -123,12 +125,16 @@ class GemmProblem:
         transpose_a: A is given as its transpose, a row-major k x m tensor.
         transpose_b: B is given as its transpose, a row-major n x k tensor.
         batched: compute l products of one shape: A is l x m x k, B is l x k x n, C and D are l x m
-            x n. Every matrix is contiguous. The stride from one matrix to the next is arbitrary;
-            stride 0 lets all products share one matrix A, B or C.
+            x n. The stride from one matrix to the next is arbitrary; stride 0 lets all products
+            share one matrix A, B or C.
         grouped: compute several products of different extents, as described above.
         group_axis: the axes along which groups differ in extent: `m`, `k` or `mnk`.
         epilogue: the elementwise function that is applied to the sums before they are stored as D;
             by default `alpha·acc + beta·C`. See `coordgraph.epilogue`.
+        leading_dimensions: names of tensors whose leading dimension (elements from one row to the
+            next in memory) is a launch argument, so that their rows may have gaps. They are A, B, D
+            and operands of the epilogue along m and n, such as C. The matrices of all other tensors
+            have no gaps.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -145,6 +151,7 @@ class GemmProblem:
     grouped: bool = False
     group_axis: str = "m"
     epilogue: EpilogueFunction = ALPHA_BETA
+    leading_dimensions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
@@ -199,6 +206,37 @@ class GemmProblem:
             )
 
         self._check_epilogue()
+        self._check_leading_dimensions()
+
+    def _check_leading_dimensions(self) -> None:
+        """Check the tensors whose leading dimension is an argument, and sort their names."""
+        given = self.leading_dimensions
+        if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+            raise VerifyError(
+                f"Gemm: leading_dimensions={given!r} must be names of tensors, as in ('A', 'B')"
+            )
+        known = self.matrices
+        for name in given:
+            if name not in known:
+                raise VerifyError(
+                    f"Gemm: leading_dimensions has '{name}', which is no matrix of this problem; "
+                    f"choose from {', '.join(known)}"
+                )
+        if given and self.grouped:
+            raise VerifyError(
+                "Gemm: leading_dimensions cannot be given for groups, whose rows have no gaps; set "
+                "grouped=False"
+            )
+        object.__setattr__(
+            self, "leading_dimensions", tuple(name for name in known if name in given)
+        )
+        names = {of(name) for name in self.leading_dimensions for of in (ld_of, stride_of)}
+        for operand in self.epilogue.operands:
+            if operand.name in names:
+                raise VerifyError(
+                    f"Gemm: the epilogue's operand '{operand.name}' has the name of a kernel "
+                    "parameter for a leading dimension; rename the operand"
+                )
 
     def _check_epilogue(self) -> None:
         """Check the names and the kinds of the epilogue's operands, and the type of its result."""
@@ -261,6 +299,12 @@ class GemmProblem:
     def operands(self) -> dict[str, Operand]:
         """The epilogue's operands that are tensors in memory, by tensor name."""
         return {tensor_of(o.name): o for o in self.epilogue.tensors}
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The tensors with rows and columns: A, B, operands of the epilogue such as C, and D."""
+        axes = self.axes
+        return tuple(x for x in ("A", "B", *self.operands, "D") if len(axes[x]) == len("mn"))
 
     @property
     def axes(self) -> dict[str, str]:
@@ -342,37 +386,20 @@ class GemmProblem:
         )
 
     @property
+    def strided_batches(self) -> tuple[str, ...]:
+        """The tensors with a matrix for each product of a batch, whose stride is an argument."""
+        if not self.batched:
+            return ()
+        others = (x for x in self.leading_dimensions if x not in TENSORS and self.is_apart(x))
+        return (*self.batched_tensors, *others)
+
+    @property
     def accumulator(self) -> str:
         """The name of the element type in which products are summed.
 
         The scalars alpha and beta have this type, too.
         """
         return dtype(self.dtype).accumulator
-
-
-def tensor_of(operand: str) -> str:
-    """The name of the tensor of an epilogue operand: `C` for `c`, else the operand's own name."""
-    return "C" if operand == "c" else operand
-
-
-def read_of(tensor: str) -> str:
-    """The launch parameter that says whether the kernel reads an optional epilogue operand.
-
-    It is `read_c` for the tensor C, and `read_NAME` for other tensors. Its value is 1 if the kernel
-    reads the operand, else 0.
-
-    Args:
-        tensor: the name of the operand's tensor.
-    """
-    return f"read_{'c' if tensor == 'C' else tensor}"
-
-
-def stride_of(tensor: str) -> str:
-    """The name of the launch parameter with the stride between matrices of a batch.
-
-    The parameter counts the elements from the start of one matrix to the start of the next.
-    """
-    return f"stride_{tensor.lower()}"
 
 
 def row_step(kind: str) -> int:
@@ -384,12 +411,3 @@ def row_step(kind: str) -> int:
         kind: the name of the element type.
     """
     return max(ROW_STEP, dtype(kind).chunk)
-
-
-def elements_of(tensor: str) -> str:
-    """The name of the launch parameter with the number of elements of a tensor.
-
-    The parameter exists only with `group_axis="mnk"`, where a tensor is a vector that holds the
-    matrices of all groups. C and other epilogue operands have as many elements as D.
-    """
-    return f"elements_{tensor.lower() if tensor in ('A', 'B') else 'd'}"
