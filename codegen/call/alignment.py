@@ -15,7 +15,7 @@ def alignment_of(view: TensorView) -> int:
     The result is 1 if a stride is not positive, such as the stride of 0 of an expanded matrix.
     """
     size = dtype(view.dtype).bytes
-    steps = [view.shape[-1]]
+    steps = [view.leading_dimension]
     if len(view.shape) == 3:
         steps.append(view.matrix_stride)
     if min(steps) <= 0:

@@ -152,6 +152,11 @@ def describe(
         batched=arrangement.batch is not None and not arrangement.as_one_product,
         **problem,
     )
+    known = [(name, views[name]) for name in gemm.matrices if name in views]
+    strided = gemm.batched_tensors
+    if not grouped and not all(x.without_gaps if t in strided else x.contiguous for t, x in known):
+        # All leading dimensions become arguments, so that one kernel takes every layout.
+        gemm = replace(gemm, leading_dimensions=gemm.matrices)
     return Call(_request(gemm, views, beta), views, arrangement)
 
 

@@ -35,7 +35,7 @@ from codegen.targets.nvptx.launch.device_workspaces import Workspaces
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import KernelGraph, LaunchError
 from coordgraph.epilogue import ALPHA_BETA
-from coordgraph.gemm import OFFSETS, read_of, stride_of
+from coordgraph.gemm import OFFSETS, ld_of, read_of, stride_of
 from coordgraph.progress import wait_direction
 from coordgraph.tensors import dtype
 from passes import Pass
@@ -326,7 +326,7 @@ class CudaKernel(Kernel):
             alignment = self._builder.aligned if aligned else Alignment(NARROW, 1)
             return self._builder.variant(alignment, reads_c=reads_c)
         shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
-        strides = (shape[1], 1)
+        strides = (given.get(ld_of("D"), shape[1]), 1)
         if gemm.batched:
             shape, strides = (given["batches"], *shape), (given[stride_of("D")], *strides)
         elif "D" in gemm.batched_tensors:
@@ -423,7 +423,8 @@ def _vectors(
         found = views.get(name)
         if found is None:
             return elements
-        vector = gcd(elements, found.shape[-1], found.matrix_stride if len(found.shape) == 3 else 0)
+        steps = (found.leading_dimension, found.matrix_stride if len(found.shape) == 3 else 0)
+        vector = gcd(elements, found.shape[-1], *steps)
         while found.pointer % (vector * dtype(found.dtype).bytes):
             vector //= 2
         return vector
