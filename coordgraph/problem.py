@@ -39,7 +39,15 @@ from coordgraph.coordinates.edges import (
     row_pitch,
 )
 from coordgraph.epilogue import Operand
-from coordgraph.gemm import MOST_TOGETHER, TENSORS, GemmProblem, elements_of, ld_of, row_step, stride_of
+from coordgraph.gemm import (
+    MOST_TOGETHER,
+    TENSORS,
+    GemmProblem,
+    elements_of,
+    ld_of,
+    row_step,
+    stride_of,
+)
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum, minimum
 from coordgraph.kernel import KernelEditor
 from coordgraph.tables import Table, place_of

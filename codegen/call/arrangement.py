@@ -1,13 +1,14 @@
 """`Arrangement` converts the arrays of a call to the arrays that its kernel takes.
 
 Kernels take row-major matrices, A (m x k) and B (k x n) or their transposes, or batches of l such
-matrices. A call may give views of transposes, and single matrices that serve a whole batch.
+matrices. A call may give views of transposes, and single matrices that serve a whole batch. If D is
+column-major, the kernel computes its transpose, `Bᵀ·Aᵀ`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from codegen.call.arrays import library
@@ -52,6 +53,7 @@ class Arrangement:
     batch: tuple[int, int, int] | None = None
     expand: tuple[bool, bool] = NEITHER
     as_one_product: bool = False
+    turned: bool = False
 
     @classmethod
     def of(
@@ -62,6 +64,7 @@ class Arrangement:
         transpose_b: bool,
         batched: bool = True,
         may_join: bool = True,
+        may_turn: bool = True,
     ) -> Arrangement:
         """Decide which arrays of a call must be transposed, expanded, or joined to one matrix.
 
@@ -71,6 +74,8 @@ class Arrangement:
             batched: whether an array of three axes is a batch; False only for grouped products.
             may_join: whether a batch may be computed as one product with more rows. Pass False if
                 an array library would copy A or B to reshape it.
+            may_turn: whether the transpose of D may be computed. Pass False if the epilogue has
+                further operands, whose rows and columns would have to be exchanged too.
 
         Raises:
             LaunchError: A and B do not fit each other, or have too many axes.
@@ -86,6 +91,16 @@ class Arrangement:
             return cls()  # fewer than two axes: `describe` raises the error
         # Checked before anything is rearranged, so that the message has the caller's shapes.
         sizes = product_sizes(a, b, transpose_a, transpose_b)
+        out = [views[name] for name in "DC" if name in views]
+        if batched and may_turn and "D" in views and _is_column_major(out, sizes):
+            turned = {"A": views["B"], "B": views["A"]} | {
+                name: replace(views[name], shape=_turned(shape), strides=_turned(strides))
+                for name, shape, strides in (
+                    (x, views[x].shape, views[x].strides) for x in "CD" if x in views
+                )
+            }
+            flags: Any = {"transpose_a": not transpose_b, "transpose_b": not transpose_a}
+            return replace(cls.of(turned, **flags, may_join=may_join, may_turn=False), turned=True)
         transpose = views["A"].is_transposed, views["B"].is_transposed
         if not batched or len(a) == len(b) == MATRIX:
             return cls(transpose)
@@ -106,12 +121,12 @@ class Arrangement:
 
     @property
     def rearranges(self) -> bool:
-        """Whether an array must be expanded or joined before the kernel takes it."""
-        return self.as_one_product or any(self.expand)
+        """Whether an array must be expanded, joined or exchanged before the kernel takes it."""
+        return self.as_one_product or self.turned or any(self.expand)
 
     @property
     def changes(self) -> bool:
-        """Whether an array must be transposed, expanded or joined before the kernel takes it."""
+        """Whether an array must be changed in any way before the kernel takes it."""
         return self.rearranges or any(self.transpose)
 
     def operands(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
@@ -121,6 +136,9 @@ class Arrangement:
             LaunchError: C or D does not have the shape of the batch, or arrays of A's or B's
                 library cannot be expanded.
         """
+        if self.turned:
+            a, b = b, a
+            c, out = (x if x is None else library(x).transposed(x) for x in (c, out))
         if self.as_one_product:
             for name, array in (("c", c), ("out", out)):
                 if array is not None and tuple(array.shape) != self.batch:
@@ -156,6 +174,18 @@ class Arrangement:
         if out is not None:
             return out
         return d.reshape(self.batch) if self.as_one_product else d
+
+
+def _is_column_major(out: Sequence[TensorView], sizes: Mapping[str, int]) -> bool:
+    """Whether D, the first of `out`, is column-major; False if D or C has a wrong shape."""
+    matrix = (sizes["m"], sizes["n"])
+    return all(view.shape[-MATRIX:] == matrix for view in out) and out[0].is_transposed
+
+
+def _turned(steps: tuple[int, ...]) -> tuple[int, ...]:
+    """Extents or strides with the last two axes exchanged."""
+    *batch, rows, columns = steps
+    return (*batch, columns, rows)
 
 
 def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:

@@ -152,7 +152,7 @@ def problem_parameters(
     if gemm.diagonal:
         return _diagonal_parameters(views) | read
     found = product_sizes(views["A"].shape, views["B"].shape, gemm.transpose_a, gemm.transpose_b)
-    m, n, k = found.values()
+    m, n, _ = found.values()
     for axis, value in found.items():
         fixed = getattr(gemm, axis)
         if fixed is not None and fixed != value:
@@ -172,12 +172,12 @@ def problem_parameters(
             )
     if gemm.batched:
         given["batches"] = views["A"].shape[0]
-    for name in gemm.leading_dimensions:
-        view = views.get(name)
-        given[ld_of(name)] = n if view is None else view.leading_dimension
-    for name in gemm.strided_batches:
-        view = views.get(name)
-        given[stride_of(name)] = m * n if view is None else view.matrix_stride
+    for name in gemm.matrices:
+        view = views.get(name)  # a tensor that the call leaves out has the shape of D
+        row = n if view is None else view.leading_dimension
+        matrix = m * n if view is None else view.matrix_stride
+        given |= {ld_of(name): row} if name in gemm.leading_dimensions else {}
+        given |= {stride_of(name): matrix} if name in gemm.strided_batches else {}
     return given | read
 
 

@@ -50,7 +50,8 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
     Args:
         inputs: arrays by the names of arguments, `a` first. Their shapes, strides, types, devices
             and alignment are in the key.
-        c, out: C and D, or None. In the key are the type of D, and whether C and D are contiguous.
+        c, out: C and D, or None. In the key are the type of D, and the strides of C and D if they
+            have gaps.
 
     Raises:
         LaunchError: an argument is not an array of a supported library.
@@ -69,11 +70,11 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
     on_host = library(inputs["a"]).on_host
     for name, array in (("c", c), ("out", out)):
         try:
-            keys.append(array is None or array.flags.c_contiguous)
+            keys.append(array is None or array.flags.c_contiguous or array.strides)
         except AttributeError:
             home = library(array)
             view = numpy_view(array, name) if on_host else home.view(array, name)
-            keys.append(view.contiguous)
+            keys.append(view.contiguous or view.strides)
     keys.append(None if out is None else out.dtype)
     return tuple(keys)
 
@@ -134,7 +135,10 @@ def describe(
         batched=not grouped,
         # Other epilogue operands may depend on the batch index, which a joined product lacks.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
+        may_turn=len(arrays) == len("ABCD"),
     )
+    if arrangement.turned:
+        transpose_a, transpose_b = not transpose_b, not transpose_a
     swap_a, swap_b = arrangement.transpose
     if grouped and axis == "m" and transpose_a != swap_a:
         raise LaunchError(

@@ -101,19 +101,18 @@ def matmul(
     gradient = False
     try:
         # The cache key is made of attributes that PyTorch's tensors have. Of an address only the
-        # alignment is in the key, because TMA depends on it. Whether C and D have gaps is in the
-        # key, because a batch without gaps can be computed as one product.
-        shape = a.shape
+        # alignment is in the key, because TMA depends on it. The strides of C and D are in the key
+        # if they have gaps or are column-major, because this decides how arrays are rearranged.
         key: Hashable = (
-            shape,
+            a.shape,
             b.shape,
             a.stride(),
             b.stride(),
             a.dtype,
             a.device,
             None if out is None else out.dtype,
-            len(shape) == 2
-            or ((c is None or c.is_contiguous()) and (out is None or out.is_contiguous())),
+            c is None or c.is_contiguous() or c.stride(),
+            out is None or out.is_contiguous() or out.stride(),
             (a.data_ptr() | b.data_ptr()) & ALIGNED,
             beta == 0,
             transpose_a,

@@ -53,9 +53,10 @@ def _overlap(one: TensorView, other: TensorView) -> str:
     if not -other.bytes < apart < one.bytes:
         return ""
     # The address ranges overlap, but rows or matrices of one array may be in gaps of the other.
-    memory = (_memory(one, 0), _memory(other, apart))
+    limit: Any = MOST_WORK  # numpy's stubs know only two values
     try:
-        return "overlaps {}" * np.shares_memory(*memory, max_work=MOST_WORK)
+        shared = np.shares_memory(_memory(one, 0), _memory(other, apart), max_work=limit)
+        return "overlaps {}" * shared
     except np.exceptions.TooHardError:
         return "may overlap {}: their rows and matrices are interleaved"
 

@@ -46,7 +46,8 @@ def multiply_and_add(
         if alpha == beta == 1:
             return _launch(a, b, epilogue=add_bias, bias=bias)
         return _launch(a, b, alpha=alpha, beta=beta, epilogue=add_scaled_bias, bias=bias)
-    return _launch(a, b, c=c.expand(m, n).contiguous(), alpha=alpha, beta=beta)
+    c = c.expand(m, n)
+    return _launch(a, b, c=c if _has_rows(c) else c.contiguous(), alpha=alpha, beta=beta)
 
 
 def _launch(
@@ -77,13 +78,15 @@ def _launch(
 def _readable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a contiguous copy if kernels cannot read its strides.
 
-    Kernels read matrices that are row-major without gaps, or whose transposes are. The matrices of
-    a batch may have any distance, also 0.
+    Kernels read matrices that are row-major, or whose transposes are, also with gaps between rows.
+    The matrices of a batch may have any distance, also 0.
     """
-    if tensor.is_contiguous() or tensor.mT.is_contiguous():
+    if tensor.is_contiguous() or _has_rows(tensor) or _has_rows(tensor.mT):
         return tensor
-    if tensor.dim() > 2 and tensor.shape[0] > 0:
-        first = tensor[0]
-        if first.is_contiguous() or first.mT.is_contiguous():
-            return tensor
     return tensor.contiguous()
+
+
+def _has_rows(tensor: torch.Tensor) -> bool:
+    """Whether a matrix, or each matrix of a batch, has rows of adjacent elements that are apart."""
+    (rows, columns), (step, element) = tensor.shape[-2:], tensor.stride()[-2:]
+    return (columns == 1 or element == 1) and (rows == 1 or step >= columns)

@@ -82,7 +82,7 @@ def test_an_overlap_that_takes_long_to_find_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(overlap, "MOST_WORK", 1)
     a = TensorView(1 << 20, (50, 30, 17), (7001, 101, 3), "f32")
     d = TensorView((1 << 20) + 4, (40, 20, 13), (6007, 203, 5), "f32")
-    with pytest.raises(LaunchError, match="argument 'out' may overlap a: .*; pass an array"):
+    with pytest.raises(LaunchError, match=r"argument 'out' may overlap a: .*; pass an array"):
         check_overlap({"A": a, "D": d})
 
 

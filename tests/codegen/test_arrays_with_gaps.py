@@ -1,0 +1,266 @@
+"""`codegen.matmul` of arrays with gaps between rows and matrices, and of column-major arrays.
+
+Gaps of inputs hold NaN, so a result without NaN has not read them. Gaps of `out` hold a number that
+no product has, and must keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import codegen
+from codegen.call import build, matmul
+from coordgraph import Gemm, LaunchError, VerifyError
+from coordgraph import epilogue as ep
+from passes import DataParallel
+
+pytestmark = pytest.mark.usefixtures("forgotten")
+
+KEPT = -77.0
+"""The number in the gaps of `out`."""
+ORDERS = ("lmn", "mln", "lnm", "nlm")
+"""Orders of a batch's axes in memory: the last axis is contiguous; l is the matrix's number."""
+
+
+def spread(
+    values: np.ndarray, order: str = "lmn", gaps: tuple[int, ...] = (2, 1, 3), fill: Any = np.nan
+) -> tuple[np.ndarray, np.ndarray]:
+    """The array in memory with gaps: (all memory, the view with the elements `values`).
+
+    Args:
+        values: a batch of matrices, or one matrix.
+        order: the order of the axes in memory, outermost first.
+        gaps: elements of each axis of the memory that the view leaves out.
+        fill: the value of the gaps.
+    """
+    batch = values.reshape((1,) * (3 - values.ndim) + values.shape)
+    axes = ["lmn".index(axis) for axis in order]
+    extents = [batch.shape[axis] + gap for axis, gap in zip(axes, gaps, strict=True)]
+    memory = np.full(extents, fill, values.dtype)
+    part = memory[tuple(slice(batch.shape[axis]) for axis in axes)]
+    view = part.transpose([axes.index(i) for i in range(3)])
+    view[...] = batch
+    return memory, view if values.ndim == 3 else view[0]
+
+
+def whole(*shape: int) -> np.ndarray:
+    """An array of small integers, whose products are exact."""
+    return np.random.default_rng(shape).integers(-4, 5, shape).astype(np.float32)
+
+
+extent, gap = st.integers(0, 9), st.integers(0, 3)
+layout = st.tuples(st.sampled_from(ORDERS), st.tuples(gap, gap, gap))
+
+
+@given(
+    *(st.integers(0, 4), extent, extent, extent),
+    *(layout for _ in "ABD"),
+    *(st.sampled_from(["matrices", "batch", "one A", "one B"]), st.booleans()),
+)
+@settings(max_examples=150, deadline=None)
+def test_results_are_those_of_numpy(
+    l: int,  # noqa: E741
+    m: int,
+    n: int,
+    k: int,
+    of_a: Any,
+    of_b: Any,
+    of_d: Any,
+    how: str,
+    adds: bool,
+):
+    a, b = (
+        whole(*shape) if how in ("matrices", one) else whole(l, *shape)
+        for one, shape in (("one A", (m, k)), ("one B", (k, n)))
+    )
+    want = a @ b
+    # C has the layout of D: row-major or column-major, as D is.
+    c, out = whole(*want.shape) if adds else None, np.zeros_like(want)
+    if c is not None:
+        want = want + 2 * c
+        _, c = spread(c, of_d[0], (1, 2, 0))
+    (_, a), (_, b) = spread(a, *of_a), spread(b, *of_b)
+    memory, out = spread(out, *of_d, fill=KEPT)
+    for _ in range(2):
+        out[...] = 1000
+        assert codegen.matmul(a, b, c, out, beta=2.0 if adds else 0.0) is out
+        assert np.array_equal(out, want)
+    out[...] = KEPT
+    assert (memory == KEPT).all()
+    if c is None:
+        assert np.array_equal(codegen.matmul(a, b), want)
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpreter"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_kernels_with_leading_dimensions(target: str, turned: bool):
+    """Kernels take any leading dimension of the matrices that are declared so, and no others."""
+    flags: Any = {"transpose_a": turned, "transpose_b": turned}
+    a, b, c = whole(20, 30), whole(30, 24), whole(20, 24)
+    want = a @ b + c
+    (_, a), (_, b), (_, c) = (spread(x.T if turned and x is not c else x) for x in (a, b, c))
+    for given_ones in ("AC", "ABCD"):
+        gemm = Gemm("f32", leading_dimensions=tuple(given_ones), **flags)
+        kernel = codegen.compile(DataParallel()(gemm.graph((16, 16, 8))), target)
+        right = b if "B" in given_ones else np.ascontiguousarray(b)
+        assert np.array_equal(kernel(a, right, c, beta=1.0), want)
+        memory, out = spread(np.zeros_like(want), fill=KEPT)
+        if "D" not in given_ones:
+            with pytest.raises(LaunchError, match="out is not contiguous row-major"):
+                kernel(a, right, c, out, beta=1.0)
+            continue
+        assert np.array_equal(kernel(a, right, c, out, beta=1.0), want)
+        out[...] = KEPT
+        assert (memory == KEPT).all()
+
+
+def test_rows_may_be_one_row():
+    """Rows and matrices that are repeated with a stride of 0 are read in place."""
+    row = whole(1, 12)
+    a, b = np.broadcast_to(row, (7, 12)), whole(12, 5)
+    assert np.array_equal(codegen.matmul(a, b), a @ b)
+    assert np.array_equal(codegen.matmul(b.T, a.T), b.T @ a.T)
+
+
+@ep.epilogue(residual="lmn", bias="n")
+def add_both(acc: Any, residual: Any, bias: Any) -> Any:
+    return acc + residual + bias
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("order", ["lmn", "mln"])
+def test_operands_of_an_epilogue(batch: tuple[int, ...], order: str):
+    a, b = whole(*batch, 17, 11), whole(*batch, 11, 14)
+    residual, bias = whole(*batch, 17, 14), whole(14)
+    want = a @ b + residual + bias
+    _, strided = spread(residual, order)
+    operands: dict[str, Any] = {"bias": bias, "epilogue": add_both}
+    assert np.array_equal(codegen.matmul(a, b, residual=strided, **operands), want)
+    memory, out = spread(np.zeros_like(want), order, fill=KEPT)
+    assert np.array_equal(codegen.matmul(a, b, residual=residual, out=out, **operands), want)
+    out[...] = KEPT
+    assert (memory == KEPT).all()
+    # The residual may be D itself.
+    out[...] = residual
+    assert np.array_equal(codegen.matmul(a, b, residual=out, out=out, **operands), want)
+
+
+def test_gaps_between_matrices_of_an_operand():
+    a, b, residual, bias = whole(3, 5, 4), whole(3, 4, 6), whole(6, 5, 6)[::2], whole(6)
+    found = codegen.matmul(a, b, residual=residual, bias=bias, epilogue=add_both)
+    assert np.array_equal(found, a @ b + residual + bias)
+
+
+def test_one_kernel_takes_every_layout():
+    """Layouts with and without gaps take turns without a kernel being chosen again."""
+    a, b = whole(20, 30), whole(30, 24)
+    _, gapped = spread(a)
+    outs = [np.zeros((20, 24), np.float32), spread(np.zeros((20, 24), np.float32))[1]]
+    for left in (a, gapped):
+        for out in outs:
+            codegen.matmul(left, b, out=out)
+    assert len(build._kernels) == 2
+    for left in (a, gapped):
+        for out in outs:
+            out[...] = 0
+            codegen.matmul(left, b, out=out)
+            assert np.array_equal(out, a @ b)
+    assert len(build._kernels) == 2
+
+
+def test_a_batch_whose_rows_are_at_one_distance_is_one_product():
+    """A batch with one B is computed as one product, also if the rows of A have gaps."""
+    a, b = whole(4, 6, 13)[..., :9], whole(9, 7)
+    assert np.array_equal(codegen.matmul(a, b), a @ b)
+    assert not any(gemm.batched for _, gemm, *_ in build._kernels)
+    matmul.forget()
+    assert np.array_equal(codegen.matmul(a[:, ::2], b), (a @ b)[:, ::2])
+    assert not any(gemm.batched for _, gemm, *_ in build._kernels)
+    matmul.forget()
+    assert np.array_equal(codegen.matmul(a[:, :4], b), (a @ b)[:, :4])
+    assert all(gemm.batched for _, gemm, *_ in build._kernels)
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "columns": (
+        lambda: codegen.matmul(whole(6, 12)[::2, ::2], whole(6, 4)),
+        r"a is not contiguous row-major \(strides \(24, 2\)\); pass a contiguous copy$",
+    ),
+    "reversed": (
+        lambda: codegen.matmul(whole(6, 12)[::-1], whole(12, 4)),
+        r"a is not contiguous row-major \(strides \(-12, 1\)\); pass a contiguous copy$",
+    ),
+    "rows of out": (
+        lambda: codegen.matmul(
+            whole(6, 12),
+            whole(12, 4),
+            out=np.lib.stride_tricks.as_strided(np.zeros(40, np.float32), (6, 4), (8, 4)),
+        ),
+        r"the rows of out overlap in memory \(strides \(2, 1\)\)",
+    ),
+    "matrices of out": (
+        lambda: codegen.matmul(
+            whole(2, 6, 12),
+            whole(2, 12, 4),
+            out=np.lib.stride_tricks.as_strided(np.zeros(80, np.float32), (2, 6, 4), (8, 16, 4)),
+        ),
+        r"the matrices of out overlap in memory \(strides \(2, 4, 1\)\)",
+    ),
+    "bias": (
+        lambda: codegen.matmul(
+            whole(6, 8),
+            whole(8, 4),
+            residual=whole(6, 4),
+            bias=whole(8)[::2],
+            epilogue=add_both,
+        ),
+        "bias is not contiguous",
+    ),
+    "groups": (
+        lambda: codegen.grouped_matmul(
+            whole(6, 12)[:, :8], whole(2, 8, 4), np.array([0, 3, 6], np.int32)
+        ),
+        "a is not contiguous row-major .*; pass a contiguous copy$",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_refused(name: str):
+    call, words = WRONG[name]
+    with pytest.raises(LaunchError, match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"leading_dimensions": "AB"}, "must be names of tensors"),
+        ({"leading_dimensions": ("A", "E")}, "has 'E', which is no matrix .*: ?|choose from A, B"),
+        ({"leading_dimensions": ("A",), "grouped": True}, "cannot be given for groups"),
+        ({"leading_dimensions": ("bias",), "epilogue": add_both}, "has 'bias', which is no matrix"),
+    ],
+)
+def test_problems_that_have_no_leading_dimensions(fields: dict[str, Any], words: str):
+    with pytest.raises(VerifyError, match=words):
+        Gemm(**fields)
+
+
+def test_an_operand_must_not_have_the_name_of_a_leading_dimension():
+    @ep.epilogue(ld_residual="", residual="mn")
+    def scaled(acc: Any, ld_residual: Any, residual: Any) -> Any:
+        return acc * ld_residual + residual
+
+    assert Gemm(epilogue=scaled)
+    with pytest.raises(VerifyError, match="'ld_residual' has the name of a kernel parameter"):
+        Gemm(epilogue=scaled, leading_dimensions=("residual",))
+
+
+def test_the_names_of_tensors_are_sorted():
+    assert Gemm(leading_dimensions=("D", "A", "A")).leading_dimensions == ("A", "D")
