@@ -135,6 +135,8 @@ class GemmProblem:
             next in memory) is a launch argument, so that their rows may have gaps. They are A, B, D
             and operands of the epilogue along m and n, such as C. The matrices of all other tensors
             have no gaps.
+        transposed_operands: names of operands of the epilogue along m and n, such as C, that are
+            given as their transpose, row-major n x m tensors.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -152,6 +154,7 @@ class GemmProblem:
     group_axis: str = "m"
     epilogue: EpilogueFunction = ALPHA_BETA
     leading_dimensions: tuple[str, ...] = ()
+    transposed_operands: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
@@ -206,30 +209,28 @@ class GemmProblem:
             )
 
         self._check_epilogue()
-        self._check_leading_dimensions()
+        self._check_layouts()
 
-    def _check_leading_dimensions(self) -> None:
-        """Check the tensors whose leading dimension is an argument, and sort their names."""
-        given = self.leading_dimensions
-        if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-            raise VerifyError(
-                f"Gemm: leading_dimensions={given!r} must be names of tensors, as in ('A', 'B')"
-            )
-        known = self.matrices
-        for name in given:
-            if name not in known:
+    def _check_layouts(self) -> None:
+        """Check the tensors with leading dimensions, or given as transposes; sort their names."""
+        operands = tuple(name for name in self.matrices if name in self.operands)
+        fields = {"leading_dimensions": self.matrices, "transposed_operands": operands}
+        for field, known in fields.items():
+            given = getattr(self, field)
+            if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+                raise VerifyError(f"Gemm: {field}={given!r} must be names of tensors, as in ('C',)")
+            for name in given:
+                if name not in known:
+                    raise VerifyError(
+                        f"Gemm: {field} has '{name}', but only matrices can be in it; choose from "
+                        f"{', '.join(known) or 'none'}"
+                    )
+            if given and self.grouped:
                 raise VerifyError(
-                    f"Gemm: leading_dimensions has '{name}', which is no matrix of this problem; "
-                    f"choose from {', '.join(known)}"
+                    f"Gemm: {field}={given!r} cannot be used for groups, whose matrices are "
+                    "row-major without gaps; set grouped=False"
                 )
-        if given and self.grouped:
-            raise VerifyError(
-                "Gemm: leading_dimensions cannot be given for groups, whose rows have no gaps; set "
-                "grouped=False"
-            )
-        object.__setattr__(
-            self, "leading_dimensions", tuple(name for name in known if name in given)
-        )
+            object.__setattr__(self, field, tuple(name for name in known if name in given))
         names = {of(name) for name in self.leading_dimensions for of in (ld_of, stride_of)}
         for operand in self.epilogue.operands:
             if operand.name in names:
@@ -305,6 +306,11 @@ class GemmProblem:
         """The tensors with rows and columns: A, B, operands of the epilogue such as C, and D."""
         axes = self.axes
         return tuple(x for x in ("A", "B", *self.operands, "D") if len(axes[x]) == len("mn"))
+
+    def is_transposed(self, tensor: str) -> bool:
+        """Whether a tensor is given as its transpose."""
+        flags = {"A": self.transpose_a, "B": self.transpose_b}
+        return flags.get(tensor, tensor in self.transposed_operands)
 
     @property
     def axes(self) -> dict[str, str]:

@@ -132,13 +132,13 @@ def _matrices(
         counts: macro tiles along m, n and k.
         tiles: elements of a macro tile along m, n and k.
     """
-    for name, role, transposed in (
-        ("A", Role.INPUT, gemm.transpose_a),
-        ("B", Role.INPUT, gemm.transpose_b),
-        *((name, _role(operand), False) for name, operand in gemm.operands.items()),
-        ("D", Role.OUTPUT, False),
+    for name, role in (
+        ("A", Role.INPUT),
+        ("B", Role.INPUT),
+        *((name, _role(operand)) for name, operand in gemm.operands.items()),
+        ("D", Role.OUTPUT),
     ):
-        axes = gemm.axes[name]
+        axes, transposed = gemm.axes[name], gemm.is_transposed(name)
         _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
         for i, axis in enumerate(axes):
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"

@@ -54,6 +54,7 @@ class Arrangement:
     expand: tuple[bool, bool] = NEITHER
     as_one_product: bool = False
     turned: bool = False
+    operands_turned: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -93,12 +94,8 @@ class Arrangement:
         sizes = product_sizes(a, b, transpose_a, transpose_b)
         out = [views[name] for name in "DC" if name in views]
         if batched and may_turn and "D" in views and _is_column_major(out, sizes):
-            turned = {"A": views["B"], "B": views["A"]} | {
-                name: replace(views[name], shape=_turned(shape), strides=_turned(strides))
-                for name, shape, strides in (
-                    (x, views[x].shape, views[x].strides) for x in "CD" if x in views
-                )
-            }
+            turned = {"A": views["B"], "B": views["A"]}
+            turned |= {name: views[name].transposed for name in "CD" if name in views}
             flags: Any = {"transpose_a": not transpose_b, "transpose_b": not transpose_a}
             return replace(cls.of(turned, **flags, may_join=may_join, may_turn=False), turned=True)
         transpose = views["A"].is_transposed, views["B"].is_transposed
@@ -122,7 +119,7 @@ class Arrangement:
     @property
     def rearranges(self) -> bool:
         """Whether an array must be expanded, joined or exchanged before the kernel takes it."""
-        return self.as_one_product or self.turned or any(self.expand)
+        return self.as_one_product or self.turned or bool(self.operands_turned) or any(self.expand)
 
     @property
     def changes(self) -> bool:
@@ -170,7 +167,13 @@ class Arrangement:
             scalars: alpha, beta and the stream.
             operands: further operands by name.
         """
-        d = start(*self.operands(a, b, c, out), *scalars, **operands)
+        a, b, c, d = self.operands(a, b, c, out)
+        for name in self.operands_turned:
+            if name == "c":
+                c = c if c is None else library(c).transposed(c)
+            else:
+                operands[name] = library(operands[name]).transposed(operands[name])
+        d = start(a, b, c, d, *scalars, **operands)
         if out is not None:
             return out
         return d.reshape(self.batch) if self.as_one_product else d
@@ -180,12 +183,6 @@ def _is_column_major(out: Sequence[TensorView], sizes: Mapping[str, int]) -> boo
     """Whether D, the first of `out`, is column-major; False if D or C has a wrong shape."""
     matrix = (sizes["m"], sizes["n"])
     return all(view.shape[-MATRIX:] == matrix for view in out) and out[0].is_transposed
-
-
-def _turned(steps: tuple[int, ...]) -> tuple[int, ...]:
-    """Extents or strides with the last two axes exchanged."""
-    *batch, rows, columns = steps
-    return (*batch, columns, rows)
 
 
 def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:

@@ -134,8 +134,7 @@ class _Raw(Library):
 
     @staticmethod
     def transposed(array: Any) -> Any:
-        (*more, rows, columns), (*steps, step, least) = array.shape, array.strides
-        return replace(array, shape=(*more, columns, rows), strides=(*steps, least, step))
+        return array.transposed
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         added = (0,) * (len(shape) - len(array.shape))

@@ -156,6 +156,12 @@ def describe(
         batched=arrangement.batch is not None and not arrangement.as_one_product,
         **problem,
     )
+    views, turned = dict(views), [] if grouped else [*filter(views.__contains__, gemm.operands)]
+    turned = [name for name in turned if name in gemm.matrices and views[name].is_transposed]
+    if turned:
+        views |= {name: views[name].transposed for name in turned}
+        gemm = replace(gemm, transposed_operands=tuple(turned))
+        arrangement = replace(arrangement, operands_turned=tuple(LABELS.get(x, x) for x in turned))
     known = [(name, views[name]) for name in gemm.matrices if name in views]
     strided = gemm.batched_tensors
     if not grouped and not all(x.without_gaps if t in strided else x.contiguous for t, x in known):

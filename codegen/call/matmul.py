@@ -59,15 +59,17 @@ def matmul(
     are refused then, unless under `torch.no_grad()`.
 
     Args:
-        a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Views that are the
-            transpose of a row-major array are read in place, without a copy. Extents may be 0. For
-            a batch of products A is l x m x k, B is l x k x n, D and C are l x m x n. Either A or
-            B may be a single matrix, also expanded, which is used in all products. A view may hold
-            the transpose of each matrix (`b.mT`). Vectors and further batch axes are multiplied as
-            by `numpy.matmul`; an operand that is repeated along some of several batch axes only is
+        a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Row-major and
+            column-major views are read in place, without a copy, also if their rows (columns) have
+            gaps between them; the elements of a row (column) must be adjacent. Extents may be 0.
+            For a batch of products A is l x m x k, B is l x k x n, D and C are l x m x n, with any
+            stride between matrices. Either A or B may be a single matrix, also expanded, which is
+            used in all products. Vectors and further batch axes are multiplied as by
+            `numpy.matmul`; an operand that is repeated along some of several batch axes only is
             copied.
-        c: C, of the shape of D, needed if beta is not zero.
-        out: the array to write D to (m x n, or a batch); None makes a new array like `a`.
+        c: C, of the shape of D and any layout of A, needed if beta is not zero.
+        out: the array to write D to (m x n, or a batch), of any layout of A in which no elements
+            share an address; None makes a new array like `a`. Gaps are not written.
         alpha, beta: scalars of the epilogue.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k; in
             a batch, the transpose of each matrix.

@@ -71,6 +71,12 @@ class TensorView:
         return replace(self, shape=self.shape[1:], strides=self.strides[1:])
 
     @property
+    def transposed(self) -> TensorView:
+        """The transpose of a matrix, or of each matrix of a batch, in the same memory."""
+        (*more, rows, columns), (*steps, step, least) = self.shape, self.strides
+        return replace(self, shape=(*more, columns, rows), strides=(*steps, least, step))
+
+    @property
     def without_gaps(self) -> bool:
         """Whether matrices, or each matrix of a batch, are row-major without gaps."""
         matrix = replace(self, shape=self.shape[-2:], strides=self.strides[-2:])

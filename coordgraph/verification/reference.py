@@ -163,7 +163,7 @@ def _matrix(
         values: the parameters of the launch and the entries of its tables.
     """
     axes = gemm.axes[tensor]
-    transposed = (tensor == "A" and gemm.transpose_a) or (tensor == "B" and gemm.transpose_b)
+    transposed = gemm.is_transposed(tensor)
     stored = axes[::-1] if transposed else axes
     borders = {axis: values[gemm.offsets(axis)] for axis in AXES if gemm.ragged(axis)}
     if gemm.diagonal and axes:
@@ -198,7 +198,7 @@ def _packed_starts(
 ) -> list[int]:
     """Offset of each matrix of a list in the tensor's vector, and the end of the last matrix."""
     axes = gemm.axes[tensor]
-    if (tensor == "A" and gemm.transpose_a) or (tensor == "B" and gemm.transpose_b):
+    if gemm.is_transposed(tensor):
         axes = axes[::-1]
     rows, columns = (tables[gemm.offsets(axis)] for axis in axes)
     kind = gemm.dtype if tensor in ("A", "B") else gemm.out_dtype or gemm.dtype

@@ -60,7 +60,7 @@ layout = st.tuples(st.sampled_from(ORDERS), st.tuples(gap, gap, gap))
 
 @given(
     *(st.integers(0, 4), extent, extent, extent),
-    *(layout for _ in "ABD"),
+    *(layout for _ in "ABCD"),
     *(st.sampled_from(["matrices", "batch", "one A", "one B"]), st.booleans()),
 )
 @settings(max_examples=150, deadline=None)
@@ -71,6 +71,7 @@ def test_results_are_those_of_numpy(
     k: int,
     of_a: Any,
     of_b: Any,
+    of_c: Any,
     of_d: Any,
     how: str,
     adds: bool,
@@ -80,11 +81,10 @@ def test_results_are_those_of_numpy(
         for one, shape in (("one A", (m, k)), ("one B", (k, n)))
     )
     want = a @ b
-    # C has the layout of D: row-major or column-major, as D is.
     c, out = whole(*want.shape) if adds else None, np.zeros_like(want)
     if c is not None:
         want = want + 2 * c
-        _, c = spread(c, of_d[0], (1, 2, 0))
+        _, c = spread(c, *of_c)
     (_, a), (_, b) = spread(a, *of_a), spread(b, *of_b)
     memory, out = spread(out, *of_d, fill=KEPT)
     for _ in range(2):
@@ -95,6 +95,17 @@ def test_results_are_those_of_numpy(
     assert (memory == KEPT).all()
     if c is None:
         assert np.array_equal(codegen.matmul(a, b), want)
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpreter"])
+def test_kernels_with_transposed_operands(target: str):
+    a, b, c = whole(20, 30), whole(30, 24), whole(20, 24)
+    gemm = Gemm("f32", transposed_operands=("C",), leading_dimensions=("C",))
+    kernel = codegen.compile(DataParallel()(gemm.graph((16, 16, 8))), target)
+    _, turned = spread(c.T)
+    assert np.array_equal(kernel(a, b, turned, beta=2.0), a @ b + 2 * c)
+    with pytest.raises(LaunchError, match="c is 20x24, but 24x20 is needed"):
+        kernel(a, b, c, beta=1.0)
 
 
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
@@ -134,7 +145,7 @@ def add_both(acc: Any, residual: Any, bias: Any) -> Any:
 
 
 @pytest.mark.parametrize("batch", [(), (3,)])
-@pytest.mark.parametrize("order", ["lmn", "mln"])
+@pytest.mark.parametrize("order", ["lmn", "mln", "lnm", "nlm"])
 def test_operands_of_an_epilogue(batch: tuple[int, ...], order: str):
     a, b = whole(*batch, 17, 11), whole(*batch, 11, 14)
     residual, bias = whole(*batch, 17, 14), whole(14)
@@ -143,6 +154,10 @@ def test_operands_of_an_epilogue(batch: tuple[int, ...], order: str):
     operands: dict[str, Any] = {"bias": bias, "epilogue": add_both}
     assert np.array_equal(codegen.matmul(a, b, residual=strided, **operands), want)
     memory, out = spread(np.zeros_like(want), order, fill=KEPT)
+    if order.endswith("m"):
+        with pytest.raises(LaunchError, match="out is not contiguous row-major"):
+            codegen.matmul(a, b, residual=residual, out=out, **operands)
+        return
     assert np.array_equal(codegen.matmul(a, b, residual=residual, out=out, **operands), want)
     out[...] = KEPT
     assert (memory == KEPT).all()
@@ -242,12 +257,15 @@ def test_what_is_refused(name: str):
     ("fields", "words"),
     [
         ({"leading_dimensions": "AB"}, "must be names of tensors"),
-        ({"leading_dimensions": ("A", "E")}, "has 'E', which is no matrix .*: ?|choose from A, B"),
-        ({"leading_dimensions": ("A",), "grouped": True}, "cannot be given for groups"),
-        ({"leading_dimensions": ("bias",), "epilogue": add_both}, "has 'bias', which is no matrix"),
+        ({"leading_dimensions": ("A", "E")}, "has 'E', .*; choose from A, B, C, D"),
+        ({"leading_dimensions": ("A",), "grouped": True}, "cannot be used for groups"),
+        ({"leading_dimensions": ("bias",), "epilogue": add_both}, "has 'bias', but only matrices"),
+        ({"transposed_operands": ("A",)}, "transposed_operands has 'A', .*; choose from C"),
+        ({"transposed_operands": (1,)}, "must be names of tensors"),
+        ({"transposed_operands": ("C",), "grouped": True}, "cannot be used for groups"),
     ],
 )
-def test_problems_that_have_no_leading_dimensions(fields: dict[str, Any], words: str):
+def test_problems_that_have_no_such_layouts(fields: dict[str, Any], words: str):
     with pytest.raises(VerifyError, match=words):
         Gemm(**fields)
 

@@ -333,7 +333,7 @@ class CudaKernel(Kernel):
             shape, strides = (given["groups"], *shape), (shape[0] * shape[1], *strides)
         made = TensorView(0, shape, strides, gemm.out_dtype or gemm.dtype)
         aligned = min(alignment_of(views[name]) for name in "AB")
-        along_rows = [name for name in gemm.operands if "n" in gemm.axes[name]]
+        along_rows = [x for x in gemm.operands if "n" in gemm.axes[x] and not gemm.is_transposed(x)]
         most = self._builder.aligned.vectors
         boxed = [name for name in along_rows if not gemm.operands[name].optional]
         vectors = _vectors({"D": made, **views}, most, along_rows, boxed)

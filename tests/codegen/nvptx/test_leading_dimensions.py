@@ -68,6 +68,8 @@ def program(
         (PERSISTENT, {"batched": True, "layout": "nt"}, SINGLE),
         (LAST, {"batched": True, "epilogue": add_both}, PAIRS),
         (StreamK(), {"epilogue": add_both}, SINGLE),
+        (LAST, {"transposed_operands": ("C",)}, PAIRS),
+        (LAST, {"transposed_operands": ("residual",), "epilogue": add_both}, PAIRS),
     ],
     ids=str,
 )
@@ -85,6 +87,14 @@ def test_sm_80_assembles(schedule: Pass, fields: dict[str, Any], vectors: Vector
         (PERSISTENT, {"batched": True}, (64, 256, 64), LowerToHopper(consumers="pingpong"), WIDE),
         (LAST, {"epilogue": add_both}, (128, 128, 64), LowerToHopper(), WIDE),
         (LAST, {"batched": True, "epilogue": add_both}, (16, 128, 64), LowerToHopper(), SINGLE),
+        (LAST, {"transposed_operands": ("C",)}, (128, 128, 64), LowerToHopper(), WIDE),
+        (
+            PERSISTENT,
+            {"transposed_operands": ("residual",), "epilogue": add_both},
+            (128, 128, 64),
+            LowerToHopper(),
+            WIDE,
+        ),
     ],
     ids=str,
 )
