@@ -34,7 +34,7 @@ else:
             "simulate": "passes.simulation.launching:simulate",
             "warm": "codegen.call.warming:warm",
         },
-        modules=("api", "architectures", "cache", "call", "kernel", "targets"),
+        modules=("api", "architectures", "cache", "call", "export", "kernel", "targets"),
     )
 
 __all__ = [

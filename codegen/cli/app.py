@@ -16,6 +16,7 @@ from codegen.cli.doctor import doctor
 from codegen.cli.errors import ExitCode, describe, exit_code, notes
 from codegen.cli.evaluate import evaluate_command
 from codegen.cli.explain_index import explain_index
+from codegen.cli.exporting import export_command
 from codegen.cli.listing import explain, passes
 from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
@@ -148,6 +149,7 @@ for _name, _command, _panel in (
     ("trace", trace_command, "Kernels"),
     ("simulate", simulate_command, "Kernels"),
     ("report", report, "Kernels"),
+    ("export", export_command, "Kernels"),
     ("warm", warm_command, "Kernels"),
     ("calibrate", calibrate_command, "Kernels"),
     ("show", show, "Graphs"),

@@ -38,6 +38,7 @@ __all__ = [
     "Ordinal",
     "Output",
     "Problem",
+    "ReadsC",
     "Scheduling",
     "Seed",
     "Source",
@@ -323,6 +324,7 @@ Threads = Annotated[
 Checked = Annotated[
     bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
 ]
+ReadsC = Annotated[bool, typer.Option("--reads-c", help="For calls that add C or another matrix.")]
 Ordinal = Annotated[int, typer.Option("--ordinal", min=0, help="The number of the GPU.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from codegen.cli.options import DType, Json, Ordinal, OutDType, TransposeA, TransposeB
+from codegen.cli.options import DType, Json, Ordinal, OutDType, ReadsC, TransposeA, TransposeB
 from codegen.cli.output import duration, print_block, print_json
 
 __all__ = ["warm_command"]
@@ -50,9 +50,7 @@ def warm_command(
     out_dtype: OutDType = None,
     transpose_a: TransposeA = False,
     transpose_b: TransposeB = False,
-    reads_c: Annotated[
-        bool, typer.Option("--reads-c", help="For calls that add C or another matrix.")
-    ] = False,
+    reads_c: ReadsC = False,
     kernels: Annotated[
         int, typer.Option("--kernels", min=1, help="The largest number of kernels.")
     ] = 96,

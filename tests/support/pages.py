@@ -207,6 +207,8 @@ class Page:
                     tomllib.loads(block.text)
                 case "mermaid" | "":
                     pass
+                case "c":
+                    pass  # tests/codegen/export/test_export.py compiles it
                 case _:
                     raise AssertionError(self._at(block, f"unknown language '{block.language}'"))
             if output is not None and after.language in ("text", "mermaid") and not after.generated:

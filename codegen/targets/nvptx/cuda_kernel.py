@@ -147,9 +147,21 @@ class CudaKernel(Kernel):
                 A and B in bytes.
             reads_c: whether the call passes C.
         """
-        widest = self._builder.aligned
-        vectors = widest.vectors if alignment == ALIGNED_BYTES else NARROW
-        return self._builder.choice(Alignment(vectors, alignment), reads_c=reads_c)
+        return self._builder.choice(self._aligned(alignment), reads_c=reads_c)
+
+    def variant(self, alignment: int = ALIGNED_BYTES, *, reads_c: bool = False) -> Variant:
+        """The fastest variant for tensors of this alignment; the arguments are those of `choice`.
+
+        Raises:
+            LaunchError: the caller of `compile` allows only a lowering that needs a larger
+                alignment.
+        """
+        return self._builder.variant(self._aligned(alignment), reads_c=reads_c)
+
+    def _aligned(self, alignment: int) -> Alignment:
+        """The `Alignment` of tensors whose addresses and strides are multiples of some bytes."""
+        widest = self._builder.aligned.vectors
+        return Alignment(widest if alignment == ALIGNED_BYTES else NARROW, alignment)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
         """The compiled program of `variant`; None means that for aligned tensors without C."""

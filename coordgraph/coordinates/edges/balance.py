@@ -37,6 +37,7 @@ class Balance(Edge):
 
     arity = (1, 2)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+    consecutive = True
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,), (count, _), covered = sizes.upstream, sizes.downstream, product(sizes.downstream)

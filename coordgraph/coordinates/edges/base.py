@@ -19,7 +19,7 @@ from sympy import Expr
 from sympy.logic.boolalg import Boolean, true
 
 from coordgraph.errors import VerifyError
-from coordgraph.integers import Ranges
+from coordgraph.integers import Ranges, equal
 from coordgraph.tables import TableNeed
 
 __all__ = ["EDGES", "Edge", "Law", "Sizes"]
@@ -64,6 +64,15 @@ class Sizes:
     upstream: tuple[Expr | None, ...]
     downstream: tuple[Expr | None, ...]
 
+    @property
+    def unchanged(self) -> tuple[Boolean, ...]:
+        """For each operand upstream: its size is that of the operand downstream at its position."""
+        return tuple(
+            equal(above, below)
+            for above, below in zip(self.upstream, self.downstream, strict=True)
+            if above is not None and below is not None
+        )
+
 
 @dataclass(frozen=True)
 class Edge(ABC):
@@ -84,6 +93,12 @@ class Edge(ABC):
     """The number of operands upstream and downstream; None stands for one or more operands."""
     laws: ClassVar[frozenset[Law]]
     """The identities between `forward` and `reverse` that hold for edges of this class."""
+    consecutive: ClassVar[bool] = False
+    """Whether `reverse` maps consecutive downstream indices to consecutive upstream indices.
+
+    It need not where an index wraps, as at the border of a tile. Indices along a loop that pass
+    through other edges cost several instructions; loops compute them once in an iteration.
+    """
 
     def __init_subclass__(cls) -> None:
         EDGES[cls.__name__] = cls

@@ -53,6 +53,7 @@ class Concatenate(Edge):
 
     arity = (None, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+    consecutive = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible, VerifyError
-from coordgraph.integers import Ranges, equal, floor_div, floor_mod, minimum, select
+from coordgraph.integers import Ranges, floor_div, floor_mod, minimum, select
 from coordgraph.validation import whole
 
 __all__ = ["Curve"]
@@ -71,11 +71,7 @@ class Curve(Edge):
         return self.side.bit_length() - 1
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        return tuple(
-            equal(above, below)
-            for above, below in zip(sizes.upstream, sizes.downstream, strict=True)
-            if above is not None and below is not None
-        )
+        return sizes.unchanged
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

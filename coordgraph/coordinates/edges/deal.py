@@ -10,7 +10,7 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible
-from coordgraph.integers import Ranges, equal, floor_div, floor_mod, maximum, minimum, select
+from coordgraph.integers import Ranges, floor_div, floor_mod, maximum, minimum, select
 from coordgraph.validation import whole
 
 __all__ = ["Deal"]
@@ -45,8 +45,7 @@ class Deal(Edge):
         object.__setattr__(self, "groups", whole(self.groups, f"{self}: groups", least=1))
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        (above,), (below,) = sizes.upstream, sizes.downstream
-        return () if above is None or below is None else (equal(above, below),)
+        return sizes.unchanged
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

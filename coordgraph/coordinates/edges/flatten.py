@@ -27,6 +27,7 @@ class Flatten(Edge):
 
     arity = (None, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+    consecutive = True
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,), total = sizes.downstream, product(sizes.upstream)

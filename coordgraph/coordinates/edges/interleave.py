@@ -13,7 +13,6 @@ from coordgraph.errors import NotInvertible
 from coordgraph.integers import (
     Ranges,
     ceil_div,
-    equal,
     floor_div,
     floor_mod,
     maximum,
@@ -64,11 +63,7 @@ class Interleave(Edge):
         object.__setattr__(self, "share", integer(self.share, f"{self}: share", least=1))
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        return tuple(
-            equal(above, below)
-            for above, below in zip(sizes.upstream, sizes.downstream, strict=True)
-            if above is not None and below is not None
-        )
+        return sizes.unchanged
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

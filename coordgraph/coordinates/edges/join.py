@@ -39,6 +39,7 @@ class Join(Edge):
 
     arity = (None, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD})
+    consecutive = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

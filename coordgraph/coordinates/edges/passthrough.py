@@ -9,7 +9,7 @@ from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
-from coordgraph.integers import Ranges, equal
+from coordgraph.integers import Ranges
 
 __all__ = ["PassThrough"]
 
@@ -20,10 +20,10 @@ class PassThrough(Edge):
 
     arity = (1, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+    consecutive = True
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        (above,), (below,) = sizes.upstream, sizes.downstream
-        return () if above is None or below is None else (equal(above, below),)
+        return sizes.unchanged
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

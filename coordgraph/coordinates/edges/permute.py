@@ -10,7 +10,7 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible
-from coordgraph.integers import Ranges, equal, index_symbol, load
+from coordgraph.integers import Ranges, index_symbol, load
 from coordgraph.tables import SORTS, TableNeed
 
 __all__ = ["Permute"]
@@ -38,8 +38,7 @@ class Permute(Edge):
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        (above,), (below,) = sizes.upstream, sizes.downstream
-        return () if above is None or below is None else (equal(above, below),)
+        return sizes.unchanged
 
     def table_needs(self, sizes: Sizes) -> tuple[TableNeed, ...]:
         (above,), (below,) = sizes.upstream, sizes.downstream

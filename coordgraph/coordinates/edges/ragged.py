@@ -44,6 +44,7 @@ class Ragged(Edge):
 
     arity = (1, 2)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+    consecutive = True
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         return ()

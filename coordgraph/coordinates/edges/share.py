@@ -62,6 +62,7 @@ class Share(Edge):
 
     arity = (1, 3)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+    consecutive = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

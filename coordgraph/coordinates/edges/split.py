@@ -38,6 +38,7 @@ class Split(Edge):
 
     arity = (1, None)
     laws = frozenset({Law.FORWARD_UNDOES_REVERSE})
+    consecutive = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,6 +30,7 @@ class Sunder(Edge):
 
     arity = (1, None)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD})
+    consecutive = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

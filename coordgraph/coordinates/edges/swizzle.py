@@ -72,11 +72,7 @@ class Swizzle(Edge):
             )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        rules: list[Boolean] = [
-            equal(above, below)
-            for above, below in zip(sizes.upstream, sizes.downstream, strict=True)
-            if above is not None and below is not None
-        ]
+        rules = [*sizes.unchanged]
         last = sizes.upstream[-1]
         if self.function == "xor" and last is not None:
             rules.append(equal(floor_mod(last, self.modulus), 0))

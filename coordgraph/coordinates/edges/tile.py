@@ -29,6 +29,7 @@ class Tile(Edge):
 
     arity = (1, None)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+    consecutive = True
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,), covered = sizes.upstream, product(sizes.downstream)

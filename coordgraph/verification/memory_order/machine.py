@@ -22,6 +22,7 @@ from coordgraph.control.effects import (
     Registers,
 )
 from coordgraph.verification.memory_order.agents import Agent
+from coordgraph.verification.memory_order.clocks import Clock
 from coordgraph.verification.memory_order.events import (
     EARLIER,
     Early,
@@ -35,8 +36,12 @@ from coordgraph.verification.memory_order.machine_facts import Facts
 from coordgraph.verification.memory_order.signals import Signals
 from coordgraph.verification.memory_order.steps import Step
 from coordgraph.verification.memory_order.synchronisation import Conflict
+from coordgraph.verification.memory_order.thread_values import TooLarge
 
 __all__ = ["Machine"]
+
+MOST_BYTES = 1 << 31
+"""Largest number of bytes of the clocks that a simulated launch keeps, one for each access."""
 
 
 class Machine:
@@ -55,6 +60,7 @@ class Machine:
         self.gatherings = Gatherings(self.log)
         self.entries: dict[tuple[int, int, int], Entry] = {}
         self.registers: dict[tuple[int, str], list[int]] = {}
+        self._bytes = 0
         if not facts.overlaps:
             for agent in agents:
                 agent.clock.add(EARLIER)
@@ -69,6 +75,7 @@ class Machine:
 
         Raises:
             Violation: the graph has a fault, such as a deadlock.
+            TooLarge: the clocks of the accesses are over the budget of memory.
         """
         running = [(agent, self._program(agent)) for agent in self.agents]
         while running:
@@ -138,7 +145,7 @@ class Machine:
             entry = self.entries.setdefault(key, Entry(step, places, proxy, asynchronous))
             entry.agents.append(agent)
             entry.events.append((read, write))
-            entry.clocks.append(agent.clock.copy())
+            entry.clocks.append(self._kept(agent))
             for place in places:
                 for at in self.facts.targets(agent, place):
                     if at is not None and (at != agent.workgroup or asynchronous):
@@ -151,6 +158,16 @@ class Machine:
         else:
             reads, every = agent.open.get(effect.group, (0, 0))
             agent.open[effect.group] = reads | read, every | read | write
+
+    def _kept(self, agent: Agent) -> Clock:
+        """A copy of a thread's clock, which has a bit for each event of the launch so far."""
+        clock = agent.clock.copy()
+        self._bytes += (clock.time.bit_length() + clock.seen.bit_length()) // 8
+        if self._bytes > MOST_BYTES:
+            raise TooLarge(
+                f"the clocks of {len(self.log.events)} events need more than {MOST_BYTES} bytes"
+            )
+        return clock
 
     def _use_registers(
         self, agent: Agent, access: Registers, read: int, write: int, *, asynchronous: bool

@@ -2,36 +2,9 @@
 
 from __future__ import annotations
 
-from coordgraph.coordinates.edges import (
-    Balance,
-    Concatenate,
-    Edge,
-    Flatten,
-    Join,
-    PassThrough,
-    Ragged,
-    Share,
-    Split,
-    Sunder,
-    Tile,
-)
 from coordgraph.coordinates.graph import CoordinateGraph
 
 __all__ = ["computed_once"]
-
-CONSECUTIVE: tuple[type[Edge], ...] = (
-    Balance,
-    Concatenate,
-    Flatten,
-    Join,
-    PassThrough,
-    Ragged,
-    Share,
-    Split,
-    Sunder,
-    Tile,
-)
-"""Edges that map consecutive indices of the loop over a tile's k tiles to consecutive k tiles."""
 
 
 def computed_once(graph: CoordinateGraph, loop: str, numbers: tuple[str, ...]) -> tuple[str, ...]:
@@ -52,7 +25,7 @@ def computed_once(graph: CoordinateGraph, loop: str, numbers: tuple[str, ...]) -
     while waiting:
         for edge in graph.edges_above(waiting.pop()):
             on_path = [name for name in edge.upstream if name in above and name in below]
-            if not isinstance(edge, CONSECUTIVE):
+            if not edge.consecutive:
                 found |= dict.fromkeys(on_path)
             waiting += (name for name in on_path if name not in known)
             known.update(on_path)

@@ -184,7 +184,8 @@ class FakeDriver:
         _, _, swizzle, *_ = rest
         ctypes.c_uint64.from_address(made).value = at
         shape = tuple(reversed((ctypes.c_uint64 * rank).from_address(extents)))
-        stride, *matrices = (ctypes.c_uint64 * (rank - 1)).from_address(strides)
+        # A vector has no strides.
+        stride, *matrices = [*(ctypes.c_uint64 * (rank - 1)).from_address(strides)] or [0]
         boxes = tuple((ctypes.c_uint32 * rank).from_address(box))
         self.encoded.append(Encoded(at, shape, stride, boxes, kind, swizzle, *matrices))
         return 0

@@ -11,7 +11,7 @@ import pytest
 from coordgraph import Gemm, VerifyError, parse
 from coordgraph.errors import UnnamedFault
 from coordgraph.verification import Outcome, checking
-from coordgraph.verification.memory_order import examine, steps, thread_values
+from coordgraph.verification.memory_order import examine, machine, steps, thread_values
 from coordgraph.verification.memory_order.machine_facts import Facts
 from passes import StreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
@@ -142,6 +142,7 @@ def test_an_array_over_the_budget_is_not_made(target: str, old: str, new: str, d
         (examine, "MOST_WORKGROUPS", "the launch has 4 workgroups, over the budget of 3"),
         (steps, "MOST_ITERATIONS", "a workgroup executes more than 3 iterations of loops"),
         (thread_values, "MOST_ELEMENTS", "are 256, over the budget of 3"),
+        (machine, "MOST_BYTES", "events need more than 3 bytes"),
     ],
 )
 def test_a_launch_over_the_budget_is_not_examined(

@@ -18,7 +18,15 @@ from codegen.lru import LRUCache
 from codegen.targets.nvptx.driver import bindings, check
 from coordgraph.tensors import dtype
 
-__all__ = ["MAP_ALIGNMENT", "MAP_BYTES", "TensorMap", "TensorMaps", "encoder"]
+__all__ = [
+    "MAP_ALIGNMENT",
+    "MAP_BYTES",
+    "TensorMap",
+    "TensorMaps",
+    "data_type",
+    "encoder",
+    "swizzle_of",
+]
 
 MOST_MAPS = 1024
 """For how many addresses, at least, a `TensorMaps` object keeps the tensor maps."""
@@ -31,12 +39,24 @@ UNSIGNED_ONLY = (8, 16)
 the sign, so signed integers use the unsigned type."""
 
 
-def _name(kind: str) -> str:
+def data_type(kind: str) -> str:
     """The suffix of CU_TENSOR_MAP_DATA_TYPE_… for an element type, such as `BFLOAT16` for bf16."""
     found = dtype(kind)
     if not found.is_float and found.bits in UNSIGNED_ONLY:
         return f"UINT{found.bits}"
     return found.library.upper()
+
+
+def swizzle_of(box: Sequence[int], element: int, rank: int) -> str:
+    """The suffix of CU_TENSOR_MAP_SWIZZLE_… for a TMA box: `32B`, `64B`, `128B` or `NONE`.
+
+    Args:
+        box: extents of the TMA box in elements, contiguous axis first.
+        element: bytes of an element.
+        rank: the number of axes of the tensor.
+    """
+    row_bytes = box[0] * element
+    return f"{row_bytes}B" if row_bytes in SWIZZLED and rank > 1 else "NONE"
 
 
 @cache
@@ -85,8 +105,7 @@ class TensorMaps:
         driver, rank, size = bindings(), len(shape), dtype(kind).bytes
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
         steps_of = strides or [prod(shape[axis + 1 :]) for axis in range(rank)]
-        row_bytes = box[0] * size
-        mode = f"{row_bytes}B" if row_bytes in SWIZZLED and rank > 1 else "NONE"
+        mode = swizzle_of(box, size, rank)
         self._arrays = (
             (wide * rank)(*reversed(shape)),
             (wide * (rank - 1))(*(size * step for step in reversed(steps_of[:-1]))),
@@ -94,7 +113,7 @@ class TensorMaps:
             (narrow * rank)(*[1] * rank),
         )
         kinds = driver.CUtensorMapDataType
-        self._before = int(getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{_name(kind)}")), rank
+        self._before = int(getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{data_type(kind)}")), rank
         self._after = (
             *map(ctypes.addressof, self._arrays),
             int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),

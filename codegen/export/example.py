@@ -1,0 +1,124 @@
+"""The example program of an exported kernel: `example.cpp`, and the `Makefile` that compiles it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from codegen.export.c_expressions import c_name
+from codegen.export.recipe import WORKGROUPS, Recipe
+from codegen.export.templates import filled
+from coordgraph import __version__
+from coordgraph.integers import to_text
+from coordgraph.tensors import Tensor, dtype
+
+__all__ = ["example", "makefile"]
+
+HOST_TYPES = {
+    "bf16": "bf16", "f16": "f16", "f32": "float", "f64": "double",
+    "i8": "int8_t", "u8": "uint8_t", "i32": "int32_t",
+}  # fmt: skip
+"""The C++ type of an element on the host, by its type in the graph."""
+STRUCTS = ("bf16", "f16")
+"""The element types that the example declares itself, in a template of this name."""
+NO_SIZES = "    (void)count, (void)given;\n"
+"""What the example does with the command line if all sizes are constants."""
+DEFAULT_SIZES = {"m": 2048, "n": 2304, "k": 4096, "batches": 4}
+"""The sizes that the example uses if the command line gives none."""
+
+
+def example(recipe: Recipe) -> str:
+    """The text of `example.cpp`."""
+    free = [axis for axis in DEFAULT_SIZES if any(p.name == axis for p in recipe.given)]
+    return filled(
+        "example.cpp.in",
+        name=recipe.name,
+        version=__version__,
+        usage="".join(f" {axis.upper()}" for axis in free),
+        read_sizes=filled("sizes.cpp.in", **_command_line(free))
+        if free
+        else "    (void)count, (void)given;\n",
+        conversions=_conversions(recipe),
+        sizes="\n".join(f"    {line}" for line in _sizes(recipe, free)),
+        fill="\n".join(f"    {line}" for line in _fill(recipe)),
+        verification=filled("verification.cpp.in", **_verified(recipe))
+        if recipe.is_default
+        else filled("unverified.cpp.in"),
+    )
+
+
+def makefile(recipe: Recipe) -> str:
+    """The text of the `Makefile`."""
+    return filled("Makefile.in", name=recipe.name)
+
+
+def _command_line(free: list[str]) -> dict[str, str]:
+    """Words of the part that reads the sizes `free` from the command line."""
+    return {
+        "usage": "".join(f" {axis.upper()}" for axis in free),
+        "count": str(1 + len(free)),
+        "sizes": ", ".join(str(DEFAULT_SIZES[axis]) for axis in free),
+    }
+
+
+def _conversions(recipe: Recipe) -> str:
+    """Functions that convert elements of the kernel's types from and to double."""
+    kinds = {t.dtype for t in recipe.arguments}
+    structs = "".join(filled(f"{kind}.cpp.in") for kind in STRUCTS if kind in kinds)
+    return filled("conversions.cpp.in") + structs
+
+
+def _sizes(recipe: Recipe, free: list[str]) -> Iterator[str]:
+    """Declarations of m, n, k and the number of products."""
+    for axis in DEFAULT_SIZES:
+        fixed = 1 if axis == "batches" else getattr(recipe.gemm, axis)
+        value = f"sizes[{free.index(axis)}]" if axis in free else str(fixed)
+        yield f"const int64_t {axis} = {value};"
+
+
+def _count(tensor: Tensor, recipe: Recipe) -> str:
+    """The number of elements of a tensor without gaps, as a C++ expression in the sizes."""
+    axes = recipe.gemm.axes.get(tensor.name, "")
+    batch = ["batches"] if recipe.gemm.batched and recipe.gemm.is_apart(tensor.name) else []
+    return " * ".join([*batch, *axes]) or "1"
+
+
+def _fill(recipe: Recipe) -> Iterator[str]:
+    """Statements that fill the struct of arguments."""
+    for p in recipe.given:
+        if p.name in DEFAULT_SIZES:
+            yield f"x.{c_name(p.name)} = {p.name};"
+        elif tensor := recipe.stride_tensor(p.name):
+            yield f"x.{c_name(p.name)} = {' * '.join(recipe.gemm.axes.get(tensor, 'mn'))};"
+        elif p.name != WORKGROUPS:
+            yield f"x.{c_name(p.name)} = 0; // {p.note}: set it for your launch"
+    for seed, tensor in enumerate(recipe.arguments, 1):
+        host = HOST_TYPES[tensor.dtype]
+        name = _array(tensor)
+        yield f"Array<{host}> {name}({_count(tensor, recipe)}, {seed}); // {_shape(tensor)}"
+        yield f"x.{c_name(tensor.name)} = {name}.upload();"
+    for name, _ in recipe.facts.floats:
+        value = "0" if name == "beta" and not recipe.reads_c and recipe.is_default else "1"
+        yield f"x.{c_name(name)} = {value};"
+
+
+def _array(tensor: Tensor) -> str:
+    """The name of the array of a tensor: that of D is `d`, those of operands have a suffix."""
+    return tensor.name.lower() if tensor.name in "ABCD" else f"{c_name(tensor.name)}_array"
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(to_text, tensor.shape))
+
+
+def _verified(recipe: Recipe) -> dict[str, str]:
+    """Words of the part that compares elements of D with sums that the host computes."""
+    gemm = recipe.gemm
+    result = dtype(gemm.out_dtype or gemm.dtype)
+    batch_b = "batch * k * n" if gemm.batched and gemm.is_apart("B") else "0"
+    return {
+        "a": "batch * m * k + " + ("l * m + row" if gemm.transpose_a else "row * k + l"),
+        "b": f"{batch_b} + " + ("column * k + l" if gemm.transpose_b else "l * n + column"),
+        "add_c": "sum += to_double(c.host[at]);" if recipe.reads_c else "",
+        "relative": f"{2.0 ** (1 - result.digits):g}" if result.is_float else "0",
+        "absolute": "1e-5" if result.is_float else "0",
+    }

@@ -1,0 +1,119 @@
+"""`export`: compiles a kernel to machine code, and writes the folder for C and C++ programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from codegen.architectures import architecture_of
+from codegen.export.example import example, makefile
+from codegen.export.launcher import header, implementation
+from codegen.export.recipe import Recipe, refuse
+from codegen.kernel import Kernel
+from codegen.targets.nvptx import CudaKernel
+from codegen.targets.nvptx.facts import Facts
+from codegen.toolchain import PtxasReport
+from coordgraph import CodegenError
+from passes.lowering.architectures import ALIGNED_BYTES
+
+__all__ = ["Exported", "export"]
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+"""The names that an exported kernel may have: the start of C identifiers."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` has written.
+
+    Attributes:
+        files: the paths of the files, by base name.
+        recipe: how a program launches the kernel.
+        report: what ptxas said of the kernel: registers, spills and warnings.
+    """
+
+    files: Mapping[str, Path]
+    recipe: Recipe
+    report: PtxasReport
+
+
+def export(
+    kernel: Kernel,
+    folder: str | Path,
+    *,
+    name: str = "gemm",
+    alignment: int = ALIGNED_BYTES,
+    reads_c: bool = False,
+    workgroups: int | None = None,
+) -> Exported:
+    """Write a compiled kernel as machine code with C functions that load and launch it.
+
+    The folder gets `NAME.cubin`, `NAME.h`, `NAME.c`, `launch.json`, `example.cpp` and a
+    `Makefile`; files of these names are overwritten. No GPU is needed, but ptxas is.
+
+    Args:
+        kernel: a kernel that `codegen.compile` made for a GPU architecture, such as `sm_90a`.
+        folder: the folder to write to; it is created if it does not exist.
+        name: the prefix of the C functions, and the base name of the files.
+        alignment: the bytes of which each address, and each row, of the launches' tensors is a
+            multiple: 16 for the fastest code, or less for the code that takes any tensor.
+        reads_c: whether launches may pass C.
+        workgroups: how many workgroups a launch has if it does not say, for schedules with
+            `workgroups=None`; None for as many as the GPU runs at once.
+
+    Raises:
+        CodegenError: the kernel is for another target or has groups, its registers spill, or no
+            code of the kernel takes tensors of this alignment.
+        ToolNotFound: ptxas is not installed.
+    """
+    if not isinstance(kernel, CudaKernel):
+        raise CodegenError(
+            f"a kernel for '{kernel.target}' cannot be exported; compile it for a GPU "
+            "architecture, such as target='sm_90a'"
+        )
+    if not NAME.fullmatch(name):
+        raise CodegenError(
+            f"name = {name!r} cannot start C identifiers; use ASCII letters, digits and _, and a "
+            "letter first"
+        )
+    refuse(kernel.graph.gemm)
+    program, report = kernel.program(kernel.variant(alignment, reads_c=reads_c)).assembled()
+    facts = Facts.of(program)
+    if report.spill_stores:
+        raise CodegenError(
+            f"the kernel spills {report.spill_stores} bytes of registers of each thread to "
+            "memory; use a smaller tile"
+        )
+    recipe = Recipe(
+        name,
+        kernel.graph.gemm,
+        facts,
+        architecture=architecture_of(kernel.architecture).assembled_as,
+        instructions=kernel.choice(alignment, reads_c=reads_c).family,
+        alignment=alignment if alignment == ALIGNED_BYTES else 1,
+        reads_c=reads_c,
+        pipeline=", ".join(kernel.graph.log),
+        workgroups=workgroups,
+    )
+    if recipe.timed:
+        raise CodegenError(
+            "a kernel with a timeline cannot be exported, because no program reads its records; "
+            "compile it without timeline"
+        )
+    contents = {
+        f"{name}.cubin": report.cubin,
+        f"{name}.h": header(recipe).encode(),
+        f"{name}.c": implementation(recipe).encode(),
+        "example.cpp": example(recipe).encode(),
+        "Makefile": makefile(recipe).encode(),
+        "launch.json": (json.dumps(recipe.to_json(), indent=2) + "\n").encode(),
+    }
+    where = Path(folder)
+    where.mkdir(parents=True, exist_ok=True)
+    files = {base: where / base for base in contents}
+    for base, path in files.items():
+        path.write_bytes(contents[base])
+    return Exported(files, recipe, report)

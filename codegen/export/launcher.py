@@ -1,0 +1,335 @@
+"""The C functions of an exported kernel: `NAME.h` and `NAME.c`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from codegen.emit.arguments import KERNEL_NAME
+from codegen.export.c_expressions import c_expression, c_name
+from codegen.export.recipe import WORKGROUPS, Recipe
+from codegen.export.templates import filled
+from codegen.targets.nvptx.launch.loaded_function import LARGEST_PORTABLE_CLUSTER
+from codegen.targets.nvptx.launch.tensormaps import data_type, swizzle_of
+from coordgraph import __version__
+from coordgraph.integers import to_text
+from coordgraph.parameters import Parameter
+from coordgraph.tensors import Tensor, dtype
+
+__all__ = ["C_TYPES", "header", "implementation", "layout_of"]
+
+C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t"}
+"""The C type of a scalar operand of an epilogue, by its type in the graph."""
+BUFFER_ALIGNMENT = 256
+"""Alignment of each workspace buffer in bytes, as cuMemAlloc guarantees for whole allocations."""
+
+
+def header(recipe: Recipe) -> str:
+    """The text of `NAME.h`."""
+    return filled(
+        "kernel.h.in",
+        name=recipe.name,
+        guard=recipe.name.upper(),
+        title=f"{recipe.name}: a matrix-multiply kernel for NVIDIA GPUs ({recipe.architecture}).",
+        formula=recipe.formula,
+        layout="\n   ".join(_preconditions(recipe)),
+        pipeline=recipe.pipeline or "made without passes",
+        instructions=recipe.instructions,
+        architecture=recipe.architecture,
+        version=__version__,
+        members="\n".join(_members(recipe)),
+    )
+
+
+def implementation(recipe: Recipe) -> str:
+    """The text of `NAME.c`."""
+    facts = recipe.facts
+    return filled(
+        "kernel.c.in",
+        name=recipe.name,
+        version=__version__,
+        function=KERNEL_NAME,
+        threads=str(facts.threads),
+        shared=str(facts.shared_bytes),
+        cluster=str(facts.cluster),
+        values=_lines(f"wide {c_name(p.name)}; /* {p.note} */" for p in facts.parameters.items)
+        or "    int none; /* all sizes are constants */",
+        evaluation=_lines(_evaluation(recipe)),
+        grid=_value(facts.grid),
+        empty=_empty(recipe),
+        layout_code=_lines(_workspace(recipe)),
+        attributes=_lines(_attributes(recipe)),
+        resident_variables=_lines(_resident_variables(recipe)),
+        resident=_lines(_resident(recipe)),
+        checks=_lines(_checks(recipe)),
+        buffers=str(max(1, len(recipe.workspace))),
+        tensors=str(len(facts.tensors)),
+        encode_function=filled("encode.c.in") if recipe.boxes else "",
+        launch_variables=_lines(_variables(recipe)),
+        launch_code=_lines(_launch(recipe)),
+        argument_list=_lines(_argument_list(recipe), "            "),
+    )
+
+
+def layout_of(recipe: Recipe, tensor: Tensor) -> str:
+    """The shape and the element type of a tensor, as in `m x k, bf16, row-major`."""
+    shape = " x ".join(map(to_text, tensor.shape)) or "one element"
+    order = ", row-major" if len(tensor.shape) > 1 else ""
+    return f"{shape}, {tensor.dtype}{order}"
+
+
+def _lines(lines: Iterable[str], indent: str = "    ") -> str:
+    return "\n".join(f"{indent}{line}" if line else "" for line in lines)
+
+
+def _value(expr: object) -> str:
+    """An expression in the parameters, in terms of the struct `v` of a launch's values."""
+    return c_expression(expr, "v->")  # type: ignore[arg-type]
+
+
+def _preconditions(recipe: Recipe) -> Iterator[str]:
+    """What the kernel needs of the matrices of a launch, for the head of `NAME.h`."""
+    if recipe.alignment > 1:
+        yield f"Addresses, rows and strides of matrices are multiples of {recipe.alignment} bytes."
+    else:
+        yield "Matrices may have any alignment that their element types allow."
+    yield "Matrices are row-major without gaps between rows. D overlaps no other matrix, except"
+    yield "that C may be D itself."
+    if "C" in recipe.gemm.operands and not recipe.reads_c:
+        yield "The kernel was exported without C, so beta must be 0."
+
+
+def _members(recipe: Recipe) -> Iterator[str]:
+    """The members of the struct of a launch's arguments."""
+    for p in recipe.given:
+        note = p.note
+        if p.name == WORKGROUPS:
+            usual = recipe.workgroups or "as many as the GPU runs at once"
+            note = f"workgroups to launch; 0 for {usual}"
+        yield f"    int64_t {c_name(p.name)}; /* {note} */"
+    for tensor in recipe.arguments:
+        optional = "; 0 for none" if tensor.role.value == "optional" else ""
+        yield f"    CUdeviceptr {c_name(tensor.name)}; /* {layout_of(recipe, tensor)}{optional} */"
+    for name, kind in recipe.facts.floats:
+        yield f"    {C_TYPES[kind]} {c_name(name)}; /* scalar of the formula */"
+
+
+def _empty(recipe: Recipe) -> str:
+    """A C condition: D has no elements."""
+    given = {p.name for p in recipe.given}
+    found = [f"x->{axis} == 0" for axis in ("batches", "m", "n") if axis in given]
+    return " || ".join(found) or "0"
+
+
+def _evaluation(recipe: Recipe) -> Iterator[str]:
+    """Statements that compute and check the values of a launch."""
+    given = {p.name for p in recipe.given}
+    for p in recipe.facts.parameters.items:
+        name = c_name(p.name)
+        if p.value is not None:
+            yield f"v->{name} = {_value(p.value)};"
+        elif p.name not in given:
+            yield f"v->{name} = {recipe.reads[p.name]};"
+            continue
+        elif p.name == WORKGROUPS:
+            usual = recipe.workgroups or "kernel->resident"
+            yield f"v->{name} = x->{name} ? x->{name} : {usual};"
+        else:
+            yield f"v->{name} = x->{name};"
+        yield from _bounds(p, f"v->{name}")
+    for a in recipe.facts.parameters.assumptions:
+        what = f"{to_text(a.expr)} is larger than {a.maximum}; make the problem or the grid smaller"
+        yield f"if ({_value(a.expr)} > {a.maximum})"
+        yield f"    return {_quoted(what)};"
+
+
+def _bounds(p: Parameter, value: str) -> Iterator[str]:
+    """Statements that check the bounds of a parameter."""
+    what = f"{p.name} ({p.note}) is not in {p.minimum} to {p.maximum}; pass another size"
+    yield f"if ({value} < {p.minimum} || {value} > {p.maximum})"
+    yield f"    return {_quoted(what)};"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _checks(recipe: Recipe) -> Iterator[str]:
+    """Statements that check addresses, alignment and the number of workgroups."""
+    for tensor in recipe.arguments:
+        name = c_name(tensor.name)
+        if tensor.role.value != "optional":
+            yield f'if (!x->{name}) return "{name} is 0; pass the address of the tensor";'
+        if recipe.alignment > 1:
+            yield f"if (x->{name} % {recipe.alignment})"
+            what = f"the address of {name} is no multiple of {recipe.alignment} bytes"
+            yield f'    return "{what}; export with a smaller alignment";'
+            yield from _row_checks(recipe, tensor)
+    if "C" in recipe.gemm.operands:
+        scale = c_name(recipe.gemm.epilogue.scale_of("c"))
+        there = "x->C == 0 && " if recipe.reads_c else ""
+        what = "pass C" if recipe.reads_c else "the kernel was exported without C"
+        if scale:
+            yield f"if ({there}x->{scale} != 0)"
+            yield f'    return "{scale} is not 0, but there is no C; {what}";'
+    if recipe.facts.together:
+        yield "if (workgroups_of(&v) > kernel->resident)"
+        free = any(p.name == WORKGROUPS for p in recipe.given)
+        advice = "pass workgroups = 0" if free else "export a schedule with fewer workgroups"
+        what = f"more workgroups wait for each other than the GPU runs at once; {advice}"
+        yield f'    return "{what}";'
+
+
+def _row_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
+    """Statements that check the bytes of a tensor's rows, and between its matrices."""
+    if len(tensor.shape) < 2:  # a vector has no rows; its address is checked
+        return
+    name, size = c_name(tensor.name), recipe.bytes(tensor)
+    steps = {_value(tensor.shape[-1])}
+    if tensor.strides is not None:
+        steps |= {_value(stride) for stride in tensor.strides[:-1]}
+    for step in sorted(steps):
+        spelled = step.replace("v->", "v.")
+        there = f"x->{name} && " if tensor.role.value == "optional" else ""
+        yield f"if ({there}{spelled} * {size} % {recipe.alignment})"
+        what = f"rows of {name} are no multiple of {recipe.alignment} bytes"
+        yield f'    return "{what}; export with a smaller alignment";'
+
+
+def _workspace(recipe: Recipe) -> Iterator[str]:
+    """Statements that place the workspace buffers one after another."""
+    for number, tensor in enumerate(recipe.workspace):
+        yield f"offsets[{number}] = size; /* {tensor.name} */"
+        size = f"({_value(tensor.elements)}) * {recipe.bytes(tensor)}"
+        rounded = f"(size_t)({size} + {BUFFER_ALIGNMENT - 1}) / {BUFFER_ALIGNMENT}"
+        yield f"size += {rounded} * {BUFFER_ALIGNMENT};"
+
+
+def _attributes(recipe: Recipe) -> Iterator[str]:
+    """Statements that set the launch attributes: see `Function` of the Python launcher."""
+    facts = recipe.facts
+    one = "attributes[config->numAttrs]"
+    if facts.cluster > 1:
+        yield f"{one}.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;"
+        yield f"{one}.value.clusterDim.x = CLUSTER;"
+        yield f"{one}.value.clusterDim.y = {one}.value.clusterDim.z = 1;"
+        yield "config->numAttrs++;"
+    if facts.together:
+        yield f"{one}.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;"
+        yield f"{one}.value.cooperative = 1;"
+        yield "config->numAttrs++;"
+    elif facts.overlaps:
+        yield f"{one}.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;"
+        yield f"{one}.value.programmaticStreamSerializationAllowed = 1;"
+        yield "config->numAttrs++;"
+
+
+def _resident_variables(recipe: Recipe) -> Iterator[str]:
+    if recipe.facts.cluster > 1:
+        yield "CUlaunchConfig config;"
+        yield "CUlaunchAttribute attributes[2];"
+    else:
+        yield "CUdevice device;"
+        yield "int processors = 0, each = 0;"
+
+
+def _resident(recipe: Recipe) -> Iterator[str]:
+    """Statements that count the workgroups which the GPU runs at once, and return a status."""
+    if recipe.facts.cluster > 1:
+        if recipe.facts.cluster > LARGEST_PORTABLE_CLUSTER:
+            yield "status = cuFuncSetAttribute("
+            yield ("    kernel->function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);")
+            yield "if (status != CUDA_SUCCESS) return status;"
+        yield "configure(1, &config, attributes);"
+        yield "return cuOccupancyMaxActiveClusters(&kernel->resident, kernel->function, &config);"
+        return
+    yield "status = cuCtxGetDevice(&device);"
+    yield "if (status != CUDA_SUCCESS) return status;"
+    yield (
+        "status = cuDeviceGetAttribute(&processors, "
+        "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);"
+    )
+    yield "if (status != CUDA_SUCCESS) return status;"
+    yield "status = cuOccupancyMaxActiveBlocksPerMultiprocessor("
+    yield "    &each, kernel->function, THREADS, SHARED_BYTES);"
+    yield "kernel->resident = each * processors;"
+    yield "return status;"
+
+
+def _variables(recipe: Recipe) -> Iterator[str]:
+    """Declarations of the kernel's arguments other than addresses."""
+    if recipe.boxes:
+        yield f"CUtensorMap maps[{len(recipe.boxes)}];"
+        yield "CUresult status;"
+    for name, kind in recipe.facts.floats:
+        yield f"{C_TYPES[kind]} scalar_{name} = x->{c_name(name)};"
+    if count := len(recipe.facts.scalars) + 2 * len(recipe.facts.divisors):
+        yield f"uint64_t integers[{count}];"
+
+
+def _launch(recipe: Recipe) -> Iterator[str]:
+    """Statements that compute the kernel's arguments from the values of the launch."""
+    facts, buffer = recipe.facts, 0
+    for number, tensor in enumerate(facts.tensors):
+        if tensor.role.workspace:
+            yield f"pointers[{number}] = workspace + offsets[{buffer}]; /* {tensor.name} */"
+            buffer += 1
+        elif tensor in recipe.arguments:
+            yield f"pointers[{number}] = x->{c_name(tensor.name)};"
+        else:
+            yield f"pointers[{number}] = 0; /* {tensor.name} */"
+    numbers = {t.name: number for number, t in enumerate(facts.tensors)}
+    for number, (name, box) in enumerate(recipe.boxes):
+        yield from _map(recipe, number, name, box, numbers[name])
+    place = 0
+    for scalar in facts.scalars:
+        yield f"integers[{place}] = (uint64_t)({_spelled(scalar)});"
+        place += 1
+    for divisor in facts.divisors:
+        yield f"divisor({_spelled(divisor)}, &integers[{place}], &integers[{place + 1}]);"
+        place += 2
+
+
+def _spelled(expr: object) -> str:
+    """An expression in terms of the local struct `v`."""
+    return c_expression(expr, "v.")  # type: ignore[arg-type]
+
+
+def _map(
+    recipe: Recipe, number: int, name: str, box: tuple[int, ...], argument: int
+) -> Iterator[str]:
+    """Statements that encode one tensor map."""
+    tensor = recipe.tensor(name)
+    shape, size = tensor.shape, recipe.bytes(tensor)
+    rank = len(shape)
+    if tensor.strides is None:
+        steps = [" * ".join(f"({_spelled(e)})" for e in shape[axis + 1 :]) for axis in range(rank)]
+    else:
+        steps = [_spelled(stride) for stride in tensor.strides]
+    extents = ", ".join(f"(cuuint64_t)({_spelled(e)})" for e in reversed(shape))
+    strides = ", ".join(f"(cuuint64_t)({step}) * {size}" for step in reversed(steps[:-1]))
+    yield "{"
+    yield f"    const cuuint64_t extents[] = {{{extents}}};"
+    yield f"    const cuuint64_t strides[] = {{{strides or '0'}}};"
+    yield f"    const cuuint32_t box[] = {{{', '.join(map(str, box))}}};"
+    yield (
+        f"    status = encode(&maps[{number}], CU_TENSOR_MAP_DATA_TYPE_{data_type(tensor.dtype)}, "
+        f"{rank},"
+    )
+    yield f"                    pointers[{argument}], extents, strides, box,"
+    mode = swizzle_of(box, dtype(tensor.dtype).bytes, rank)
+    yield f"                    CU_TENSOR_MAP_SWIZZLE_{mode}); /* {name} */"
+    yield "    if (status != CUDA_SUCCESS) return status;"
+    yield "}"
+
+
+def _argument_list(recipe: Recipe) -> Iterator[str]:
+    """The addresses of the kernel's arguments, in the kernel's order."""
+    facts = recipe.facts
+    yield from (f"&pointers[{i}], /* {t.name} */" for i, t in enumerate(facts.tensors))
+    yield from (f"&maps[{i}], /* {name} */" for i, (name, _) in enumerate(recipe.boxes))
+    yield from (f"&scalar_{name}," for name, _ in facts.floats)
+    names = [
+        *map(to_text, facts.scalars),
+        *(f"{part} of / {to_text(d)}" for d in facts.divisors for part in ("factor", "shift")),
+    ]
+    yield from (f"&integers[{i}], /* {name} */" for i, name in enumerate(names))

@@ -1,0 +1,157 @@
+"""`Recipe`: what a program needs to launch an exported kernel, without Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from codegen.emit.arguments import KERNEL_NAME
+from codegen.export.c_expressions import c_name
+from codegen.targets.nvptx.facts import Facts
+from coordgraph import CodegenError, __version__
+from coordgraph.epilogue import ALPHA_BETA
+from coordgraph.gemm import GemmProblem, read_of, stride_of
+from coordgraph.parameters import Parameter
+from coordgraph.tensors import Role, Tensor, dtype
+
+__all__ = ["Recipe", "refuse"]
+
+WORKGROUPS = "workgroups"
+"""The name of the launch parameter that is the number of workgroups."""
+
+
+def refuse(gemm: GemmProblem) -> None:
+    """Refuse problems whose launches need more than sizes, addresses and scalars.
+
+    Raises:
+        CodegenError: the problem has groups, whose extents the kernel reads from device memory.
+    """
+    if gemm.grouped:
+        raise CodegenError(
+            "kernels of grouped products cannot be exported, because their launches also check "
+            "tables of offsets; export a kernel of single products or of a batch, or launch "
+            "grouped products from Python with codegen.grouped_matmul"
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a program needs to launch an exported kernel.
+
+    Args:
+        name: the prefix of the C functions and the base name of the files.
+        gemm: the problem that the kernel solves.
+        facts: the properties of the compiled program that launches need.
+        architecture: the GPU architecture of the machine code, such as `sm_90a`.
+        instructions: the instructions that multiply and copy, such as `wgmma + TMA`.
+        alignment: the number of bytes of which each address, and each row, must be a multiple.
+        reads_c: whether launches may pass C.
+        pipeline: the passes that made the schedule, as text.
+        workgroups: how many workgroups a launch has if it does not say, and the schedule leaves it
+            open; None for as many as the GPU runs at once.
+    """
+
+    name: str
+    gemm: GemmProblem
+    facts: Facts
+    architecture: str
+    instructions: str
+    alignment: int
+    reads_c: bool
+    pipeline: str
+    workgroups: int | None = None
+
+    @cached_property
+    def given(self) -> tuple[Parameter, ...]:
+        """The sizes and strides that the caller of a launch gives."""
+        computed = {read_of(name) for name in self.gemm.operands}
+        return tuple(p for p in self.facts.parameters.given if p.name not in computed)
+
+    @cached_property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The tensors whose addresses the caller of a launch gives."""
+        found = (t for t in self.facts.tensors if not t.role.workspace)
+        return tuple(t for t in found if self.reads_c or t.name != "C")
+
+    @cached_property
+    def workspace(self) -> tuple[Tensor, ...]:
+        """The workspace buffers, in the order in which they lie in the caller's workspace."""
+        return tuple(t for t in self.facts.tensors if t.role.workspace)
+
+    @cached_property
+    def reads(self) -> dict[str, str]:
+        """For each parameter `read_NAME`, a C condition on the caller's struct `x`.
+
+        The condition is that the kernel must read the optional operand: its address is not 0, and
+        the scalar that multiplies it in the epilogue is not 0.
+        """
+        found: dict[str, str] = {}
+        for tensor, operand in self.gemm.operands.items():
+            if operand.optional:
+                scale = self.gemm.epilogue.scale_of(operand.name)
+                there = f"x->{c_name(tensor)} != 0"
+                if tensor == "C" and not self.reads_c:
+                    there = "0"
+                elif scale:
+                    there += f" && x->{c_name(scale)} != 0"
+                found[read_of(tensor)] = there
+        return found
+
+    @property
+    def formula(self) -> str:
+        """D as a formula in the product and the operands of the epilogue."""
+        if self.gemm.epilogue == ALPHA_BETA:
+            return "alpha * A @ B + beta * C"
+        return self.gemm.epilogue.text().replace("acc", "A @ B")
+
+    @property
+    def is_default(self) -> bool:
+        """Whether D = alpha * A @ B + beta * C, which the example program can check."""
+        return self.gemm.epilogue == ALPHA_BETA
+
+    def stride_tensor(self, parameter: str) -> str:
+        """The tensor whose stride between matrices `parameter` is; '' for other parameters."""
+        return next((t for t in self.gemm.batched_tensors if stride_of(t) == parameter), "")
+
+    def bytes(self, tensor: Tensor) -> int:
+        """Bytes of one element of a tensor."""
+        return dtype(tensor.dtype).bytes
+
+    def to_json(self) -> Mapping[str, Any]:
+        """The recipe as plain data; expressions are text, as in the text form of graphs."""
+        return {
+            "made_by": f"coordgraph {__version__}",
+            "code": f"{self.name}.cubin",
+            "function": KERNEL_NAME,
+            "architecture": self.architecture,
+            "instructions": self.instructions,
+            "pipeline": self.pipeline,
+            "formula": self.formula,
+            "alignment": self.alignment,
+            "reads_c": self.reads_c,
+            "workgroups": self.workgroups,
+            "arguments": [
+                *(t.name for t in self.facts.tensors),
+                *(f"tensor map of {t}, box {list(box)}" for t, box in self.boxes),
+                *(name for name, _ in self.facts.floats),
+                *(str(scalar) for scalar in self.facts.scalars),
+                *(f"{word} for {d}" for d in self.facts.divisors for word in ("factor", "shift")),
+            ],
+            "launch": self.facts.to_json(),
+        }
+
+    @cached_property
+    def boxes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(tensor, TMA box) for each tensor map, in the order of the kernel's arguments."""
+        return tuple((name, box) for name, boxes in self.facts.boxes.items() for box in boxes)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor argument named `name`."""
+        return next(t for t in self.facts.tensors if t.name == name)
+
+    @cached_property
+    def timed(self) -> bool:
+        """Whether the kernel writes timeline records, which the exported functions do not read."""
+        return any(t.role is Role.TIMELINE for t in self.facts.tensors)

@@ -1,0 +1,1 @@
+"""Tests of kernels that are exported for C and C++ programs."""

@@ -1,0 +1,261 @@
+"""Exported C functions launch a kernel exactly as the launcher in Python does."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import codegen
+from codegen.call.views import TensorView
+from codegen.export import Exported, export
+from codegen.targets.nvptx.facts import Facts
+from codegen.toolchain import find_ptxas
+from coordgraph import CodegenError, Gemm
+from coordgraph import epilogue as ep
+from passes import DataParallel, Pass, SplitK, StreamK, TwoTileStreamK
+from passes.lowering import LowerToHopper
+from tests.codegen.export.compiled import Library, compile_c
+from tests.codegen.nvptx.fake_driver import CLUSTERS, PROCESSORS, FakeDriver, install, matrix
+
+pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed")
+
+TILE = (128, 128, 64)
+M, N, K = 1000, 752, 1040
+ADDRESSES = {"A": 0x10000000, "B": 0x20000000, "C": 0x30000000, "D": 0x40000000}
+WORKSPACE, STREAM = 0x50000000, 0x77
+
+
+@ep.epilogue(bias="n")
+def with_bias(acc: Any, bias: Any) -> Any:
+    return acc + bias
+
+
+CASES: dict[str, tuple[Gemm, Pass, str, dict[str, Any]]] = {
+    "data-parallel": (Gemm("bf16", transpose_b=True), DataParallel(), "sm_90a", {}),
+    "stream-k": (Gemm("bf16", transpose_b=True), StreamK(workgroups=None), "sm_90a", {}),
+    "clusters": (
+        Gemm("f16", out_dtype="f32", transpose_b=True),
+        StreamK(workgroups=None, owner="last"),
+        "sm_90a",
+        {"cluster_m": 2},
+    ),
+    "two-tile, mma.sync": (Gemm("bf16"), TwoTileStreamK(workgroups=64), "sm_80", {}),
+    "split-k, scatter": (
+        Gemm("bf16", transpose_b=True),
+        SplitK(splits=2, reduction="scatter"),
+        "sm_90a",
+        {},
+    ),
+    "batch": (Gemm("bf16", transpose_b=True, batched=True), DataParallel(), "sm_90a", {}),
+    "constant sizes": (Gemm("bf16", m=M, n=N, k=K), DataParallel(), "sm_90a", {}),
+    "int8": (Gemm("i8", transpose_b=True), DataParallel(), "sm_90a", {}),
+    "epilogue": (Gemm("bf16", transpose_b=True, epilogue=with_bias), StreamK(), "sm_90a", {}),
+}
+
+
+def exported(case: str, folder: Path, **options: Any) -> tuple[Exported, Any]:
+    gemm, schedule, target, lowering = CASES[case]
+    options = {"reads_c": "C" in gemm.operands, **options}
+    kernel = codegen.compile(
+        schedule(gemm.graph(tile=TILE)),
+        target,
+        lowering=LowerToHopper(**lowering) if lowering else None,
+    )
+    return export(kernel, folder, **options), kernel
+
+
+def views(gemm: Gemm) -> dict[str, TensorView]:
+    """Fake matrices of a call, by the names of tensors."""
+    kind, result = gemm.dtype, gemm.out_dtype or gemm.dtype
+    shapes = {"A": (M, K), "B": (N, K) if gemm.transpose_b else (K, N), "C": (M, N), "D": (M, N)}
+    made = {
+        name: matrix(*shape, ADDRESSES[name], kind if name in "AB" else result)
+        for name, shape in shapes.items()
+        if name != "C" or "C" in gemm.operands
+    }
+    if gemm.batched:
+        made = {
+            name: TensorView(v.pointer, (3, *v.shape), (v.shape[0] * v.shape[1], *v.strides),
+                             v.dtype, 0)
+            for name, v in made.items()
+        }  # fmt: skip
+    return made
+
+
+def sizes_of(found: Exported, gemm: Gemm) -> dict[str, int]:
+    """The sizes and strides of a launch, as the caller of the C functions gives them."""
+    known = {"m": M, "n": N, "k": K, "batches": 3}
+    known |= {"stride_a": M * K, "stride_b": N * K, "stride_c": M * N, "stride_d": M * N}
+    return {p.name: known[p.name] for p in found.recipe.given if p.name in known}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_launch_is_that_of_python(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found, kernel = exported(name, tmp_path)
+    gemm = kernel.graph.gemm
+    resident = CLUSTERS if found.recipe.facts.cluster > 1 else PROCESSORS
+    library = Library(found, resident)
+    scalars = dict.fromkeys((n for n, _ in found.recipe.facts.floats), 1)
+    arrays = views(gemm)
+    addresses = {tensor: view.pointer for tensor, view in arrays.items()}
+    more: dict[str, Any] = {}
+    if "bias" in gemm.operands:
+        more["bias"] = TensorView(0x60000000, (N,), (1,), "bf16", 0)
+        addresses["bias"] = 0x60000000
+    given = library.arguments(**sizes_of(found, gemm), **addresses, **scalars)
+    assert library.problem(given) is None
+    size = library.workspace(given)
+    assert library.launch(given, WORKSPACE if size else 0, STREAM) == 0
+    mine = library.recorded
+
+    fake = launched_by_python(kernel, arrays, scalars, more, monkeypatch)
+    (theirs,) = fake.launches
+    assert mine.grid == theirs.grid[0]
+    assert mine.block == theirs.block[0]
+    assert mine.shared == theirs.shared_bytes
+    assert mine.stream == theirs.stream == STREAM
+    attributes = {a.id: a.value for a in mine.attributes[: mine.count]}
+    assert attributes == {number: value[0] for number, value in theirs.attributes.items()}
+    facts = found.recipe.facts
+    workspace = {i for i, t in enumerate(facts.tensors) if t.role.workspace}
+    for place, value in enumerate(theirs.values):
+        if place not in workspace:
+            bits = 8 * mine.sizes[place]
+            assert mine.values[place] == value % (1 << bits), place
+    buffers = [mine.values[place] for place in sorted(workspace)]
+    assert all(at % 256 == 0 and WORKSPACE <= at < WORKSPACE + size for at in buffers)
+    ends = [*buffers[1:], WORKSPACE + size][: len(buffers)]
+    for at, end, needed in zip(buffers, ends, fake.allocated, strict=True):
+        assert end - at >= needed
+    assert mine.maps == len(fake.encoded)
+    for own, other in zip(mine.encoded[: mine.maps], fake.encoded, strict=True):
+        assert own.address == other.at
+        assert tuple(reversed(own.extents[: own.rank])) == other.shape
+        assert own.strides[0] == other.stride
+        assert tuple(own.box[: own.rank]) == other.box
+        assert (own.type, own.swizzle) == (other.kind, other.swizzle)
+
+
+def launched_by_python(
+    kernel: Any,
+    arrays: dict[str, TensorView],
+    scalars: Mapping[str, float],
+    more: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> FakeDriver:
+    """A fake driver that has recorded one launch of the kernel by Python."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+    fake = install(monkeypatch)
+    # The exported variant is that for C if the epilogue has a C.
+    facts = Facts.of(kernel.program(kernel.variant(reads_c="C" in arrays)))
+    boxes = sum(map(len, facts.boxes.values()))
+    integers = len(facts.scalars) + 2 * len(facts.divisors)
+    fake.arguments = len(facts.tensors) + boxes + len(facts.floats) + integers
+    c, out = arrays.get("C"), arrays["D"]
+    kernel(arrays["A"], arrays["B"], c, out, stream=STREAM, **scalars, **more)
+    return fake
+
+
+def test_problems_are_named(tmp_path: Path):
+    found, _ = exported("stream-k", tmp_path)
+    library = Library(found)
+    good = {"m": M, "n": N, "k": K, **ADDRESSES, "alpha": 1.0, "beta": 1.0}
+    assert library.problem(library.arguments(**good)) is None
+
+    def refused(text: str, **changes: Any) -> None:
+        made = library.arguments(**{**good, **changes})
+        assert text in (library.problem(made) or "")
+        assert library.launch(made, WORKSPACE) != 0
+
+    refused("k (extent of the problem in k) is not in 1 to", k=0)
+    refused("m (extent of the problem in m) is not in 1 to", m=2**31)
+    refused("A is 0", A=0)
+    refused("the address of B is no multiple of 16 bytes", B=ADDRESSES["B"] + 8)
+    refused("rows of A are no multiple of 16 bytes", k=K + 1)
+    refused("rows of D are no multiple of 16 bytes", n=N + 4, C=0, beta=0.0)
+    refused("beta is not 0, but there is no C", C=0)
+    refused("more workgroups wait for each other", workgroups=PROCESSORS + 1)
+    assert library.launch(library.arguments(**good), 0) != 0, "the workspace is missing"
+    assert library.launch(library.arguments(**{**good, "m": 0}), 0) == 0
+    assert library.recorded.maps == 0, "nothing is launched for a D without elements"
+
+
+def test_the_workspace_is_cleared_whole(tmp_path: Path):
+    found, _ = exported("stream-k", tmp_path)
+    library = Library(found)
+    given = library.arguments(m=M, n=N, k=K, **ADDRESSES, alpha=1.0)
+    size = library.workspace(given)
+    # A workgroup of stream-k passes at most one tile of f32 partial sums, and has one flag.
+    assert size >= PROCESSORS * (TILE[0] * TILE[1] * 4 + 4)
+    clear = library.function("clear_workspace")
+    pointers = (ctypes.byref(library.kernel), ctypes.byref(given))
+    assert clear(*pointers, ctypes.c_uint64(WORKSPACE), ctypes.c_void_p(0)) == 0
+    assert (library.recorded.cleared, library.recorded.bytes) == (WORKSPACE, size)
+
+
+def test_code_for_any_alignment_has_no_alignment_checks(tmp_path: Path):
+    found, _ = exported("data-parallel", tmp_path, alignment=1)
+    library = Library(found)
+    given = library.arguments(m=M, n=N + 1, k=K + 1, **{t: at + 2 for t, at in ADDRESSES.items()})
+    assert library.problem(given) is None
+    assert found.recipe.instructions.startswith("mma.sync")
+
+
+@pytest.mark.parametrize("name", ["data-parallel", "batch", "constant sizes", "int8", "epilogue"])
+def test_the_example_compiles(name: str, tmp_path: Path):
+    found, _ = exported(name, tmp_path)
+    compile_c("-std=c++17", "-c", found.files["example.cpp"], "-o", tmp_path / "example.o",
+              compiler="c++")  # fmt: skip
+    compile_c("-std=c++17", "-x", "c++", "-c", found.files["gemm.c"], "-o", tmp_path / "gemm.o",
+              compiler="c++")  # fmt: skip
+
+
+def test_the_program_in_the_guide_compiles(tmp_path: Path):
+    found, _ = exported("data-parallel", tmp_path)
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "deploy.md").read_text("utf-8")
+    (block,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
+    source = found.files["gemm.h"].with_name("guide.c")
+    source.write_text(
+        '#include "gemm.h"\n'
+        "void guide(CUdeviceptr a, CUdeviceptr b, CUdeviceptr d, CUdeviceptr workspace,\n"
+        "           CUstream stream)\n"
+        f"{{\nsize_t bytes;\n{block}\n(void)problem;\n}}\n"
+    )
+    compile_c("-std=c11", "-c", source, "-o", tmp_path / "guide.o")
+
+
+def test_the_recipe_is_the_launch(tmp_path: Path):
+    found, _ = exported("clusters", tmp_path, name="layer", reads_c=True)
+    assert set(found.files) == {
+        "layer.cubin", "layer.h", "layer.c", "example.cpp", "Makefile", "launch.json",
+    }  # fmt: skip
+    assert found.files["layer.cubin"].read_bytes().startswith(b"\x7fELF")
+    recipe = json.loads(found.files["launch.json"].read_text())
+    assert recipe["architecture"] == "sm_90a"
+    assert Facts.from_json(recipe["launch"]) == found.recipe.facts
+    assert "layer.cubin" in found.files["example.cpp"].read_text()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "text"),
+    [
+        (lambda: codegen.compile(DataParallel()(Gemm("f32").graph(tile=(32, 32, 32))), "cpu"), {},
+         "a kernel for 'cpu' cannot be exported"),
+        (lambda: codegen.compile(StreamK()(Gemm("bf16", grouped=True).graph(tile=TILE)),
+                                 "sm_80"), {}, "grouped products cannot be exported"),
+        (lambda: codegen.compile(DataParallel()(Gemm("bf16").graph(tile=TILE)), "sm_80"),
+         {"name": "2x"}, "cannot start C identifiers"),
+        (lambda: codegen.compile(DataParallel()(Gemm("bf16").graph(tile=TILE)), "sm_80",
+                                 timeline=True), {}, "a timeline cannot be exported"),
+    ],
+)  # fmt: skip
+def test_refusals(kernel: Any, options: dict[str, Any], text: str, tmp_path: Path):
+    with pytest.raises(CodegenError, match=text):
+        export(kernel(), tmp_path / "folder", **options)
+    assert not (tmp_path / "folder").exists()
