@@ -22,7 +22,7 @@ from coordgraph.gemm import (
     ld_of,
     stride_of,
 )
-from coordgraph.integers import evaluate, to_text
+from coordgraph.integers import evaluate, index_symbol, to_text
 from coordgraph.interpreter.arguments import check_scaled, reads
 from coordgraph.interpreter.layout import strides_of
 from coordgraph.tensors import Role, Tensor, dtype
@@ -340,13 +340,18 @@ def _check_layout(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
 def _wrong_layout(tensor: Tensor, view: TensorView) -> ArgumentMismatch:
     """What is wrong with an array whose strides are not those of its tensor."""
     name, more = label(tensor.name), ""
+    if min(view.strides) < 0:
+        return ArgumentMismatch(
+            f"{name} has negative strides {view.strides}; pass a contiguous copy"
+        )
     if tensor.name in (turned := {"A": "transpose_a=…", "B": "transpose_b=…"}):
         more = f", or its transpose to a kernel of Gemm({turned[tensor.name]})"
     if len(view.shape) >= MATRIX and view.strides[-1] == 1 and min(view.strides) >= 0:
         leading = f"Gemm(leading_dimensions=('{tensor.name}', …))"
         more += f", or the array itself to a kernel of {leading}"
+    rows = " row-major" * (len(view.shape) > 1)
+    if index_symbol(ld_of(tensor.name)) in (tensor.strides or ()):
+        rows = " along its rows"  # gaps between rows are allowed
     return ArgumentMismatch(
-        f"{name} is not contiguous{' row-major' * (len(view.shape) > 1)} (strides "
-        f"{view.strides}); pass a contiguous copy",
-        more,
+        f"{name} is not contiguous{rows} (strides {view.strides}); pass a contiguous copy", more
     )
