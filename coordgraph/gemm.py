@@ -225,10 +225,10 @@ class GemmProblem:
                         f"Gemm: {field} has '{name}', but only matrices can be in it; choose from "
                         f"{', '.join(known) or 'none'}"
                     )
-            if given and self.grouped:
+            if given and (self.diagonal or (self.grouped and field == "transposed_operands")):
                 raise VerifyError(
-                    f"Gemm: {field}={given!r} cannot be used for groups, whose matrices are "
-                    "row-major without gaps; set grouped=False"
+                    f"Gemm: {field}={given!r} cannot be used with grouped=True and group_axis="
+                    f"{self.group_axis}; leave it out"
                 )
             object.__setattr__(self, field, tuple(name for name in known if name in given))
         names = {of(name) for name in self.leading_dimensions for of in (ld_of, stride_of)}
@@ -393,11 +393,12 @@ class GemmProblem:
 
     @property
     def strided_batches(self) -> tuple[str, ...]:
-        """The tensors with a matrix for each product of a batch, whose stride is an argument."""
-        if not self.batched:
-            return ()
-        others = (x for x in self.leading_dimensions if x not in TENSORS and self.is_apart(x))
-        return (*self.batched_tensors, *others)
+        """The tensors with a matrix for each product, whose stride is a launch argument."""
+        apart = self.batched_tensors if self.batched else ""
+        return (
+            *apart,
+            *(x for x in self.leading_dimensions if self.is_apart(x) and x not in apart),
+        )
 
     @property
     def accumulator(self) -> str:

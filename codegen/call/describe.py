@@ -163,8 +163,8 @@ def describe(
         gemm = replace(gemm, transposed_operands=tuple(turned))
         arrangement = replace(arrangement, operands_turned=tuple(LABELS.get(x, x) for x in turned))
     known = [(name, views[name]) for name in gemm.matrices if name in views]
-    strided = gemm.batched_tensors
-    if not grouped and not all(x.without_gaps if t in strided else x.contiguous for t, x in known):
+    strided = "" if grouped else gemm.batched_tensors
+    if not all(x.without_gaps if t in strided else x.contiguous for t, x in known):
         # All leading dimensions become arguments, so that one kernel takes every layout.
         gemm = replace(gemm, leading_dimensions=gemm.matrices)
     return Call(_request(gemm, views, beta), views, arrangement)

@@ -231,16 +231,16 @@ def grouped_matmul(
     Args:
         a, b: with `group_axis="m"` A (m x k, the rows of all groups) and B (groups x k x n); with
             `"k"` A (m x k, the columns of all groups) and B (k x n, their rows). GPU arrays, or
-            numpy arrays for the CPU. Views of transposes of row-major matrices are read in place,
-            without a copy. Unlike in a batch of `matmul`, the matrices of B must be contiguous one
-            after another: neither one expanded matrix, nor with gaps between them.
+            numpy arrays for the CPU. Column-major views, and gaps between rows and between the
+            matrices of B, are read in place as by `matmul`. B may be one expanded matrix.
         offsets: i32 (groups + 1), on the device of A and B: the start of each group along the axis,
             and the end of the last one. They must not decrease, and end at or before m (or k).
         group_axis: the axis that is divided into groups: `"m"` or `"k"`.
         c: C, of the shape of D; needed if beta is not zero.
-        out: the array to write D to, without gaps: m x n, or groups x m x n with `"k"`; None makes
-            a new array. Rows that belong to no group are not written, so in a new array they are
-            uninitialized, as after `torch.empty`. A group with k = 0 gives zeros, or `beta·C`.
+        out: the row-major array to write D to: m x n, or groups x m x n with `"k"`; None makes a
+            new array. Gaps between rows and matrices are not written, nor are rows that belong to
+            no group, so in a new array they are uninitialized, as after `torch.empty`. A group with
+            k = 0 gives zeros, or `beta·C`.
         alpha, beta: scalars of the epilogue.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k, for
             each group. With `"m"` only B can be transposed. With `"k"` A should be transposed and B

@@ -5,6 +5,7 @@ Gaps of inputs hold NaN, so a result without NaN has not read them; gaps of `out
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -131,6 +132,42 @@ def test_results_are_those_of_contiguous_arrays(plan: str, dtype: str):
     want = codegen.matmul(a, b, plan=plan)
     (_, strided_a), (_, strided_b) = spread(a, dtype=dtype), spread(b, dtype=dtype)
     assert torch.equal(codegen.matmul(strided_a, strided_b, plan=plan), want)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("n", [256, 100, 264, 65])
+@pytest.mark.parametrize("order", ["lmn", "lnm", "mln"])
+def test_groups_of_rows(order: str, n: int, step: int):
+    """Groups end at any row, so threads store boxes of D that TMA must not."""
+    ends = [0, 300, 300, 301, 990, 1000]
+    offsets = torch.tensor(ends, dtype=torch.int32, device="cuda")
+    a, b, c = normal(1000, 328), normal(5, 328, n), normal(1000, n)
+    pairs = enumerate(pairwise(ends))
+    want = torch.cat([a[i:j].double() @ b[g].double() for g, (i, j) in pairs])
+    (_, a), (_, b), (_, strided) = spread(a, step), spread(b, step, order), spread(c, step)
+    memory, out = spread(torch.zeros_like(c), step)
+    codegen.grouped_matmul(a, b, offsets, c=strided, beta=2.0, out=out)
+    check(out, want + 2 * c.double())
+    assert only_written(memory, out)
+    codegen.grouped_matmul(a, b, offsets, out=out)
+    check(out, want)
+    assert only_written(memory, out)
+    check(codegen.grouped_matmul(a, b[:1].expand(5, -1, -1), offsets), a.double() @ b[0].double())
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("n", [256, 100, 65])
+@pytest.mark.parametrize("order", ["lmn", "mln"])
+def test_groups_of_k(order: str, n: int, step: int):
+    ends = [5, 300, 300, 301, 990]
+    offsets = torch.tensor(ends, dtype=torch.int32, device="cuda")
+    a, b = normal(200, 1000), normal(1000, n)
+    want = torch.stack([a[:, i:j].double() @ b[i:j].double() for i, j in pairwise(ends)])
+    (_, a), (_, b) = spread(a, step, "lnm"), spread(b, step)
+    memory, out = spread(torch.zeros(4, 200, n, device="cuda"), step, order)
+    codegen.grouped_matmul(a, b, offsets, group_axis="k", out=out)
+    check(out, want)
+    assert only_written(memory, out)
 
 
 def test_d_in_the_gaps_of_a():

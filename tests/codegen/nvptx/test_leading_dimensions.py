@@ -69,6 +69,8 @@ def program(
         (LAST, {"batched": True, "epilogue": add_both}, PAIRS),
         (StreamK(), {"epilogue": add_both}, SINGLE),
         (LAST, {"transposed_operands": ("C",)}, PAIRS),
+        (PERSISTENT, {"grouped": True}, PAIRS),
+        (LAST, {"grouped": True, "group_axis": "k", "layout": "tn"}, PAIRS),
         (LAST, {"transposed_operands": ("residual",), "epilogue": add_both}, PAIRS),
     ],
     ids=str,
@@ -88,6 +90,14 @@ def test_sm_80_assembles(schedule: Pass, fields: dict[str, Any], vectors: Vector
         (LAST, {"epilogue": add_both}, (128, 128, 64), LowerToHopper(), WIDE),
         (LAST, {"batched": True, "epilogue": add_both}, (16, 128, 64), LowerToHopper(), SINGLE),
         (LAST, {"transposed_operands": ("C",)}, (128, 128, 64), LowerToHopper(), WIDE),
+        (PERSISTENT, {"grouped": True}, (128, 256, 64), LowerToHopper(), WIDE),
+        (
+            LAST,
+            {"grouped": True, "group_axis": "k", "layout": "tn"},
+            (128, 128, 64),
+            LowerToHopper(),
+            WIDE,
+        ),
         (
             PERSISTENT,
             {"transposed_operands": ("residual",), "epilogue": add_both},
@@ -231,6 +241,23 @@ def test_accesses_are_as_wide_as_rows_allow(fake: FakeDriver):
         (kernel,) = (made for made in build._kernels.values() if isinstance(made, CudaKernel))
         widths += [variant.vectors for _, variant in kernel._functions]
     assert [found.a for found in widths] == [4, 2, 1, 2, 1]
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(("columns", "vector"), [(96, 8), (100, 2), (101, 1)])
+def test_stores_at_the_end_of_a_group_stay_inside_rows(fake: FakeDriver, columns: int, vector: int):
+    """Threads store boxes in which a group ends, 16 bytes at a time, so rows must have whole ones.
+
+    TMA clips at the end of a row, but those threads do not.
+    """
+    b = matrix(0, 0, B_AT, shape=(4, 128, columns), strides=(128 * 104, 104, 1))
+    offsets = TensorView(C_AT, (5,), (1,), "i32", 0)
+    a, d = strided(512, 128, A_AT, 136), strided(512, columns, D_AT, 104)
+    codegen.grouped_matmul(a, b, offsets, out=d)
+    (kernel,) = (made for made in build._kernels.values() if isinstance(made, CudaKernel))
+    ((_, variant),) = kernel._functions
+    assert variant.vectors.d == vector
+    assert maps(fake)[B_AT] == ((4, 128, columns), 208, 2 * 128 * 104)
 
 
 @pytest.mark.usefixtures("forgotten")
