@@ -20,9 +20,13 @@ class Tensor:
     dtype: str = "bf16"
     device: str = "cuda:0"
     requires_grad: bool = False
+    strides: tuple[int, ...] = ()
 
     def stride(self) -> tuple[int, ...]:
-        return self.shape[1], 1
+        return self.strides or (self.shape[1], 1)
+
+    def is_contiguous(self) -> bool:
+        return self.stride() == (self.shape[1], 1)
 
     def data_ptr(self) -> int:
         return self.address
@@ -48,3 +52,16 @@ def test_one_address_that_is_not_aligned_makes_another_key(grouped: bool, keys: 
     low = [max(one % 16, two % 16) for one, two in product((0, 16, 2, 8), repeat=2)]
     assert all((keys[i] == keys[0]) == (not low[i]) for i in range(len(keys)))
     assert len({*keys}) == 4  # offsets of 0, 2 and 8 bytes for A, and 2 for A with 8 for B
+
+
+def test_layouts_of_c_and_d_make_other_keys(keys: list[Any]):
+    """Gaps and column-major order of C and D decide how arrays are rearranged for the kernel."""
+    layouts = [None, *(Tensor((4, 6), strides=strides) for strides in ((6, 1), (8, 1), (1, 4)))]
+    a, b = Tensor((4, 8)), Tensor((8, 6))
+    for c, out in product(layouts, layouts):
+        matmul.matmul(a, b, c, out, beta=1.0)
+    # C without gaps, and no C, share the key: whether C is added is decided by beta.
+    assert len({*keys}) == 3 * 4
+    keys.clear()
+    matmul.matmul(a, b)
+    assert {type(part) for part in keys[0]} <= {tuple, str, bool, int, type(None)}

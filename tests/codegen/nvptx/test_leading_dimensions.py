@@ -15,6 +15,8 @@ from codegen.targets.nvptx import CudaKernel
 from codegen.targets.nvptx.program import CudaProgram, Vectors
 from coordgraph import Gemm, KernelGraph, LaunchError, parse
 from coordgraph import epilogue as ep
+from coordgraph.control.asynchronous import CopyBox
+from coordgraph.control.lowered import ApplyFragment
 from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
@@ -155,6 +157,22 @@ def test_only_the_edges_to_memory_differ(
     assert parse(str(strided)) == strided
 
 
+@pytest.mark.parametrize("lowering", [None, LowerToHopper()], ids=["sm_80", "sm_90a"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_transposed_operands_are_read_element_by_element(
+    lowering: LowerToHopper | None, turned: bool
+):
+    """Elements adjacent in a row of D are not adjacent in an operand that is its transpose."""
+    names = ("residual",) if turned else ()
+    gemm = problem(epilogue=add_both, transposed_operands=names)
+    lowered = program(gemm, LAST, (128, 128, 64), WIDE if lowering else PAIRS, lowering).lowered
+    reads = [x for x in lowered.control.of_kind(ApplyFragment) if "residual" in x.sources]
+    widths = {dict(zip(x.sources, x.widths, strict=True))["residual"] for x in reads}
+    assert widths == ({1} if turned else {2})
+    boxes = {x.tensor for x in lowered.control.of_kind(CopyBox)}
+    assert ("residual" in boxes) == (lowering is not None and not turned)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_hopper_plays_problems_with_gaps(seed: int):
     gemm = problem()
@@ -289,6 +307,7 @@ def test_parts_of_one_array_may_be_operand_and_result(fake: FakeDriver):
         for at, n in ((A_AT, 8), (B_AT, 64))
     )
     codegen.matmul(a, b, every, every, beta=1.0)
+    codegen.matmul(a, b, replace(every, pointer=C_AT), other, beta=1.0)
     for _ in range(2):
         with pytest.raises(LaunchError, match="'out' overlaps c"):
             codegen.matmul(a, b, every, other, beta=1.0)
