@@ -140,6 +140,27 @@ def test_rows_may_be_one_row():
     assert np.array_equal(codegen.matmul(b.T, a.T), b.T @ a.T)
 
 
+@pytest.mark.parametrize("which", ["a", "out"])
+def test_rows_more_than_2_to_the_31_elements_apart(which: str):
+    """Offsets have 64 bits. The memory is virtual: only the pages of a few rows are touched."""
+    step, kind = 2**31 + 64, {"a": np.int8, "out": np.int32}[which]
+    try:
+        memory = np.zeros(2 * step + 64, kind) if which == "a" else np.zeros(step + 64, kind)
+    except MemoryError:
+        pytest.skip("there is no virtual memory for two rows")
+    rows = 3 if which == "a" else 2
+    size = memory.itemsize
+    far = np.lib.stride_tricks.as_strided(memory, (rows, 16), (step * size, size))
+    a, b = whole(rows, 16).astype(np.int8), whole(16, 16).astype(np.int8)
+    want = a.astype(np.int32) @ b.astype(np.int32)
+    if which == "a":
+        far[...] = a
+        assert np.array_equal(codegen.matmul(far, b), want)
+    else:
+        codegen.matmul(a, b, out=far)
+        assert np.array_equal(far, want)
+
+
 @ep.epilogue(residual="lmn", bias="n")
 def add_both(acc: Any, residual: Any, bias: Any) -> Any:
     return acc + residual + bias
