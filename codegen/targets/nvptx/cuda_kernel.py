@@ -162,7 +162,7 @@ class CudaKernel(Kernel):
         return Alignment(widest if alignment == ALIGNED_BYTES else NARROW, alignment)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
-        """The compiled program of `variant`; None means that for aligned tensors without C."""
+        """The compiled program of `variant`; None means that of aligned tensors without C."""
         return self._builder.program(variant or self._builder.widest)
 
     @property

@@ -14,7 +14,7 @@ from passes.lowering.architectures import ALIGNED_BYTES
 __all__ = ["access_widths"]
 
 PAIR = 2
-"""How many adjacent elements of a row of D a thread holds: 2."""
+"""Number of adjacent elements of a row of D that a thread holds in an accumulator fragment: 2."""
 
 
 def access_widths(
