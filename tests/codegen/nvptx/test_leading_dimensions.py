@@ -236,7 +236,13 @@ def test_tensor_maps_of_permuted_batches(fake: FakeDriver):
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(
     ("step", "at", "boxed"),
-    [(1024, A_AT, True), (300, A_AT, False), (1024, A_AT + 8, False), (0, A_AT, False)],
+    [
+        (1024, A_AT, True),
+        (300, A_AT, False),
+        (1024, A_AT + 8, False),
+        (0, A_AT, False),
+        (200, A_AT, False),
+    ],
 )
 def test_tma_needs_rows_at_multiples_of_16_bytes(fake: FakeDriver, step: int, at: int, boxed: bool):
     codegen.matmul(
