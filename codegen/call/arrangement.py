@@ -7,7 +7,7 @@ column-major, the kernel computes its transpose, `Bᵀ·Aᵀ`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,7 +65,6 @@ class Arrangement:
         transpose_b: bool,
         batched: bool = True,
         may_join: bool = True,
-        may_turn: bool = True,
     ) -> Arrangement:
         """Decide which arrays of a call must be transposed, expanded, or joined to one matrix.
 
@@ -75,8 +74,6 @@ class Arrangement:
             batched: whether an array of three axes is a batch; False only for grouped products.
             may_join: whether a batch may be computed as one product with more rows. Pass False if
                 an array library would copy A or B to reshape it.
-            may_turn: whether the transpose of D may be computed. Pass False if the epilogue has
-                further operands, whose rows and columns would have to be exchanged too.
 
         Raises:
             LaunchError: A and B do not fit each other, or have too many axes.
@@ -92,12 +89,11 @@ class Arrangement:
             return cls()  # fewer than two axes: `describe` raises the error
         # Checked before anything is rearranged, so that the message has the caller's shapes.
         sizes = product_sizes(a, b, transpose_a, transpose_b)
-        out = [views[name] for name in "DC" if name in views]
-        if batched and may_turn and "D" in views and _is_column_major(out, sizes):
+        if batched and "D" in views and _is_column_major(views, sizes):
             turned = {"A": views["B"], "B": views["A"]}
             turned |= {name: views[name].transposed for name in "CD" if name in views}
             flags: Any = {"transpose_a": not transpose_b, "transpose_b": not transpose_a}
-            return replace(cls.of(turned, **flags, may_join=may_join, may_turn=False), turned=True)
+            return replace(cls.of(turned, **flags, may_join=may_join), turned=True)
         transpose = views["A"].is_transposed, views["B"].is_transposed
         if not batched or len(a) == len(b) == MATRIX:
             return cls(transpose)
@@ -179,10 +175,11 @@ class Arrangement:
         return d.reshape(self.batch) if self.as_one_product else d
 
 
-def _is_column_major(out: Sequence[TensorView], sizes: Mapping[str, int]) -> bool:
-    """Whether D, the first of `out`, is column-major; False if D or C has a wrong shape."""
-    matrix = (sizes["m"], sizes["n"])
-    return all(view.shape[-MATRIX:] == matrix for view in out) and out[0].is_transposed
+def _is_column_major(views: Mapping[str, TensorView], sizes: Mapping[str, int]) -> bool:
+    """Whether D is column-major; False if D or C has a wrong shape."""
+    shape = (sizes["m"], sizes["n"])
+    fits = all(views[name].shape[-MATRIX:] == shape for name in "CD" if name in views)
+    return fits and views["D"].is_transposed
 
 
 def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:

@@ -136,10 +136,10 @@ def describe(
         # A batch can be computed as one product with more rows. Epilogue operands other than C may
         # depend on the batch index, which that product lacks.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
-        may_turn=len(arrays) == len("ABCD"),
     )
     if arrangement.turned:
         transpose_a, transpose_b = not transpose_b, not transpose_a
+        problem |= {name: x.exchanged for name, x in problem.items() if name == "epilogue"}
     swap_a, swap_b = arrangement.transpose
     if grouped and axis == "m" and transpose_a != swap_a:
         raise LaunchError(
@@ -157,18 +157,37 @@ def describe(
         batched=arrangement.batch is not None and not arrangement.as_one_product,
         **problem,
     )
-    views, turned = dict(views), [] if grouped else [*filter(views.__contains__, gemm.operands)]
-    turned = [name for name in turned if name in gemm.matrices and views[name].is_transposed]
-    if turned:
-        views |= {name: views[name].transposed for name in turned}
-        gemm = replace(gemm, transposed_operands=tuple(turned))
-        arrangement = replace(arrangement, operands_turned=tuple(LABELS.get(x, x) for x in turned))
+    operands = [x for x in gemm.operands if x in gemm.matrices and x in views]
+    operands = [x for x in operands if len(views[x].shape) > 1]  # others are refused later
+    if operands and not grouped:
+        gemm, views, arrangement = _with_operands(gemm, views, arrangement, operands)
     known = [(name, views[name]) for name in gemm.matrices if name in views]
     strided = "" if grouped else gemm.batched_tensors
     if not all(x.without_gaps if t in strided else x.contiguous for t, x in known):
         # All leading dimensions become arguments, so that one kernel takes every layout.
         gemm = replace(gemm, leading_dimensions=gemm.matrices)
     return Call(_request(gemm, views, beta), views, arrangement)
+
+
+def _with_operands(
+    gemm: Gemm, views: Mapping[str, TensorView], arrangement: Arrangement, operands: Sequence[str]
+) -> tuple[Gemm, dict[str, TensorView], Arrangement]:
+    """The problem, views and arrangement of a call whose epilogue reads matrices.
+
+    Args:
+        gemm: the problem, as if all operands were row-major.
+        views: the arrays; C is arranged as D is, but other operands are as the caller gave them.
+        arrangement: how A, B, C and D become the arrays in `views`.
+        operands: names of the operands of the epilogue along m and n that the call gives.
+    """
+    others = [name for name in operands if name != "C" and arrangement.turned]
+    found = {**views, **{name: views[name].transposed for name in others}}
+    columns = [name for name in operands if found[name].is_transposed]
+    found |= {name: found[name].transposed for name in columns}
+    # An operand that is exchanged with D and column-major is passed on as it is.
+    turned = tuple(LABELS.get(x, x) for x in operands if (x in others) != (x in columns))
+    gemm = replace(gemm, transposed_operands=tuple(columns))
+    return gemm, found, replace(arrangement, operands_turned=turned)
 
 
 def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:

@@ -176,16 +176,38 @@ def test_operands_of_an_epilogue(batch: tuple[int, ...], order: str):
     operands: dict[str, Any] = {"bias": bias, "epilogue": add_both}
     assert np.array_equal(codegen.matmul(a, b, residual=strided, **operands), want)
     memory, out = spread(np.zeros_like(want), order, fill=KEPT)
-    if order.endswith("m"):
-        with pytest.raises(LaunchError, match="out is not contiguous along its rows"):
-            codegen.matmul(a, b, residual=residual, out=out, **operands)
-        return
     assert np.array_equal(codegen.matmul(a, b, residual=residual, out=out, **operands), want)
     out[...] = KEPT
     assert (memory == KEPT).all()
     # The residual may be D itself.
     out[...] = residual
     assert np.array_equal(codegen.matmul(a, b, residual=out, out=out, **operands), want)
+
+
+@ep.epilogue(residual="lmn", bias="n", rows="m", each="l", scale="")
+def add_all(acc: Any, residual: Any, bias: Any, rows: Any, each: Any, scale: Any) -> Any:
+    return acc * scale + residual * rows + bias * each
+
+
+@pytest.mark.parametrize("order", ORDERS[1:3])
+@pytest.mark.parametrize("order_of_d", ORDERS[1:3])
+def test_rows_and_columns_of_operands_are_exchanged_with_d(order: str, order_of_d: str):
+    """If D is column-major, its transpose is computed: an operand along m is one along n then."""
+    a, b, c = whole(3, 17, 11), whole(3, 11, 14), whole(3, 17, 14)
+    bias, rows, each = whole(14), whole(17), whole(3)
+    want = 2 * (a @ b) + c * rows[:, None] + bias * each[:, None, None]
+    _, residual = spread(c, order)
+    memory, out = spread(np.zeros_like(want), order_of_d, fill=KEPT)
+    operands: dict[str, Any] = {"bias": bias, "rows": rows, "each": each, "scale": 2.0}
+    for _ in range(2):
+        codegen.matmul(a, b, out=out, residual=residual, epilogue=add_all, **operands)
+        assert np.array_equal(out, want)
+    out[...] = KEPT
+    assert (memory == KEPT).all()
+    for wrong in (bias, c[:, :, :3], c[:, 0]):
+        for d in (out, None):
+            with pytest.raises(LaunchError, match="residual has "):
+                codegen.matmul(a, b, out=d, residual=wrong, epilogue=add_all, **operands)
 
 
 def test_gaps_between_matrices_of_an_operand():
@@ -257,6 +279,15 @@ def test_a_batch_whose_rows_are_at_one_distance_is_one_product():
     matmul.forget()
     assert np.array_equal(codegen.matmul(a[:, :4], b), (a @ b)[:, :4])
     assert all(gemm.batched for _, gemm, *_ in build._kernels)
+
+
+def test_shapes_of_c_and_of_a_column_major_out_are_checked():
+    a, b, out = whole(6, 12), whole(12, 4), np.zeros((4, 6), np.float32).T
+    for c in (whole(6), whole(4, 6), whole(2, 6, 4)):
+        with pytest.raises(LaunchError, match=r"^c (is|has shape) "):
+            codegen.matmul(a, b, c, out, beta=1.0)
+    with pytest.raises(LaunchError, match=r"^out is 4x6, but 6x4 is needed"):
+        codegen.matmul(a, b, out=out.T)
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
