@@ -118,10 +118,11 @@ def test_operands_of_an_epilogue(batch: tuple[int, ...], step: int, order: str):
     _, strided = spread(residual, step, order)
     operands: dict[str, Any] = {"bias": bias, "epilogue": add_both}
     check(codegen.matmul(a, b, residual=strided, **operands), want)
-    memory, out = spread(torch.zeros_like(residual), step, "mln")
-    codegen.matmul(a, b, residual=strided, out=out, **operands)
-    check(out, want)
-    assert only_written(memory, out)
+    for order_of_d in ("mln", "lnm"):
+        memory, out = spread(torch.zeros_like(residual), step, order_of_d)
+        codegen.matmul(a, b, residual=strided, out=out, **operands)
+        check(out, want)
+        assert only_written(memory, out)
 
 
 @pytest.mark.parametrize("plan", ["128x256x64 stream-k{owner=last}", "64x64x64 data-parallel"])
