@@ -13,6 +13,7 @@ from coordgraph.gemm import (
     LARGEST_STRIDE,
     GemmProblem,
     elements_of,
+    ld_of,
     read_of,
     stride_of,
     tensor_of,
@@ -98,10 +99,14 @@ class Gemm(GemmProblem):
             )
         if self.batched:
             given.append(Parameter("batches", 1, LARGEST_SIZE, note="products"))
-            given += (
-                Parameter(stride_of(name), 0, LARGEST_STRIDE, note=f"from one matrix of {name} on")
-                for name in self.batched_tensors
-            )
+        given += (
+            Parameter(stride_of(name), 0, LARGEST_STRIDE, note=f"from one matrix of {name} on")
+            for name in self.strided_batches
+        )
+        given += (
+            Parameter(ld_of(name), 0, LARGEST_STRIDE, note=f"from one row of {name} to the next")
+            for name in self.leading_dimensions
+        )
         if self.grouped:
             given.append(
                 Parameter("groups", 1, self.most_groups, note=f"groups along {self.group_axis}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand
 from coordgraph.errors import VerifyError
+from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
 from coordgraph.tensors import DTYPES, dtype
 from coordgraph.validation import flag, whole
@@ -26,6 +27,7 @@ __all__ = [
     "TENSORS",
     "GemmProblem",
     "elements_of",
+    "ld_of",
     "read_of",
     "row_step",
     "stride_of",
@@ -124,12 +126,18 @@ class GemmProblem:
         transpose_a: A is given as its transpose, a row-major k x m tensor.
         transpose_b: B is given as its transpose, a row-major n x k tensor.
         batched: compute l products of one shape: A is l x m x k, B is l x k x n, C and D are l x m
-            x n. Every matrix is contiguous. The stride from one matrix to the next is arbitrary;
-            stride 0 lets all products share one matrix A, B or C.
+            x n. The stride from one matrix to the next is arbitrary; stride 0 lets all products
+            share one matrix A, B or C.
         grouped: compute several products of different extents, as described above.
         group_axis: the axes along which groups differ in extent: `m`, `k` or `mnk`.
         epilogue: the elementwise function that is applied to the sums before they are stored as D;
             by default `alpha·acc + beta·C`. See `coordgraph.epilogue`.
+        leading_dimensions: names of tensors whose leading dimension (elements from one row to the
+            next in memory) is a launch argument, so that their rows may have gaps. They are A, B, D
+            and operands of the epilogue along m and n, such as C. The matrices of all other tensors
+            have no gaps.
+        transposed_operands: names of operands of the epilogue along m and n, such as C, that are
+            given as their transpose, row-major n x m tensors.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -146,6 +154,8 @@ class GemmProblem:
     grouped: bool = False
     group_axis: str = "m"
     epilogue: EpilogueFunction = ALPHA_BETA
+    leading_dimensions: tuple[str, ...] = ()
+    transposed_operands: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
@@ -200,6 +210,35 @@ class GemmProblem:
             )
 
         self._check_epilogue()
+        self._check_layouts()
+
+    def _check_layouts(self) -> None:
+        """Check the tensors with leading dimensions, or given as transposes; sort their names."""
+        operands = tuple(name for name in self.matrices if name in self.operands)
+        fields = {"leading_dimensions": self.matrices, "transposed_operands": operands}
+        for field, known in fields.items():
+            given = getattr(self, field)
+            if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+                raise VerifyError(f"Gemm: {field}={given!r} must be names of tensors, as in ('C',)")
+            for name in given:
+                if name not in known:
+                    raise VerifyError(
+                        f"Gemm: {field} has '{name}', but only matrices can be in it; choose from "
+                        f"{', '.join(known) or 'none'}"
+                    )
+            if given and (self.diagonal or (self.grouped and field == "transposed_operands")):
+                raise VerifyError(
+                    f"Gemm: {field}={given!r} cannot be used with grouped=True and group_axis="
+                    f"{self.group_axis}; leave it out"
+                )
+            object.__setattr__(self, field, tuple(name for name in known if name in given))
+        names = {of(name) for name in self.leading_dimensions for of in (ld_of, stride_of)}
+        for operand in self.epilogue.operands:
+            if operand.name in names:
+                raise VerifyError(
+                    f"Gemm: the epilogue's operand '{operand.name}' has the name of a kernel "
+                    "parameter for a leading dimension; rename the operand"
+                )
 
     def _check_epilogue(self) -> None:
         """Check the names and the kinds of the epilogue's operands, and the type of its result."""
@@ -262,6 +301,17 @@ class GemmProblem:
     def operands(self) -> dict[str, Operand]:
         """The epilogue's operands that are tensors in memory, by tensor name."""
         return {tensor_of(o.name): o for o in self.epilogue.tensors}
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The tensors with rows and columns: A, B, operands of the epilogue such as C, and D."""
+        axes = self.axes
+        return tuple(x for x in ("A", "B", *self.operands, "D") if len(axes[x]) == len("mn"))
+
+    def is_transposed(self, tensor: str) -> bool:
+        """Whether a tensor is given as its transpose."""
+        flags = {"A": self.transpose_a, "B": self.transpose_b}
+        return flags.get(tensor, tensor in self.transposed_operands)
 
     @property
     def axes(self) -> dict[str, str]:
@@ -343,37 +393,21 @@ class GemmProblem:
         )
 
     @property
+    def strided_batches(self) -> tuple[str, ...]:
+        """The tensors with a matrix for each product, whose stride is a launch argument."""
+        apart = self.batched_tensors if self.batched else ""
+        return (
+            *apart,
+            *(x for x in self.leading_dimensions if self.is_apart(x) and x not in apart),
+        )
+
+    @property
     def accumulator(self) -> str:
         """The name of the element type in which products are summed.
 
         The scalars alpha and beta have this type, too.
         """
         return dtype(self.dtype).accumulator
-
-
-def tensor_of(operand: str) -> str:
-    """The name of the tensor of an epilogue operand: `C` for `c`, else the operand's own name."""
-    return "C" if operand == "c" else operand
-
-
-def read_of(tensor: str) -> str:
-    """The launch parameter that says whether the kernel reads an optional epilogue operand.
-
-    It is `read_c` for the tensor C, and `read_NAME` for other tensors. Its value is 1 if the kernel
-    reads the operand, else 0.
-
-    Args:
-        tensor: the name of the operand's tensor.
-    """
-    return f"read_{'c' if tensor == 'C' else tensor}"
-
-
-def stride_of(tensor: str) -> str:
-    """The name of the launch parameter with the stride between matrices of a batch.
-
-    The parameter counts the elements from the start of one matrix to the start of the next.
-    """
-    return f"stride_{tensor.lower()}"
 
 
 def row_step(kind: str) -> int:
@@ -385,12 +419,3 @@ def row_step(kind: str) -> int:
         kind: the name of the element type.
     """
     return max(ROW_STEP, dtype(kind).chunk)
-
-
-def elements_of(tensor: str) -> str:
-    """The name of the launch parameter with the number of elements of a tensor.
-
-    The parameter exists only with `group_axis="mnk"`, where a tensor is a vector that holds the
-    matrices of all groups. C and other epilogue operands have as many elements as D.
-    """
-    return f"elements_{tensor.lower() if tensor in ('A', 'B') else 'd'}"

@@ -39,7 +39,15 @@ from coordgraph.coordinates.edges import (
     row_pitch,
 )
 from coordgraph.epilogue import Operand
-from coordgraph.gemm import MOST_TOGETHER, TENSORS, GemmProblem, elements_of, row_step, stride_of
+from coordgraph.gemm import (
+    MOST_TOGETHER,
+    TENSORS,
+    GemmProblem,
+    elements_of,
+    ld_of,
+    row_step,
+    stride_of,
+)
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum, minimum
 from coordgraph.kernel import KernelEditor
 from coordgraph.tables import Table, place_of
@@ -124,13 +132,13 @@ def _matrices(
         counts: macro tiles along m, n and k.
         tiles: elements of a macro tile along m, n and k.
     """
-    for name, role, transposed in (
-        ("A", Role.INPUT, gemm.transpose_a),
-        ("B", Role.INPUT, gemm.transpose_b),
-        *((name, _role(operand), False) for name, operand in gemm.operands.items()),
-        ("D", Role.OUTPUT, False),
+    for name, role in (
+        ("A", Role.INPUT),
+        ("B", Role.INPUT),
+        *((name, _role(operand)) for name, operand in gemm.operands.items()),
+        ("D", Role.OUTPUT),
     ):
-        axes = gemm.axes[name]
+        axes, transposed = gemm.axes[name], gemm.is_transposed(name)
         _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
         for i, axis in enumerate(axes):
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
@@ -288,23 +296,26 @@ def _tensor(
         whole = Diagonal(name, below, starts_of(name), rows, columns, pitch)
         _connect(e, name, elements, shape, whole)
         return
-    strides = row_major(shape)
-    if transposed:
-        strides = (Integer(1), shape[0])
     outer = tuple(reversed(shape) if transposed else shape)
-    size, axes = prod(shape, start=Integer(1)), tuple(f"{name}.{i}" for i in range(len(shape)))
+    stored, size = row_major(outer), prod(shape, start=Integer(1))
     given: tuple[Expr, ...] | None = None
+    if name in gemm.leading_dimensions:
+        leading = e.parameters[ld_of(name)].symbol
+        stored, size = (leading, Integer(1)), (outer[0] - 1) * leading + outer[1]
+        given = stored
+    strides = tuple(reversed(stored) if transposed else stored)
+    axes = tuple(f"{name}.{i}" for i in range(len(shape)))
     if gemm.is_apart(name):
         count = e.coordinates[gemm.leading].size
         assert count is not None
         stride = size
-        if gemm.batched and name in gemm.batched_tensors:
+        if name in gemm.strided_batches:
             stride = e.parameters[stride_of(name)].symbol
-            given = (stride, outer[1], Integer(1))
+            given = (stride, *stored)
         outer, strides, axes = (count, *outer), (stride, *strides), (gemm.leading, *axes)
         size = ((count - 1) * stride + size).expand()
     e.tensors += (Tensor(name, kind, outer or (Integer(1),), role, given),)
-    _connect(e, name, size, shape, Split((name,), axes, strides) if axes else None)
+    _connect(e, name, size.expand(), shape, Split((name,), axes, strides) if axes else None)
 
 
 def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:

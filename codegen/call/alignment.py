@@ -12,13 +12,15 @@ __all__ = ["alignment_of"]
 def alignment_of(view: TensorView) -> int:
     """The largest power of two, up to 16, that divides an array's address and strides in bytes.
 
-    The result is 1 if a stride is not positive, such as the stride of 0 of an expanded matrix.
+    The result is 1 if a stride is not positive, such as the stride of 0 of an expanded matrix, and
+    if rows overlap: TMA needs a leading dimension of a whole row at least (CUDA driver API,
+    cuTensorMapEncodeTiled).
     """
     size = dtype(view.dtype).bytes
-    steps = [view.shape[-1]]
+    steps = [view.leading_dimension]
     if len(view.shape) == 3:
         steps.append(view.matrix_stride)
-    if min(steps) <= 0:
+    if min(steps) <= 0 or steps[0] < view.shape[-1]:
         return 1
     found = ALIGNED_BYTES
     while any(number % found for number in (view.pointer, *(size * step for step in steps))):

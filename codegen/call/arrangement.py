@@ -1,13 +1,14 @@
 """`Arrangement` converts the arrays of a call to the arrays that its kernel takes.
 
 Kernels take row-major matrices, A (m x k) and B (k x n) or their transposes, or batches of l such
-matrices. A call may give views of transposes, and single matrices that serve a whole batch.
+matrices. A call may give views of transposes, and single matrices that serve a whole batch. If D is
+column-major, the kernel computes its transpose, `Bᵀ·Aᵀ`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from codegen.call.arrays import library
@@ -52,6 +53,8 @@ class Arrangement:
     batch: tuple[int, int, int] | None = None
     expand: tuple[bool, bool] = NEITHER
     as_one_product: bool = False
+    turned: bool = False
+    operands_turned: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -86,6 +89,11 @@ class Arrangement:
             return cls()  # fewer than two axes: `describe` raises the error
         # Checked before anything is rearranged, so that the message has the caller's shapes.
         sizes = product_sizes(a, b, transpose_a, transpose_b)
+        if batched and "D" in views and _is_column_major(views, sizes):
+            turned = {"A": views["B"], "B": views["A"]}
+            turned |= {name: views[name].transposed for name in "CD" if name in views}
+            flags: Any = {"transpose_a": not transpose_b, "transpose_b": not transpose_a}
+            return replace(cls.of(turned, **flags, may_join=may_join), turned=True)
         transpose = views["A"].is_transposed, views["B"].is_transposed
         if not batched or len(a) == len(b) == MATRIX:
             return cls(transpose)
@@ -106,12 +114,12 @@ class Arrangement:
 
     @property
     def rearranges(self) -> bool:
-        """Whether a matrix must be expanded to a batch, or a batch be joined to one matrix."""
-        return self.as_one_product or any(self.expand)
+        """Whether arrays must be exchanged, expanded to a batch, or joined to one matrix."""
+        return self.as_one_product or self.turned or bool(self.operands_turned) or any(self.expand)
 
     @property
     def changes(self) -> bool:
-        """Whether any array must be transposed, expanded to a batch, or joined to one matrix."""
+        """Whether any array must be changed before the kernel takes it."""
         return self.rearranges or any(self.transpose)
 
     def operands(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
@@ -121,6 +129,9 @@ class Arrangement:
             LaunchError: C or D does not have the shape of the batch, or arrays of A's or B's
                 library cannot be expanded.
         """
+        if self.turned:
+            a, b = b, a
+            c, out = (x if x is None else library(x).transposed(x) for x in (c, out))
         if self.as_one_product:
             for name, array in (("c", c), ("out", out)):
                 if array is not None and tuple(array.shape) != self.batch:
@@ -152,16 +163,30 @@ class Arrangement:
             scalars: alpha, beta and the stream.
             operands: further operands by name.
         """
-        d = start(*self.operands(a, b, c, out), *scalars, **operands)
+        a, b, c, d = self.operands(a, b, c, out)
+        for name in self.operands_turned:
+            if name == "c":
+                c = c if c is None else library(c).transposed(c)
+            else:
+                operands[name] = library(operands[name]).transposed(operands[name])
+        d = start(a, b, c, d, *scalars, **operands)
         if out is not None:
             return out
         return d.reshape(self.batch) if self.as_one_product else d
 
 
+def _is_column_major(views: Mapping[str, TensorView], sizes: Mapping[str, int]) -> bool:
+    """Whether D is column-major; False if D or C has a wrong shape."""
+    shape = (sizes["m"], sizes["n"])
+    fits = all(views[name].shape[-MATRIX:] == shape for name in "CD" if name in views)
+    return fits and views["D"].is_transposed
+
+
 def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:
     """Whether a batch can be computed as one product with more rows.
 
-    That is so if B is one matrix, and the matrices of A, C and D lie one after another.
+    That is so if B is one matrix, and the rows of all matrices of A, of C and of D are at one
+    distance.
     """
     a, b = views["A"], views["B"]
     # With a stride of 0 between matrices, all matrices of B are the same memory. `count > 0`,
@@ -172,4 +197,15 @@ def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:
     rows = len(a.shape) == MATRICES and a.shape[0] == count
     if not rows or a.shape[0] * a.shape[1] > LARGEST_SIZE:
         return False
-    return all(views[name].contiguous for name in "ACD" if name in views)
+    return all(_rows_follow(views[name]) for name in "ACD" if name in views)
+
+
+def _rows_follow(view: TensorView) -> bool:
+    """Whether the rows of all matrices of a batch are at one distance, like those of one matrix."""
+    if len(view.shape) < MATRICES:
+        return False
+    if 0 in view.shape or view.contiguous:
+        return True
+    (count, rows, columns), (step, pitch, element) = view.shape, view.strides
+    apart = min(count, rows) < MATRIX or step == rows * pitch
+    return apart and min(step, pitch) >= 0 and (columns == 1 or element == 1)

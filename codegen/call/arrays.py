@@ -112,7 +112,7 @@ class Library:
         return array[0]
 
     def as_one_matrix(self, array: Any) -> Any:
-        """Reshape a batch without gaps to one matrix that has the rows of all its matrices."""
+        """Reshape a batch to one matrix that has the rows of all its matrices, at one distance."""
         count, rows, columns = array.shape
         return array.reshape(count * rows, columns)
 
@@ -134,8 +134,7 @@ class _Raw(Library):
 
     @staticmethod
     def transposed(array: Any) -> Any:
-        (*more, rows, columns), (*steps, step, least) = array.shape, array.strides
-        return replace(array, shape=(*more, columns, rows), strides=(*steps, least, step))
+        return array.transposed
 
     def broadcast(self, array: Any, shape: tuple[int, ...]) -> Any:
         added = (0,) * (len(shape) - len(array.shape))
@@ -148,7 +147,8 @@ class _Raw(Library):
 
     def as_one_matrix(self, array: Any) -> Any:
         count, rows, columns = array.shape
-        return replace(array, shape=(count * rows, columns), strides=(columns, 1))
+        pitch = array.leading_dimension if rows > 1 else array.matrix_stride
+        return replace(array, shape=(count * rows, columns), strides=(pitch, array.strides[2]))
 
 
 class _Torch(Library):

@@ -19,10 +19,12 @@ from coordgraph.gemm import (
     OFFSETS_OF,
     GemmProblem,
     elements_of,
+    ld_of,
     stride_of,
 )
-from coordgraph.integers import evaluate, to_text
+from coordgraph.integers import evaluate, index_symbol, to_text
 from coordgraph.interpreter.arguments import check_scaled, reads
+from coordgraph.interpreter.layout import strides_of
 from coordgraph.tensors import Role, Tensor, dtype
 
 __all__ = [
@@ -36,6 +38,8 @@ __all__ = [
     "rows_of_offsets",
 ]
 
+MATRIX = 2
+"""Number of axes of a matrix."""
 NO_OFFSETS = "offsets are missing; pass where each group begins, and where the last ends"
 
 
@@ -148,7 +152,7 @@ def problem_parameters(
     if gemm.diagonal:
         return _diagonal_parameters(views) | read
     found = product_sizes(views["A"].shape, views["B"].shape, gemm.transpose_a, gemm.transpose_b)
-    m, n, k = found.values()
+    m, n, _ = found.values()
     for axis, value in found.items():
         fixed = getattr(gemm, axis)
         if fixed is not None and fixed != value:
@@ -168,10 +172,12 @@ def problem_parameters(
             )
     if gemm.batched:
         given["batches"] = views["A"].shape[0]
-        matrix = {"A": m * k, "B": k * n, "C": m * n, "D": m * n}
-        for name in gemm.batched_tensors:
-            view = views.get(name)
-            given[stride_of(name)] = matrix[name] if view is None else view.matrix_stride
+    for name in gemm.matrices:
+        view = views.get(name)  # a tensor that the call leaves out has the shape of D
+        row = n if view is None else view.leading_dimension
+        matrix = m * n if view is None else view.matrix_stride
+        given |= {ld_of(name): row} if name in gemm.leading_dimensions else {}
+        given |= {stride_of(name): matrix} if name in gemm.strided_batches else {}
     return given | read
 
 
@@ -286,7 +292,7 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
             f"{name} is {shape_text(view.shape)}, but {shape_text(expected)} is needed; pass an "
             "array of this shape"
         )
-    _check_layout(tensor, view)
+    _check_layout(tensor, view, sizes)
     size = dtype(tensor.dtype).bytes
     if view.pointer % size:
         raise LaunchError(
@@ -312,20 +318,40 @@ def _other_kernel(tensor: Tensor, view: TensorView) -> str:
     return f", or make the kernel with Gemm({option}='{view.dtype}')"
 
 
-def _check_layout(tensor: Tensor, view: TensorView) -> None:
+def _check_layout(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
     if 0 in view.shape:
         return  # strides of an array without elements do not matter
     name = label(tensor.name)
-    turned = {"A": "transpose_a=…", "B": "transpose_b=…"}.get(tensor.name)
-    matrices = tensor.strides is not None
-    if matrices and tensor.role is Role.OUTPUT and view.matrix_stride < prod(view.shape[1:]):
+    expected = strides_of(tensor, sizes)
+    fits = all(
+        extent == 1 or stride == wanted >= 0
+        for extent, stride, wanted in zip(view.shape, view.strides, expected, strict=True)
+    )
+    if not fits:
+        raise _wrong_layout(tensor, view)
+    if tensor.role is Role.OUTPUT and tensor.strides is not None and view.overlaps_itself:
+        what = "matrices" if len(view.shape) > MATRIX else "rows"
         raise LaunchError(
-            f"the matrices of {name} overlap in memory (strides {view.strides}); pass an array "
-            "whose matrices are apart"
+            f"the {what} of {name} overlap in memory (strides {view.strides}); pass an array "
+            f"whose {what} are apart"
         )
-    if not (view.first.contiguous and view.matrix_stride >= 0 if matrices else view.contiguous):
-        raise ArgumentMismatch(
-            f"{name} is not contiguous{' row-major' * (len(view.shape) > 1)} (strides "
-            f"{view.strides}); pass a contiguous copy",
-            f", or its transpose to a kernel of Gemm({turned})" if turned else "",
+
+
+def _wrong_layout(tensor: Tensor, view: TensorView) -> ArgumentMismatch:
+    """What is wrong with an array whose strides are not those of its tensor."""
+    name, more = label(tensor.name), ""
+    if min(view.strides) < 0:
+        return ArgumentMismatch(
+            f"{name} has negative strides {view.strides}; pass a contiguous copy"
         )
+    if tensor.name in (turned := {"A": "transpose_a=…", "B": "transpose_b=…"}):
+        more = f", or its transpose to a kernel of Gemm({turned[tensor.name]})"
+    if len(view.shape) >= MATRIX and view.strides[-1] == 1 and min(view.strides) >= 0:
+        leading = f"Gemm(leading_dimensions=('{tensor.name}', …))"
+        more += f", or the array itself to a kernel of {leading}"
+    rows = " row-major" * (len(view.shape) > 1)
+    if index_symbol(ld_of(tensor.name)) in (tensor.strides or ()):
+        rows = " along its rows"  # gaps between rows are allowed
+    return ArgumentMismatch(
+        f"{name} is not contiguous{rows} (strides {view.strides}); pass a contiguous copy", more
+    )

@@ -51,7 +51,8 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
     Args:
         inputs: arrays by the names of arguments, `a` first. Their shapes, strides, types, devices
             and alignment are in the key.
-        c, out: C and D, or None. In the key are the type of D, and whether C and D are contiguous.
+        c, out: C and D, or None. In the key are the type of D, and the strides of C and D if they
+            have gaps.
 
     Raises:
         LaunchError: an argument is not an array of a supported library.
@@ -70,11 +71,11 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
     on_host = library(inputs["a"]).on_host
     for name, array in (("c", c), ("out", out)):
         try:
-            keys.append(array is None or array.flags.c_contiguous)
+            keys.append(array is None or array.flags.c_contiguous or array.strides)
         except AttributeError:
             home = library(array)
             view = numpy_view(array, name) if on_host else home.view(array, name)
-            keys.append(view.contiguous)
+            keys.append(view.contiguous or view.strides)
     keys.append(None if out is None else out.dtype)
     return tuple(keys)
 
@@ -141,6 +142,16 @@ def describe(
         # depend on the batch index, which that product lacks.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
     )
+    if arrangement.turned:
+        if invariant:
+            # The kernel would compute the transpose of D: its order of additions would be pinned
+            # for each m and k instead of n and k.
+            raise LaunchError(
+                "invariant=True, but out is column-major, so that rows of D would be columns of "
+                "the kernel's result; pass a row-major out"
+            )
+        transpose_a, transpose_b = not transpose_b, not transpose_a
+        problem |= {name: x.exchanged for name, x in problem.items() if name == "epilogue"}
     swap_a, swap_b = arrangement.transpose
     if grouped and axis == "m" and transpose_a != swap_a:
         raise LaunchError(
@@ -158,11 +169,41 @@ def describe(
         batched=arrangement.batch is not None and not arrangement.as_one_product,
         **problem,
     )
+    operands = [x for x in gemm.operands if x in gemm.matrices and x in views]
+    operands = [x for x in operands if len(views[x].shape) > 1]  # others are refused later
+    if operands and not grouped:
+        gemm, views, arrangement = _with_operands(gemm, views, arrangement, operands)
+    known = [(name, views[name]) for name in gemm.matrices if name in views]
+    strided = "" if grouped else gemm.batched_tensors
+    if not all(x.without_gaps if t in strided else x.contiguous for t, x in known):
+        # All leading dimensions become arguments, so that one kernel takes every layout.
+        gemm = replace(gemm, leading_dimensions=gemm.matrices)
     request = _request(gemm, views, beta)
     if invariant:
         request = replace(request, invariant=True)
         check_invariant(request, views)
     return Call(request, views, arrangement)
+
+
+def _with_operands(
+    gemm: Gemm, views: Mapping[str, TensorView], arrangement: Arrangement, operands: Sequence[str]
+) -> tuple[Gemm, dict[str, TensorView], Arrangement]:
+    """The problem, views and arrangement of a call whose epilogue reads matrices.
+
+    Args:
+        gemm: the problem, as if all operands were row-major.
+        views: the arrays; C is arranged as D is, but other operands are as the caller gave them.
+        arrangement: how A, B, C and D become the arrays in `views`.
+        operands: names of the operands of the epilogue along m and n that the call gives.
+    """
+    others = [name for name in operands if name != "C" and arrangement.turned]
+    found = {**views, **{name: views[name].transposed for name in others}}
+    columns = [name for name in operands if found[name].is_transposed]
+    found |= {name: found[name].transposed for name in columns}
+    # An operand that is exchanged with D and column-major is passed on as it is.
+    turned = tuple(LABELS.get(x, x) for x in operands if (x in others) != (x in columns))
+    gemm = replace(gemm, transposed_operands=tuple(columns))
+    return gemm, found, replace(arrangement, operands_turned=turned)
 
 
 def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:

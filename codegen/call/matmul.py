@@ -60,15 +60,17 @@ def matmul(
     are refused then, unless under `torch.no_grad()`.
 
     Args:
-        a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Views that are the
-            transpose of a row-major array are read in place, without a copy. Extents may be 0. For
-            a batch of products A is l x m x k, B is l x k x n, D and C are l x m x n. Either A or
-            B may be a single matrix, also expanded, which is used in all products. A view may hold
-            the transpose of each matrix (`b.mT`). Vectors and further batch axes are multiplied as
-            by `numpy.matmul`; an operand that is repeated along some of several batch axes only is
+        a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Row-major and
+            column-major views are read in place, without a copy, also if their rows (columns) have
+            gaps between them; the elements of a row (column) must be adjacent. Extents may be 0.
+            For a batch of products A is l x m x k, B is l x k x n, D and C are l x m x n, with any
+            stride between matrices. Either A or B may be a single matrix, also expanded, which is
+            used in all products. Vectors and further batch axes are multiplied as by
+            `numpy.matmul`; an operand that is repeated along some of several batch axes only is
             copied.
-        c: C, of the shape of D, needed if beta is not zero.
-        out: the array to write D to (m x n, or a batch); None makes a new array like `a`.
+        c: C, of the shape of D and any layout of A, needed if beta is not zero.
+        out: the array to write D to (m x n, or a batch), of any layout of A in which no elements
+            share an address; None makes a new array like `a`. Gaps are not written.
         alpha, beta: scalars of the epilogue.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k; in
             a batch, the transpose of each matrix.
@@ -106,19 +108,18 @@ def matmul(
     gradient = False
     try:
         # The cache key is made of attributes that PyTorch's tensors have. Of an address only the
-        # alignment is in the key, because TMA depends on it. Whether C and D have gaps is in the
-        # key, because a batch without gaps can be computed as one product.
-        shape = a.shape
+        # alignment is in the key, because TMA depends on it. The strides of C and D are in the key
+        # if they have gaps or are column-major, because this decides how arrays are rearranged.
         key: Hashable = (
-            shape,
+            a.shape,
             b.shape,
             a.stride(),
             b.stride(),
             a.dtype,
             a.device,
             None if out is None else out.dtype,
-            len(shape) == 2
-            or ((c is None or c.is_contiguous()) and (out is None or out.is_contiguous())),
+            c is None or c.is_contiguous() or c.stride(),
+            out is None or out.is_contiguous() or out.stride(),
             (a.data_ptr() | b.data_ptr()) & ALIGNED,
             beta == 0,
             transpose_a,
@@ -240,16 +241,16 @@ def grouped_matmul(
     Args:
         a, b: with `group_axis="m"` A (m x k, the rows of all groups) and B (groups x k x n); with
             `"k"` A (m x k, the columns of all groups) and B (k x n, their rows). GPU arrays, or
-            numpy arrays for the CPU. Views of transposes of row-major matrices are read in place,
-            without a copy. Unlike in a batch of `matmul`, the matrices of B must be contiguous one
-            after another: neither one expanded matrix, nor with gaps between them.
+            numpy arrays for the CPU. Column-major views, and gaps between rows and between the
+            matrices of B, are read in place as by `matmul`. B may be one expanded matrix.
         offsets: i32 (groups + 1), on the device of A and B: the start of each group along the axis,
             and the end of the last one. They must not decrease, and end at or before m (or k).
         group_axis: the axis that is divided into groups: `"m"` or `"k"`.
         c: C, of the shape of D; needed if beta is not zero.
-        out: the array to write D to, without gaps: m x n, or groups x m x n with `"k"`; None makes
-            a new array. Rows that belong to no group are not written, so in a new array they are
-            uninitialized, as after `torch.empty`. A group with k = 0 gives zeros, or `beta·C`.
+        out: the row-major array to write D to: m x n, or groups x m x n with `"k"`; None makes a
+            new array. Gaps between rows and matrices are not written, nor are rows that belong to
+            no group, so in a new array they are uninitialized, as after `torch.empty`. A group with
+            k = 0 gives zeros, or `beta·C`.
         alpha, beta: scalars of the epilogue.
         transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k, for
             each group. With `"m"` only B can be transposed. With `"k"` A should be transposed and B

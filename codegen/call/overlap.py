@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 
 from codegen.call.views import TensorView, label
 from coordgraph import LaunchError
 from coordgraph.gemm import OFFSETS
+from coordgraph.tensors import dtype
 
 __all__ = ["check_overlap"]
+
+MADE_UP = 1 << 62
+"""An address beyond all memory: layouts are compared there."""
+MOST_WORK = 10_000
+"""Candidate solutions that numpy tries to find an address that two layouts share."""
 
 
 def check_overlap(views: Mapping[str, TensorView]) -> None:
@@ -21,15 +31,21 @@ def check_overlap(views: Mapping[str, TensorView]) -> None:
         if out is None or name == "D" or not (how := _overlap(out, other)):
             continue
         # The epilogue reads an element of an operand before it writes that element of D, so both
-        # may be the same memory. If tensors of one shape begin at one address, comparing their
-        # bytes shows whether their strides are equal too.
-        same = (out.pointer, out.dtype, out.bytes) == (other.pointer, other.dtype, other.bytes)
-        if name not in ("A", "B", OFFSETS) and same and out.shape == other.shape:
+        # may be the same memory.
+        if name not in ("A", "B", OFFSETS) and _same(out, other):
             continue
         raise LaunchError(
             f"argument 'out' {how.format(label(name))}; pass an array for 'out' that shares no "
             "memory with the other arguments"
         )
+
+
+def _same(one: TensorView, other: TensorView) -> bool:
+    """Whether every element of one array has the address of the same element of the other."""
+    if (one.pointer, one.dtype, one.shape) != (other.pointer, other.dtype, other.shape):
+        return False
+    axes = zip(one.shape, one.strides, other.strides, strict=True)
+    return all(extent == 1 or step == pace for extent, step, pace in axes)
 
 
 def _overlap(one: TensorView, other: TensorView) -> str:
@@ -39,10 +55,28 @@ def _overlap(one: TensorView, other: TensorView) -> str:
     apart = other.pointer - one.pointer
     if not -other.bytes < apart < one.bytes:
         return ""
-    (step, size), (pace, length) = one.blocks, other.blocks
-    if step and pace and step != pace:
-        return "may overlap {}: their matrices are interleaved with different strides"
-    # The address ranges overlap and both strides are equal, so either two blocks share bytes, or
-    # each block of one array lies in a gap of the other.
-    step = step or pace
-    return "overlaps {}" * (not step or apart % step < size or -apart % step < length)
+    # The address ranges overlap, but rows or matrices of one array may be in gaps of the other.
+    limit: Any = MOST_WORK  # numpy's stubs know only two values
+    try:
+        shared = np.shares_memory(_memory(one, 0), _memory(other, apart), max_work=limit)
+        return "overlaps {}" * shared
+    except np.exceptions.TooHardError:
+        return "may overlap {}: their rows and matrices are interleaved"
+
+
+def _memory(view: TensorView, offset: int) -> Any:
+    """A numpy array with the layout of `view` at a made-up address, which nothing may read.
+
+    Args:
+        view: the array.
+        offset: the bytes to add to the made-up address.
+    """
+    size = dtype(view.dtype).bytes
+    interface = {
+        "version": 3,
+        "data": (MADE_UP + offset, False),
+        "shape": view.shape,
+        "strides": tuple(size * stride for stride in view.strides),
+        "typestr": f"|V{size}",
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface))

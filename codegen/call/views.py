@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 from coordgraph import LaunchError, VerifyError
@@ -52,12 +51,21 @@ class TensorView:
         return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends) + 1
 
     @property
+    def leading_dimension(self) -> int:
+        """Elements from one row of a matrix to the next; of a single row, its number of elements.
+
+        A vector is a single row.
+        """
+        one_row = len(self.shape) == 1 or self.shape[-2] < 2
+        return self.shape[-1] if one_row or not self.shape[-1] else self.strides[-2]
+
+    @property
     def matrix_stride(self) -> int:
         """Elements from the start of one matrix of a batch to the start of the next.
 
-        If the batch has a single matrix, it is that matrix's number of elements.
+        If the batch has a single matrix, it is the elements of that matrix, gaps included.
         """
-        return self.strides[0] if self.shape[0] != 1 else prod(self.shape[1:])
+        return self.strides[0] if self.shape[0] != 1 else self.shape[-2] * self.leading_dimension
 
     @property
     def first(self) -> TensorView:
@@ -65,15 +73,27 @@ class TensorView:
         return replace(self, shape=self.shape[1:], strides=self.strides[1:])
 
     @property
-    def blocks(self) -> tuple[int, int]:
-        """Bytes from one contiguous block to the next (0 for a single block), and bytes of a block.
+    def transposed(self) -> TensorView:
+        """The transpose of a matrix, or of each matrix of a batch, in the same memory."""
+        (*more, rows, columns), (*steps, step, least) = self.shape, self.strides
+        return replace(self, shape=(*more, columns, rows), strides=(*steps, least, step))
 
-        In a batch with gaps each matrix is a block, and must be contiguous; other arrays are one
-        block.
-        """
-        if len(self.shape) < 3 or self.contiguous:
-            return 0, self.bytes
-        return dtype(self.dtype).bytes * self.matrix_stride, self.first.bytes
+    @property
+    def without_gaps(self) -> bool:
+        """Whether matrices, or each matrix of a batch, are row-major without gaps."""
+        matrix = replace(self, shape=self.shape[-2:], strides=self.strides[-2:])
+        return matrix.contiguous
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether two elements of the array may have the same address."""
+        reach = 0
+        steps = zip(self.strides, self.shape, strict=True)
+        for stride, extent in sorted(step for step in steps if step[1] > 1):
+            if stride <= reach:
+                return True
+            reach += (extent - 1) * stride
+        return False
 
     @property
     def contiguous(self) -> bool:
@@ -89,11 +109,13 @@ class TensorView:
 
     @property
     def is_transposed(self) -> bool:
-        """Whether a matrix, or each matrix of a batch, is not row-major while its transpose is."""
+        """Whether a matrix, or each matrix of a batch, is not row-major while its transpose is.
+
+        There may be gaps between the rows of the transpose.
+        """
         (rows, columns), (row_step, column_step) = self.shape[-2:], self.strides[-2:]
         # The stride of an axis of extent 1 is arbitrary, so it is ignored.
-        row_major = (rows == 1 or row_step == columns) and (columns == 1 or column_step == 1)
-        column_major = (columns == 1 or column_step == rows) and (rows == 1 or row_step == 1)
+        row_major, column_major = columns == 1 or column_step == 1, rows == 1 or row_step == 1
         return column_major and not row_major and rows * columns > 0
 
 

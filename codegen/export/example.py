@@ -90,6 +90,9 @@ def _fill(recipe: Recipe) -> Iterator[str]:
             yield f"x.{c_name(p.name)} = {p.name};"
         elif tensor := recipe.stride_tensor(p.name):
             yield f"x.{c_name(p.name)} = {' * '.join(recipe.gemm.axes.get(tensor, 'mn'))};"
+        elif tensor := recipe.leading_tensor(p.name):
+            row = recipe.gemm.axes[tensor][not recipe.gemm.is_transposed(tensor)]
+            yield f"x.{c_name(p.name)} = {row}; // no gaps between rows"
         elif p.name != WORKGROUPS:
             yield f"x.{c_name(p.name)} = 0; // {p.note}: set it for your launch"
     for seed, tensor in enumerate(recipe.arguments, 1):

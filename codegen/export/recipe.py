@@ -13,7 +13,7 @@ from codegen.targets.nvptx.facts import Facts
 from coordgraph import CodegenError, __version__
 from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.epilogue.text import statements
-from coordgraph.gemm import GemmProblem, read_of, stride_of
+from coordgraph.gemm import GemmProblem, ld_of, read_of, stride_of
 from coordgraph.parameters import Parameter
 from coordgraph.tensors import Role, Tensor, dtype
 
@@ -132,7 +132,11 @@ class Recipe:
 
     def stride_tensor(self, parameter: str) -> str:
         """The tensor whose stride between matrices `parameter` is; '' for other parameters."""
-        return next((t for t in self.gemm.batched_tensors if stride_of(t) == parameter), "")
+        return next((t for t in self.gemm.strided_batches if stride_of(t) == parameter), "")
+
+    def leading_tensor(self, parameter: str) -> str:
+        """The tensor whose leading dimension `parameter` is; '' for other parameters."""
+        return next((t for t in self.gemm.leading_dimensions if ld_of(t) == parameter), "")
 
     def bytes(self, tensor: Tensor) -> int:
         """Bytes of one element of a tensor."""

@@ -56,7 +56,8 @@ def multiply_and_add(
             return _launch(a, b, epilogue=add_bias, bias=bias, invariant=invariant)
         factors: Any = {"alpha": alpha, "beta": beta, "invariant": invariant}
         return _launch(a, b, epilogue=add_scaled_bias, bias=bias, **factors)
-    c = c.expand(m, n).contiguous()
+    c = c.expand(m, n)
+    c = c if _has_rows(c) else c.contiguous()
     return _launch(a, b, c=c, alpha=alpha, beta=beta, invariant=invariant)
 
 
@@ -90,8 +91,8 @@ def _launch(
 def _readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
     """The tensor, or a contiguous copy if kernels cannot read its strides.
 
-    Kernels read matrices that are row-major without gaps, or whose transposes are. The matrices of
-    a batch may have any distance, also 0.
+    Kernels read matrices that are row-major, or whose transposes are, also with gaps between rows.
+    The matrices of a batch may have any distance, also 0.
 
     Args:
         tensor: a matrix or a batch.
@@ -102,10 +103,12 @@ def _readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
     if by_rows:
         aligned = tensor.is_contiguous() and tensor.data_ptr() % ALIGNED_BYTES == 0
         return tensor if aligned else tensor.clone(memory_format=torch.contiguous_format)
-    if tensor.is_contiguous() or tensor.mT.is_contiguous():
+    if tensor.is_contiguous() or _has_rows(tensor) or _has_rows(tensor.mT):
         return tensor
-    if tensor.dim() > 2 and tensor.shape[0] > 0:
-        first = tensor[0]
-        if first.is_contiguous() or first.mT.is_contiguous():
-            return tensor
     return tensor.contiguous()
+
+
+def _has_rows(tensor: torch.Tensor) -> bool:
+    """Whether a matrix, or each matrix of a batch, has rows of adjacent elements that are apart."""
+    (rows, columns), (step, element) = tensor.shape[-2:], tensor.stride()[-2:]
+    return (columns == 1 or element == 1) and (rows == 1 or step >= columns)

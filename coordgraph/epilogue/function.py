@@ -85,6 +85,11 @@ class EpilogueFunction:
                 "remove the operand"
             )
 
+    @property
+    def exchanged(self) -> EpilogueFunction:
+        """The function that computes the transpose of D from the transposes of its operands."""
+        return replace(self, operands=tuple(o.exchanged for o in self.operands))
+
     def text(self) -> str:
         """The text form of the function: `f(bias: n) { %0 = add(acc, bias); %0 }`."""
         return line_of(self.name, self.operands, self.steps, self.result)

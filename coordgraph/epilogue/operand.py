@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from keyword import iskeyword
 
 from coordgraph.errors import VerifyError
@@ -41,6 +41,12 @@ class Operand:
     optional: bool = False
     in_memory: bool = False
     summed: bool = False
+
+    @property
+    def exchanged(self) -> Operand:
+        """The operand of the transpose of D: depends on n where this one depends on m."""
+        axes = {{"m": "n", "n": "m"}.get(axis, axis) for axis in self.axes}
+        return replace(self, axes="".join(axis for axis in "lmn" if axis in axes))
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or iskeyword(self.name) or not self.name.isascii():

@@ -10,7 +10,8 @@ import numpy as np
 
 from coordgraph.errors import LaunchError
 from coordgraph.integers import evaluate
-from coordgraph.interpreter.arguments import Array, flat, numpy_dtype, unwritten
+from coordgraph.interpreter.arguments import Array, numpy_dtype, unwritten
+from coordgraph.interpreter.layout import laid_out, strides_of
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 
@@ -46,7 +47,11 @@ def allocate(
     )
     if size > _physical_memory():
         raise LaunchError(problem)
-    found = {name: flat(array) for name, array in arrays.items() if name in counts}
+    found = {
+        t.name: laid_out(arrays[t.name], strides_of(t, values), unwritten(t.dtype))
+        for t in graph.tensors
+        if t.name in arrays
+    }
     written: dict[str, Array] = {}
     try:
         for t in made:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -16,6 +15,7 @@ from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
 from coordgraph.errors import LaunchError, VerifyError
 from coordgraph.gemm import GemmProblem, read_of
 from coordgraph.integers import evaluate, to_text
+from coordgraph.interpreter.layout import read_strides
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor
 from coordgraph.validation import a_type, whole
@@ -25,7 +25,6 @@ __all__ = [
     "Array",
     "bind",
     "check_scaled",
-    "flat",
     "host_array",
     "numpy_dtype",
     "reads",
@@ -257,7 +256,7 @@ def bind(
     check_scaled(gemm, there, numbers)
     given |= {n: r for n, r in reads(gemm, there, numbers).items() if n in graph.parameters}
     for tensor in graph.tensors:
-        _read_stride(tensor, arrays.get(tensor.name), given)
+        read_strides(tensor, arrays.get(tensor.name), given)
     entries = {t.name: [int(entry) for entry in arrays[t.name]] for t in _tables(graph)}
     values = graph.parameters.launch(given, entries)
     for name, array in arrays.items():
@@ -351,41 +350,3 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
                 f"{tensor.name} has the shape {array.shape}: axis {axis} of ({shape}) must be "
                 f"{expected}; pass an array of that extent"
             )
-
-
-def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> None:
-    """Set the launch parameter that is the stride between the matrices of a batch, in elements.
-
-    The stride is read from `array`; without an array, matrices are taken to be contiguous.
-
-    Args:
-        tensor: the graph's tensor; nothing is set if its stride is not a parameter.
-        array: the array that the caller passed for the tensor; None if there is none.
-        given: values of launch parameters by name, which are extended.
-    """
-    stride = tensor.strides[0] if tensor.strides else None
-    if not isinstance(stride, Symbol) or stride.name in given:
-        return
-    if array is not None and array.size and _rows_follow(array):
-        given[stride.name] = array.strides[0] // array.itemsize
-    else:
-        given[stride.name] = prod(int(evaluate(extent, given)) for extent in tensor.shape[1:])
-
-
-def _rows_follow(array: Array) -> bool:
-    """True if `array` is a batch of contiguous matrices at a stride of 0 or more whole elements."""
-    return bool(array[0].flags.c_contiguous) and array.strides[0] >= 0 == array.strides[0] % (
-        array.itemsize
-    )
-
-
-def flat(array: Array) -> Array:
-    """The elements of `array` as a one-dimensional array, in the order of their addresses.
-
-    A batch of contiguous matrices with gaps between them becomes a view that includes the gaps. All
-    other arrays are flattened in row-major order, and copied if they are not contiguous.
-    """
-    if array.ndim < 3 or not _rows_follow(array):
-        return np.ascontiguousarray(array).reshape(-1)
-    count = (len(array) - 1) * (array.strides[0] // array.itemsize) + array[0].size
-    return np.lib.stride_tricks.as_strided(array, (count,), (array.itemsize,), writeable=False)

@@ -33,6 +33,8 @@ from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.interpreter.events import ANY, Event, Point
 from coordgraph.interpreter.faults import Fault
 from coordgraph.interpreter.formulas import Elements, Environment
+from coordgraph.interpreter.layout import elements as elements_of
+from coordgraph.interpreter.layout import strides_of
 from coordgraph.interpreter.multiplication import matrix_product
 from coordgraph.interpreter.program import Loop, Program, Work
 from coordgraph.kernel import KernelGraph
@@ -131,8 +133,12 @@ class Memory:
         if problems := [fault.message for fault in self.faults()]:
             raise EvaluationError("; ".join(problems))
         (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
-        shape = self.shapes[output]
-        return self.flat[output].reshape(shape), self.written[output].reshape(shape) > 0
+        return self._axes(output, self.flat), self._axes(output, self.written) > 0
+
+    def _axes(self, tensor: str, memory: Mapping[str, Array]) -> Array:
+        """A view of a tensor's part of `memory` that has the tensor's axes, without gaps."""
+        strides = strides_of(self.graph.tensor(tensor), self.values)
+        return elements_of(memory[tensor], self.shapes[tensor], strides)
 
     def faults(self) -> Iterator[Fault]:
         """Errors in the memory after a launch, such as an output element that was never written."""
@@ -153,20 +159,28 @@ class Memory:
                 yield Fault("fix-up", message)
             elif t.role is Role.OUTPUT:
                 counts = self.written[t.name]
-                wanted = self._wanted(t.name).reshape(-1)
+                # Gaps between rows and matrices belong to no product.
+                wanted = np.zeros(len(counts), np.bool_)
+                self._axes(t.name, {t.name: wanted})[...] = self._wanted(t.name)
                 for wrong, what in (
                     (wanted & (counts == 0), "never"),
                     (counts > 1, "more than once"),
                     (~wanted & (counts == 1), "though they belong to no product"),
                 ):
                     if wrong.any():
-                        first = np.unravel_index(int(wrong.argmax()), self.shapes[t.name])
-                        at = ", ".join(str(int(i)) for i in first)
                         message = (
                             f"{int(wrong.sum())} elements of {t.name} are written {what}, "
-                            f"the first at ({at})"
+                            f"the first at {self._where(t.name, wrong)}"
                         )
                         yield Fault("cover", message)
+
+    def _where(self, tensor: str, wrong: Array) -> str:
+        """The index of a tensor's first element in `wrong`, as text; its offset if in a gap."""
+        inside = self._axes(tensor, {tensor: wrong})
+        if not inside.any():
+            return f"offset {int(wrong.argmax())}"
+        first = np.unravel_index(int(inside.argmax()), inside.shape)
+        return f"({', '.join(str(int(i)) for i in first)})"
 
     def _wanted(self, tensor: str) -> Array:
         """Mask of the output elements that a kernel must write: those that belong to a product.

@@ -16,9 +16,10 @@ from sympy import Symbol
 from coordgraph.elements import Number, dtype
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.errors import LaunchError
-from coordgraph.gemm import AXES, GemmProblem, read_of, row_step, tensor_of
+from coordgraph.gemm import AXES, GemmProblem, ld_of, read_of, row_step, tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, numpy_dtype
+from coordgraph.interpreter.layout import strides_of
 from coordgraph.interpreter.multiplication import matrix_product
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor
@@ -27,6 +28,8 @@ from coordgraph.verification.launch import Launch
 __all__ = ["Operands", "Product", "make_operands", "products"]
 
 SEED = 20
+GAP = 3
+"""Elements between the rows of a tensor whose leading dimension is a launch argument."""
 PACKED = "elements_"
 """Prefix of the launch parameters that give the number of elements of packed matrices, such as
 `elements_a` for the matrices A."""
@@ -71,11 +74,18 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
     for parameter in graph.parameters.given:
         if parameter.minimum == 0:
             given.setdefault(parameter.name, int(adds) if parameter.name.startswith("read_") else 0)
+    host = {axis: getattr(gemm, axis) for axis in AXES if getattr(gemm, axis)}
     for tensor in graph.tensors:
-        stride = tensor.strides[0] if tensor.strides else None
-        if isinstance(stride, Symbol):
-            host = {**given, **{axis: getattr(gemm, axis) for axis in AXES if getattr(gemm, axis)}}
-            given[stride.name] = prod(int(evaluate(extent, host)) for extent in tensor.shape[1:])
+        # Rows with a leading dimension get gaps, which no operation may write. The stride of a
+        # batch is that of matrices one after another.
+        size = 1
+        for extent, stride in zip(
+            reversed(tensor.shape), reversed(tensor.strides or ()), strict=False
+        ):
+            if isinstance(stride, Symbol):
+                size += GAP if stride.name == ld_of(tensor.name) else 0
+                given[stride.name] = size
+            size *= int(evaluate(extent, {**given, **host}))
     values = graph.parameters.launch(given, launch.tables)
     arrays = {
         t.name: _random(t, values, random)
@@ -117,7 +127,8 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
     kind = gemm.out_dtype or gemm.dtype
     (output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
     shape = tuple(int(evaluate(extent, values)) for extent in output.shape)
-    places = np.arange(prod(shape)).reshape(shape)
+    steps = zip(np.indices(shape, sparse=True), strides_of(output, values), strict=True)
+    places = sum((index * stride for index, stride in steps), start=np.zeros(shape, np.intp))
     for number in range(count):
 
         def matrix(tensor: str, array: Array, number: int = number) -> Array:
@@ -152,7 +163,7 @@ def _matrix(
         values: the parameters of the launch and the entries of its tables.
     """
     axes = gemm.axes[tensor]
-    transposed = (tensor == "A" and gemm.transpose_a) or (tensor == "B" and gemm.transpose_b)
+    transposed = gemm.is_transposed(tensor)
     stored = axes[::-1] if transposed else axes
     borders = {axis: values[gemm.offsets(axis)] for axis in AXES if gemm.ragged(axis)}
     if gemm.diagonal and axes:
@@ -187,7 +198,7 @@ def _packed_starts(
 ) -> list[int]:
     """Offset of each matrix of a list in the tensor's vector, and the end of the last matrix."""
     axes = gemm.axes[tensor]
-    if (tensor == "A" and gemm.transpose_a) or (tensor == "B" and gemm.transpose_b):
+    if gemm.is_transposed(tensor):
         axes = axes[::-1]
     rows, columns = (tables[gemm.offsets(axis)] for axis in axes)
     kind = gemm.dtype if tensor in ("A", "B") else gemm.out_dtype or gemm.dtype

@@ -28,3 +28,10 @@ def test_matrices_of_a_batch_count_too(stride: int, wanted: int):
 
 def test_empty_rows_are_not_aligned():
     assert alignment_of(TensorView(0, (4, 0), (0, 1), "bf16")) == 1
+
+
+@pytest.mark.parametrize(("stride", "wanted"), [(24, 16), (20, 8), (16, 16), (8, 1), (0, 1)])
+def test_gaps_between_rows_count(stride: int, wanted: int):
+    """The distance between rows counts, not their length; overlapping rows are not for TMA."""
+    assert alignment_of(TensorView(0, (4, 15), (stride, 1), "bf16")) == wanted
+    assert alignment_of(TensorView(0, (3, 4, 15), (1024, stride, 1), "bf16")) == wanted

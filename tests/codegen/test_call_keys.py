@@ -20,9 +20,13 @@ class Tensor:
     dtype: str = "bf16"
     device: str = "cuda:0"
     requires_grad: bool = False
+    strides: tuple[int, ...] = ()
 
     def stride(self) -> tuple[int, ...]:
-        return self.shape[1], 1
+        return self.strides or (self.shape[1], 1)
+
+    def is_contiguous(self) -> bool:
+        return self.stride() == (self.shape[1], 1)
 
     def data_ptr(self) -> int:
         return self.address
@@ -59,3 +63,16 @@ def test_batch_invariant_products_have_keys_of_their_own(grouped: bool, keys: li
         else:
             matmul.matmul(a, b, invariant=invariant)
     assert keys[0] != keys[1] == keys[2]
+
+
+def test_layouts_of_c_and_d_make_other_keys(keys: list[Any]):
+    """Gaps and column-major order of C and D decide how arrays are rearranged for the kernel."""
+    layouts = [None, *(Tensor((4, 6), strides=strides) for strides in ((6, 1), (8, 1), (1, 4)))]
+    a, b = Tensor((4, 8)), Tensor((8, 6))
+    for c, out in product(layouts, layouts):
+        matmul.matmul(a, b, c, out, beta=1.0)
+    # C without gaps, and no C, share the key: whether C is added is decided by beta.
+    assert len({*keys}) == 3 * 4
+    keys.clear()
+    matmul.matmul(a, b)
+    assert {type(part) for part in keys[0]} <= {tuple, str, bool, int, type(None)}

@@ -31,6 +31,7 @@ BATCH = (*F32, ("batched", True))
 ALONG_M = (*F32, ("grouped", True))
 ALONG_K = (*ALONG_M, ("group_axis", "k"))
 LIST = (*ALONG_M, ("group_axis", "mnk"))
+GAPS = (*F32, ("leading_dimensions", ("A", "B", "C")))
 HALF = (("dtype", "bf16"),)
 WHOLE = (("dtype", "i8"),)
 GPU_TILE = (64, 64, 64)
@@ -60,6 +61,8 @@ CPU_BASES = (
     Base("stream-k", ALONG_K),
     Base("data-parallel{persistent=true}", LIST),
     Base("stream-k", LIST),
+    Base("stream-k", GAPS),
+    Base("data-parallel", (*BATCH, *GAPS, ("transposed_operands", ("C",)))),
 )
 """Small graphs, which are cheap to run on the CPU."""
 GPU_BASES = (

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from math import gcd
 from typing import Any
 from weakref import finalize
 
@@ -23,6 +22,7 @@ from codegen.kernel import Kernel
 from codegen.lru import LRUCache
 from codegen.targets.nvptx.building import Builder, Choice
 from codegen.targets.nvptx.driver import Device, allow_while_capturing, cuda, device, require_gpu
+from codegen.targets.nvptx.launch.access_widths import access_widths
 from codegen.targets.nvptx.launch.call import (
     CheckedCall,
     Depthless,
@@ -35,7 +35,7 @@ from codegen.targets.nvptx.launch.device_workspaces import Workspaces
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import KernelGraph, LaunchError
 from coordgraph.epilogue import ALPHA_BETA
-from coordgraph.gemm import OFFSETS, read_of, stride_of
+from coordgraph.gemm import OFFSETS, ld_of, read_of, stride_of
 from coordgraph.progress import wait_direction
 from coordgraph.tensors import dtype
 from passes import Pass
@@ -53,8 +53,6 @@ ZEROS = "zeros"
 """The name, and the owner, of the workspace buffer of zeros for calls with k = 0."""
 NARROW = Vectors(1, 1, 1)
 """Accesses of one element, for tensors that are not aligned to 16 bytes."""
-PAIR = 2
-"""Number of adjacent elements of a row of D that a thread holds in an accumulator fragment: 2."""
 
 
 class CudaKernel(Kernel):
@@ -338,17 +336,18 @@ class CudaKernel(Kernel):
             alignment = self._builder.aligned if aligned else Alignment(NARROW, 1)
             return self._builder.variant(alignment, reads_c=reads_c)
         shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
-        strides = (shape[1], 1)
+        strides = (given.get(ld_of("D"), shape[1]), 1)
         if gemm.batched:
             shape, strides = (given["batches"], *shape), (given[stride_of("D")], *strides)
         elif "D" in gemm.batched_tensors:
-            shape, strides = (given["groups"], *shape), (shape[0] * shape[1], *strides)
+            step = given.get(stride_of("D"), shape[0] * shape[1])
+            shape, strides = (given["groups"], *shape), (step, *strides)
         made = TensorView(0, shape, strides, gemm.out_dtype or gemm.dtype)
         aligned = min(alignment_of(views[name]) for name in "AB")
-        along_rows = [name for name in gemm.operands if "n" in gemm.axes[name]]
+        along_rows = [x for x in gemm.operands if "n" in gemm.axes[x] and not gemm.is_transposed(x)]
         most = self._builder.aligned.vectors
         boxed = [name for name in along_rows if not gemm.operands[name].optional]
-        vectors = _vectors({"D": made, **views}, most, along_rows, boxed)
+        vectors = access_widths({"D": made, **views}, most, along_rows, boxed, cut=gemm.ragged("m"))
         reads_c = bool(given.get(read_of("C"), 0))
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 
@@ -411,38 +410,3 @@ def _release(
 def _layout_key(array: Any, what: str) -> tuple[Hashable, int]:
     """(key, address) of an array, with a key of its shape, type and strides; NOTHING for None."""
     return NOTHING if array is None else library(array).layout_key(array, what)
-
-
-def _vectors(
-    views: Mapping[str, TensorView],
-    most: Vectors,
-    along_rows: Sequence[str],
-    boxed: Sequence[str],
-) -> Vectors:
-    """The widest accesses that rows and addresses of the tensors allow, up to `most`.
-
-    TMA stores D, in accesses of 16 bytes, only if the operands in `along_rows` can be read in
-    pairs.
-
-    Args:
-        views: the arrays that a call passes, by the name of the tensor.
-        most: the widest accesses that the element types allow.
-        along_rows: the epilogue's operands that vary along the rows of D, such as C.
-        boxed: those of `along_rows` that TMA loads, if all of them are aligned to 16 bytes.
-    """
-
-    def widest(name: str, elements: int) -> int:
-        found = views.get(name)
-        if found is None:
-            return elements
-        vector = gcd(elements, found.shape[-1], found.matrix_stride if len(found.shape) == 3 else 0)
-        while found.pointer % (vector * dtype(found.dtype).bytes):
-            vector //= 2
-        return vector
-
-    pairs = min(widest(name, PAIR) for name in (*along_rows, "D"))
-    whole = pairs == PAIR and alignment_of(views["D"]) == ALIGNED_BYTES
-    narrow = whole and any(alignment_of(views[name]) < ALIGNED_BYTES for name in boxed)
-    return Vectors(
-        widest("A", most.a), widest("B", most.b), most.d if whole else pairs, PAIR if narrow else 0
-    )

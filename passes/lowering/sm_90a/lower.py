@@ -240,6 +240,7 @@ class LowerToHopper(Pass):
             # element, which takes more registers.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes(graph)
+            by_elements = by_elements or bool(graph.gemm.transposed_operands)
         sums = _streamed(graph) or self.cluster_k > 1
         alone = most_alone(sums, c_bytes, by_elements)
         if not Maps.of(graph, BOXED).tensors:
@@ -252,7 +253,8 @@ class LowerToHopper(Pass):
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
         """Why the accumulators of a tile do not fit the registers of the warpgroups, or None."""
         kind = graph.gemm.out_dtype or graph.gemm.dtype
-        most = accumulators_beside(self._operand_bytes(graph), division.swapped)
+        by_elements = division.swapped or bool(graph.gemm.transposed_operands)
+        most = accumulators_beside(self._operand_bytes(graph), by_elements)
         if _streamed(graph):
             writes_maps = bool(Maps.of(graph, BOXED).tensors)
             most = min(most, MOST_BESIDE_MAPS if writes_maps else MOST_BESIDE_PARTIALS)

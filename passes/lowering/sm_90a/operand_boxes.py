@@ -49,7 +49,7 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
 
     They are the first operand along m and n and the first vector along n, because a stage has room
     for one of each. All others, and operands that a launch may leave out, are read from global
-    memory.
+    memory; all operands are if one of them is transposed.
 
     Ping-pong consumers read all operands from global memory. With operands in the ring, the next
     main loop could begin only after the previous epilogue, but the purpose of ping-pong consumers
@@ -58,7 +58,7 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
     gemm = graph.gemm
     if gemm.batched or gemm.grouped or division.turns > 1 or division.split > 1:
         return ()
-    if division.swapped or division.extent(0) > MOST_ROWS:
+    if division.swapped or division.extent(0) > MOST_ROWS or gemm.transposed_operands:
         return ()
     found = [name for name, each in gemm.operands.items() if not each.optional]
     first = (

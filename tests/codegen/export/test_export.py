@@ -28,6 +28,8 @@ pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not insta
 TILE = (128, 128, 64)
 M, N, K = 1000, 752, 1040
 ADDRESSES = {"A": 0x10000000, "B": 0x20000000, "C": 0x30000000, "D": 0x40000000}
+GAPS = {"A": 8, "B": 16, "C": 24, "D": 32}
+"""Elements between rows, for kernels with leading dimensions."""
 WORKSPACE, STREAM = 0x50000000, 0x77
 
 
@@ -53,6 +55,12 @@ CASES: dict[str, tuple[Gemm, Pass, str, dict[str, Any]]] = {
         {},
     ),
     "batch": (Gemm("bf16", transpose_b=True, batched=True), DataParallel(), "sm_90a", {}),
+    "gaps": (
+        Gemm("bf16", transpose_b=True, leading_dimensions=("A", "B", "C", "D")),
+        DataParallel(),
+        "sm_90a",
+        {},
+    ),
     "constant sizes": (Gemm("bf16", m=M, n=N, k=K), DataParallel(), "sm_90a", {}),
     "int8": (Gemm("i8", transpose_b=True), DataParallel(), "sm_90a", {}),
     "epilogue": (Gemm("bf16", transpose_b=True, epilogue=with_bias), StreamK(), "sm_90a", {}),
@@ -75,7 +83,12 @@ def views(gemm: Gemm) -> dict[str, TensorView]:
     kind, result = gemm.dtype, gemm.out_dtype or gemm.dtype
     shapes = {"A": (M, K), "B": (N, K) if gemm.transpose_b else (K, N), "C": (M, N), "D": (M, N)}
     made = {
-        name: matrix(*shape, ADDRESSES[name], kind if name in "AB" else result)
+        name: matrix(
+            *shape,
+            ADDRESSES[name],
+            kind if name in "AB" else result,
+            strides=(shape[1] + GAPS[name] * bool(gemm.leading_dimensions), 1),
+        )
         for name, shape in shapes.items()
         if name != "C" or "C" in gemm.operands
     }
@@ -91,6 +104,8 @@ def views(gemm: Gemm) -> dict[str, TensorView]:
 def sizes_of(found: Exported, gemm: Gemm) -> dict[str, int]:
     """The sizes and strides of a launch, as the caller of the C functions gives them."""
     known = {"m": M, "n": N, "k": K, "batches": 3}
+    known |= {"ld_a": K + GAPS["A"], "ld_b": K + GAPS["B"]}
+    known |= {"ld_c": N + GAPS["C"], "ld_d": N + GAPS["D"]}
     known |= {"stride_a": M * K, "stride_b": N * K, "stride_c": M * N, "stride_d": M * N}
     return {p.name: known[p.name] for p in found.recipe.given if p.name in known}
 
@@ -229,7 +244,9 @@ def test_code_for_any_alignment_has_no_alignment_checks(tmp_path: Path):
     assert found.recipe.instructions.startswith("mma.sync")
 
 
-@pytest.mark.parametrize("name", ["data-parallel", "batch", "constant sizes", "int8", "epilogue"])
+@pytest.mark.parametrize(
+    "name", ["data-parallel", "batch", "gaps", "constant sizes", "int8", "epilogue"]
+)
 def test_the_example_compiles(name: str, tmp_path: Path):
     found, _ = exported(name, tmp_path)
     compile_c("-std=c++17", "-c", found.files["example.cpp"], "-o", tmp_path / "example.o",

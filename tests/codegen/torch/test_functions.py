@@ -140,3 +140,25 @@ def test_errors(torch: Any, make: Make):
         cgt.bmm(a.expand(3, 5, 7), b.expand(4, 7, 6))
     with pytest.raises(LaunchError, match="lie on cpu and meta; move them"):
         torch.ops.coordgraph.matmul(a, b.to("meta"))
+
+
+def test_slices_are_read_in_place(torch: Any, make: Make, monkeypatch: pytest.MonkeyPatch):
+    """Tensors with gaps between rows reach the kernel as they are; others are copied."""
+    import codegen.torch as cgt
+    from codegen.torch import launching
+
+    given: list[tuple[int, ...]] = []
+    real = launching.matmul
+
+    def noted(a: Any, b: Any, **options: Any) -> Any:
+        given.extend(tuple(x.strides) for x in (a, b, options.get("c")) if x is not None)
+        return real(a, b, **options)
+
+    monkeypatch.setattr(launching, "matmul", noted)
+    a, b, c = make(5, 9)[:, :7], make(10, 8).T[:7, :6], make(12, 8)[::2, 1:7][:5]
+    d = cgt.addmm(c, a, b, beta=0.5)
+    torch.testing.assert_close(d, torch.addmm(c, a, b, beta=0.5))
+    assert given == [(72, 8), (8, 64), (128, 8)]
+    given.clear()
+    torch.testing.assert_close(cgt.matmul(a[:, ::2], b[::2]), a[:, ::2] @ b[::2])
+    assert given == [(32, 8), (48, 8)]

@@ -25,6 +25,12 @@ PROBLEMS = {
     "transposed": {"transpose_a": True, "transpose_b": True},
     "fixed": {"m": 20, "n": 12, "k": 24},
     "bytes": {"dtype": "u8"},
+    "gaps": {"leading_dimensions": ("A", "B", "C", "D"), "transpose_a": True},
+    "batch with gaps": {
+        "batched": True,
+        "leading_dimensions": ("A", "B", "C", "D"),
+        "transposed_operands": ("C",),
+    },
 }
 
 
@@ -71,6 +77,17 @@ def test_operands_of_an_epilogue_are_compared():
     assert not graph.check().refuted
     wrong = parse(graph.text().replace("residual.1 strides=(n, 1)", "residual.1 strides=(1, m)"))
     assert [verdict.name for verdict in wrong.check().refuted] == ["cover"]
+
+
+def test_a_store_to_a_gap_is_refuted():
+    """Rows of D are ld_d elements apart in launches that are examined, so gaps are seen."""
+    graph = scheduled("data-parallel", leading_dimensions=("D",))
+    assert not graph.check().refuted
+    assert all(proof.outcome is Outcome.PROVED for proof in graph.check() if proof.name == "bounds")
+    text = graph.text().replace("D.1 strides=(ld_d, 1)", "D.1 strides=(n, 1)")
+    wrong = parse(text.replace("size=ld_d*m - ld_d + n ", "size=m*n "))
+    assert wrong != graph
+    assert {verdict.name for verdict in wrong.check().refuted} == {"sizes", "cover"}
 
 
 @pytest.mark.parametrize("dtype", ["f32", "i8"])

@@ -157,6 +157,10 @@ class CheckedCall:
             self._maps.append((number, order.index(name), maps))
         self._tensors = len(facts.tensors)
         self._others, self._sizes = len(order) > NUMBER, tuple(self.bytes[:NUMBER])
+        known = {t.name: t for t in facts.tensors if t.name in ("C", "D")}
+        layouts = {facts.strides(tensor, values) for tensor in known.values()}
+        self._size_as_d = self._sizes[2] if len(layouts) == 1 else -1
+        """The size of C in bytes if its strides are those of D, else -1."""
 
     def overlaps(self, pointers: Pointers) -> bool:
         """Whether the address ranges of D and another tensor overlap; C may be D itself."""
@@ -172,7 +176,7 @@ class CheckedCall:
             (offsets < end and d < offsets + of_offsets)
             or (a < end and d < a + of_a)
             or (b < end and d < b + of_b)
-            or (c != 0 and (c, of_c) != (d, of_d) and c < end and d < c + of_c)
+            or (c != 0 and (c, self._size_as_d) != (d, of_d) and c < end and d < c + of_c)
         )
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:

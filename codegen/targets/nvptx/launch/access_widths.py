@@ -1,0 +1,58 @@
+"""How many elements of each tensor one access of a kernel may move, for the arrays of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd
+
+from codegen.architectures import Vectors
+from codegen.call.alignment import alignment_of
+from codegen.call.views import TensorView
+from coordgraph.tensors import dtype
+from passes.lowering.architectures import ALIGNED_BYTES
+
+__all__ = ["access_widths"]
+
+PAIR = 2
+"""Number of adjacent elements of a row of D that a thread holds in an accumulator fragment: 2."""
+
+
+def access_widths(
+    views: Mapping[str, TensorView],
+    most: Vectors,
+    along_rows: Sequence[str],
+    boxed: Sequence[str],
+    *,
+    cut: bool,
+) -> Vectors:
+    """The widest accesses that rows and addresses of the tensors allow, up to `most`.
+
+    TMA stores D, in accesses of 16 bytes, only if the operands in `along_rows` can be read in
+    pairs.
+
+    Args:
+        views: the arrays that a call passes, by the name of the tensor.
+        most: the widest accesses that the element types allow.
+        along_rows: the epilogue's operands that vary along the rows of D, such as C.
+        boxed: those of `along_rows` that TMA loads, if all of them are aligned to 16 bytes.
+        cut: whether groups end at any row of D, so that threads store some of its boxes, 16 bytes
+            at a time.
+    """
+
+    def widest(name: str, elements: int) -> int:
+        found = views.get(name)
+        if found is None:
+            return elements
+        steps = (found.leading_dimension, found.matrix_stride if len(found.shape) == 3 else 0)
+        vector = gcd(elements, found.shape[-1], *steps)
+        while found.pointer % (vector * dtype(found.dtype).bytes):
+            vector //= 2
+        return vector
+
+    pairs = min(widest(name, PAIR) for name in (*along_rows, "D"))
+    whole = pairs == PAIR and alignment_of(views["D"]) == ALIGNED_BYTES
+    whole = whole and not (cut and views["D"].shape[-1] % most.d)
+    narrow = whole and any(alignment_of(views[name]) < ALIGNED_BYTES for name in boxed)
+    return Vectors(
+        widest("A", most.a), widest("B", most.b), most.d if whole else pairs, PAIR if narrow else 0
+    )

@@ -1,0 +1,93 @@
+"""Where the elements of a tensor are in memory: strides, and gaps between rows and matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sympy import Symbol
+
+from coordgraph.integers import evaluate
+from coordgraph.tensors import Tensor
+
+__all__ = ["elements", "has_strides", "laid_out", "read_strides", "strides_of"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+def read_strides(tensor: Tensor, array: Array | None, given: dict[str, int]) -> None:
+    """Set the launch parameters that are strides of `tensor`, in elements, to those of `array`.
+
+    Without an array, or if its strides are not those of such a tensor, the tensor is taken to have
+    no gaps; `laid_out` then copies the array.
+
+    Args:
+        tensor: the graph's tensor.
+        array: the array that the caller passed for the tensor; None if there is none.
+        given: values of launch parameters by name, which are extended.
+    """
+    wanted = {
+        axis: stride.name
+        for axis, stride in enumerate(tensor.strides or ())
+        if isinstance(stride, Symbol) and stride.name not in given
+    }
+    if not wanted:
+        return
+    shape = tuple(int(evaluate(extent, given)) for extent in tensor.shape)
+    whole = {name: prod(shape[axis + 1 :]) for axis, name in wanted.items()}
+    if array is not None and array.size:
+        # The stride of an axis of extent 1 is arbitrary, so the contiguous one is taken.
+        own = {
+            name: array.strides[axis] // array.itemsize if array.shape[axis] != 1 else whole[name]
+            for axis, name in wanted.items()
+        }
+        if has_strides(array, strides_of(tensor, given | own)):
+            whole = own
+    given.update(whole)
+
+
+def strides_of(tensor: Tensor, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """The strides of a tensor in elements, for these values of the launch parameters."""
+    if tensor.strides is not None:
+        return tuple(int(evaluate(stride, dict(values))) for stride in tensor.strides)
+    shape = tuple(int(evaluate(extent, dict(values))) for extent in tensor.shape)
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def has_strides(array: Array, strides: Sequence[int]) -> bool:
+    """Whether an array has these strides, in elements and not negative, on axes longer than 1."""
+    return all(
+        extent == 1 or (step == stride * array.itemsize and step >= 0)
+        for extent, step, stride in zip(array.shape, array.strides, strides, strict=True)
+    )
+
+
+def laid_out(array: Array, strides: Sequence[int], unwritten: Any) -> Array:
+    """The memory of a tensor with the elements of `array`, as one array from first to last element.
+
+    If `array` has these strides, the result is a view of its memory, gaps included. Else it is a
+    copy.
+
+    Args:
+        array: the elements.
+        strides: the tensor's strides in elements.
+        unwritten: the value of elements in the gaps of a copy.
+    """
+    if not array.size:
+        return array.reshape(-1)
+    ends = zip(array.shape, strides, strict=True)
+    count = 1 + sum((extent - 1) * stride for extent, stride in ends)
+    if has_strides(array, strides):
+        return np.lib.stride_tricks.as_strided(array, (count,), (array.itemsize,), writeable=False)
+    made = np.full(count, unwritten, array.dtype)
+    elements(made, array.shape, strides)[...] = array
+    return made
+
+
+def elements(memory: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
+    """A view of a tensor's memory with the tensor's axes; `strides` are in elements."""
+    steps = tuple(stride * memory.itemsize for stride in strides)
+    return np.lib.stride_tricks.as_strided(memory, tuple(shape), steps)
