@@ -46,6 +46,7 @@ def matmul(
     stream: Any = None,
     tune: bool = False,
     plan: Plan | str | None = None,
+    background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
     **operands: Any,
 ) -> Any:
@@ -75,6 +76,9 @@ def matmul(
         tune: whether to measure the most promising plans, and keep the times for later calls, also
             of other processes; see `codegen.call.tuning`.
         plan: the plan to use, such as `'128x256x64 data-parallel'`; None chooses one.
+        background: whether a kernel that is not built may be built in the background, while the
+            best of the kernels that are loaded for such problems serves the call. Bits may then
+            differ before and after; see `codegen.background_builds`, which decides for None.
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
             parameters of these names.
@@ -95,6 +99,7 @@ def matmul(
             operands,
             plan=plan,
             tune=tune,
+            background=background,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
         )
@@ -124,9 +129,12 @@ def matmul(
     except (AttributeError, RuntimeError):
         arrays = array_key({"a": a, "b": b}, c, out)
         key = (arrays, beta == 0, transpose_a, transpose_b, plan)
+    if background is not None:
+        key = (key, background)
     if gradient:
         transposes: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b}
         without: Any = {"out": out, "stream": stream, "tune": tune, "plan": plan}
+        without["background"] = background
         d = differentiable_matmul(a, b, c, alpha, beta, **transposes, **without)
         if d is not None:
             return d
@@ -146,7 +154,8 @@ def matmul(
     if 0 < min(axes) < MATRIX or max(axes) > MATRICES:
         transposes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
         broadcast = Broadcast.of(tuple(a.shape), tuple(b.shape), **transposes)
-        again = partial(matmul, stream=stream, tune=tune, plan=plan, **transposes)
+        options: Any = {"stream": stream, "tune": tune, "plan": plan, "background": background}
+        again = partial(matmul, **options, **transposes)
         return broadcast.launch(again, a, b, c, out, alpha, beta)
     return first_launch(
         _prepared,
@@ -155,6 +164,7 @@ def matmul(
         (alpha, beta, stream),
         plan=plan,
         tune=tune,
+        background=background,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
     )
@@ -218,6 +228,7 @@ def grouped_matmul(
     transpose_b: bool = False,
     stream: Any = None,
     plan: Plan | str | None = None,
+    background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
     **operands: Any,
 ) -> Any:
@@ -246,6 +257,7 @@ def grouped_matmul(
             should not: GPUs read other layouts slowly.
         stream: the CUDA stream; by default the current stream of the library of `a`.
         plan: the plan to use, such as `'128x256x64 data-parallel{persistent=true}'`.
+        background: as for `matmul`.
         epilogue, operands: as for `matmul`; the coordinate `l` of an operand is the group.
 
     Raises:
@@ -264,6 +276,7 @@ def grouped_matmul(
             operands,
             offsets=offsets,
             plan=plan,
+            background=background,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
             grouped=True,
@@ -283,6 +296,8 @@ def grouped_matmul(
         check_offsets(offsets)
         arrays = array_key({"a": a, "b": b, OFFSETS: offsets}, c, out)
         key = ("groups", arrays, group_axis, beta == 0, *transposes, plan)
+    if background is not None:
+        key = (key, background)
     if gradient:
         refuse_gradients({"a": a, "b": b, "c": c}, "grouped_matmul")
     try:
@@ -303,6 +318,7 @@ def grouped_matmul(
         {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets},
         (alpha, beta, stream),
         plan=plan,
+        background=background,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         grouped=True,

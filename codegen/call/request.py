@@ -58,6 +58,11 @@ class PlanRequest:
         return replace(self.gemm, m=None, n=None, k=None)
 
     @property
+    def kind(self) -> tuple[Gemm, str, str, bool]:
+        """What all requests have in common whose plans share their kernels."""
+        return self.any_size, self.target, self.instructions, self.reads_c
+
+    @property
     def lowering(self) -> Lowering | None:
         """The fastest lowering of the GPU for the alignment of A and B; None on the CPU.
 
