@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,63 +14,14 @@ import numpy as np
 import pytest
 
 import codegen
-from codegen.call import background_compiler, build, compile_workers, matmul
-from codegen.kernel import Kernel
+from codegen.call import background_compiler, build
 from coordgraph import CodegenError, LaunchError
-from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
+from tests.codegen.slow_builder import LONG, Builder
 from tests.codegen.test_walk import walking
 
-LARGE, SMALL, MIDDLE = (
-    "256x256x64 data-parallel",
-    "32x32x32 data-parallel",
-    "64x64x64 data-parallel",
-)
+SIDES = (256, 64), (32, 32), (64, 64)
+LARGE, SMALL, MIDDLE = (f"{side}x{side}x{deep} data-parallel" for side, deep in SIDES)
 """The kernels of plans for the CPU: for sizes of 300, 20 and 50."""
-LONG = 60.0
-"""Seconds after which a test fails that waits for a kernel."""
-
-
-class Builder:
-    """A slow compiler: the background thread compiles only while `go` is set.
-
-    Attributes:
-        plans: the kernels that the background thread has started to compile.
-        error: what it raises instead of compiling, by kernel.
-    """
-
-    def __init__(self) -> None:
-        self.go, self.started = threading.Event(), threading.Event()
-        self.plans: list[str] = []
-        self.error: dict[str, Exception] = {}
-
-    def finish(self) -> None:
-        """Let the background thread build all kernels that wait."""
-        self.go.set()
-        assert background_compiler.wait(LONG)
-        self.go.clear()
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Iterator[Builder]:
-    """Compile in the background thread, which waits for the test; without a worker process."""
-    slow, compile_plan = Builder(), build.compile_plan
-
-    def compiled(plan: Any, *arguments: Any, **options: Any) -> Kernel:
-        if threading.current_thread().name == background_compiler.THREAD:
-            slow.plans.append(plan.kernel)
-            slow.started.set()
-            assert slow.go.wait(LONG)
-            if plan.kernel in slow.error:
-                raise slow.error[plan.kernel]
-        return compile_plan(plan, *arguments, **options)
-
-    def no_process(nice: int) -> Any:
-        raise OSError
-
-    monkeypatch.setattr(build, "compile_plan", compiled)
-    monkeypatch.setattr(background_compiler, "start_worker", no_process)
-    yield slow
-    slow.finish()
 
 
 def product(extent: int, background: bool | None = True) -> None:
@@ -92,6 +46,9 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+pytestmark = pytest.mark.usefixtures("forgotten")
+
+
 def test_a_loaded_kernel_serves_until_the_better_one_is_built(slow: Builder, used: list[str]):
     product(300)  # nothing is built yet, so this call waits for the compiler
     assert slow.plans == []
@@ -106,9 +63,209 @@ def test_a_loaded_kernel_serves_until_the_better_one_is_built(slow: Builder, use
 
 
 def test_the_option_is_off_by_default(slow: Builder, used: list[str]):
+    """A call without the option waits for its kernel; no kernel is built twice."""
+    product(300)
+    product(50, None)
+    product(20)
+    assert slow.started.wait(LONG)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = [pool.submit(product, 20, background) for background in (None, False)]
+        assert not any(each.done() for each in waiting)
+        slow.finish()
+        for each in waiting:
+            each.result()
+    assert used == [LARGE, MIDDLE, MIDDLE, SMALL, SMALL]
+    assert slow.plans == [SMALL]
+
+
+def test_a_repeated_call_costs_the_same(slow: Builder):
+    """A call that another kernel serves enters the functions of any repeated call."""
+    product(300)
+    with walking() as usual:
+        product(300)
+    product(20)
+    with walking() as served:
+        product(20)
+    slow.finish()
+    product(20)
+    with walking() as better:
+        product(20)
+    assert usual.functions == served.functions == better.functions
+
+
+def test_the_process_wide_setting(slow: Builder, used: list[str], monkeypatch: pytest.MonkeyPatch):
+    product(300)
+    with codegen.background_builds():
+        product(20, None)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(product, 50, None).result()
+    monkeypatch.setenv("COORDGRAPH_BACKGROUND", "1")
+    product(21, None)
+    assert used == [LARGE] * 4
+    slow.finish()
+    monkeypatch.setenv("COORDGRAPH_BACKGROUND", "0")
+    product(100, None)
+    assert used[4:] == ["128x128x64 data-parallel"]
+    assert slow.plans == [SMALL, MIDDLE]
+    monkeypatch.setenv("COORDGRAPH_BACKGROUND", "yes")
+    product(23, True)
+    with pytest.raises(CodegenError, match="COORDGRAPH_BACKGROUND = 'yes' is neither 0 nor 1"):
+        product(24, None)
+    with pytest.raises(LaunchError, match="background = 'yes'"):
+        product(24, "yes")  # type: ignore[arg-type]
+
+
+def test_calls_with_a_plan_wait_for_it(slow: Builder, used: list[str]):
+    product(300)
+    ones = np.ones((20, 20), np.float32)
+    codegen.matmul(ones, ones, plan="16x16x16 data-parallel", background=True)
+    assert used == [LARGE, "16x16x16 data-parallel"]
+    assert slow.plans == []
+
+
+def test_batches_groups_and_epilogues(slow: Builder, used: list[str]):
+    """Other kinds of problems have other kernels: none of one kind serves another."""
+    ones, offsets = np.ones((40, 40), np.float32), np.array([0, 20, 40], np.int32)
+    for _ in range(2):
+        codegen.matmul(ones, ones, np.ones((40, 40), np.float32), beta=1.0, background=True)
+        codegen.matmul(np.stack([ones] * 2), np.stack([ones] * 2), background=True)
+        codegen.grouped_matmul(ones, np.stack([ones] * 2), offsets, background=True)
+    assert slow.plans == []
+    first = used[:3]
+    assert used == first * 2
+    few, of_two = np.ones((2, 9, 9), np.float32), np.array([0, 4, 9], np.int32)
+    codegen.grouped_matmul(few[0], few, of_two, background=True)
+    codegen.matmul(few, few, background=True)
+    assert used[6:] == [first[2], first[1]]
+    slow.finish()
+    codegen.matmul(few, few, background=True)
+    assert used[8] == "16x16x16 data-parallel"
+
+
+@pytest.mark.parametrize("error", [CodegenError("no registers"), OSError("no memory")])
+def test_a_kernel_that_cannot_be_built(slow: Builder, used: list[str], error: Exception):
+    """A failed build is reported once, is not repeated, and breaks no call."""
+    product(300)
+    slow.error[SMALL] = error
+    product(20)
+    with pytest.warns(RuntimeWarning, match=f"'{SMALL}' cannot be built.*{error}") as found:
+        slow.finish()
+    assert len(found) == 1
+    for _ in range(2):
+        product(20)
+        product(21)
+    assert used == [LARGE] * 6
+    assert slow.plans == [SMALL]
+    with pytest.raises(CodegenError, match=str(error)):
+        product(20, False)
+
+
+def test_threads_share_one_build(slow: Builder, used: list[str]):
+    product(300)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(product, [20, 21, 20, 22, 23, 20, 21, 24]))
+    assert used == [LARGE] * 9
+    slow.go.set()
+    deadline = time.monotonic() + LONG
+    with ThreadPoolExecutor(8) as pool:
+        while used[-1] != SMALL:
+            assert time.monotonic() < deadline
+            list(pool.map(product, [20, 21, 22, 23]))
+    assert slow.plans == [SMALL]
+    slow.finish()
+    for extent in (20, 21, 22, 23, 24):
+        product(extent)
+    assert used[-5:] == [SMALL] * 5
+
+
+def test_calls_are_served_while_another_kernel_is_compiled(slow: Builder, used: list[str]):
+    """The compiler's lock, which the background thread holds, delays no call that is served."""
     product(300)
     product(20)
-    for background in (None, False):  # a call without the option is not served by another kernel
-        product(50, background)
+    assert slow.started.wait(LONG)  # the thread compiles, and waits for this test
+    product(50)
+    product(301, None)
+    assert used == [LARGE] * 4
+
+
+def test_the_queue_is_bounded(slow: Builder, used: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(background_compiler, "MOST_WAITING", 1)
+    product(300)
+    product(20)
+    product(50)
     slow.finish()
-    assert used == [LARGE, LARGE, MIDDLE, MIDDLE]
+    assert slow.plans == [SMALL]
+    product(50)  # asks again, since a kernel was built
+    slow.finish()
+    product(50)
+    assert slow.plans == [SMALL, MIDDLE]
+    assert used == [LARGE, LARGE, LARGE, SMALL, MIDDLE]
+
+
+def test_the_kernel_with_the_least_padding_serves(slow: Builder, used: list[str]):
+    """On a CPU, which has no cost model; sums by atomic additions are never chosen."""
+    ones = np.ones((300, 300), np.float32)
+    codegen.matmul(ones, ones, plan="16x16x16 split-k{splits=2,reduction=atomic}")
+    product(300)
+    product(50, False)
+    product(20)
+    assert used[1:] == [LARGE, MIDDLE, MIDDLE]
+
+
+def test_a_process_compiles(forgotten: None, used: list[str], monkeypatch: pytest.MonkeyPatch):
+    """A worker process stores the kernel in the cache on disk, and this process only loads it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(background_compiler, "IDLE", 0.1)
+        product(300)
+        a = np.ones((20, 20), np.float64)
+        codegen.matmul(np.ones((300, 300)), np.ones((300, 300)))
+        codegen.matmul(a, a, background=True)
+        assert background_compiler.wait(LONG)
+    made = [kernel for kernel in build._kernels.values() if str(kernel.title) == SMALL]
+    assert [kernel.from_cache for kernel in made] == [True]
+    codegen.matmul(a, a, background=True)
+    assert used == [LARGE, LARGE, LARGE, SMALL]
+
+
+ENDING = """
+import sys, time
+import numpy as np
+import codegen
+from codegen.call import background_compiler as compiler, build
+if sys.argv[1] == "thread":
+    compile_plan = build.compile_plan
+    build.compile_plan = lambda *a, **k: (print("building", flush=True), time.sleep(60))
+    build.compile_plan, slow = compile_plan, build.compile_plan
+one = np.ones((300, 300), np.float32)
+codegen.matmul(one, one)
+if sys.argv[1] == "thread":
+    build.compile_plan = slow
+few = np.ones((20, 20), np.float32)
+codegen.matmul(few, few, background=True)
+while sys.argv[1] == "process" and compiler._compiler._worker is None:
+    time.sleep(0.01)
+worker = compiler._compiler._worker
+print(worker and worker.pid, time.time())
+"""
+
+
+@pytest.mark.parametrize("where", ["thread", "process"])
+def test_the_end_of_the_program_does_not_wait(where: str, tmp_path: Path):
+    """At exit neither the thread nor its worker process delays the program or outlives it."""
+    environment = os.environ | {"COORDGRAPH_CACHE": "off" if where == "thread" else str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ENDING, where],
+        env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONG,
+    )
+    ended = time.time()
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    process, at = done.stdout.split()[-2:]
+    assert ended - float(at) < 5
+    if where == "process":
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(process), 0)
