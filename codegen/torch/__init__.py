@@ -25,6 +25,6 @@ from codegen.torch.functions import addmm, bmm, linear, matmul
 from codegen.torch.mode import use_kernels
 from codegen.torch.modules import Linear, replace_linears
 
-import_module("codegen.torch.general")  # torch.compile then traces codegen.matmul
+import_module("codegen.torch.general")  # lets torch.compile trace codegen.matmul
 
 __all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linears", "use_kernels"]

@@ -1,4 +1,4 @@
-"""What the operators run on real tensors: one call of `codegen.matmul`."""
+"""The operators on tensors with data (not fake ones): each calls `codegen.matmul` once."""
 
 from __future__ import annotations
 

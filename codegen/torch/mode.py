@@ -35,9 +35,9 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
     Tensor.__matmul__: matmul,
     Tensor.__rmatmul__: _reversed_matmul,
 }
-"""PyTorch's functions, and the functions that compute them by kernels."""
+"""For each replaced function of PyTorch, the function that computes the same by kernels."""
 OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2"}
-"""Keyword arguments that the functions here take too; a call with others is PyTorch's."""
+"""Keyword arguments that `codegen.torch` takes; PyTorch computes a call with any other one."""
 
 
 class use_kernels(TorchFunctionMode):
