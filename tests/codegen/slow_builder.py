@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,7 +39,7 @@ class Builder:
 
 
 @contextmanager
-def slow_builder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Builder]:
+def slow_builder(monkeypatch: pytest.MonkeyPatch) -> Generator[Builder]:
     """Let the background thread compile itself, without a worker process, when the test says so."""
     slow, compile_plan = Builder(), build.compile_plan
 

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import codegen
-from codegen.call import background_compiler, build
-from coordgraph import CodegenError, LaunchError
+from codegen.call import background_compiler, build, matmul
+from codegen.call.request import PlanRequest
+from coordgraph import CodegenError, Gemm, LaunchError
+from passes.choosing import Plan
 from tests.codegen.slow_builder import LONG, Builder
 from tests.codegen.test_walk import walking
 
@@ -186,6 +188,7 @@ def test_calls_are_served_while_another_kernel_is_compiled(slow: Builder, used: 
     product(50)
     product(301, None)
     assert used == [LARGE] * 4
+    assert build.known(Plan.parse(SMALL), PlanRequest(Gemm("f32"), "cpu")) is None
 
 
 def test_the_queue_is_bounded(slow: Builder, used: list[str], monkeypatch: pytest.MonkeyPatch):
@@ -212,19 +215,27 @@ def test_the_kernel_with_the_least_padding_serves(slow: Builder, used: list[str]
     assert used[1:] == [LARGE, MIDDLE, MIDDLE]
 
 
-def test_a_process_compiles(forgotten: None, used: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_a_process_compiles(used: list[str], monkeypatch: pytest.MonkeyPatch):
     """A worker process stores the kernel in the cache on disk, and this process only loads it."""
-    with monkeypatch.context() as patch:
-        patch.setattr(background_compiler, "IDLE", 0.1)
-        product(300)
-        a = np.ones((20, 20), np.float64)
-        codegen.matmul(np.ones((300, 300)), np.ones((300, 300)))
-        codegen.matmul(a, a, background=True)
-        assert background_compiler.wait(LONG)
-    made = [kernel for kernel in build._kernels.values() if str(kernel.title) == SMALL]
-    assert [kernel.from_cache for kernel in made] == [True]
-    codegen.matmul(a, a, background=True)
-    assert used == [LARGE, LARGE, LARGE, SMALL]
+    monkeypatch.setattr(background_compiler, "IDLE", 0.1)
+    large, small = np.ones((300, 300)), np.ones((20, 20))
+    request = PlanRequest(Gemm("f64"), "cpu")
+    codegen.matmul(large, large)
+    codegen.matmul(small, small, background=True)
+    assert background_compiler.wait(LONG)
+    made = build.built(request)[SMALL]
+    assert made.from_cache
+    codegen.matmul(small, small, background=True)
+    assert used == [LARGE, LARGE, SMALL]
+    matmul.forget()  # as in another process, which finds the kernel in the cache on disk
+    codegen.matmul(large, large)
+    codegen.matmul(small, small, background=True)
+    assert used[3:] == [LARGE, SMALL]
+    deadline = time.monotonic() + LONG
+    while background_compiler._compiler._thread is not None:  # it ends the process when idle
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert background_compiler._compiler._worker is None
 
 
 ENDING = """

@@ -10,7 +10,7 @@ from threading import current_thread
 import pytest
 
 import codegen
-from codegen.call import background_compiler, build
+from codegen.call import background_compiler, build, matmul
 from codegen.call.request import PlanRequest
 from codegen.targets.nvptx import CudaKernel
 from coordgraph import CodegenError, Gemm
@@ -114,7 +114,7 @@ def test_a_refused_kernel_is_kept(loaded: FakeDriver):
     kernels = [weakref.ref(build.kernel_of(Plan.parse(text), REQUEST)) for text in SERVING]
     build.fail(plan, REQUEST, CodegenError("no registers"))
     build.refuse(build.built(REQUEST)[SERVING[1]], CodegenError("no registers"))
-    codegen.call.matmul._prepared.clear()
+    matmul._prepared.clear()
     gc.collect()
     assert build.built(REQUEST) == {}
     assert all(kernel() is not None for kernel in kernels)
