@@ -21,7 +21,7 @@ from typing import Any
 
 from codegen.cache import cache_directory
 from codegen.call import build
-from codegen.call.compile_workers import UNPICKLABLE, Job, run_job, start_worker
+from codegen.call.compile_workers import Job, run_job, start_worker
 from codegen.kernel import Kernel
 from coordgraph import CodegenError, CoordGraphError
 
@@ -139,11 +139,13 @@ class _Compiler:
     def _compile(self, job: Job) -> None:
         """Have a process compile a kernel into the cache on disk, if there is such a cache.
 
-        If the process fails, it reports no error: `_load` then compiles, and gets the error.
+        If that fails, nothing is reported: `_load` then compiles, and gets the error.
         """
-        if cache_directory() is None or job.is_done:
+        if cache_directory() is None:
             return
-        with suppress(OSError, *UNPICKLABLE):
+        with suppress(Exception):  # a job that cannot be pickled, or no process
+            if job.is_done:
+                return
             sent = pickle.dumps(job)
             with self._changed:
                 if self._closed:

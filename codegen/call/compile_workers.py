@@ -25,14 +25,12 @@ from coordgraph.gemm import OFFSETS
 from passes.choosing import Plan
 from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["UNPICKLABLE", "CompileWorkers", "Job", "run_job", "start_worker"]
+__all__ = ["CompileWorkers", "Job", "run_job", "start_worker"]
 
 MOST_WORKERS, LEAST_KERNELS = 8, 3
 """MOST_WORKERS: largest number of processes. LEAST_KERNELS: fewer kernels than this are left to the
 calling process, which compiles them sooner than new processes start."""
 DONE = b"\n"
-UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
-"""The errors of `pickle.dumps` for a job that cannot be sent to a process."""
 
 
 class Job(NamedTuple):
@@ -137,7 +135,7 @@ class CompileWorkers:
             return
         try:
             jobs = [pickle.dumps(Job(self.request, plan)) for plan in new.values()]
-        except UNPICKLABLE:
+        except (pickle.PicklingError, AttributeError, TypeError):
             # An epilogue function that cannot be imported by name cannot be sent to the processes,
             # so this process compiles the kernels later.
             return

@@ -58,11 +58,6 @@ class PlanRequest:
         return replace(self.gemm, m=None, n=None, k=None)
 
     @property
-    def kind(self) -> tuple[Gemm, str, str, bool]:
-        """What all requests have in common whose plans share their kernels."""
-        return self.any_size, self.target, self.instructions, self.reads_c
-
-    @property
     def lowering(self) -> Lowering | None:
         """The fastest lowering of the GPU for the alignment of A and B; None on the CPU.
 
@@ -102,6 +97,11 @@ class PlanRequest:
         # known at launch, so workgroups must be persistent.
         shared = self.gemm.ragged("k") or (self.gemm.grouped and plan.pipeline == EACH)
         return replace(plan, pipeline=SHARED) if shared else plan
+
+    @property
+    def kind(self) -> tuple[Gemm, str, str, bool]:
+        """What all requests have in common whose plans share their kernels."""
+        return self.any_size, self.target, self.instructions, self.reads_c
 
     def plans(self) -> Iterator[Plan]:
         """Candidate plans: those of the cost model, the best first, then a fallback.
