@@ -56,8 +56,8 @@ def matmul(
     that is cached. Kernels take every size, and are cached on disk. Later calls only launch.
 
     If a PyTorch tensor requires a gradient, the result has one too: it is computed by the operators
-    of `codegen.torch`. They have neither `out`, `stream`, `tune`, `plan` nor epilogues, so these
-    are refused then, unless under `torch.no_grad()`.
+    of `codegen.torch`. They have neither `out`, `stream`, `tune`, `plan`, `background` nor
+    epilogues, so these are refused then, unless under `torch.no_grad()`.
 
     Args:
         a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Views that are the
