@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from itertools import chain
@@ -242,3 +243,13 @@ def check_grid(plan: Plan, graph: KernelGraph) -> None:
             f"the plan '{plan}' gives a number of workgroups, which '{plan.pipeline}' does not let "
             f"a plan choose; leave out 'on {plan.workgroups}'"
         )
+
+
+def _renew_lock() -> None:
+    """Make a new lock in a forked child process: no thread of it will release the old one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
