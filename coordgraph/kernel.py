@@ -266,6 +266,7 @@ class KernelGraph:
         self,
         sizes: Mapping[str, int | Sequence[int]] | None = None,
         level: Literal["default", "all"] = "default",
+        checks: Sequence[str] | None = None,
     ) -> Report:
         """Prove or refute that the graph computes its product, without running it.
 
@@ -276,11 +277,14 @@ class KernelGraph:
             sizes: the launch arguments to examine, by name; None chooses small launches, such as
                 those just below and above a multiple of the tile.
             level: `default` takes a few tenths of a second, `all` a few seconds.
+            checks: the names of the checks to run; None runs those above. `batch-invariance` must
+                be named: it refutes graphs in which the order of additions depends on m.
 
         Raises:
-            VerifyError: the graph has no schedule, or fails the checks of its structure.
+            VerifyError: the graph has no schedule, fails the checks of its structure, or a check's
+                name is unknown.
         """
-        return CHECK(self, sizes, level)
+        return CHECK(self, sizes, level, checks)
 
     def report(
         self, path: str | Path | None = None, machine: Any = "NVIDIA H200", **options: Any
@@ -348,9 +352,7 @@ PROVENANCE = Hook[[KernelGraph], Provenance](
 """Hook behind `KernelGraph.provenance`; `coordgraph.provenance.trace` implements it."""
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
 """Hook behind `KernelGraph.verify`; `coordgraph.checks` implements it."""
-CHECK = Hook[[KernelGraph, "Mapping[str, int | Sequence[int]] | None", str], "Report"](
-    "KernelGraph.check", "coordgraph.verification.checking"
-)
+CHECK = Hook[..., "Report"]("KernelGraph.check", "coordgraph.verification.checking")
 """Hook behind `KernelGraph.check`; `coordgraph.verification.checking` implements it."""
 REPORT = Hook[..., "HtmlReport"]("KernelGraph.report", "passes.report.gather")
 """Hook behind `KernelGraph.report`; `passes.report.gather` implements it."""

@@ -34,6 +34,9 @@ MEASURES = {
         "epilogue", "a fused epilogue against PyTorch's separate kernels", gpu=True
     ),
     "groups": Measure("groups", "grouped products against one cuBLAS call a group", gpu=True),
+    "invariant": Measure(
+        "invariant", "batch-invariant products against the default and Triton", gpu=True
+    ),
     "waves": Measure("waves", "utilisation where the last wave is not full", gpu=True),
     "sweep": Measure("sweep", "many plans on many problems, to fit the cost model", gpu=True),
     "timeline": Measure("overhead", "how much slower kernels are that record a timeline", gpu=True),

@@ -45,12 +45,14 @@ class Library:
 
     Args:
         tune: True to choose by measuring the most promising plans, False by the cost model.
+        invariant: True to add along k in one order for every m.
     """
 
-    name, ours = COORDGRAPH, True
+    ours = True
 
-    def __init__(self, *, tune: bool = False) -> None:
-        self.tune = tune
+    def __init__(self, *, tune: bool = False, invariant: bool = False) -> None:
+        self.name = f"{COORDGRAPH} invariant" if invariant else COORDGRAPH
+        self.tune, self.invariant = tune, invariant
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Run:
@@ -58,6 +60,7 @@ class Library:
         transposes: dict[str, Any] = {
             "transpose_a": problem.transpose_a,
             "transpose_b": problem.transpose_b,
+            "invariant": self.invariant,
         }
         a, b, out = problem.sets[0]
         start = time.perf_counter()

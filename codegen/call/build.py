@@ -35,7 +35,7 @@ MOST_ATTEMPTS = 24
 """Number of failing plans after which `try_plans` gives up."""
 T = TypeVar("T")
 
-_kernels: dict[tuple[str, Gemm, str, str, bool], Kernel | CoordGraphError] = {}
+_kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraphError] = {}
 """The kernels of this process, by `Plan.kernel` and `PlanRequest.kind`."""
 _refused: list[Kernel] = []
 """Kernels that were replaced by an error. They are kept, because a captured CUDA graph may launch
@@ -105,11 +105,17 @@ def kernel_of(plan: Plan, request: PlanRequest) -> Kernel:
     if found is None:
         with _lock:
             if key not in _kernels:
-                gemm, target, reads_c = request.any_size, request.target, request.reads_c
+                gemm, target, _, reads_c, only = request.kind
                 alignment = request.alignment
                 try:
-                    made = compile_plan(plan, gemm, target, alignment=alignment, reads_c=reads_c)
-                    _kernels[key] = made
+                    _kernels[key] = compile_plan(
+                        plan,
+                        gemm,
+                        target,
+                        alignment=alignment,
+                        reads_c=reads_c,
+                        instructions=only,
+                    )
                 except CoordGraphError as error:
                     _kernels[key] = error
             found = _kernels[key]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from codegen.call import families, measured
 from codegen.call.request import PlanRequest
-from coordgraph import LaunchError
+from coordgraph import CodegenError, LaunchError
 from passes.choosing import Plan
 
 __all__ = ["plans"]
@@ -19,10 +19,32 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
     called; then those of the cost model, the cheapest first; then the fallback plan, which a fixed
     rule derives from the sizes without a cost model. Without a model it is the only other plan.
 
+    If the request is for a batch-invariant product, every plan is checked to add along k in the
+    order that is pinned for n and k, and measured plans are not used.
+
     Raises:
         LaunchError: `wanted` is neither a plan nor text.
-        PassError, ParseError: the text in `wanted` is malformed.
+        CodegenError: `wanted` adds along k in another order than the pinned one.
+        PassError, ParseError, VerifyError: `wanted` is malformed, or cannot be applied.
     """
+    if request.order is None:
+        yield from _plans(request, wanted)
+        return
+    # imported here because it imports the checks of graphs, which other calls do not need
+    from passes.choosing.order_in_graph import why_not
+
+    for plan in _plans(request, wanted):
+        if (refusal := why_not(request.order, plan, request.gemm)) is None:
+            yield plan
+        elif wanted is not None:
+            raise CodegenError(
+                f"the plan '{plan}' cannot be used with invariant=True: {refusal}; leave out the "
+                f"plan, or give one such as '{request.simple_plan}'"
+            )
+
+
+def _plans(request: PlanRequest, wanted: Plan | str | None) -> Iterator[Plan]:
+    """The plans of `plans`, without a check of the order in which they add along k."""
     if isinstance(wanted, str):
         yield Plan.parse(wanted)
     elif isinstance(wanted, Plan):
@@ -32,6 +54,8 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
             f"plan = {wanted!r} is neither a Plan nor its text; write it like '128x256x64 "
             "data-parallel', or let `coordgraph explain` list the plans for a problem"
         )
+    elif request.order is not None:
+        yield from request.plans()
     else:
         times = None if request.target == "cpu" else measured.remembered(request)
         if times is not None:

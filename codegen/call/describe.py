@@ -11,6 +11,7 @@ from codegen.call.alignment import alignment_of
 from codegen.call.arrangement import Arrangement
 from codegen.call.arrays import library
 from codegen.call.checks import NO_OFFSETS, problem_parameters
+from codegen.call.invariance import check_invariant
 from codegen.call.request import PlanRequest
 from codegen.call.views import LABELS, TensorView, numpy_view, single
 from coordgraph import Gemm, LaunchError, VerifyError
@@ -102,6 +103,7 @@ def describe(
     beta: float,
     transpose_a: bool,
     transpose_b: bool,
+    invariant: bool = False,
     **problem: Any,
 ) -> Call:
     """Find the problem, the device and the arrays for a kernel from the arrays of a call.
@@ -111,12 +113,15 @@ def describe(
             and other operands of the problem; None for an operand that the call leaves out.
         beta: the factor of C.
         transpose_a, transpose_b: whether the array holds the transpose.
+        invariant: whether all plans for the call's n and k must add in one order along k.
         problem: further fields of `Gemm`, such as `grouped=True` and `group_axis`.
 
     Raises:
         LaunchError: an option has a wrong type or value; an argument is not an array, or has an
-            element type that kernels do not support; or the shapes of A and B do not fit.
+            element type that kernels do not support; the shapes of A and B do not fit; or the call
+            cannot be batch invariant.
     """
+    flag(invariant, "invariant", LaunchError)
     flag(transpose_a, "transpose_a", LaunchError)
     flag(transpose_b, "transpose_b", LaunchError)
     grouped, axis = problem.get("grouped", False), problem.get("group_axis", "m")
@@ -153,7 +158,11 @@ def describe(
         batched=arrangement.batch is not None and not arrangement.as_one_product,
         **problem,
     )
-    return Call(_request(gemm, views, beta), views, arrangement)
+    request = _request(gemm, views, beta)
+    if invariant:
+        request = replace(request, invariant=True)
+        check_invariant(request, views)
+    return Call(request, views, arrangement)
 
 
 def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:

@@ -192,6 +192,7 @@ def explain(
     count: int = 8,
     batches: int | None = None,
     reads_c: bool = False,
+    invariant: bool = False,
 ) -> Explanation | Tuned | ByRule:
     """Explain which plan `matmul` chooses for a problem: the best plans, their times, the reasons.
 
@@ -209,6 +210,8 @@ def explain(
         count: number of plans to list.
         batches: number of products of that size in a batch; None for a single product.
         reads_c: whether C is added (beta is not 0); large tiles have no registers for it.
+        invariant: whether to explain the choice for a batch-invariant product; the heading then has
+            the order of additions along k.
 
     Returns:
         The predictions of the cost model, with measured times if `tune=True` has measured the
@@ -219,8 +222,9 @@ def explain(
         CodegenError: the device is unknown, or cannot multiply the type.
     """
     problem = Gemm(dtype, out_dtype, m, n, k, transpose_a, transpose_b, batched=batches is not None)
+    products = 1 if batches is None else batches
     return explain_problem(
-        problem, device, count, batches=1 if batches is None else batches, reads_c=reads_c
+        problem, device, count, batches=products, reads_c=reads_c, invariant=invariant
     )
 
 
@@ -231,6 +235,7 @@ def explain_problem(
     *,
     batches: int = 1,
     reads_c: bool = False,
+    invariant: bool = False,
 ) -> Explanation | Tuned | ByRule:
     """Explain which plan is chosen for a `Gemm` with sizes and with `batches` products."""
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
@@ -241,7 +246,8 @@ def explain_problem(
     if device is None:
         device = CPU if refusal is not None else next(iter(here), constants_of().device)
     on = _request(problem, device, here)
-    found = replace(on, reads_c=reads_c, batches=batches)
+    invariant = flag(invariant, "invariant")
+    found = replace(on, reads_c=reads_c, batches=batches, invariant=invariant)
     if found.target != CPU and refusal is not None:
         raise CodegenError(
             f"codegen.matmul has no code for this problem on {found.device}: "
@@ -249,10 +255,14 @@ def explain_problem(
             "numpy arrays"
         )
     heading = (*_heading(found), f"device   {_device_text(found)}{assumed}", _code_text(found))
+    if (order := found.order) is not None:
+        heading = (*heading, f"order    {order}")
     if (constants := found.constants) is not None:
-        prediction = explain_plans(problem, constants, count, batches=batches, reads_c=reads_c)
+        limits: dict[str, Any] = {"batches": batches, "reads_c": reads_c, "order": order}
+        prediction = explain_plans(problem, constants, count, **limits)
         prediction = replace(prediction, heading=heading)
-        times = remembered(found) if found.device in here else None
+        measured = found.device in here and not invariant
+        times = remembered(found) if measured else None
         return prediction if times is None else Tuned.of(prediction, times)
     why = (*_why_no_model(found), "No times are predicted: the cost model covers wgmma only.")
     return ByRule(problem, found.target, found.device, found.simple_plan, why, heading)

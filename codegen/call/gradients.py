@@ -48,6 +48,7 @@ def differentiable_matmul(
     *,
     transpose_a: bool,
     transpose_b: bool,
+    invariant: bool = False,
     **without: Any,
 ) -> Any:
     """`alpha·A·B + beta·C` as a tensor with a gradient, or None if PyTorch records no gradients.
@@ -55,7 +56,7 @@ def differentiable_matmul(
     For a batch with C, the sum is computed after the product, by PyTorch.
 
     Args:
-        a, b, c, alpha, beta, transpose_a, transpose_b: as for `matmul`.
+        a, b, c, alpha, beta, transpose_a, transpose_b, invariant: as for `matmul`.
         without: options of the call that the operators do not have, by name.
 
     Raises:
@@ -73,5 +74,5 @@ def differentiable_matmul(
     # at the top of this file would be a cycle, since `codegen.torch` calls `matmul`.
     general = import_module("codegen.torch.general")
     return general.matmul_by_operators(
-        a, b, c, number(alpha, "alpha"), beta, transpose_a, transpose_b
+        a, b, c, number(alpha, "alpha"), beta, transpose_a, transpose_b, invariant
     )

@@ -57,6 +57,11 @@ def first_launch(
     if type(alpha) is not float:
         number(alpha, "alpha")
     flag(tune, "tune", LaunchError)
+    if tune and options.get("invariant"):
+        raise LaunchError(
+            "tune=True measures plans with other orders of additions, which invariant=True "
+            "excludes; leave out one of them"
+        )
     call = describe(arrays, beta=beta, **options)
     a, b, c, out = (arrays[name] for name in "ABCD")
     operands = {LABELS.get(name, name): array for name, array in list(arrays.items())[4:]}

@@ -46,6 +46,7 @@ def matmul(
     stream: Any = None,
     tune: bool = False,
     plan: Plan | str | None = None,
+    invariant: bool = False,
     background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
     **operands: Any,
@@ -76,6 +77,9 @@ def matmul(
         tune: whether to measure the most promising plans, and keep the times for later calls, also
             of other processes; see `codegen.call.tuning`.
         plan: the plan to use, such as `'128x256x64 data-parallel'`; None chooses one.
+        invariant: whether the bits of a row of D must not depend on m, on the other rows, or on the
+            plan (batch invariance). All plans for these n, k, types and layouts then add along k in
+            one order; see `passes.choosing.summation_order`. Excludes `tune`.
         background: whether a kernel that is not built may be built in the background, while the
             best of the kernels that are loaded for such problems serves the call. Bits may then
             differ before and after; see `codegen.background_builds`, which decides for None.
@@ -99,6 +103,7 @@ def matmul(
             operands,
             plan=plan,
             tune=tune,
+            invariant=invariant,
             background=background,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
@@ -124,15 +129,17 @@ def matmul(
             transpose_a,
             transpose_b,
             plan,
+            invariant,
         )
         gradient = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
     except (AttributeError, RuntimeError):
         arrays = array_key({"a": a, "b": b}, c, out)
-        key = (arrays, beta == 0, transpose_a, transpose_b, plan)
+        key = (arrays, beta == 0, transpose_a, transpose_b, plan, invariant)
     if background is not None:
         key = (key, background)
     if gradient:
         transposes: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        transposes["invariant"] = invariant
         without: Any = {"out": out, "stream": stream, "tune": tune, "plan": plan}
         without["background"] = background
         d = differentiable_matmul(a, b, c, alpha, beta, **transposes, **without)
@@ -154,7 +161,8 @@ def matmul(
     if 0 < min(axes) < MATRIX or max(axes) > MATRICES:
         transposes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
         broadcast = Broadcast.of(tuple(a.shape), tuple(b.shape), **transposes)
-        options: Any = {"stream": stream, "tune": tune, "plan": plan, "background": background}
+        options: Any = {"stream": stream, "tune": tune, "plan": plan, "invariant": invariant}
+        options["background"] = background
         again = partial(matmul, **options, **transposes)
         return broadcast.launch(again, a, b, c, out, alpha, beta)
     return first_launch(
@@ -164,6 +172,7 @@ def matmul(
         (alpha, beta, stream),
         plan=plan,
         tune=tune,
+        invariant=invariant,
         background=background,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
@@ -228,6 +237,7 @@ def grouped_matmul(
     transpose_b: bool = False,
     stream: Any = None,
     plan: Plan | str | None = None,
+    invariant: bool = False,
     background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
     **operands: Any,
@@ -257,6 +267,8 @@ def grouped_matmul(
             should not: GPUs read other layouts slowly.
         stream: the CUDA stream; by default the current stream of the library of `a`.
         plan: the plan to use, such as `'128x256x64 data-parallel{persistent=true}'`.
+        invariant: as for `matmul`; only with `group_axis="m"`. Every sum is then one segment of k,
+            so the bits may differ from those of `matmul` for the same n and k.
         background: as for `matmul`.
         epilogue, operands: as for `matmul`; the coordinate `l` of an operand is the group.
 
@@ -276,6 +288,7 @@ def grouped_matmul(
             operands,
             offsets=offsets,
             plan=plan,
+            invariant=invariant,
             background=background,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
@@ -289,13 +302,13 @@ def grouped_matmul(
             *(a.shape, b.shape, a.stride(), b.stride(), a.dtype, a.device),
             None if out is None else out.dtype,
             (a.data_ptr() | b.data_ptr()) & ALIGNED,
-            *(offsets.shape, group_axis, beta == 0, *transposes, plan),
+            *(offsets.shape, group_axis, beta == 0, *transposes, plan, invariant),
         )
         gradient = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
     except (AttributeError, RuntimeError):
         check_offsets(offsets)
         arrays = array_key({"a": a, "b": b, OFFSETS: offsets}, c, out)
-        key = ("groups", arrays, group_axis, beta == 0, *transposes, plan)
+        key = ("groups", arrays, group_axis, beta == 0, *transposes, plan, invariant)
     if background is not None:
         key = (key, background)
     if gradient:
@@ -318,6 +331,7 @@ def grouped_matmul(
         {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets},
         (alpha, beta, stream),
         plan=plan,
+        invariant=invariant,
         background=background,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
@@ -337,6 +351,7 @@ def chosen(
     group_axis: str = "m",
     transpose_a: bool = False,
     transpose_b: bool = False,
+    invariant: bool = False,
 ) -> Plan:
     """The plan that `matmul` chooses for a call; with `offsets`, that of `grouped_matmul`.
 
@@ -350,7 +365,8 @@ def chosen(
     groups: dict[str, Any] = {}
     if offsets is not None:
         arrays[OFFSETS], groups = offsets, {"grouped": True, "group_axis": group_axis}
-    call = describe(arrays, beta=beta, transpose_a=transpose_a, transpose_b=transpose_b, **groups)
+    options: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b, **groups}
+    call = describe(arrays, beta=beta, invariant=invariant, **options)
     (plan,) = build.try_plans(call.request, None, lambda plan, _: plan)
     return plan
 

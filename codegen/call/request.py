@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil
+from typing import Any
 
 from codegen.call.alignment import alignment_of
 from codegen.call.views import TensorView
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing import Constants, Plan, rank, sizes
+from passes.choosing.candidates import fallback
 from passes.choosing.choosers import chooser_of
 from passes.choosing.fixed_rules import host_plan
+from passes.choosing.pinned_orders import pinned_order
 from passes.choosing.plan_table import extents
+from passes.choosing.summation_order import SummationOrder
 from passes.lowering import Lowering, architecture_of
 from passes.lowering.architectures import ALIGNED_BYTES
 
@@ -41,6 +46,7 @@ class PlanRequest:
             bytes) of A and B.
         reads_c: whether C is added.
         batches: number of products in a batch, or of groups; the sizes of groups are not known.
+        invariant: whether all plans for these n and k must add in one order along k, whatever m is.
     """
 
     gemm: Gemm
@@ -51,6 +57,7 @@ class PlanRequest:
     alignment: int = ALIGNED_BYTES
     reads_c: bool = False
     batches: int = 1
+    invariant: bool = False
 
     @property
     def any_size(self) -> Gemm:
@@ -83,34 +90,68 @@ class PlanRequest:
         model = None if lowering is None else chooser_of(lowering.instructions).model
         return None if model is None else model(self.gemm, self.device, self.processors)
 
+    @cached_property
+    def order(self) -> SummationOrder | None:
+        """The order of additions along k that every plan must have; None if any order may be used.
+
+        It depends on n, k, the element types and the layout, and on the multiply instructions. Sums
+        of integers are exact in every order.
+        """
+        if not self.invariant or not dtype(self.gemm.accumulator).is_float:
+            return None
+        instructions = self.instructions
+        if self.lowering is not None and self.constants is None:
+            # Without a model, plans may be built for any lowering; the last one takes every tensor.
+            instructions = architecture_of(self.target).lowerings[-1].instructions
+        unit = dtype(self.gemm.dtype).row if self.constants is not None else self._by_rule.tile[2]
+        return pinned_order(self.gemm, instructions, unit)
+
     @property
     def simple_plan(self) -> Plan:
         """A plan that the lowering computes from sizes and number of SMs, without a cost model."""
-        size = extents(self.gemm, self.batches)
-        m, n, k = (ceil(size[axis]) for axis in "mnk")
-        if (lowering := self.lowering) is None:
-            plan = host_plan(m, n, k)
-        else:
-            rule, row = chooser_of(lowering.instructions).rule, dtype(self.gemm.dtype).row
-            plan = rule(m, n, k, self.processors, self.batches, row)
+        plan = self._by_rule
+        if self.order is not None:
+            # The instructions are pinned too, and the rule's tiles are those of mma.sync.
+            tiled = fallback(row=dtype(self.gemm.dtype).row) if self.constants is not None else plan
+            plan = replace(tiled, pipeline=self.order.pipeline, workgroups=None)
         # The sizes of groups are data on the device: the number of tiles, or their depth, is not
         # known at launch, so workgroups must be persistent.
         shared = self.gemm.ragged("k") or (self.gemm.grouped and plan.pipeline == EACH)
         return replace(plan, pipeline=SHARED) if shared else plan
 
     @property
-    def kind(self) -> tuple[Gemm, str, str, bool]:
-        """What all requests have in common whose plans share their kernels."""
-        return self.any_size, self.target, self.instructions, self.reads_c
+    def _by_rule(self) -> Plan:
+        """The plan of the rule of the lowering, for products of which the host knows all sizes."""
+        size = extents(self.gemm, self.batches)
+        m, n, k = (ceil(size[axis]) for axis in "mnk")
+        if (lowering := self.lowering) is None:
+            return host_plan(m, n, k)
+        rule, row = chooser_of(lowering.instructions).rule, dtype(self.gemm.dtype).row
+        # Rules divide tiles along k only if k is large; the extent of their tiles along k does not
+        # depend on k.
+        return rule(m, n, row if self.invariant else k, self.processors, self.batches, row)
+
+    @property
+    def kind(self) -> tuple[Gemm, str, str, bool, str | None]:
+        """What all requests have in common whose plans share their kernels.
+
+        The last item is the only instructions that may multiply, or None. A batch-invariant product
+        has the same instructions in every call, so its kernels do not fall back to others.
+        """
+        only = None if self.order is None else self.order.instructions or None
+        return self.any_size, self.target, self.instructions, self.reads_c, only
 
     def plans(self) -> Iterator[Plan]:
         """Candidate plans: those of the cost model, the best first, then a fallback.
 
         The fallback is `simple_plan`, which is computed from the sizes alone. It is the only plan
-        if the lowering or the element types have no cost model.
+        if the lowering or the element types have no cost model. If `order` is not None, all plans
+        have this order of additions, by the cost model's figures or by construction;
+        `passes.choosing.order_in_graph` checks it on the scheduled graph of a plan.
         """
         if (device := self.constants) is not None:
-            for choice in rank(self.gemm, device, batches=self.batches, reads_c=self.reads_c):
+            limits: dict[str, Any] = {"batches": self.batches, "order": self.order}
+            for choice in rank(self.gemm, device, reads_c=self.reads_c, **limits):
                 yield choice.plan
         yield self.simple_plan
 

@@ -81,15 +81,30 @@ def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
     if device is not None and loaded:
         family, batches = KernelFamily(tuple(loaded)), request.batches
         found = choices(
-            request.gemm, device, batches=batches, reads_c=request.reads_c, among=family
+            request.gemm,
+            device,
+            batches=batches,
+            reads_c=request.reads_c,
+            among=family,
+            order=request.order,
         )
-        if (best := next(found, None)) is not None:
-            return best.plan
+        if best := next((c.plan for c in found if _is_allowed(c.plan, request)), None):
+            return best
     size = sizes(request.gemm)
 
     def computed(plan: Plan) -> tuple[int, int]:
         m, n, k = (ceil(x / side) * side for x, side in zip(size, plan.tile, strict=True))
         return m * n * k, -plan.tile[0] * plan.tile[1]
 
-    repeatable = [p for p in loaded if getattr(p.schedule, "reduction", "") != UNREPEATABLE]
-    return min(repeatable, key=computed, default=None)
+    repeatable = (p for p in loaded if getattr(p.schedule, "reduction", "") != UNREPEATABLE)
+    return min((p for p in repeatable if _is_allowed(p, request)), key=computed, default=None)
+
+
+def _is_allowed(plan: Plan, request: PlanRequest) -> bool:
+    """Whether a plan adds along k in the order that the call needs, if it needs one."""
+    if request.order is None:
+        return True
+    # imported here because it imports the checks of graphs, which other calls do not need
+    from passes.choosing.order_in_graph import why_not
+
+    return why_not(request.order, plan, request.gemm) is None

@@ -78,6 +78,14 @@ def explain(
     ] = None,
     beta: Beta = 0.0,
     batches: Batches = None,
+    invariant: Annotated[
+        bool,
+        typer.Option(
+            "--invariant",
+            help="Explain the choice of codegen.matmul(invariant=True).",
+            rich_help_panel=PROBLEM,
+        ),
+    ] = False,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -93,6 +101,7 @@ def explain(
       coordgraph explain two-tile-stream-k
       coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b
       coordgraph explain --m 512 --n 512 --k 512 --transpose-b --batches 64
+      coordgraph explain --m 16 --n 1024 --k 4096 --transpose-b --invariant
       coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b --device H100
       coordgraph explain --m 2048 --n 2304 --k 8192 --dtype f32 --device cpu
     """
@@ -108,8 +117,8 @@ def explain(
                 f"sizes of the problem are missing; give {', '.join(missing)} too"
             )
         gemm = replace(problem, batched=batches is not None).gemm(fixed=True)
-        reads_c = beta != 0
-        explain_choice(gemm, device, batches=batches or 1, reads_c=reads_c, as_json=as_json)
+        options = {"reads_c": beta != 0, "invariant": invariant, "as_json": as_json}
+        explain_choice(gemm, device, batches=batches or 1, **options)
         return
     if (problem.m, problem.n, problem.k, device, batches) != (None,) * 5:
         raise typer.BadParameter(

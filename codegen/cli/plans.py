@@ -21,6 +21,7 @@ def explain_choice(
     *,
     batches: int = 1,
     reads_c: bool = False,
+    invariant: bool = False,
     as_json: bool = False,
 ) -> None:
     """Print the problem, the device, the plans and the reasons for the first plan.
@@ -30,11 +31,13 @@ def explain_choice(
         device: `cpu` or the name of a GPU; None for the default of `codegen.explain`.
         batches: number of products in a batch.
         reads_c: whether C is added.
+        invariant: whether the product is batch invariant.
         as_json: whether to print one JSON document.
     """
     from codegen.call.explain import Tuned, explain_problem
 
-    found = explain_problem(problem, device, batches=batches, reads_c=reads_c)
+    options = {"reads_c": reads_c, "invariant": invariant}
+    found = explain_problem(problem, device, batches=batches, **options)
     if as_json:
         print_json(found.as_data())
         return

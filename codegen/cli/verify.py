@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -58,6 +58,15 @@ def verify(
         ),
     ] = None,
     *,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--check",
+            metavar="NAME",
+            help="Run only this check; may be repeated. batch-invariance runs only if it is named.",
+            show_default=False,
+        ),
+    ] = None,
     level: Annotated[
         Level,
         typer.Option("--level", help="default takes a few tenths of a second, all a few seconds."),
@@ -77,9 +86,10 @@ def verify(
     iteration is done once, and every element of D is stored once), fix-up (every wait has its
     signal, and partial sums are not lost), progress (no workgroup waits for ever) and bounds (no
     index leaves its tensor). With --target sm_90a or another GPU, the graph is also lowered, and
-    memory order is checked: no data race and no deadlock between the threads of the kernel. Sizes
-    that are given are examined alone; the others are chosen, such as those just below and above a
-    multiple of the tile. A file takes --m, --n, --k and -w only.
+    memory order is checked: no data race and no deadlock between the threads of the kernel.
+    --check batch-invariance checks that the bits of a row of D depend neither on m nor on the other
+    rows. Sizes that are given are examined alone; the others are chosen, such as those just below
+    and above a multiple of the tile. A file takes --m, --n, --k and -w only.
 
     Exit codes: 0 every property is proved or holds in the examined launches; 1 a check is refuted;
     5 no check is refuted, but a property is neither proved nor examined, because every launch is
@@ -91,6 +101,7 @@ def verify(
       coordgraph verify -s 'split-k{splits=3}' --level all
       coordgraph verify --m 300 --n 200 --k 64 -s stream-k -w 7
       coordgraph verify -s stream-k -t sm_90a           # the lowered graph, too
+      coordgraph verify -s data-parallel --check batch-invariance
       coordgraph show text -s stream-k -o graph.txt     # edit this file, then check it
       coordgraph verify graph.txt
       coordgraph show text -s stream-k | coordgraph verify - --json
@@ -113,7 +124,7 @@ def verify(
         given_sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
         graph = _narrowed(graph, {**given_sizes, "workgroups": scheduling.workgroups})
     with working("checking the graph"):
-        report = _report(graph, target, level.value)
+        report = _report(graph, target, level.value, check)
     if as_json:
         print_json({"schedule": list(graph.log), **report.json()})
     else:
@@ -185,13 +196,25 @@ def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGrap
     return replace(graph, parameters=replace(graph.parameters, items=items))
 
 
-def _report(graph: KernelGraph, target: str, level: Literal["default", "all"]) -> Report:
-    """Check a graph and, if the target is a GPU, also the graph that it is lowered to."""
+def _report(
+    graph: KernelGraph,
+    target: str,
+    level: Literal["default", "all"],
+    checks: Sequence[str] | None = None,
+) -> Report:
+    """Check a graph and, if the target is a GPU, also the graph that it is lowered to.
+
+    Args:
+        graph: a scheduled or lowered graph.
+        target: the target; a scheduled graph is lowered for a GPU only if no checks are named.
+        level: how thoroughly to check.
+        checks: the names of the checks to run; None runs all of the graph's level.
+    """
     from codegen.cli.stages import Stage, lower
     from coordgraph.verification import Report
 
-    report = graph.check(level=level)
-    if graph.level == "lowered" or not target.startswith("sm_"):
+    report = graph.check(level=level, checks=checks)
+    if graph.level == "lowered" or not target.startswith("sm_") or checks is not None:
         return report
     lowered = lower(Stage(0, "start", graph), target).graph.check(level=level)
     launches = (*report.launches, *lowered.launches)

@@ -14,12 +14,19 @@ __all__ = ["matmul_by_operators"]
 
 
 def matmul_by_operators(
-    a: Any, b: Any, c: Any, alpha: float, beta: float, transpose_a: bool, transpose_b: bool
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: float,
+    beta: float,
+    transpose_a: bool,
+    transpose_b: bool,
+    invariant: bool = False,
 ) -> Any:
     """`alpha·A·B + beta·C` of tensors. For a batch with C, PyTorch adds C after the product.
 
     Args:
-        a, b, c, alpha, beta, transpose_a, transpose_b: as for `codegen.matmul`.
+        a, b, c, alpha, beta, transpose_a, transpose_b, invariant: as for `codegen.matmul`.
 
     Raises:
         LaunchError, CodegenError: as for `codegen.matmul`.
@@ -29,8 +36,8 @@ def matmul_by_operators(
     a = a.mT if transpose_a else a
     b = b.mT if transpose_b else b
     if beta != 0 and a.dim() == b.dim() == 2:
-        return addmm(c, a, b, beta=beta, alpha=alpha)
-    product = matmul(a, b)
+        return addmm(c, a, b, beta=beta, alpha=alpha, invariant=invariant)
+    product = matmul(a, b, invariant=invariant)
     product = product if alpha == 1 else product * alpha
     return product if beta == 0 else product + c * beta
 
@@ -49,6 +56,7 @@ def _matmul(
     stream: Any = None,
     tune: bool = False,
     plan: Any = None,
+    invariant: bool = False,
     background: Any = None,
     epilogue: Any = None,
     **operands: Any,
@@ -63,4 +71,4 @@ def _matmul(
             "inside torch.compile, matmul takes neither out, stream, tune, plan, background nor "
             "epilogue"
         )
-    return matmul_by_operators(a, b, c, alpha, beta, transpose_a, transpose_b)
+    return matmul_by_operators(a, b, c, alpha, beta, transpose_a, transpose_b, invariant)

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from codegen.torch.functions import addmm, bmm, linear, matmul
+from coordgraph import LaunchError
+from coordgraph.validation import flag
 
 __all__ = ["use_kernels"]
 
@@ -17,9 +19,9 @@ TYPES = (torch.bfloat16, torch.float16)
 """The element types that kernels multiply on GPUs."""
 
 
-def _reversed_matmul(input: Tensor, other: Tensor) -> Tensor:
+def _reversed_matmul(input: Tensor, other: Tensor, *, invariant: bool = False) -> Tensor:
     """`Tensor.__rmatmul__`: the product with the second argument on the left."""
-    return matmul(other, input)
+    return matmul(other, input, invariant=invariant)
 
 
 REPLACED: dict[Any, Callable[..., Tensor]] = {
@@ -56,16 +58,21 @@ class use_kernels(TorchFunctionMode):
     Args:
         dtypes: the element types for which kernels are used.
         devices: the types of devices on which kernels are used: `"cuda"`, `"cpu"`.
+        invariant: whether the bits of a row of a product must not depend on the other rows, as for
+            `codegen.matmul`. Products that PyTorch computes are not covered.
     """
 
     def __init__(
         self,
         dtypes: Sequence[torch.dtype] = TYPES,
         devices: Sequence[str] = ("cuda",),
+        *,
+        invariant: bool = False,
     ) -> None:
         super().__init__()
         self.dtypes = tuple(dtypes)
         self.devices = tuple(devices)
+        self.invariant = flag(invariant, "invariant", LaunchError)
 
     def __torch_function__(
         self,
@@ -78,7 +85,7 @@ class use_kernels(TorchFunctionMode):
         kwargs = kwargs or {}
         ours = REPLACED.get(func)
         if ours is not None and self._fits(args, kwargs):
-            return ours(*args, **kwargs)
+            return ours(*args, **kwargs, invariant=self.invariant)
         return func(*args, **kwargs)
 
     def _fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -27,34 +27,47 @@ TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
     "coordgraph::matmul",
     mutates_args=(),
     device_types=DEVICES,
-    schema="(Tensor a, Tensor b) -> Tensor",
+    schema="(Tensor a, Tensor b, bool invariant=False) -> Tensor",
 )
-def matmul(a: Tensor, b: Tensor) -> Tensor:
+def matmul(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
     """`A·B` of matrices (m x k, k x n), or of batches (l x m x k, l x k x n).
+
+    Args:
+        a, b: A and B.
+        invariant: as for `codegen.matmul`, also for the gradient of A. The gradient of B is a sum
+            over the rows of A, so it depends on all of them.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
         CodegenError: kernels of the device do not multiply this type.
     """
     _shape(a, b)
-    return multiply(a, b)
+    return multiply(a, b, invariant=invariant)
 
 
 @torch.library.custom_op(
     "coordgraph::addmm",
     mutates_args=(),
     device_types=DEVICES,
-    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha) -> Tensor",
+    schema="(Tensor c, Tensor a, Tensor b, float beta, float alpha, bool invariant=False)"
+    " -> Tensor",
 )
-def addmm(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+def addmm(
+    c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, invariant: bool = False
+) -> Tensor:
     """`alpha·A·B + beta·C` of matrices; C is m x n, or broadcast to it.
+
+    Args:
+        c, a, b: C, A and B.
+        beta, alpha: the factors.
+        invariant: as for `matmul`.
 
     Raises:
         LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
         CodegenError: kernels of the device do not multiply this type.
     """
     _shape_of_sum(c, a, b)
-    return multiply_and_add(c, a, b, beta, alpha)
+    return multiply_and_add(c, a, b, beta, alpha, invariant=invariant)
 
 
 MATMUL = torch.ops.coordgraph.matmul.default
@@ -111,12 +124,14 @@ def _check_types(a: Tensor, other: Tensor) -> None:
 
 
 @matmul.register_fake
-def _(a: Tensor, b: Tensor) -> Tensor:
+def _(a: Tensor, b: Tensor, invariant: bool = False) -> Tensor:
     return a.new_empty(_shape(a, b))
 
 
 @addmm.register_fake
-def _(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+def _(
+    c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, invariant: bool = False
+) -> Tensor:
     return a.new_empty(_shape_of_sum(c, a, b))
 
 
@@ -126,25 +141,29 @@ def _save(ctx: Any, a: Tensor, b: Tensor, needs: tuple[bool, bool]) -> None:
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad`; None for a factor that needs none."""
     a, b = ctx.saved_tensors
     return (
-        None if b is None else MATMUL(grad, b.mT),
+        None if b is None else MATMUL(grad, b.mT, ctx.invariant),
         None if a is None else MATMUL(a.mT, grad),
     )
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b = inputs
+    a, b, ctx.invariant = inputs
     _save(ctx, a, b, ctx.needs_input_grad[:2])
 
 
-matmul.register_autograd(_gradients, setup_context=_setup_matmul)
+def _gradients_of_matmul(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_gradients(ctx, grad), None)
+
+
+matmul.register_autograd(_gradients_of_matmul, setup_context=_setup_matmul)
 
 
 def _setup_addmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    c, a, b, ctx.beta, ctx.alpha = inputs
+    c, a, b, ctx.beta, ctx.alpha, ctx.invariant = inputs
     ctx.shape = c.shape
     _save(ctx, a, b, ctx.needs_input_grad[1:3])
 
@@ -155,7 +174,7 @@ def _gradients_of_addmm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         of_c = grad.sum_to_size(ctx.shape)
         of_c = of_c if ctx.beta == 1 else of_c * ctx.beta
     factors = _gradients(ctx, grad if ctx.alpha == 1 else grad * ctx.alpha)
-    return (of_c, *factors, None, None)
+    return (of_c, *factors, None, None, None)
 
 
 addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
@@ -195,24 +214,34 @@ def _in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
 
 
 @matmul.register_vmap
-def _(info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
-    of_a, of_b = in_dims
+def _(
+    info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor, invariant: bool = False
+) -> tuple[Tensor, int]:
+    of_a, of_b, *_ = in_dims
     if of_b is None and b.dim() == 2:  # all products share B: stack the rows of A in one product
         rows = a.movedim(of_a, 0)
-        return MATMUL(rows.flatten(0, 1), b).unflatten(0, rows.shape[:2]), 0
+        return MATMUL(rows.flatten(0, 1), b, invariant).unflatten(0, rows.shape[:2]), 0
     a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
     if a.dim() == 3:
-        return MATMUL(a, b), 0
-    return MATMUL(a.flatten(0, 1), b.flatten(0, 1)).unflatten(0, a.shape[:2]), 0
+        return MATMUL(a, b, invariant), 0
+    flat = MATMUL(a.flatten(0, 1), b.flatten(0, 1), invariant)
+    return flat.unflatten(0, a.shape[:2]), 0
 
 
 @addmm.register_vmap
 def _(
-    info: Any, in_dims: tuple[Any, ...], c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float
+    info: Any,
+    in_dims: tuple[Any, ...],
+    c: Tensor,
+    a: Tensor,
+    b: Tensor,
+    beta: float,
+    alpha: float,
+    invariant: bool = False,
 ) -> tuple[Tensor, int]:
     of_c, of_a, of_b, *_ = in_dims
     a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
-    product = MATMUL(a, b) * alpha
+    product = MATMUL(a, b, invariant) * alpha
     if beta == 0:
         return product, 0
     c = _in_front(c, of_c, info.batch_size)

@@ -3,16 +3,18 @@
 `KernelGraph.check` runs them and returns a `Report`, with a counterexample for each check that is
 refuted. Each check of a scheduled graph is one module: `size_rules`, `cover`, `fix_up`,
 `forward_progress` or `addresses`. The check `memory order` of a lowered graph is the package
-`memory_order`. `checking` lists and runs the checks.
+`memory_order`. The check `batch_invariance` runs only if it is named. `checking` lists and runs the
+checks.
 """
 
-from coordgraph.verification.checking import CHECKS, check_graph
+from coordgraph.verification.checking import CHECKS, PROPERTIES, check_graph
 from coordgraph.verification.launch import Launch
 from coordgraph.verification.named import NamedCheck
 from coordgraph.verification.verdicts import Counterexample, Outcome, Report, Verdict
 
 __all__ = [
     "CHECKS",
+    "PROPERTIES",
     "Counterexample",
     "Launch",
     "NamedCheck",

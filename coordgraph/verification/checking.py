@@ -11,6 +11,7 @@ from coordgraph.foreign_graphs import faults_named
 from coordgraph.kernel import CHECK, KernelGraph
 from coordgraph.validation import whole
 from coordgraph.verification.addresses import bounds
+from coordgraph.verification.batch_invariance import batch_invariance
 from coordgraph.verification.cover import cover
 from coordgraph.verification.evidence import LIMITS, Evidence
 from coordgraph.verification.fix_up import fix_up
@@ -22,19 +23,26 @@ from coordgraph.verification.named import NamedCheck
 from coordgraph.verification.size_rules import sizes as size_rules
 from coordgraph.verification.verdicts import Report, Verdict
 
-__all__ = ["CHECKS", "check_graph"]
+__all__ = ["CHECKS", "PROPERTIES", "check_graph"]
 
 CHECKS: dict[str, NamedCheck] = {
     check.name: check for check in (size_rules, cover, fix_up, progress, bounds)
 }
-"""Every named check, in the order in which they run."""
+"""The named checks of every scheduled graph, in the order in which they run."""
+PROPERTIES: dict[str, NamedCheck] = {check.name: check for check in (batch_invariance,)}
+"""Named checks that run only if a caller names them: properties that correct graphs may lack."""
 Sizes = Mapping[str, int | Sequence[int]]
 """Launch arguments by name: values of parameters, and the entries of tables."""
 
 
 @CHECK.implement
-def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "default") -> Report:
-    """Run every named check of the graph's level.
+def check_graph(
+    graph: KernelGraph,
+    sizes: Sizes | None = None,
+    level: str = "default",
+    checks: Sequence[str] | None = None,
+) -> Report:
+    """Run the named checks of the graph's level.
 
     Args:
         graph: a graph of the level `scheduled`, or `lowered` for GPUs; a lowered graph has the one
@@ -43,10 +51,11 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
             entries of tables; None chooses small launches, such as those just below and above a
             multiple of the tile.
         level: `default` takes a few tenths of a second, `all` a few seconds.
+        checks: the names of the checks to run, of `CHECKS` and `PROPERTIES`; None runs `CHECKS`.
 
     Raises:
-        VerifyError: the graph has no schedule, fails the checks of its structure, or `level` is
-            unknown.
+        VerifyError: the graph has no schedule, fails the checks of its structure, or `level` or the
+            name of a check is unknown.
         LaunchError: a parameter or a table is missing in `sizes`, or out of bounds.
     """
     if level not in LIMITS:
@@ -58,6 +67,7 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
         )
     graph.verify()
     launches = None if sizes is None else (_launch(graph, sizes),)
+    wanted = _wanted(graph, checks)
     if graph.level == "lowered":
         examined, start = launches or reduced_launches(graph, level), perf_counter()
         with faults_named(f"the check {MEMORY_ORDER}", graph):
@@ -66,12 +76,30 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
         return Report((verdict,), examined, NOT_COVERED)
     evidence = Evidence(graph, LIMITS[level], launches)
     verdicts: list[Verdict] = []
-    for check in CHECKS.values():
+    for check in wanted:
         start = perf_counter()
         with faults_named(f"the check {check.name}", graph):
             found = check.examine(evidence)
         verdicts.append(Verdict(check.name, *found, seconds=perf_counter() - start))
     return Report(tuple(verdicts), evidence.launches)
+
+
+def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[NamedCheck, ...]:
+    """The checks of these names; those of every scheduled graph if there are no names.
+
+    Raises:
+        VerifyError: the graph's level has no check of a name.
+    """
+    known = {**CHECKS, **PROPERTIES}
+    if names is None:
+        return (*CHECKS.values(),)
+    names = (names,) if isinstance(names, str) else names
+    there = [MEMORY_ORDER] if graph.level == "lowered" else [*known]
+    if unknown := [name for name in names if name not in there]:
+        raise VerifyError(
+            f"a {graph.level} graph has no check '{unknown[0]}'; its checks are {', '.join(there)}"
+        )
+    return tuple(known[name] for name in names if name in known)
 
 
 def _launch(graph: KernelGraph, sizes: Sizes) -> Launch:

@@ -21,6 +21,7 @@ from passes.choosing.kinds import (
     Tiled,
     divisible,
     interleaved_kinds,
+    pinned_kinds,
     tuned_kinds,
     unusual_kinds,
 )
@@ -29,6 +30,7 @@ from passes.choosing.model import Counts
 from passes.choosing.operand_reads import OperandReads
 from passes.choosing.plan import Plan
 from passes.choosing.plan_table import Column, Flag, Table, extents
+from passes.choosing.summation_order import SummationOrder
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.choosing.tuned_schedules import INTERLEAVED
 from passes.lowering.sm_90a.division import MMA_M, WARPGROUP
@@ -147,6 +149,7 @@ def candidates(
     tuning: bool = False,
     large_clusters: bool = False,
     among: Kernels | None = None,
+    order: SummationOrder | None = None,
 ) -> Table:
     """The table of plans that may be chosen for a problem.
 
@@ -161,12 +164,14 @@ def candidates(
             chooses them (see `far`), to measure them.
         among: the kernels to which the plans are limited; the table is empty if none of them suits
             the problem. None sets no limit.
+        order: the order of additions along k that the plans must have; None sets no limit.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
     large = large_clusters or _has_large_clusters(problem, same, tuning=tuning)
-    known = _columns(reads.element_bytes, dtype(problem.dtype).row, large, among)
+    row, narrow = dtype(problem.dtype).row, order is not None
+    known = _columns(reads.element_bytes, row, large, among, narrow)
     cut = _cut(problem, same, device, known, large, large_clusters)
     kinds = [*_usual(cut), *(tuned_kinds(cut) if tuning else ())]
     kinds += unusual_kinds(cut) if all_kinds else ()
@@ -176,6 +181,8 @@ def candidates(
         each = same["l"] * same["k"] * dtype(problem.dtype).bytes
         shared = _shared_bytes(each * same["m"], each * same["n"], cut.tiles_m, cut.tiles_n)
         kinds += interleaved_kinds(cut, shared > device.l2_bytes, INTERLEAVED[:1])
+    if order is not None and order.segments > 1:
+        kinds = [*pinned_kinds(cut, order.segments)]
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
     # If no workgroup has two tiles, visiting tiles in bands helps only without clusters: then the
     # workgroups of a GPC request data of neighbouring tiles at the same time, and the L2 cache
@@ -218,6 +225,8 @@ def candidates(
     table = Table(**columns, **found, schedules=schedules)
     if among is not None:
         table = table.where(among.holds(table))
+    if order is not None:
+        table = table.where(order.holds(table))
     kept = ~slow(table)
     return table.where(kept) if kept.any() and not kept.all() else table
 
@@ -377,7 +386,9 @@ tiles in a macro tile along m and along n.
 
 
 @lru_cache(maxsize=64)
-def _columns(c_bytes: int, row: int, large_clusters: bool, among: Kernels | None) -> Columns:
+def _columns(
+    c_bytes: int, row: int, large_clusters: bool, among: Kernels | None, narrow: bool
+) -> Columns:
     """All tilings, or those of a set of kernels.
 
     Args:
@@ -385,8 +396,9 @@ def _columns(c_bytes: int, row: int, large_clusters: bool, among: Kernels | None
         row: elements of A and B in a 128-byte row of shared memory.
         large_clusters: whether to add clusters of more than two CTAs.
         among: the kernels whose tilings are returned; None returns all tilings.
+        narrow: whether to add tiles of few columns.
     """
-    known = tilings(c_bytes, row, large_clusters=large_clusters)
+    known = tilings(c_bytes, row, large_clusters=large_clusters, narrow=narrow)
     if among is not None:
         known = [tiling for tiling in known if tuple(tiling) in among.tilings]
     found = np.array(known, np.float64).reshape(-1, 7)

@@ -11,6 +11,7 @@ from passes.choosing.constants import Constants, constants_of
 from passes.choosing.known_schedules import chosen_schedules
 from passes.choosing.plan_table import sizes
 from passes.choosing.ranking import Choice, choices, rank
+from passes.choosing.summation_order import SummationOrder
 
 __all__ = ["Explanation", "explain", "micros", "page"]
 
@@ -149,6 +150,7 @@ def explain(
     *,
     batches: int = 1,
     reads_c: bool = False,
+    order: SummationOrder | None = None,
 ) -> Explanation:
     """Explain why a plan is chosen for a problem.
 
@@ -158,16 +160,17 @@ def explain(
         count: number of plans to list.
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C.
+        order: the order of additions along k that the plans must have; None sets no limit.
     """
     device = device or constants_of()
     rivals: dict[str, Choice] = {}
     kinds = len({schedule.name for schedule in chosen_schedules()})
-    for choice in choices(problem, device, batches=batches, reads_c=reads_c):
+    for choice in choices(problem, device, batches=batches, reads_c=reads_c, order=order):
         name = choice.plan.schedule.name
         rivals.setdefault(KINDS.get(name, name), choice)
         if len(rivals) == kinds:
             break
-    ranked = rank(problem, device, count, batches=batches, reads_c=reads_c)
+    ranked = rank(problem, device, count, batches=batches, reads_c=reads_c, order=order)
     listed = tuple(islice((c for c in ranked if c.terms), count))
     return Explanation(problem, device, listed, tuple(rivals.items()), reads_c, batches)
 

@@ -10,12 +10,21 @@ import numpy as np
 
 from passes.base import Pass
 from passes.choosing.plan_table import Column, Flag
+from passes.choosing.summation_order import split_schedule
 from passes.choosing.tuned_schedules import INTERLEAVED, SLIVER, TUNED
 from passes.schedules.hybrid_stream_k import HybridStreamK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["Kind", "Tiled", "divisible", "interleaved_kinds", "tuned_kinds", "unusual_kinds"]
+__all__ = [
+    "Kind",
+    "Tiled",
+    "divisible",
+    "interleaved_kinds",
+    "pinned_kinds",
+    "tuned_kinds",
+    "unusual_kinds",
+]
 
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
 """Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans whose workgroups send
@@ -179,6 +188,19 @@ def interleaved_kinds(
     some &= (cut.slots % cut.tiles > 0) & (cut.tiles * cut.depth >= LEAST_DEPTH * cut.slots)
     for schedule in schedules:
         yield Kind(schedule, some, cut.slots)
+
+
+def pinned_kinds(cut: Tiled, segments: int) -> Iterator[Kind]:
+    """The schedule of batch-invariant products whose k has two or more segments.
+
+    The other schedules of batch-invariant products are those of other products.
+
+    Args:
+        cut: a problem with every tiling that suits it.
+        segments: number of segments of k.
+    """
+    some = divisible(cut) & (cut.tiling[6] == 1) & (cut.depth >= 2 * segments)
+    yield Kind(split_schedule(segments), some, np.zeros_like(cut.tiles))
 
 
 def tuned_kinds(cut: Tiled) -> Iterator[Kind]:

@@ -22,7 +22,7 @@ from typing import Any
 from coordgraph import CoordGraphError, PassError
 from passes.base import Pass
 from passes.choosing.counting import COUNTED_TILE, WorkCounter
-from passes.choosing.tuned_schedules import TUNED
+from passes.choosing.tuned_schedules import PINNED, TUNED
 from passes.registry import PASSES, find_pass, offered
 
 __all__ = ["chosen_schedules", "counter_of", "family"]
@@ -100,7 +100,7 @@ def _all_passes() -> tuple[type[Pass], ...]:
 def derived() -> dict[str, WorkCounter]:
     """The `WorkCounter`s to write to `work_counters.json`, by the pipeline text of the schedule."""
     variants = (each for kind in PASSES.values() for each in kind.variants(COUNTED_TILE))
-    found = (*variants, *TUNED)
+    found = (*variants, *TUNED, *PINNED)
     return {
         str(each): replace(WorkCounter.derive(each), single=True) for each in found if _ours(each)
     }

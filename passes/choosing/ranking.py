@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from passes.choosing.constants import Constants, constants_of
 from passes.choosing.known_schedules import chosen_schedules
 from passes.choosing.model import cost
 from passes.choosing.plan import Plan
+from passes.choosing.summation_order import SummationOrder
 
 __all__ = ["Choice", "choices", "rank"]
 
@@ -80,6 +82,7 @@ def choices(
     all_kinds: bool = False,
     large_clusters: bool = False,
     among: Kernels | None = None,
+    order: SummationOrder | None = None,
 ) -> Iterator[Choice]:
     """Yield every candidate plan for a problem, in the order of predicted times.
 
@@ -93,13 +96,22 @@ def choices(
         large_clusters: whether to add clusters of more than two CTAs where the cost model never
             chooses them; see `candidates`.
         among: the kernels to which the plans are limited; None sets no limit.
+        order: the order of additions along k that the plans must have; None sets no limit.
 
     Raises:
         ValueError: m, n or k has no value.
     """
     device = device or constants_of()
-    options = {"all_kinds": all_kinds, "large_clusters": large_clusters}
-    table = candidates(problem, device, batches=batches, reads_c=reads_c, among=among, **options)
+    table = candidates(
+        problem,
+        device,
+        batches=batches,
+        reads_c=reads_c,
+        all_kinds=all_kinds,
+        large_clusters=large_clusters,
+        among=among,
+        order=order,
+    )
     if not len(table):
         return
     found = cost(table, device)
@@ -116,6 +128,7 @@ def rank(
     batches: int = 1,
     reads_c: bool = False,
     among: Kernels | None = None,
+    order: SummationOrder | None = None,
 ) -> tuple[Choice, ...]:
     """The plans for a problem with the shortest predicted times, the best first.
 
@@ -128,10 +141,11 @@ def rank(
         batches: number of products in a batch, or of groups.
         reads_c: whether the epilogue reads C; large tiles leave no registers for it.
         among: the kernels to which the plans are limited; None sets no limit.
+        order: the order of additions along k that the plans must have; None sets no limit.
     """
     device = device or constants_of()
     # Schedules may be registered between calls, so they are a part of the cache key.
-    return _rank(problem, device, count, batches, reads_c, among, chosen_schedules())
+    return _rank(problem, device, count, batches, reads_c, among, order, chosen_schedules())
 
 
 @lru_cache(maxsize=256)
@@ -142,12 +156,14 @@ def _rank(
     batches: int,
     reads_c: bool,
     among: Kernels | None,
+    order: SummationOrder | None,
     schedules: tuple[Pass, ...],
 ) -> tuple[Choice, ...]:
     """The cached implementation of `rank`; `schedules` is only a part of the cache key."""
     found: list[Choice] = []
     alike: dict[object, int] = {}
-    for choice in choices(problem, device, batches=batches, reads_c=reads_c, among=among):
+    limits: dict[str, Any] = {"among": among, "order": order}
+    for choice in choices(problem, device, batches=batches, reads_c=reads_c, **limits):
         plan = choice.plan
         key = plan.tile, plan.cluster
         ordered = *key, plan.consumers, plan.family, plan.workgroups
@@ -160,5 +176,7 @@ def _rank(
             break
     if all(choice.plan.cluster != (1, 1, 1) for choice in found):
         plan = fallback(problem.grouped, dtype(problem.dtype).row)
+        if order is not None and order.segments > 1:
+            plan = replace(plan, pipeline=order.pipeline)
         found.append(Choice(plan, float("inf"), {}))
     return tuple(found)

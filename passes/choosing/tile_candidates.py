@@ -59,6 +59,11 @@ LARGE_CLUSTER_WIDTHS = {
 }
 """Extents of a CTA's part of a tile that are tried with `LARGE_CLUSTERS`: by the rows, a tuple of
 column counts."""
+NARROW_WIDTHS = {64: (16, 32)}
+"""Further extents of a CTA's part of a tile that are tried for batch-invariant products. Without
+them, few workgroups would share the work if m and n are small, because k may not be divided."""
+NARROW_DEPTHS = (1, 2, 4)
+"""Extents along k that are tried with `NARROW_WIDTHS`, in 128-byte rows of shared memory."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 """Extents along k that are tried for tiles whose CTA part has few rows (the key).
 
@@ -72,7 +77,7 @@ NEVER = 1 << 30
 
 @cache
 def tilings(
-    c_bytes: int = 0, row: int = UNIT_K, *, large_clusters: bool = False
+    c_bytes: int = 0, row: int = UNIT_K, *, large_clusters: bool = False, narrow: bool = False
 ) -> tuple[Tiling, ...]:
     """The tiles and clusters that can be lowered, and that are tried.
 
@@ -80,8 +85,16 @@ def tilings(
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         row: number of elements of A and B in a 128-byte row of shared memory.
         large_clusters: whether to add `LARGE_CLUSTERS`.
+        narrow: whether to add `NARROW_WIDTHS`.
     """
-    more = _large_clusters(c_bytes, row) if large_clusters else ()
+    more = [*_large_clusters(c_bytes, row)] if large_clusters else []
+    if narrow:
+        more += (
+            (rows, columns, units * row, 1, 1, 1, 1)
+            for rows, widths in NARROW_WIDTHS.items()
+            for columns in widths
+            for units in NARROW_DEPTHS
+        )
     return tuple(dict.fromkeys((*_tilings(c_bytes, row), *more)))
 
 

@@ -1,4 +1,4 @@
-"""Schedules that are chosen only after they were measured.
+"""Schedules that are chosen only after they were measured, or if a caller asks for them.
 
 Their work counters are kept in `work_counters.json`, with those of the schedules that passes list
 in `Pass.variants`.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from passes.base import Pass
 from passes.schedules.hybrid_stream_k import HybridStreamK
+from passes.schedules.split_k import SplitK
 from passes.schedules.stream_k import StreamK
 from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["INTERLEAVED", "SLIVER", "TUNED"]
+__all__ = ["INTERLEAVED", "PINNED", "SLIVER", "TUNED"]
 
 SLIVER = 8
 """Value that is tried for the schedule option `least_segment`, in main loop iterations."""
@@ -40,3 +41,6 @@ TUNED: tuple[Pass, ...] = (
 Each of these schedules was measured to be the fastest on some problem, although the cost model
 predicts that others are faster.
 """
+PINNED: tuple[SplitK, ...] = tuple(SplitK(splits=segments) for segments in (2, 3, 4))
+"""Schedules that are chosen only for batch-invariant products, with a fixed number of segments of k
+for each n and k; see `passes.choosing.pinned_orders`."""

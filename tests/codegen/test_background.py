@@ -331,3 +331,17 @@ def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path):
         timeout=2 * LONG,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_batch_invariant_calls_are_served_in_their_order(slow: Builder, used: list[str]):
+    """A kernel serves a call with `invariant=True` only if it adds in the order of the call."""
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((300, 500), (500, 40)))
+    few = a[:9].copy()
+    expected = codegen.matmul(a, b, invariant=True)
+    codegen.matmul(few, b, plan="16x16x16 split-k{splits=2}")
+    for background in (True, False):
+        found = codegen.matmul(few, b, invariant=True, background=background)
+        assert np.array_equal(found, expected[:9])
+        slow.go.set()
+    assert used[2] == used[0] != used[3]

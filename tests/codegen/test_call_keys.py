@@ -48,3 +48,14 @@ def test_one_address_that_is_not_aligned_makes_another_key(grouped: bool, keys: 
     low = [max(one % 16, two % 16) for one, two in product((0, 16, 2, 8), repeat=2)]
     assert all((keys[i] == keys[0]) == (not low[i]) for i in range(len(keys)))
     assert len({*keys}) == 4  # the low bits of both addresses, combined by or, are 0, 2, 8 or 10
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_batch_invariant_products_have_keys_of_their_own(grouped: bool, keys: list[Any]):
+    a, b = Tensor((4, 8)), Tensor((8, 8))
+    for invariant in (False, True, True):
+        if grouped:
+            matmul.grouped_matmul(a, b, Tensor((3,)), invariant=invariant)
+        else:
+            matmul.matmul(a, b, invariant=invariant)
+    assert keys[0] != keys[1] == keys[2]

@@ -25,7 +25,8 @@ class Pointer:
     """A pointer into an array, as a kernel sees it; `writes` counts the writes to each element."""
 
     def __init__(self, array: np.ndarray) -> None:
-        self.flat, self.writes = array.reshape(-1), Counter[int]()
+        # order="K": the elements in the order of memory, also of a transposed array
+        self.flat, self.writes = array.ravel(order="K"), Counter[int]()
         self.dtype, self.index = SimpleNamespace(element_ty=array.dtype), 0
 
     def __add__(self, index: Any) -> Pointer:
@@ -74,8 +75,14 @@ class Kernel:
         return launch
 
 
-def _load(at: Pointer) -> int:
-    return int(at.flat[at.index])
+def _load(at: Pointer, mask: np.ndarray | None = None, other: float = 0.0) -> Any:
+    if mask is None:
+        return int(at.flat[at.index])
+    index: Any = at.index
+    inside = np.broadcast_to(mask, index.shape)
+    found = np.full(index.shape, other, at.flat.dtype)
+    found[inside] = at.flat[index[inside]]
+    return found
 
 
 def _store(at: Pointer, value: np.ndarray, mask: np.ndarray) -> None:
@@ -100,6 +107,10 @@ def modules() -> dict[str, ModuleType]:
         "zeros": lambda extents, dtype: np.zeros(extents, dtype),
         "cast": lambda value, dtype: np.asarray(value).astype(dtype),
         "arange": np.arange,
+        "range": lambda first, end, step, flatten: range(first, end, step),
+        "where": np.where,
+        "multiple_of": lambda value, of: value,
+        "max_contiguous": lambda value, count: value,
         "float32": np.float32,
         "int64": np.int64,
         "constexpr": object,
@@ -110,6 +121,7 @@ def modules() -> dict[str, ModuleType]:
     for name, value in contents.items():
         setattr(language, name, value)
     at_top: dict[str, Any] = {
+        "cdiv": contents["cdiv"],
         "jit": lambda **options: lambda function: Kernel(function, language),
         "language": language,
         "tools": tools,

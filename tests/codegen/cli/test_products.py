@@ -156,3 +156,21 @@ def test_the_check_sees_every_product(
         matrices.d[-1, -1] = poisoned_output(products, "f32").flat[0]
         assert Check.of(d, inputs, products.problem, products).unwritten == 1
         matrices.d[-1, -1] = kept
+
+
+def test_explain_shows_the_order_of_an_invariant_product():
+    words = (
+        "explain",
+        "--m",
+        "16",
+        "--n",
+        "512",
+        "--k",
+        "7168",
+        "--transpose-b",
+        "--device",
+        "H200",
+    )
+    done = coordgraph(*words, "--invariant")
+    assert "order    2 segments of k with the borders 0, 3584, 7168" in done.out
+    assert "order    " not in coordgraph(*words).out

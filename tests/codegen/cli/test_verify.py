@@ -145,3 +145,26 @@ def test_a_lowered_graph_from_a_file_is_checked(tmp_path: Path):
     assert "StoreFragment (writes partials)" in done.out
     assert "<-- second" in done.out
     assert done.out.splitlines()[-1] == NOT_COVERED
+
+
+@pytest.mark.parametrize(
+    ("schedule", "code", "verdict"),
+    [
+        ("data-parallel", ExitCode.OK, "proved for all sizes"),
+        ("split-k", ExitCode.OK, "holds for these sizes"),
+        ("stream-k", ExitCode.CHECK_FAILED, "refuted"),
+    ],
+)
+def test_a_named_check_runs_alone(schedule: str, code: ExitCode, verdict: str):
+    words = ("verify", "-s", schedule, *TILE, "--check", "batch-invariance")
+    done = coordgraph(*words, "--json")
+    assert done.code == code
+    (found,) = done.json["verdicts"]
+    assert (found["check"], found["verdict"]) == ("batch-invariance", verdict)
+    if code == ExitCode.CHECK_FAILED:
+        assert "batch-invariance: with m=" in coordgraph(*words).out
+
+
+def test_an_unknown_check_is_named():
+    done = coordgraph("verify", "-s", "stream-k", *TILE, "--check", "speed")
+    assert "a scheduled graph has no check 'speed'; its checks are sizes, cover" in done.err

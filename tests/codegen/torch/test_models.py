@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coordgraph import LaunchError
 from tests.codegen.torch.conftest import Make
 
 
@@ -130,3 +131,26 @@ def test_autocast_inside_of_use_kernels(torch: Any, make: Make):
         called = operators(torch, lambda: a @ b)
         assert (a @ b).dtype == torch.bfloat16
     assert "coordgraph.matmul.default" in called
+
+
+def test_rows_do_not_depend_on_the_batch(torch: Any, make: Make):
+    """The layers of a block with invariant=True, and the gradient of their input."""
+    import codegen.torch as cgt
+
+    layer = torch.nn.Linear(200, 24)
+    x = torch.randn(70, 200, generator=torch.Generator().manual_seed(0))
+    kind = {"dtypes": (torch.float32,), "devices": ("cpu",)}
+
+    def results(rows: Any) -> tuple[Any, Any]:
+        rows = rows.detach().requires_grad_()
+        with cgt.use_kernels(**kind, invariant=True):
+            d = layer(rows)
+        return d.detach(), torch.autograd.grad(d.sum(), rows)[0]
+
+    whole = results(x)
+    for m in (1, 2, 33):
+        for part, all_rows in zip(results(x[:m]), whole, strict=True):
+            assert torch.equal(part, all_rows[:m])
+    assert torch.equal(results(x.t().contiguous().t())[0], whole[0])
+    with pytest.raises(LaunchError, match="invariant"):
+        cgt.use_kernels(invariant=None)

@@ -1,0 +1,58 @@
+"""Which calls can be batch invariant: whether n, k and the layout alone decide the instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from codegen.call.alignment import alignment_of
+from codegen.call.request import PlanRequest
+from codegen.call.views import LABELS, TensorView
+from coordgraph import LaunchError
+
+__all__ = ["check_invariant"]
+
+
+def check_invariant(request: PlanRequest, views: Mapping[str, TensorView]) -> None:
+    """Check that a call with `invariant=True` has the same order of additions for every m.
+
+    On a GPU, addresses and strides decide whether TMA can copy A and B, and so which instructions
+    multiply. With rows of A along k, only n, k and the layout decide, unless an address, or the
+    distance of matrices in a batch, has a smaller alignment than the rows.
+
+    Args:
+        request: the problem and the device.
+        views: row-major A and B, as the kernel gets them.
+
+    Raises:
+        LaunchError: the call cannot be batch invariant.
+    """
+    if request.order is None:
+        return  # every order gives the same bits
+    if request.gemm.ragged("k"):
+        raise LaunchError(
+            "invariant=True pins the order of additions by n and k, but with group_axis='k' every "
+            "group has its own k; leave out invariant, or multiply each group by matmul"
+        )
+    if request.target == "cpu":
+        return
+    if request.gemm.transpose_a:
+        raise LaunchError(
+            "a is given as its transpose, so m decides the alignment of its rows, and with it the "
+            "instructions that multiply; with invariant=True pass a row-major copy of a"
+        )
+    rows = min(alignment_of(_rows(views[name])) for name in "AB")
+    if request.alignment == rows:
+        return
+    name = next(x for x in "AB" if alignment_of(views[x]) == request.alignment)
+    raise LaunchError(
+        f"the address of {LABELS[name]}, or the distance of its matrices, is only a multiple of "
+        f"{request.alignment} bytes, while rows of a and b are multiples of {rows} bytes; other "
+        "instructions would multiply than for other arrays of these n and k: with invariant=True "
+        f"pass a contiguous copy of {LABELS[name]}"
+    )
+
+
+def _rows(view: TensorView) -> TensorView:
+    """A matrix with the rows of an array, at an address of any alignment."""
+    return replace(view, pointer=0, shape=view.shape[-2:], strides=view.strides[-2:])

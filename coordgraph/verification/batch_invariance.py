@@ -1,0 +1,273 @@
+"""The check `batch-invariance`: a row of D has the same bits in every batch.
+
+A sum of floating-point numbers depends on the order of its additions. A kernel is *batch invariant*
+if the order in which it adds the products of an element of D depends on n and k only: not on m, on
+the row, on the product of a batch, or on the number of workgroups (He et al., Defeating
+Nondeterminism in LLM Inference, Thinking Machines Lab, 2025).
+
+The order in a scheduled graph is the sequence of segments of k, each added up by one workgroup, and
+the order in which the sums of segments are added (the fold). The order inside a k tile is that of
+the multiply instruction, which the graph does not have yet when it is scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any, cast
+
+from sympy import Expr, Symbol
+
+from coordgraph.control.operations import (
+    AccumulatePartial,
+    AddPartial,
+    CollectPartial,
+    Epilogue,
+    InitAccumulator,
+    MultiplyAccumulate,
+    ReceivePartial,
+    SendPartial,
+)
+from coordgraph.coordinates.dimensions import MacroTileNumber
+from coordgraph.elements import dtype
+from coordgraph.errors import CoordGraphError
+from coordgraph.interpreter.program import Branch, Loop, Program, Step, Work
+from coordgraph.interpreter.tracing import OutputTile
+from coordgraph.interpreter.walking import Budget
+from coordgraph.kernel import KernelGraph
+from coordgraph.tilings import macro_tile
+from coordgraph.verification.evidence import Evidence
+from coordgraph.verification.launch import Launch
+from coordgraph.verification.launch_candidates import launch_of
+from coordgraph.verification.launch_traces import MOST_STEPS
+from coordgraph.verification.named import Finding, enumerated, named_check
+from coordgraph.verification.summation_orders import Sum, Term, Unordered, summation_orders
+from coordgraph.verification.verdicts import Counterexample, Outcome
+
+__all__ = ["NAME", "batch_invariance", "depth_of_whole_sums"]
+
+NAME = "batch-invariance"
+"""The name of the check."""
+
+EXCHANGES = (SendPartial, ReceivePartial, AddPartial, AccumulatePartial, CollectPartial)
+"""Operations by which a sum is not that of one loop over k."""
+PINNED = ("n", "k")
+"""The launch arguments on which the order of a sum may depend."""
+DEPTHS = {"default": (1, 3, 8, 5), "all": (1, 2, 3, 4, 5, 7, 8, 12, 16)}
+"""Numbers of k tiles of the launches that are compared, by the level of `KernelGraph.check`."""
+ROWS = {"default": ((1, 1), (1, 3), (2, 5), (3, 4)), "all": (*product((1, 2, 3, 5), range(1, 9)),)}
+"""Numbers of tiles along m, with numbers of workgroups, of the launches that are compared."""
+COLUMNS = 2
+"""Number of tiles along n of the launches that are compared."""
+MOST_LOOPS = 1 << 15
+"""Largest number of loop iterations, over all workgroups, of a launch that is compared."""
+Key = tuple[Any, ...]
+"""What the order of a sum may depend on: n, k, and the number of k tiles of the product."""
+
+
+@named_check(
+    NAME,
+    "The products of an element of D are added in an order that depends on n and k only: not on m, "
+    "the row, the other products of a batch, or the number of workgroups.",
+)
+def batch_invariance(evidence: Evidence) -> Finding:
+    """The check `batch-invariance`: prove that each sum is one loop over k, else compare launches.
+
+    The launches have equal n and k, and different m and numbers of workgroups. If sizes are given,
+    they are varied around those.
+    """
+    if not dtype(evidence.graph.gemm.accumulator).is_float:
+        return Finding(Outcome.PROVED, "symbolic", "sums of integers are exact in every order")
+    if (depth := depth_of_whole_sums(evidence.program)) is not None:
+        detail = f"one workgroup adds the k tiles 0..{depth} - 1 of a tile, in this order"
+        return Finding(Outcome.PROVED, "symbolic", detail)
+    examined = _examined(evidence)
+    finding = enumerated(
+        [launch for launch, _ in examined],
+        "segments of k, and the order of their additions,",
+        _counterexamples(evidence, examined),
+    )
+    if finding.outcome is Outcome.HOLDS:
+        orders = {str(t) for _, found in examined for terms in found.values() for t in terms}
+        shown = max(orders, key=len)
+        finding = finding._replace(detail=f"{finding.detail}, such as {shown}")
+    return finding
+
+
+def depth_of_whole_sums(code: Program) -> Expr | None:
+    """The number of k tiles of an output tile, if every sum is proved to be one loop over all.
+
+    None if that is not proved: if workgroups exchange partial sums, if a loop does not run over all
+    k tiles in ascending order, or if their number depends on more than n and k.
+    """
+    if any(next(code.work(kind), None) is not None for kind in EXCHANGES):
+        return None
+    found = {*_depths(code, code.steps)}
+    if len(found) != 1 or None in found:
+        return None
+    (depth,) = found
+    assert depth is not None
+    return depth if _depends(code.graph, depth) <= {*PINNED} else None
+
+
+def _depths(code: Program, steps: tuple[Step, ...]) -> Iterator[Expr | None]:
+    """For each main loop, the number of k tiles that it adds; None if it is not a whole sum."""
+    zeroed: set[str] = set()
+    open_: set[str] = set()
+    for step in steps:
+        if isinstance(step, Work):
+            op = step.node.op
+            if isinstance(op, InitAccumulator):
+                zeroed.add(op.accumulator)
+            elif isinstance(op, Epilogue):
+                open_.discard(op.accumulator)
+            elif isinstance(op, MultiplyAccumulate):
+                yield None  # outside a loop over k tiles
+        elif isinstance(step, Loop) and step.accumulation is not None:
+            op = step.accumulation.node.op
+            assert isinstance(op, MultiplyAccumulate)
+            whole = op.accumulator in zeroed
+            zeroed.discard(op.accumulator)
+            open_.add(op.accumulator)
+            yield _whole_depth(code, step, step.accumulation) if whole else None
+        elif isinstance(step, Branch):
+            yield from _depths(code, step.body)
+            yield from _depths(code, step.orelse)
+        else:
+            yield from _depths(code, step.body)
+    if open_:
+        yield None  # the epilogue is not beside the loop
+
+
+def _whole_depth(code: Program, loop: Loop, work: Work) -> Expr | None:
+    """The number of k tiles, if a loop over consecutive k tiles runs over all of them."""
+    start, stop = (cast(Expr, root) for root in loop.bounds.roots)
+    values = work.multiplied.values
+    place = len(values) // 2 - 1
+    first = values[place].xreplace({loop.symbol: start})
+    dimension = code.graph.coordinates[work.factors[place]]
+    assert isinstance(dimension, MacroTileNumber)
+    whole = dimension.size is not None and stop - start == dimension.size
+    return dimension.size if whole and first == 0 else None
+
+
+def _depends(graph: KernelGraph, value: Expr) -> set[str]:
+    """The names of the launch arguments and tables on which an expression depends."""
+    definitions = {p.symbol: p.value for p in graph.parameters.items}
+    names: set[str] = set()
+    left: set[Any] = {*value.free_symbols}
+    seen: set[Any] = set()
+    while left:
+        symbol = left.pop()
+        seen.add(symbol)
+        definition = definitions.get(symbol) if isinstance(symbol, Symbol) else None
+        if definition is None:
+            names.add(str(symbol))
+        else:
+            left |= definition.free_symbols - seen
+    return names
+
+
+def _examined(evidence: Evidence) -> list[tuple[Launch, dict[OutputTile, tuple[Term, ...]]]]:
+    """The launches that are compared, with the orders of the sums of every output tile."""
+    code, parameters = evidence.program, evidence.graph.parameters
+    least = {p.name: 0 for p in parameters.given if p.minimum == 0}
+    found: list[tuple[Launch, dict[OutputTile, tuple[Term, ...]]]] = []
+    for launch in _launches(evidence):
+        try:
+            values = parameters.launch({**least, **launch.values}, launch.tables)
+            orders = summation_orders(code, values, MOST_STEPS, Budget(MOST_LOOPS))
+        except CoordGraphError:
+            continue  # too large, excluded by the graph, or a fault that other checks report
+        if orders:
+            found.append((launch, orders))
+    return found
+
+
+def _launches(evidence: Evidence) -> Iterator[Launch]:
+    """Launches with equal n and k, and different m and numbers of workgroups."""
+    graph = evidence.graph
+    if not evidence.chosen:
+        for launch in evidence.launches:
+            yield from _varied(graph, launch)
+        return
+    shape = macro_tile(graph.coordinates)
+    level = "all" if len(evidence.limits.schedulers) > 1 else "default"
+    seen: set[str] = set()
+    for number, depth in enumerate(DEPTHS[level]):
+        for rows, workgroups in ROWS[level]:
+            launch = launch_of(graph, shape, (rows, COLUMNS, depth, workgroups), number)
+            if str(launch) not in seen:
+                seen.add(str(launch))
+                yield launch
+
+
+def _varied(graph: KernelGraph, launch: Launch) -> Iterator[Launch]:
+    """A launch, and those with fewer rows or other numbers of workgroups."""
+    yield launch
+    rows, _, _ = macro_tile(graph.coordinates)
+    ranges = {p.name: (p.minimum, p.maximum) for p in graph.parameters.given}
+    for name, values in (("m", (1, rows, 2 * rows + 1)), ("workgroups", (1, 2, 3, 5, 8))):
+        for value in values:
+            if name in launch.values and ranges[name][0] <= value <= ranges[name][1]:
+                yield replace(launch, values={**launch.values, name: value})
+
+
+def _counterexamples(
+    evidence: Evidence, examined: list[tuple[Launch, dict[OutputTile, tuple[Term, ...]]]]
+) -> Iterator[Counterexample]:
+    """Sums in no fixed order, then pairs of rows whose sums have different orders."""
+    first: dict[Key, tuple[Launch, OutputTile, Term]] = {}
+    for launch, orders in examined:
+        for tile, terms in orders.items():
+            for term in terms:
+                if loose := _unordered(term):
+                    yield Counterexample(
+                        "partial sums are added atomically, so their order differs from run to "
+                        f"run: {loose}",
+                        launch,
+                        (),
+                        tile,
+                    )
+                    return
+                key = _key(evidence, launch, tile)
+                before = first.setdefault(key, (launch, tile, term))
+                if before[2] != term:
+                    yield _difference(before, launch, tile, term)
+                    return
+
+
+def _difference(
+    before: tuple[Launch, OutputTile, Term], launch: Launch, tile: OutputTile, term: Term
+) -> Counterexample:
+    """The counterexample for two output tiles with equal n and k and different orders."""
+    other, place, order = before
+    return Counterexample(
+        f"the sum is {term}; with {other} it is {order} in output tile {place}",
+        launch,
+        (),
+        tile,
+    )
+
+
+def _unordered(term: Term) -> str:
+    """The text of a part of a term without a fixed order; '' if there is none."""
+    if isinstance(term, Unordered):
+        return str(term)
+    if isinstance(term, Sum):
+        return next(filter(None, map(_unordered, term.terms)), "")
+    return "" if term.start is None else _unordered(term.start)
+
+
+def _key(evidence: Evidence, launch: Launch, tile: OutputTile) -> Key:
+    """What the order of the sums of an output tile may depend on.
+
+    If products have their own k, it is the number of k tiles of the tile's product.
+    """
+    values: Mapping[str, int] = launch.values
+    pinned = tuple(values.get(name) for name in PINNED)
+    if not launch.tables or not evidence.graph.gemm.ragged("k"):
+        return pinned
+    borders = launch.tables[evidence.graph.gemm.offsets("k")]
+    return (*pinned[:1], borders[tile[0] + 1] - borders[tile[0]])

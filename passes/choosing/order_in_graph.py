@@ -1,0 +1,90 @@
+"""`why_not`: whether a plan adds along k in a pinned order, read off its scheduled graph.
+
+This module imports the checks of graphs, so it is imported only for batch-invariant products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+
+from coordgraph import CoordGraphError, Gemm, KernelGraph
+from coordgraph.interpreter.program import program
+from coordgraph.verification.batch_invariance import NAME, depth_of_whole_sums
+from coordgraph.verification.launch_candidates import launch_of
+from coordgraph.verification.summation_orders import Products, Sum, Term, summation_orders
+from passes.choosing.plan import Plan
+from passes.choosing.summation_order import SummationOrder
+from passes.pipeline import Pipeline
+
+__all__ = ["why_not"]
+
+
+def why_not(order: SummationOrder, plan: Plan, problem: Gemm) -> str | None:
+    """Why a plan does not add in an order; None if it does.
+
+    Args:
+        order: the order of additions along k.
+        plan: the plan, with any schedule.
+        problem: the problem, with values for n and k.
+
+    Raises:
+        PassError, VerifyError, ParseError: the plan cannot be applied to the problem.
+    """
+    tile = plan.tile[2]
+    if plan.cluster[2] > 1:
+        return f"the CTAs of its clusters divide k, and the order has {order}"
+    if problem.k is None or -(-problem.k // tile) * tile != order.depth:
+        return f"its k tiles of {tile} elements do not end at {order.depth}, as those of {order}"
+    found = _order_in_graph(plan.pipeline, plan.tile, replace(problem, m=None, n=None))
+    if isinstance(found, str):
+        return found
+    if found != _term(order, tile):
+        return f"in units of its k tiles of {tile} elements it adds {found}, not {order}"
+    return None
+
+
+def _term(order: SummationOrder, tile: int) -> Term | None:
+    """An order in units of k tiles of `tile` elements; None if a border is inside a k tile."""
+    if any(border % tile for border in order.borders):
+        return None
+    found: Term | None = None
+    for first, end in pairwise(border // tile for border in order.borders):
+        part = Products(((first, end),))
+        found = part if found is None else Sum.of(found, part)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _order_in_graph(pipeline: str, tile: tuple[int, int, int], problem: Gemm) -> Term | str:
+    """The order in which a scheduled problem adds along k; text that says why it has no fixed one.
+
+    Args:
+        pipeline: the text of the passes that schedule the problem.
+        tile: elements of the macro tile along m, n and k.
+        problem: the problem, with a value for k alone.
+    """
+    graph = Pipeline.parse(pipeline)(replace(problem, k=None).graph(tile), verify="outside")
+    assert problem.k is not None
+    tiles = -(-problem.k // tile[2])
+    if depth_of_whole_sums(program(graph)) is not None:
+        return Products(((0, tiles),))
+    if (refusal := _refusal(graph)) is not None:
+        return refusal
+    launch = launch_of(graph, tile, (1, 1, tiles, 1), 0)
+    least = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}
+    try:
+        values = graph.parameters.launch({**least, **launch.values}, launch.tables)
+        orders = {t for ts in summation_orders(program(graph), values).values() for t in ts}
+    except CoordGraphError as error:
+        return f"its order of additions cannot be derived: {error}"
+    return orders.pop() if len(orders) == 1 else "its sums have different orders"
+
+
+def _refusal(graph: KernelGraph) -> str | None:
+    """The counterexample to the batch invariance of a graph; None if there is none."""
+    verdict = graph.check(checks=(NAME,))[NAME]
+    if verdict.refuted:
+        return f"it is not batch invariant: {verdict.counterexamples[0]}"
+    return None

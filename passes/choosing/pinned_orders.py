@@ -1,0 +1,147 @@
+"""`pinned_order`: the order of additions along k of batch-invariant products, by n and k alone.
+
+Several segments of k keep all SMs busy if m is small; for large m they cost partial sums, which
+workgroups write to memory and read. One order serves every m, so the number of segments is a
+compromise: predicted times over m decide it. It depends on n, k, the element types and the layout.
+It does not depend on the GPU of the machine or on a calibration, so that bits do not change with
+them: the constants are those of one GPU, in the library's own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from math import prod
+
+from coordgraph import Gemm
+from passes.choosing.candidates import candidates
+from passes.choosing.constants import MEASURED, Constants, file_of
+from passes.choosing.model import cost
+from passes.choosing.summation_order import SummationOrder
+from passes.choosing.tuned_schedules import PINNED
+from passes.lowering import WGMMA
+
+__all__ = ["ROWS", "Prediction", "forget", "pinned_order", "predict"]
+
+ROWS = tuple(1 << power for power in range(14))
+"""The m for which times are predicted: 1, 2, 4, … 8192."""
+ENOUGH = 0.97
+"""The first order that reaches this share of the default's speed at every m is chosen."""
+SEGMENTS = tuple(schedule.splits for schedule in PINNED)
+"""Numbers of segments of k that are tried, besides one."""
+GAIN = 1.05
+"""Segments are added only if the mean share of the default's speed grows by this factor."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted times of a product with one order of additions, for several m.
+
+    Args:
+        order: the order of additions along k.
+        default: predicted seconds of the plan that is chosen without the order, for each of `ROWS`.
+        pinned: predicted seconds of the best plan with the order, for each of `ROWS`.
+    """
+
+    order: SummationOrder
+    default: tuple[float, ...]
+    pinned: tuple[float, ...]
+
+    @property
+    def ratios(self) -> Mapping[int, float]:
+        """The predicted share of the default's speed, by m."""
+        times = zip(ROWS, self.default, self.pinned, strict=True)
+        return {m: usual / pinned for m, usual, pinned in times}
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of the ratios."""
+        found = self.ratios.values()
+        return prod(found) ** (1 / len(found))
+
+    @property
+    def least(self) -> float:
+        """The smallest of the ratios."""
+        return min(self.ratios.values())
+
+
+def pinned_order(problem: Gemm, instructions: str, unit: int) -> SummationOrder:
+    """The order of additions along k for every m, and for every number of products in a batch.
+
+    Args:
+        problem: the problem, with values for n and k; its m is not read.
+        instructions: the multiply instructions by the name of their lowering; '' on the CPU.
+        unit: smallest extent of a k tile, in elements.
+
+    Raises:
+        ValueError: n or k has no value.
+    """
+    n, k = problem.n, problem.k
+    if n is None or k is None:
+        raise ValueError("the order of additions depends on n and k; give both")
+    if instructions != WGMMA.instructions or problem.grouped:
+        # The cost model covers wgmma only, and the host does not know how many tiles groups have.
+        return SummationOrder.of(instructions, k, unit)
+    single = Gemm(
+        problem.dtype,
+        problem.out_dtype,
+        n=n,
+        k=k,
+        transpose_a=problem.transpose_a,
+        transpose_b=problem.transpose_b,
+    )
+    return _best(single, unit)
+
+
+@lru_cache(maxsize=4096)
+def _best(problem: Gemm, unit: int) -> SummationOrder:
+    best: Prediction | None = None
+    for each in predict(problem, unit):
+        if best is None or each.mean > GAIN * best.mean:
+            best = each
+        if each.least >= ENOUGH:
+            break
+    assert best is not None
+    return best.order
+
+
+def forget() -> None:
+    """Drop the orders that are kept in this process; they are computed again when needed."""
+    _best.cache_clear()
+    _constants.cache_clear()
+
+
+def predict(problem: Gemm, unit: int) -> Iterator[Prediction]:
+    """Yield predicted times of the orders that are tried, those with the fewest segments first.
+
+    Orders without a plan for some m are left out.
+
+    Args:
+        problem: a problem that wgmma multiplies, with values for n and k.
+        unit: smallest extent of a k tile, in elements.
+    """
+    device = _constants()
+    assert problem.k is not None
+    sized = [replace(problem, m=m) for m in ROWS]
+    whole = SummationOrder.of(WGMMA.instructions, problem.k, unit)
+    default: list[float] = []
+    pinned: list[float] = []
+    for each in sized:
+        default.append(float(cost(candidates(each, device), device).total.min()))
+        pinned.append(float(cost(candidates(each, device, order=whole), device).total.min()))
+    yield Prediction(whole, tuple(default), tuple(pinned))
+    for segments in SEGMENTS:
+        order = SummationOrder.of(WGMMA.instructions, problem.k, unit, segments)
+        if order.segments != segments:
+            continue
+        tables = [candidates(each, device, order=order) for each in sized]
+        if all(map(len, tables)):
+            times = (float(cost(table, device).total.min()) for table in tables)
+            yield Prediction(order, tuple(default), tuple(times))
+
+
+@cache
+def _constants() -> Constants:
+    """The constants of the GPU on which the cost model was measured, from the library's file."""
+    return Constants.from_json(file_of(MEASURED).read_text("utf-8"))
