@@ -14,6 +14,7 @@ require("passes")  # raises an error if `import passes` would import another lib
 if TYPE_CHECKING:
     from codegen.api import TARGETS, compile
     from codegen.cache import cache_directory
+    from codegen.call.background import background_builds
     from codegen.call.explain import explain
     from codegen.call.matmul import grouped_matmul, matmul
     from codegen.call.warming import warm
@@ -26,6 +27,7 @@ else:
         {
             "Kernel": "codegen.kernel:Kernel",
             "TARGETS": "codegen.api:TARGETS",
+            "background_builds": "codegen.call.background:background_builds",
             "cache_directory": "codegen.cache:cache_directory",
             "compile": "codegen.api:compile",
             "explain": "codegen.call.explain:explain",
@@ -40,6 +42,7 @@ else:
 __all__ = [
     "TARGETS",
     "Kernel",
+    "background_builds",
     "cache_directory",
     "compile",
     "explain",

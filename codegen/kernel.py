@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from coordgraph.control.resolve import Node, resolve
 from coordgraph.integers import to_text
 
 if TYPE_CHECKING:
+    from codegen.call.views import TensorView
     from codegen.timeline import Timeline
     from coordgraph.show.html_report import HtmlReport
 
@@ -101,6 +103,27 @@ class Kernel(ABC):
         **operands: Any,
     ) -> Any:
         """Compute D and return it; the class's docstring describes the arguments."""
+
+    def is_loaded_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> bool:
+        """Whether a call with arrays and scalars like these neither compiles nor loads code.
+
+        It is true for kernels of targets that compile and load all code before `compile` returns.
+
+        Args:
+            views: the arrays of the call, by the names of tensors; none of them is empty.
+            scalars: the numbers of the call, by name.
+        """
+        return True
+
+    def load_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> None:
+        """Compile and load the code for calls with arrays and scalars like these.
+
+        The arguments are those of `is_loaded_for`.
+
+        Raises:
+            CodegenError: the driver cannot assemble the code, or spills its registers.
+        """
+        return
 
     def timeline(self, *args: Any, **options: Any) -> Timeline:
         """Run the kernel once and return its timeline: what every workgroup did, when, on which SM.

@@ -27,11 +27,12 @@ NEITHER = (False, False)
 
 Launch = Callable[..., Any]
 """Launches a kernel: called with a, b, c, out, alpha, beta, stream and further operands."""
-Prepared = tuple[Launch, bool, bool]
+Prepared = tuple[Launch, bool, bool] | list[Any]
 """How to launch calls with one cache key: (launch function, whether to transpose A first, whether
 to transpose B first).
 
 `matmul` transposes A and B itself, and the type is a plain tuple: both save host time in each call.
+It is a list if a better kernel is being built: then `codegen.call.background_compiler` changes it.
 """
 
 

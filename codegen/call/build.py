@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from itertools import chain
 from typing import TypeVar
 
 from codegen.api import compile
@@ -17,13 +19,27 @@ from passes.choosing import Plan
 from passes.lowering import architecture_of
 from passes.lowering.architectures import ALIGNED_BYTES, Alignment
 
-__all__ = ["check_grid", "compile_plan", "forget", "kernel_of", "refuse", "try_plans"]
+__all__ = [
+    "built",
+    "check_grid",
+    "compile_plan",
+    "fail",
+    "forget",
+    "kernel_of",
+    "known",
+    "refuse",
+    "try_plans",
+]
 
 MOST_ATTEMPTS = 24
 """Number of failing plans after which `try_plans` gives up."""
 T = TypeVar("T")
 
 _kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraphError] = {}
+"""The kernels of this process, by `Plan.kernel` and `PlanRequest.kind`."""
+_refused: list[Kernel] = []
+"""Kernels that were replaced by an error. They are kept, because a captured CUDA graph may launch
+one of their programs on their workspace."""
 _lock = threading.RLock()
 
 
@@ -32,6 +48,7 @@ def try_plans(
     wanted: Plan | str | None,
     use: Callable[[Plan, Kernel], T],
     count: int = 1,
+    first: Plan | None = None,
 ) -> list[T]:
     """Call `use` with each plan and its kernel in turn, until `use` has succeeded `count` times.
 
@@ -43,6 +60,7 @@ def try_plans(
         wanted: the caller's plan; no other plan is tried. None tries the chosen plans in order.
         use: the function to call with a plan and its kernel; it may launch the kernel.
         count: number of results after which to stop.
+        first: a plan to try before the chosen plans.
 
     Returns:
         The results of `use`; at least one.
@@ -53,7 +71,8 @@ def try_plans(
     """
     results: list[T] = []
     refusal = CodegenError(f"no plan can be built for {request.target}")
-    for attempt, plan in enumerate(plans(request, wanted)):
+    chosen = plans(request, wanted)
+    for attempt, plan in enumerate(chosen if first is None else chain((first,), chosen)):
         kernel = None
         try:
             kernel = kernel_of(plan, request)
@@ -80,21 +99,26 @@ def kernel_of(plan: Plan, request: PlanRequest) -> Kernel:
         CoordGraphError: the kernel cannot be built. The error is cached too, and raised again at
             once. Plans that differ only in the grid share a kernel, so the grid is always checked.
     """
-    gemm, target, reads_c = request.any_size, request.target, request.reads_c
-    # A batch-invariant product has the same instructions in every call, so its kernels do not fall
-    # back to others.
-    only = (request.order.instructions or None) if request.order is not None else None
-    key = plan.kernel, gemm, target, request.instructions, reads_c, only
-    with _lock:
-        if key not in _kernels:
-            alignment = request.alignment
-            try:
-                _kernels[key] = compile_plan(
-                    plan, gemm, target, alignment=alignment, reads_c=reads_c, instructions=only
-                )
-            except CoordGraphError as error:
-                _kernels[key] = error
-        found = _kernels[key]
+    key = plan.kernel, *request.kind
+    found = _kernels.get(key)
+    # A kernel that is built is found without the lock, which another thread may hold for seconds.
+    if found is None:
+        with _lock:
+            if key not in _kernels:
+                gemm, target, _, reads_c, only = request.kind
+                alignment = request.alignment
+                try:
+                    _kernels[key] = compile_plan(
+                        plan,
+                        gemm,
+                        target,
+                        alignment=alignment,
+                        reads_c=reads_c,
+                        instructions=only,
+                    )
+                except CoordGraphError as error:
+                    _kernels[key] = error
+            found = _kernels[key]
     if isinstance(found, CoordGraphError):
         raise found
     if plan.workgroups is not None:
@@ -102,16 +126,42 @@ def kernel_of(plan: Plan, request: PlanRequest) -> Kernel:
     return found
 
 
+def known(plan: Plan, request: PlanRequest) -> Kernel | CoordGraphError | None:
+    """A plan's kernel, or why it cannot be built; None if this process has not tried to build it.
+
+    Unlike `kernel_of`, this never waits for another thread that compiles.
+    """
+    return _kernels.get((plan.kernel, *request.kind))
+
+
+def built(request: PlanRequest) -> dict[str, Kernel]:
+    """The kernels of this process for problems like that of a request, by `Plan.kernel`."""
+    kind = request.kind
+    every = list(_kernels.items())  # a copy, because another thread may add a kernel meanwhile
+    return {key[0]: k for key, k in every if key[1:] == kind and isinstance(k, Kernel)}
+
+
 def refuse(kernel: Kernel, error: CodegenError) -> None:
     """Replace a cached kernel by an error; later requests for that kernel raise the error."""
     with _lock:
+        _refused.append(kernel)
         _kernels.update({key: error for key, known in _kernels.items() if known is kernel})
+
+
+def fail(plan: Plan, request: PlanRequest, error: CoordGraphError) -> None:
+    """Keep an error as the reason why a plan's kernel cannot be built; later requests raise it."""
+    key = plan.kernel, *request.kind
+    with _lock:
+        if isinstance(before := _kernels.get(key), Kernel):
+            _refused.append(before)
+        _kernels[key] = error
 
 
 def forget() -> None:
     """Drop every cached kernel of this process."""
     with _lock:
         _kernels.clear()
+        _refused.clear()
 
 
 def compile_plan(
@@ -199,3 +249,13 @@ def check_grid(plan: Plan, graph: KernelGraph) -> None:
             f"the plan '{plan}' gives a number of workgroups, which '{plan.pipeline}' does not let "
             f"a plan choose; leave out 'on {plan.workgroups}'"
         )
+
+
+def _renew_lock() -> None:
+    """Make a new lock in a forked child process: no thread of it will release the old one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

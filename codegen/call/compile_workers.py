@@ -11,22 +11,72 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from codegen.cache import cache_directory, key_of, load, store
+from codegen.call.alignment import alignment_of
 from codegen.call.request import PlanRequest
+from codegen.call.views import TensorView
+from coordgraph.gemm import OFFSETS
 from passes.choosing import Plan
+from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["CompileWorkers"]
+__all__ = ["CompileWorkers", "Job", "run_job", "start_worker"]
 
 MOST_WORKERS, LEAST_KERNELS = 8, 3
 """MOST_WORKERS: largest number of processes. LEAST_KERNELS: fewer kernels than this are left to the
 calling process, which compiles them sooner than new processes start."""
 DONE = b"\n"
+
+
+class Job(NamedTuple):
+    """A kernel to compile into the cache on disk.
+
+    Attributes:
+        request: the problem and the device.
+        plan: the plan of the kernel.
+        views, scalars: arrays and numbers of a call, whose program is compiled; without arrays, it
+            is the program for arrays whose addresses and rows are multiples of 16 bytes.
+    """
+
+    request: PlanRequest
+    plan: Plan
+    views: Mapping[str, TensorView] = {}
+    scalars: Mapping[str, float] = {}
+
+    @property
+    def done_key(self) -> str:
+        """The cache key of the entry that says that this kernel was compiled into the cache.
+
+        If that kernel has been deleted from the cache since, the calling process compiles it.
+        """
+        r = self.request
+        options = r.target, r.device, r.alignment, r.reads_c, self.plan.kernel, *self.unaligned
+        return key_of("compiled", repr(r.any_size), *map(str, options))
+
+    @property
+    def unaligned(self) -> list[tuple[str, int]]:
+        """Names and alignments of the matrices that are not aligned to 16 bytes, which TMA needs.
+
+        The alignments decide which program of a kernel a call runs.
+        """
+        if not self.views:
+            return []
+        gemm = self.request.gemm
+        row = (gemm.n or 0,)
+        made = TensorView(0, (1, *row), (*row, 1), gemm.out_dtype or gemm.dtype)
+        found = {"D": made, **self.views}
+        each = ((name, alignment_of(found[name])) for name in sorted(found) if name != OFFSETS)
+        return [(name, alignment) for name, alignment in each if alignment < ALIGNED_BYTES]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the kernel was compiled into the cache, by any process."""
+        return load(self.done_key) is not None
 
 
 class CompileWorkers:
@@ -80,11 +130,11 @@ class CompileWorkers:
         self._known |= new.keys()
         if cache_directory() is None:
             return
-        new = {name: p for name, p in new.items() if load(_done_key(self.request, p)) is None}
+        new = {name: p for name, p in new.items() if not Job(self.request, p).is_done}
         if len(new) < LEAST_KERNELS:
             return
         try:
-            jobs = [pickle.dumps((self.request, plan)) for plan in new.values()]
+            jobs = [pickle.dumps(Job(self.request, plan)) for plan in new.values()]
         except (pickle.PicklingError, AttributeError, TypeError):
             # An epilogue function that cannot be imported by name cannot be sent to the processes,
             # so this process compiles the kernels later.
@@ -92,45 +142,54 @@ class CompileWorkers:
         count = min(self.most, os.cpu_count() or 1, len(jobs))
         with suppress(OSError):
             while len(self.started) < count:
-                self._start()
+                self.started.append(worker := start_worker())
+                self._idle.put(worker)
         if self.started:
             with ThreadPoolExecutor(len(self.started)) as threads:
                 for done, _ in enumerate(threads.map(self._run, jobs)):
                     advance(done + 1)
 
-    def _start(self) -> None:
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)
-        }
-        worker = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
-        self.started.append(worker)
-        self._idle.put(worker)
-
     def _run(self, job: bytes) -> None:
         """Send a job to an idle process, and wait until the process has answered or ended."""
         worker = self._idle.get()
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        with suppress(OSError):
-            worker.stdin.write(job)
-            worker.stdin.flush()
-            worker.stdout.read(len(DONE))
+        run_job(worker, job)
         self._idle.put(worker)
 
 
-def _done_key(request: PlanRequest, plan: Plan) -> str:
-    """The cache key of the entry that says that a plan's kernel was compiled into the cache.
+def start_worker(nice: int = 0) -> subprocess.Popen[bytes]:
+    """Start a process that runs `main`; it ends when its standard input is closed.
 
-    If that kernel has been deleted from the cache since, the calling process compiles it.
+    Args:
+        nice: by how much to lower the priority of the process, where the system can do so.
+
+    Raises:
+        OSError: the process cannot be started.
     """
-    options = request.target, request.device, request.alignment, request.reads_c, plan.kernel
-    return key_of("compiled", repr(request.any_size), *map(str, options))
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, str(nice)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+
+
+def run_job(worker: subprocess.Popen[bytes], job: bytes) -> None:
+    """Send a job to a process, and wait until the process has answered or ended.
+
+    Args:
+        worker: a process of `start_worker`.
+        job: a pickled `Job`.
+    """
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    with suppress(OSError):
+        worker.stdin.write(job)
+        worker.stdin.flush()
+        worker.stdout.read(len(DONE))
 
 
 def main() -> None:
@@ -141,17 +200,23 @@ def main() -> None:
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints go to stderr, not to the answers
+    if hasattr(os, "nice"):
+        os.nice(int(sys.argv[1]))
     while True:
         try:
-            request, plan = pickle.load(sys.stdin.buffer)
+            job: Job = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         with suppress(CoordGraphError):
-            kernel: Any = kernel_of(plan, request)
+            request = job.request
+            kernel: Any = kernel_of(job.plan, request)
             # Loading a kernel stores its code in the cache on disk, where the process that calls
             # the kernel finds it.
-            kernel.preload(device(request.ordinal), reads_c=request.reads_c)
-            store(_done_key(request, plan), {"compiled": b""})
+            if job.views:
+                kernel.load_for(job.views, job.scalars)
+            else:
+                kernel.preload(device(request.ordinal), reads_c=request.reads_c)
+            store(job.done_key, {"compiled": b""})
         answers.write(DONE)
         answers.flush()
 

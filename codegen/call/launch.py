@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from codegen.call.arrangement import Launch, Prepared
-from codegen.call.arrays import library
+from codegen.call.arrays import library, stream_handle
+from codegen.call.background import setting
 from codegen.call.build import try_plans
 from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import describe
@@ -17,6 +18,9 @@ from codegen.lru import LRUCache
 from coordgraph import LaunchError
 from coordgraph.validation import flag
 from passes.choosing import Plan
+
+if TYPE_CHECKING:
+    from codegen.call.stand_ins import StandIn
 
 __all__ = ["first_launch"]
 
@@ -29,6 +33,7 @@ def first_launch(
     *,
     plan: Plan | str | None,
     tune: bool = False,
+    background: bool | None = None,
     numbers: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Any:
@@ -41,6 +46,7 @@ def first_launch(
         scalars: alpha, beta and the stream.
         plan: the caller's plan, or None.
         tune: whether to measure plans first, unless they were measured before.
+        background: as for `matmul`.
         numbers: further scalars of the epilogue, by name.
         options: further arguments of `describe`.
 
@@ -60,13 +66,25 @@ def first_launch(
     a, b, c, out = (arrays[name] for name in "ABCD")
     operands = {LABELS.get(name, name): array for name, array in list(arrays.items())[4:]}
     operands |= numbers or {}
+    serving: StandIn | None = None
+    served: list[Any] | None = None
+    behind = setting.on if background is None else flag(background, "background", LaunchError)
+    if behind and plan is None and not tune:
+        from codegen.call.stand_ins import stand_in
+
+        named = {"alpha": alpha, "beta": beta, **(numbers or {})}
+        serving = stand_in(call.request, call.views, named)
+        served = [] if serving and serving.job else None
 
     def launch(plan: Plan, kernel: Kernel) -> Any:
         start: Launch = partial(kernel, workgroups=plan.workgroups)
         swap_a, swap_b = call.arrangement.transpose
         if call.arrangement.rearranges:
             start, swap_a, swap_b = partial(call.arrangement.launch, start), False, False
-        prepared.put(key, (start, swap_a, swap_b))
+        if served is None:
+            prepared.put(key, (start, swap_a, swap_b))
+        else:
+            served[:] = start, swap_a, swap_b
         left = library(a).transposed(a) if swap_a else a
         right = library(b).transposed(b) if swap_b else b
         return start(left, right, c, out, alpha, beta, stream, **operands)
@@ -76,8 +94,24 @@ def first_launch(
 
         tune_plans(call.request, call.views, stream)
     try:
-        (d,) = try_plans(call.request, plan, launch)
+        (d,) = try_plans(call.request, plan, launch, first=serving and serving.plan)
     # The advice on `Gemm(…)` is left out: it is for callers of kernels, not of `matmul`.
     except ArgumentMismatch as error:
         raise LaunchError(error.problem) from None
+    if serving and serving.job and served:
+        # A captured launch stays in its CUDA graph, so a better kernel would not be of use.
+        if call.request.target != "cpu" and _is_captured(a, stream):
+            return d
+        from codegen.call.background_compiler import build_behind
+
+        prepared.put(key, served)
+        build_behind(serving.job, served)
     return d
+
+
+def _is_captured(a: Any, stream: Any) -> bool:
+    """Whether a launch on this stream is captured in a CUDA graph."""
+    from codegen.targets.nvptx.driver import is_capturing
+
+    handle = library(a).current_stream(a) if stream is None else stream_handle(stream)
+    return is_capturing(handle)

@@ -47,6 +47,7 @@ def matmul(
     tune: bool = False,
     plan: Plan | str | None = None,
     invariant: bool = False,
+    background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
     **operands: Any,
 ) -> Any:
@@ -56,8 +57,8 @@ def matmul(
     that is cached. Kernels take every size, and are cached on disk. Later calls only launch.
 
     If a PyTorch tensor requires a gradient, the result has one too: it is computed by the operators
-    of `codegen.torch`. They have neither `out`, `stream`, `tune`, `plan` nor epilogues, so these
-    are refused then, unless under `torch.no_grad()`.
+    of `codegen.torch`. They have neither `out`, `stream`, `tune`, `plan`, `background` nor
+    epilogues, so these are refused then, unless under `torch.no_grad()`.
 
     Args:
         a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Row-major and
@@ -81,6 +82,9 @@ def matmul(
         invariant: whether the bits of a row of D must not depend on m, on the other rows, or on the
             plan (batch invariance). All plans for these n, k, types and layouts then add along k in
             one order; see `passes.choosing.summation_order`. Excludes `tune`.
+        background: whether a kernel that is not built may be built in the background, while the
+            best of the kernels that are loaded for such problems serves the call. Bits may then
+            differ before and after; see `codegen.background_builds`, which decides for None.
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
             parameters of these names.
@@ -102,6 +106,7 @@ def matmul(
             plan=plan,
             tune=tune,
             invariant=invariant,
+            background=background,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
         )
@@ -131,10 +136,13 @@ def matmul(
     except (AttributeError, RuntimeError):
         arrays = array_key({"a": a, "b": b}, c, out)
         key = (arrays, beta == 0, transpose_a, transpose_b, plan, invariant)
+    if background is not None:
+        key = (key, background)
     if gradient:
         transposes: Any = {"transpose_a": transpose_a, "transpose_b": transpose_b}
         transposes["invariant"] = invariant
         without: Any = {"out": out, "stream": stream, "tune": tune, "plan": plan}
+        without["background"] = background
         d = differentiable_matmul(a, b, c, alpha, beta, **transposes, **without)
         if d is not None:
             return d
@@ -155,6 +163,7 @@ def matmul(
         transposes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
         broadcast = Broadcast.of(tuple(a.shape), tuple(b.shape), **transposes)
         options: Any = {"stream": stream, "tune": tune, "plan": plan, "invariant": invariant}
+        options["background"] = background
         again = partial(matmul, **options, **transposes)
         return broadcast.launch(again, a, b, c, out, alpha, beta)
     return first_launch(
@@ -165,6 +174,7 @@ def matmul(
         plan=plan,
         tune=tune,
         invariant=invariant,
+        background=background,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
     )
@@ -229,6 +239,7 @@ def grouped_matmul(
     stream: Any = None,
     plan: Plan | str | None = None,
     invariant: bool = False,
+    background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
     **operands: Any,
 ) -> Any:
@@ -259,6 +270,7 @@ def grouped_matmul(
         plan: the plan to use, such as `'128x256x64 data-parallel{persistent=true}'`.
         invariant: as for `matmul`; only with `group_axis="m"`. Every sum is then one segment of k,
             so the bits may differ from those of `matmul` for the same n and k.
+        background: as for `matmul`.
         epilogue, operands: as for `matmul`; the coordinate `l` of an operand is the group.
 
     Raises:
@@ -278,6 +290,7 @@ def grouped_matmul(
             offsets=offsets,
             plan=plan,
             invariant=invariant,
+            background=background,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
             grouped=True,
@@ -297,6 +310,8 @@ def grouped_matmul(
         check_offsets(offsets)
         arrays = array_key({"a": a, "b": b, OFFSETS: offsets}, c, out)
         key = ("groups", arrays, group_axis, beta == 0, *transposes, plan, invariant)
+    if background is not None:
+        key = (key, background)
     if gradient:
         refuse_gradients({"a": a, "b": b, "c": c}, "grouped_matmul")
     try:
@@ -318,6 +333,7 @@ def grouped_matmul(
         (alpha, beta, stream),
         plan=plan,
         invariant=invariant,
+        background=background,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         grouped=True,

@@ -131,6 +131,16 @@ class PlanRequest:
         # depend on k.
         return rule(m, n, row if self.invariant else k, self.processors, self.batches, row)
 
+    @property
+    def kind(self) -> tuple[Gemm, str, str, bool, str | None]:
+        """What all requests have in common whose plans share their kernels.
+
+        The last item is the only instructions that may multiply, or None. A batch-invariant product
+        has the same instructions in every call, so its kernels do not fall back to others.
+        """
+        only = None if self.order is None else self.order.instructions or None
+        return self.any_size, self.target, self.instructions, self.reads_c, only
+
     def plans(self) -> Iterator[Plan]:
         """Candidate plans: those of the cost model, the best first, then a fallback.
 

@@ -124,15 +124,14 @@ def _start(request: PlanRequest, bench: Bench, plan: Plan) -> bool:
 
 def _refuse_capture(stream: Any) -> None:
     from codegen.call.arrays import stream_handle
-    from codegen.targets.nvptx.driver import bindings, cuda
+    from codegen.targets.nvptx.driver import is_capturing
 
     handles = [0] if stream is None else [stream_handle(stream)]
     torch = sys.modules.get("torch")
     if stream is None and torch is not None and torch.cuda.is_initialized():
         handles = [int(torch.cuda.current_stream().cuda_stream)]
-    nothing = bindings().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
     for handle in handles:
-        if cuda("cuStreamIsCapturing", handle) != nothing:
+        if is_capturing(handle):
             raise LaunchError(
                 "tune=True measures launches, which is impossible while a CUDA graph is captured; "
                 "call matmul with tune=True before the capture, and without it in the capture"

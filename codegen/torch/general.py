@@ -57,6 +57,7 @@ def _matmul(
     tune: bool = False,
     plan: Any = None,
     invariant: bool = False,
+    background: Any = None,
     epilogue: Any = None,
     **operands: Any,
 ) -> Any:
@@ -64,8 +65,10 @@ def _matmul(
 
     An error makes `torch.compile` run the call outside of the graph, or fail with `fullgraph=True`.
     """
-    if out is not None or stream is not None or tune or plan is not None or epilogue is not None:
+    given = (out, stream, plan, background, epilogue)
+    if tune or any(option is not None for option in given):
         raise LaunchError(
-            "inside torch.compile, matmul takes neither out, stream, tune, plan nor epilogue"
+            "inside torch.compile, matmul takes neither out, stream, tune, plan, background nor "
+            "epilogue"
         )
     return matmul_by_operators(a, b, c, alpha, beta, transpose_a, transpose_b, invariant)

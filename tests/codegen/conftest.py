@@ -8,6 +8,7 @@ import pytest
 from codegen.call import matmul, measured
 from codegen.targets.nvptx import driver
 from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install
+from tests.codegen.slow_builder import Builder, slow_builder
 from tests.support.work_checks import one_work_check_for_each_schedule
 
 
@@ -48,3 +49,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     done = bindings.CUresult.CUDA_SUCCESS
     monkeypatch.setattr(bindings, "cuDriverGetVersion", lambda: (done, 13000))
     return found
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Iterator[Builder]:
+    """The compiler of the background thread, which waits for the test."""
+    with slow_builder(monkeypatch) as found:
+        yield found

@@ -180,6 +180,26 @@ def test_the_workspace_grows_and_old_launches_keep_theirs():
         problem.check(result)
 
 
+@pytest.mark.parametrize("spec", [STREAM_K, STREAM_K_LAST], ids=str)
+def test_a_captured_workspace_stays_when_others_grow(spec: Spec):
+    """Launches that need more workspace, captured and not, leave that of a CUDA graph in place."""
+    small, large = Problem.make(spec, SHAPE), Problem.make(spec, (1500, 1400, 300), seed=1)
+    expected, stream = (small.run(workgroups=7), large.run()), torch.cuda.Stream()
+    graphs: list[tuple[Any, Any, Any]] = []
+    for problem, right, grid in ((small, expected[0], 7), (large, expected[1], None)):
+        out, graph = problem.out(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            kernel(spec)(problem.a, problem.b, out=out, workgroups=grid)
+        graphs.append((graph, out, right))
+        large.run()
+    for _ in range(20):
+        for graph, out, right in graphs:
+            out.fill_(float("nan"))
+            graph.replay()
+            assert torch.equal(out, right)
+    assert flags_are_down(kernel(spec))
+
+
 def test_the_stream_argument():
     problem = Problem.make(STREAM_K, SHAPE)
     expected, run = problem.run(), kernel(STREAM_K)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +20,7 @@ from codegen.call.zero_extents import extents, lacks_depth, operands_of_depth, w
 from codegen.kernel import Kernel
 from codegen.lru import LRUCache
 from codegen.targets.nvptx.building import Builder, Choice
-from codegen.targets.nvptx.driver import Device, allow_while_capturing, cuda, device, require_gpu
+from codegen.targets.nvptx.driver import Device, allow_while_capturing, device, require_gpu
 from codegen.targets.nvptx.launch.access_widths import access_widths
 from codegen.targets.nvptx.launch.call import (
     CheckedCall,
@@ -32,8 +31,9 @@ from codegen.targets.nvptx.launch.call import (
     other_operands,
 )
 from codegen.targets.nvptx.launch.device_workspaces import Workspaces
+from codegen.targets.nvptx.launch.release import release
 from codegen.targets.nvptx.program import CudaProgram
-from coordgraph import KernelGraph, LaunchError
+from coordgraph import KernelGraph
 from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.gemm import OFFSETS, ld_of, read_of, stride_of
 from coordgraph.progress import wait_direction
@@ -108,8 +108,8 @@ class CudaKernel(Kernel):
         self._plain = self._default and real
         self._others = other_operands(graph.tensors)
         self._lock = threading.RLock()
-        release = finalize(self, _release, self._functions, self._workspaces)
-        release.atexit = False  # the driver frees everything when the process ends
+        released = finalize(self, release, self._functions, self._workspaces)
+        released.atexit = False  # the driver frees everything when the process ends
 
     @property
     def instructions(self) -> str:
@@ -377,6 +377,22 @@ class CudaKernel(Kernel):
         """
         self._load(where, self._builder.variant(self._builder.aligned, reads_c=reads_c))
 
+    def is_loaded_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> bool:
+        """Whether a call with arrays and scalars like these neither compiles nor loads code."""
+        return bool(self._functions) and self._place(views, scalars) in self._functions
+
+    def load_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> None:
+        """Compile and load the code for calls with arrays and scalars like these."""
+        ordinal, variant = self._place(views, scalars)
+        self._load(device(ordinal), variant)
+
+    def _place(
+        self, views: Mapping[str, TensorView], scalars: Mapping[str, float]
+    ) -> tuple[int, Variant]:
+        """The number of the GPU on which a call runs, and the variant that it runs."""
+        given = problem_parameters(self.graph, views, scalars=scalars)
+        return int(views["A"].device or 0), self._variant(views, given)
+
     @cached_property
     def waits(self) -> str:
         """Which workgroups a workgroup waits for, by number: none, lower, higher or mixed."""
@@ -391,20 +407,6 @@ class CudaKernel(Kernel):
     def registers(self) -> int:
         """Registers of a thread on GPU 0, in the variant for aligned tensors without C."""
         return self._load(device(0)).function.registers
-
-
-def _release(
-    functions: dict[tuple[int, Variant], Loaded], workspaces: dict[int, Workspaces]
-) -> None:
-    """Free the workspaces and unload the code of a kernel, after its launches have ended."""
-    for owned in workspaces.values():
-        with suppress(LaunchError), owned.device.current():
-            cuda("cuCtxSynchronize")
-            owned.close()
-    for loaded in functions.values():
-        with suppress(LaunchError), loaded.function.device.current():
-            cuda("cuCtxSynchronize")
-            loaded.function.close()
 
 
 def _layout_key(array: Any, what: str) -> tuple[Hashable, int]:

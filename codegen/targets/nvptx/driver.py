@@ -26,6 +26,7 @@ __all__ = [
     "describe",
     "device",
     "device_count",
+    "is_capturing",
     "require_gpu",
     "unavailable",
 ]
@@ -110,6 +111,12 @@ def allow_while_capturing() -> Generator[None, None, None]:
         yield
     finally:
         cuda("cuThreadExchangeStreamCaptureMode", before)
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether a stream, by the driver's handle, is capturing a CUDA graph."""
+    nothing = bindings().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    return bool(cuda("cuStreamIsCapturing", stream) != nothing)
 
 
 def device_count() -> int:

@@ -1,0 +1,110 @@
+"""Which kernel serves a call while the kernel of a better plan is being built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from math import ceil
+from typing import NamedTuple
+
+from codegen.call import background_compiler
+from codegen.call.build import MOST_ATTEMPTS, built, known
+from codegen.call.choose import plans
+from codegen.call.compile_workers import Job
+from codegen.call.request import PlanRequest
+from codegen.call.views import TensorView
+from coordgraph import CoordGraphError
+from passes.choosing import Plan, choices, sizes
+from passes.choosing.kernel_family import KernelFamily
+
+__all__ = ["StandIn", "stand_in"]
+
+UNREPEATABLE = "atomic"
+"""The reduction whose results differ from run to run; only the caller chooses it."""
+
+_parsed = lru_cache(1024)(Plan.parse)
+
+
+class StandIn(NamedTuple):
+    """How to serve a call at once.
+
+    Attributes:
+        plan: a plan whose kernel is loaded.
+        job: builds the kernel of the plan that is chosen for the call; None if no plan that is
+            chosen for it can be built.
+    """
+
+    plan: Plan
+    job: Job | None
+
+
+def stand_in(
+    request: PlanRequest, views: Mapping[str, TensorView], scalars: Mapping[str, float]
+) -> StandIn | None:
+    """The plan that serves a call at once; None if the call should use the plan chosen for it.
+
+    It is None if the kernel of the chosen plan is loaded or in the cache on disk, and if no loaded
+    kernel can serve the call. Kernels that cannot be built are not chosen again.
+
+    Args:
+        request: the problem and the device.
+        views: the arrays of the call, by the names of tensors.
+        scalars: the numbers of the call, by name.
+    """
+    if any(view.bytes == 0 for view in views.values()):
+        return None
+    job: Job | None = None
+    for better in islice(plans(request), MOST_ATTEMPTS):
+        found = known(better, request)
+        if isinstance(found, CoordGraphError):
+            continue
+        if found is not None and found.is_loaded_for(views, scalars):
+            return None
+        job = Job(request, better, views, scalars)
+        if not background_compiler.is_waiting(job) and job.is_done:
+            return None
+        break
+    every = built(request).items()
+    loaded = [_parsed(name) for name, k in every if k.is_loaded_for(views, scalars)]
+    serving = _best(request, loaded)
+    return None if serving is None else StandIn(serving, job)
+
+
+def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
+    """The best plan by the cost model whose kernel is one of some loaded ones; None without any.
+
+    If the model has no such plan, it is the plan that computes the fewest elements outside the
+    matrices, of these the one with the largest tile.
+    """
+    device = request.constants
+    if device is not None and loaded:
+        family, batches = KernelFamily(tuple(loaded)), request.batches
+        found = choices(
+            request.gemm,
+            device,
+            batches=batches,
+            reads_c=request.reads_c,
+            among=family,
+            order=request.order,
+        )
+        if best := next((c.plan for c in found if _is_allowed(c.plan, request)), None):
+            return best
+    size = sizes(request.gemm)
+
+    def computed(plan: Plan) -> tuple[int, int]:
+        m, n, k = (ceil(x / side) * side for x, side in zip(size, plan.tile, strict=True))
+        return m * n * k, -plan.tile[0] * plan.tile[1]
+
+    repeatable = (p for p in loaded if getattr(p.schedule, "reduction", "") != UNREPEATABLE)
+    return min((p for p in repeatable if _is_allowed(p, request)), key=computed, default=None)
+
+
+def _is_allowed(plan: Plan, request: PlanRequest) -> bool:
+    """Whether a plan adds along k in the order that the call needs, if it needs one."""
+    if request.order is None:
+        return True
+    # imported here because it imports the checks of graphs, which other calls do not need
+    from passes.choosing.order_in_graph import why_not
+
+    return why_not(request.order, plan, request.gemm) is None

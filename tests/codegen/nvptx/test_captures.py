@@ -1,0 +1,58 @@
+"""The workspace of a captured launch never moves, and serves no other owner."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+import codegen
+from codegen.targets.nvptx import CudaKernel, driver
+from coordgraph import Gemm
+from passes import StreamK
+from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
+
+STREAM, OTHER = 7, 9
+
+
+@pytest.fixture
+def freed(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The addresses of device memory that were freed."""
+    found: list[int] = []
+    bindings = driver.bindings()
+
+    def free(pointer: int) -> Any:
+        found.append(pointer)
+        return (bindings.CUresult.CUDA_SUCCESS,)
+
+    monkeypatch.setattr(bindings, "cuMemFree", free)
+    return found
+
+
+def test_a_captured_workspace_never_moves(fake_driver: FakeDriver, freed: list[int]):
+    """Larger launches in the same capture, in others and outside get other buffers."""
+    made = codegen.compile(StreamK()(Gemm("bf16").graph((64, 64, 32))), "sm_80")
+    assert isinstance(made, CudaKernel)
+    entry = made.ptx[made.ptx.index(".entry") : made.ptx.index("{")]
+    fake_driver.arguments = entry.count(".param")
+    a, b, d = matrix(256, 256, 1 << 40), matrix(256, 256, 2 << 40), matrix(256, 256, 3 << 40)
+    kernels = [made]
+
+    def launch(capture: int | None, workgroups: int, stream: int = STREAM) -> tuple[int, ...]:
+        """The addresses of the workspace's buffers for a launch."""
+        fake_driver.capturing = {} if capture is None else dict.fromkeys((STREAM, OTHER), capture)
+        kernels[0](a, b, out=d, stream=stream, workgroups=workgroups)
+        return fake_driver.launches[-1].values[4:6]
+
+    small = launch(1, 4)
+    larger = launch(1, 8)
+    others = [launch(1, 4, OTHER), launch(2, 4), launch(None, 16), launch(None, 16, OTHER)]
+    assert launch(1, 8) == launch(1, 2) == larger  # a second launch in the same capture
+    assert freed == []
+    every = [*small, *larger, *(at for buffers in others for at in buffers)]
+    assert len({*every}) == len(every)
+    kernels.clear()
+    del made
+    gc.collect()
+    assert {*every} <= {*freed}
