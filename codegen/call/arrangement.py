@@ -198,15 +198,4 @@ def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:
     rows = len(a.shape) == MATRICES and a.shape[0] == count
     if not rows or a.shape[0] * a.shape[1] > LARGEST_SIZE:
         return False
-    return all(_rows_follow(views[name]) for name in "ACD" if name in views)
-
-
-def _rows_follow(view: TensorView) -> bool:
-    """Whether the rows of all matrices of a batch are at one distance, like those of one matrix."""
-    if len(view.shape) < MATRICES:
-        return False
-    if 0 in view.shape or view.contiguous:
-        return True
-    (count, rows, columns), (step, pitch, element) = view.shape, view.strides
-    apart = min(count, rows) < MATRIX or step == rows * pitch
-    return apart and min(step, pitch) >= 0 and (columns == 1 or element == 1)
+    return all(views[name].rows_follow for name in "ACD" if name in views)

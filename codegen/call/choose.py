@@ -8,6 +8,7 @@ from codegen.call import families, measured
 from codegen.call.request import PlanRequest
 from coordgraph import CodegenError, LaunchError
 from passes.choosing import Plan
+from passes.choosing.summation_order import SummationOrder
 
 __all__ = ["plans"]
 
@@ -27,35 +28,17 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
         CodegenError: `wanted` adds along k in another order than the pinned one.
         PassError, ParseError, VerifyError: `wanted` is malformed, or cannot be applied.
     """
-    if request.order is None:
-        yield from _plans(request, wanted)
-        return
-    # imported here because it imports the checks of graphs, which other calls do not need
-    from passes.choosing.order_in_graph import why_not
-
-    for plan in _plans(request, wanted):
-        if (refusal := why_not(request.order, plan, request.gemm)) is None:
-            yield plan
-        elif wanted is not None:
-            raise CodegenError(
-                f"the plan '{plan}' cannot be used with invariant=True: {refusal}; leave out the "
-                f"plan, or give one such as '{request.simple_plan}'"
-            )
-
-
-def _plans(request: PlanRequest, wanted: Plan | str | None) -> Iterator[Plan]:
-    """The plans of `plans`, without a check of the order in which they add along k."""
     if isinstance(wanted, str):
-        yield Plan.parse(wanted)
-    elif isinstance(wanted, Plan):
-        yield wanted
-    elif wanted is not None:
+        wanted = Plan.parse(wanted)
+    elif not (wanted is None or isinstance(wanted, Plan)):
         raise LaunchError(
             f"plan = {wanted!r} is neither a Plan nor its text; write it like '128x256x64 "
             "data-parallel', or let `coordgraph explain` list the plans for a problem"
         )
-    elif request.order is not None:
-        yield from request.plans()
+    if request.order is not None:
+        yield from _pinned(request, request.order, wanted)
+    elif wanted is not None:
+        yield wanted
     else:
         times = None if request.target == "cpu" else measured.remembered(request)
         if times is not None:
@@ -63,3 +46,18 @@ def _plans(request: PlanRequest, wanted: Plan | str | None) -> Iterator[Plan]:
         if families.known:
             yield from families.plans_among(request)
         yield from request.plans()
+
+
+def _pinned(request: PlanRequest, order: SummationOrder, wanted: Plan | None) -> Iterator[Plan]:
+    """The plans for a batch-invariant product: those that add along k in the order `order`."""
+    # imported here because it imports the checks of graphs, which other calls do not need
+    from passes.choosing.order_in_graph import why_not
+
+    for plan in request.plans() if wanted is None else (wanted,):
+        if (refusal := why_not(order, plan, request.gemm)) is None:
+            yield plan
+        elif wanted is not None:
+            raise CodegenError(
+                f"the plan '{plan}' cannot be used with invariant=True: {refusal}; leave out the "
+                f"plan, or give one such as '{request.simple_plan}'"
+            )

@@ -60,6 +60,17 @@ class TensorView:
         return self.shape[-1] if one_row or not self.shape[-1] else self.strides[-2]
 
     @property
+    def rows_follow(self) -> bool:
+        """Whether this is a batch whose rows are at one distance, like those of a single matrix."""
+        if len(self.shape) < len("lmn"):
+            return False
+        if 0 in self.shape or self.contiguous:
+            return True
+        (count, rows, columns), (step, pitch, element) = self.shape, self.strides
+        apart = 1 in (count, rows) or step == rows * pitch
+        return apart and min(step, pitch) >= 0 and (columns == 1 or element == 1)
+
+    @property
     def matrix_stride(self) -> int:
         """Elements from the start of one matrix of a batch to the start of the next.
 
