@@ -6,8 +6,8 @@ import codegen.torch as cgt
 y = cgt.linear(x, weight, bias)  # as torch.nn.functional.linear
 ```
 
-The functions call two custom operators, `torch.ops.coordgraph.matmul` and
-`torch.ops.coordgraph.addmm`, which have gradients, fake kernels, and rules for autocast and vmap.
+The functions call custom operators, `torch.ops.coordgraph.matmul`, `addmm` and `grouped_mm`, which
+have gradients, fake kernels, and rules for autocast; all but `grouped_mm` have rules for vmap.
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.
 """
 
@@ -21,10 +21,20 @@ if find_spec("torch") is None:
         name="torch",
     )
 
-from codegen.torch.functions import addmm, bmm, linear, matmul
+from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
 from codegen.torch.mode import use_kernels
-from codegen.torch.modules import Linear, replace_linears
+from codegen.torch.modules import Linear, SwiGLU, replace_linears
 
 import_module("codegen.torch.general")  # torch.compile then traces codegen.matmul
 
-__all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linears", "use_kernels"]
+__all__ = [
+    "Linear",
+    "SwiGLU",
+    "addmm",
+    "bmm",
+    "grouped_mm",
+    "linear",
+    "matmul",
+    "replace_linears",
+    "use_kernels",
+]

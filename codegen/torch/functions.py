@@ -1,4 +1,4 @@
-"""`matmul`, `linear`, `addmm` and `bmm` with the signatures and semantics of PyTorch.
+"""`matmul`, `linear`, `addmm`, `bmm` and `grouped_mm` with the signatures and semantics of PyTorch.
 
 They change shapes by PyTorch's own views, and then call an operator of `codegen.torch.ops`.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from codegen.torch.grouped import GROUPED_MM
 from codegen.torch.ops import ADDMM, MATMUL
 from coordgraph import LaunchError
 
-__all__ = ["addmm", "bmm", "linear", "matmul"]
+__all__ = ["addmm", "bmm", "grouped_mm", "linear", "matmul"]
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
@@ -103,3 +104,60 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
             "matmul for other shapes"
         )
     return MATMUL(input, mat2)
+
+
+def grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """`torch.nn.functional.grouped_mm`: one product for each group, as for a mixture of experts.
+
+    | `mat_a`        | `mat_b`        | `offs` divides              | result         |
+    | :------------- | :------------- | :-------------------------- | :------------- |
+    | (m, k)         | (groups, k, n) | rows of A                   | (m, n)         |
+    | (groups, m, k) | (k, n)         | columns of B                | (m, n)         |
+    | (m, k)         | (k, n)         | columns of A and rows of B  | (groups, m, n) |
+    | (groups, m, k) | (groups, k, n) | nothing: leave out `offs`   | (groups, m, n) |
+
+    Extents and strides may be any; PyTorch needs rows of a multiple of 16 bytes. The host never
+    reads `offs`, so that a CUDA graph may be replayed with other values.
+
+    Args:
+        mat_a, mat_b: the factors. B is read in place if each of its matrices is row-major or the
+            transpose of such a matrix, and all follow each other without a gap. If `offs` divides
+            rows or columns, the divided factor is copied unless its groups are contiguous.
+        offs: i32 (groups), on the device of the factors: the end of each group. Entries must not
+            decrease. The first group begins at 0; a group may be empty.
+        bias: not supported yet, as in PyTorch.
+        out_dtype: None, or the type of the factors, as in PyTorch.
+
+    Returns:
+        A tensor of the type of the factors. Rows and columns that belong to no group are 0 in it
+        and in gradients; PyTorch leaves them uninitialized.
+
+    Raises:
+        LaunchError, CodegenError: as for `matmul`.
+    """
+    if bias is not None:
+        raise LaunchError("grouped_mm takes no bias; leave it out and add it to the result")
+    if out_dtype is not None and out_dtype != mat_a.dtype:
+        raise LaunchError(
+            f"out_dtype = {out_dtype}, but the factors hold {mat_a.dtype}; leave out_dtype out and "
+            "convert the result with .to(…)"
+        )
+    if mat_a.dim() == mat_b.dim() == 3:
+        if offs is not None:
+            raise LaunchError(
+                "mat_a and mat_b have three axes, so that nothing is divided; leave out offs"
+            )
+        return MATMUL(mat_a, mat_b)
+    if offs is None:
+        raise LaunchError(
+            f"mat_a has {mat_a.dim()} axes and mat_b {mat_b.dim()}; pass offs, an i32 tensor with "
+            "the end of each group, or three axes each"
+        )
+    return GROUPED_MM(mat_a, mat_b, offs)

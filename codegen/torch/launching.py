@@ -1,4 +1,4 @@
-"""What the operators run on real tensors: one call of `codegen.matmul`."""
+"""What the operators run on real tensors: `codegen.matmul` or `codegen.grouped_matmul`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from codegen.call.matmul import matmul
+from codegen.call.matmul import grouped_matmul, matmul
 from codegen.torch.host import on_host
 from coordgraph.epilogue import EpilogueFunction, epilogue
 
-__all__ = ["multiply", "multiply_and_add"]
+__all__ = ["multiply", "multiply_and_add", "multiply_groups"]
 
 
 @epilogue(bias="n")
@@ -47,6 +47,32 @@ def multiply_and_add(
             return _launch(a, b, epilogue=add_bias, bias=bias)
         return _launch(a, b, alpha=alpha, beta=beta, epilogue=add_scaled_bias, bias=bias)
     return _launch(a, b, c=c.expand(m, n).contiguous(), alpha=alpha, beta=beta)
+
+
+def multiply_groups(
+    a: torch.Tensor, b: torch.Tensor, starts: torch.Tensor, shape: tuple[int, ...]
+) -> torch.Tensor:
+    """The products of groups of rows of A, or of groups of columns of A and rows of B.
+
+    Args:
+        a: (m, k).
+        b: (groups, k, n) for groups of rows, or (k, n).
+        starts: i32 (groups + 1), as the offsets of `codegen.grouped_matmul`.
+        shape: the shape of the result: (m, n), or (groups, m, n).
+
+    Returns:
+        A new tensor. Rows that belong to no group are 0: kernels do not write them, and a gradient
+        must be 0 there.
+    """
+    axis, a, b = (
+        ("m", a.contiguous(), _gapless(b)) if b.dim() == 3 else ("k", *map(_gapless, (a, b)))
+    )
+    if 0 in shape or starts.shape[0] == 1 or a.shape[1] == 0:
+        return a.new_zeros(shape)
+    out = a.new_zeros(shape) if axis == "m" else a.new_empty(shape)
+    arrays = (a, b, starts) if a.is_cuda else map(on_host, (a, b, starts))
+    grouped_matmul(*arrays, group_axis=axis, out=out if a.is_cuda else on_host(out))
+    return out
 
 
 def _launch(
@@ -87,3 +113,8 @@ def _readable(tensor: torch.Tensor) -> torch.Tensor:
         if first.is_contiguous() or first.mT.is_contiguous():
             return tensor
     return tensor.contiguous()
+
+
+def _gapless(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a contiguous copy unless it, or the transpose of each matrix, has no gaps."""
+    return tensor if tensor.is_contiguous() or tensor.mT.is_contiguous() else tensor.contiguous()

@@ -16,9 +16,10 @@ from torch import Tensor
 from codegen.torch.launching import multiply, multiply_and_add
 from coordgraph import LaunchError
 
-__all__ = ["ADDMM", "MATMUL"]
+__all__ = ["ADDMM", "DEVICES", "MATMUL", "cast_inputs", "check_types"]
 
 DEVICES = ("cpu", "cuda")
+"""Types of devices for which the operators have kernels."""
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 """Element types that are multiplied. On GPUs kernels refuse float32 and float64."""
 
@@ -76,7 +77,7 @@ def _shape(a: Tensor, b: Tensor) -> tuple[Any, ...]:
         )
     if a.dim() == 3 and a.shape[0] != b.shape[0]:
         raise LaunchError(f"{shapes}; pass batches with the same number of matrices")
-    _check_types(a, b)
+    check_types(a, b)
     return (*a.shape[:-1], b.shape[-1])
 
 
@@ -85,7 +86,7 @@ def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
     if a.dim() != 2:
         raise LaunchError(f"a is {tuple(a.shape)}, but a matrix is needed; use bmm for a batch")
     shape = _shape(a, b)
-    _check_types(a, c)
+    check_types(a, c)
     fits = zip(reversed(c.shape), reversed(shape), strict=False)
     if c.dim() > 2 or any(x not in (1, y) for x, y in fits):
         raise LaunchError(
@@ -95,7 +96,7 @@ def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
     return shape
 
 
-def _check_types(a: Tensor, other: Tensor) -> None:
+def check_types(a: Tensor, other: Tensor) -> None:
     """Raise LaunchError if the tensors have different element types or devices, or integers."""
     if a.dtype != other.dtype:
         raise LaunchError(
@@ -161,7 +162,7 @@ def _gradients_of_addmm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
 
 
-def _cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
+def cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
     """The operator under autocast: floating-point tensors get autocast's type, except float64.
 
     `torch.library.register_autocast` casts to a type that is fixed when it is called, but
@@ -185,8 +186,8 @@ def _cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
 
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"
-    torch.library.impl("coordgraph::matmul", _key)(_cast_inputs(MATMUL, _device))
-    torch.library.impl("coordgraph::addmm", _key)(_cast_inputs(ADDMM, _device))
+    torch.library.impl("coordgraph::matmul", _key)(cast_inputs(MATMUL, _device))
+    torch.library.impl("coordgraph::addmm", _key)(cast_inputs(ADDMM, _device))
 
 
 def _in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
