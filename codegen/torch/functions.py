@@ -76,7 +76,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def addmm(
-    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1.0, alpha: float = 1.0
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     """`torch.addmm`: `beta·input + alpha·mat1·mat2`.
 
@@ -89,6 +89,8 @@ def addmm(
     Raises:
         LaunchError, CodegenError: as for `matmul`.
     """
+    # The defaults are integers, because `torch.compile(dynamic=True)` makes a global float an input
+    # of its graph, but never a global 1.
     return ADDMM(input, mat1, mat2, float(beta), float(alpha))
 
 
