@@ -41,8 +41,8 @@ def _matmul(
     b: Any,
     c: Any = None,
     out: Any = None,
-    alpha: float = 1,  # not 1.0, which `torch.compile(dynamic=True)` would make an input
-    beta: float = 0,
+    alpha: float = 1.0,
+    beta: float = 0.0,
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import codegen
 from tests.codegen.torch.conftest import Make
 
 SIZES = [(2, 5, 6), (3, 9, 4), (4, 17, 30), (2, 2, 2), (3, 33, 7)]
@@ -105,14 +104,3 @@ def test_extents_of_1_compile_no_more_than_pytorch(torch: Any, make: Make):
                 torch.testing.assert_close(compiled(*given), theirs(*given))
             counts.append(counter.frame_count)
         assert counts[0] <= counts[1], name
-
-
-def test_codegen_matmul_has_one_graph_too(torch: Any, make: Make):
-    """Its default factors are no inputs of the graph."""
-    graphs = torch._dynamo.testing.EagerAndRecordGraphs()
-    compiled = torch.compile(codegen.matmul, fullgraph=True, backend=graphs, dynamic=True)
-    for m in (5, 6, 9):
-        a, b = make(m, 7), make(7, m + 1)
-        torch.testing.assert_close(compiled(a, b), a @ b)
-    assert len(graphs.graphs) == 1
-    assert ".item()" not in graphs.graphs[0].code
