@@ -36,11 +36,14 @@ def multiply_and_add(
     """`alpha·A·B + beta·C` of matrices, as a new tensor; C may need broadcasting to m x n.
 
     C with one row is an operand of the epilogue, and is not expanded in memory. If `beta` is 0, C
-    is not read, so its NaNs are not in the result.
+    is not read, so its NaNs are not in the result. If `alpha` is 0, A and B are not read, as in
+    BLAS and PyTorch.
     """
+    m, n = a.shape[0], b.shape[1]
+    if alpha == 0:
+        return a.new_zeros(m, n) if beta == 0 else (c * beta).expand(m, n).contiguous()
     if beta == 0:
         return multiply(a, b, alpha)
-    m, n = a.shape[0], b.shape[1]
     if c.dim() < 2 or c.shape[0] == 1:
         bias = c.reshape(-1).expand(n).contiguous()
         if alpha == beta == 1:

@@ -17,6 +17,12 @@ TYPES = (torch.bfloat16, torch.float16)
 """The element types that kernels multiply on GPUs."""
 
 
+def _mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """`torch.mm`, which takes matrices only; PyTorch refuses other tensors."""
+    two = input.dim() == mat2.dim() == 2
+    return matmul(input, mat2) if two else torch.mm(input, mat2)
+
+
 def _reversed_matmul(input: Tensor, other: Tensor) -> Tensor:
     """`Tensor.__rmatmul__`: the product with the second argument on the left."""
     return matmul(other, input)
@@ -24,12 +30,12 @@ def _reversed_matmul(input: Tensor, other: Tensor) -> Tensor:
 
 REPLACED: dict[Any, Callable[..., Tensor]] = {
     torch.matmul: matmul,
-    torch.mm: matmul,
+    torch.mm: _mm,
     torch.bmm: bmm,
     torch.addmm: addmm,
     torch.nn.functional.linear: linear,
     Tensor.matmul: matmul,
-    Tensor.mm: matmul,
+    Tensor.mm: _mm,
     Tensor.bmm: bmm,
     Tensor.addmm: addmm,
     Tensor.__matmul__: matmul,
@@ -109,6 +115,8 @@ class use_kernels(TorchFunctionMode):
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         device = tensors[0].device.type
         if device not in self.devices or any(x.device.type != device for x in tensors):
+            return False
+        if any(x.layout is not torch.strided or x.is_nested for x in tensors):
             return False
         if func is GROUPED:
             tensors = [x for x in tensors if x.dtype != torch.int32]  # without `offs`

@@ -103,8 +103,11 @@ def check_types(a: Tensor, other: Tensor) -> None:
             f"the tensors hold {a.dtype} and {other.dtype}; convert them to one type with .to(…)"
         )
     if a.dtype not in TYPES:
-        hint = "; codegen.matmul multiplies int8 and uint8" * (not a.is_floating_point())
-        raise LaunchError(f"the tensors hold {a.dtype}, which has no product here{hint}")
+        hint = ", or codegen.matmul" * (a.dtype in (torch.int8, torch.uint8))
+        raise LaunchError(
+            f"the tensors hold {a.dtype}, which has no product here; convert them to bf16 or f16 "
+            f"with .to(…), or use PyTorch's function{hint}"
+        )
     if a.device != other.device:
         raise LaunchError(
             f"the tensors lie on {a.device} and {other.device}; move them to one device"
@@ -213,7 +216,7 @@ def _(
 ) -> tuple[Tensor, int]:
     of_c, of_a, of_b, *_ = in_dims
     a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
-    product = MATMUL(a, b) * alpha
+    product = MATMUL(a, b) * alpha if alpha else a.new_zeros(*a.shape[:2], b.shape[2])
     if beta == 0:
         return product, 0
     c = _in_front(c, of_c, info.batch_size)
