@@ -178,7 +178,7 @@ def add_time_limit(parser: argparse._ActionsContainer, minutes: float) -> None:
 
 
 def add_results(parser: argparse._ActionsContainer) -> None:
-    """Add --results, the folder of records and plots."""
+    """Add --results, the folder of results files and plots."""
     parser.add_argument(
         "--results", type=Path, default=RESULTS, metavar="FOLDER",
         help=f"folder for the record (JSON) and its plots; default benchmarks/{RESULTS.name}",

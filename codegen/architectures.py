@@ -63,7 +63,7 @@ def register(
             class that emits its instructions: a subclass of
             `codegen.targets.nvptx.sm_80.emit.CudaWalker`, or its `module:name` as a string.
         choosers: for each such lowering, by `Lowering.instructions`, the object that chooses its
-            tiles and schedules; a fixed rule by default.
+            tiles and schedules; by default, a fixed rule without a cost model.
 
     Raises:
         CodegenError: `architecture` is not an `Architecture`; the name is already registered; or

@@ -141,7 +141,7 @@ def _pitch(columns: int, step: int) -> int:
 
 
 def _starts(shapes: Sequence[Shape], step: int) -> Iterator[int]:
-    """The index in the vector at which each matrix begins, and the index after the last matrix."""
+    """The first index of each matrix in the packed vector, and the index after the last matrix."""
     return accumulate((rows * _pitch(columns, step) for rows, columns in shapes), initial=0)
 
 
@@ -156,7 +156,10 @@ def _library(like: Any) -> Any:
 
 
 def _new(make: str, like: Any, *args: Any, **options: Any) -> Any:
-    """Call the function `make` of the library of `like`, on the device of `like`."""
+    """Make an array by the function named `make` (such as `zeros`) of the library of array `like`.
+
+    The new array is on the device of `like`.
+    """
     library = _library(like)
     if library.__name__ == "torch":
         options["device"] = like.device

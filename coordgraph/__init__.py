@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from coordgraph.text import from_json
     from coordgraph.text import parse_graph as parse
 else:
-    # Names are imported late, because their modules load sympy and networkx, which takes time.
+    # Names are imported at first use: their modules load sympy and networkx, which takes time.
     __getattr__, __dir__ = late_names(
         __name__,
         {
@@ -51,7 +51,7 @@ else:
         ),
     )
 
-# Warn now: a program that imports another package `passes` fails later without a hint at the cause.
+# Warn now if another package hides `passes` or `codegen`: later errors would not show the cause.
 if reason := hidden():
     warnings.warn(reason, RuntimeWarning, stacklevel=2)
 del reason

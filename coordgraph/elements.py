@@ -187,7 +187,7 @@ class DType:
 def _float(
     name: str, bits: int, accumulator: str, library: str, digits: int, tensor_cores: bool = False
 ) -> DType:
-    """Make a floating-point type; `tensor_cores` adds `mma.sync` and `wgmma` of depth 16."""
+    """Make a floating-point type; `tensor_cores` adds `mma.sync` and `wgmma` with k = 16."""
     families = (WARP_MMA, WARPGROUP_MMA) if tensor_cores else ()
     instructions = tuple(MatrixInstruction(family, name, 16) for family in families)
     return DType(name, bits, Number.FLOAT, library, accumulator, digits, True, instructions)

@@ -1,4 +1,4 @@
-"""Errors of graphs that were read from text, edited, or made by passes of other packages.
+"""Errors for faulty graphs that were read from text, edited, or made by other packages' passes.
 
 Checks find the usual faults of such graphs, but a graph can break any assumption of the code that
 draws, runs or compiles it. An exception that such a graph causes is replaced by an error of this

@@ -15,11 +15,11 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["kept_results"]
 
 _KEPT: dict[int, dict[Hashable, Any]] = {}
-"""The results of each graph, by the graph's `id`."""
+"""The cached results of each graph, by the `id` of the graph object."""
 
 
 def kept_results(graph: KernelGraph) -> dict[Hashable, Any]:
-    """The results that are kept for this very object, by a key of the caller; at first none."""
+    """The cached results of this graph object: a dictionary to which callers add entries."""
     kept = _KEPT.get(id(graph))
     if kept is None:
         kept = _KEPT[id(graph)] = {}

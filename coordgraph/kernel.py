@@ -53,7 +53,7 @@ __all__ = [
 NO_HISTORY = History()
 """The history of a graph that no pass has made."""
 VerifyLevel = Literal["structure", "default", "all"]
-"""How thoroughly `KernelGraph.verify` checks a graph."""
+"""How thoroughly `KernelGraph.verify` checks a graph; its argument `level` explains the values."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class KernelGraph:
     history: History = field(default=NO_HISTORY, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Interpretation and generated code bind arguments by position: one order for equal graphs.
+        # Interpretation and generated code bind arguments by position, so that equal graphs must
+        # have their tensors in the same order.
         names = ("A", "B", *self.gemm.operands, "D", *(t.name for t in self.parameters.tables))
         object.__setattr__(self, "tensors", tensors_in_order(self.tensors, names))
 

@@ -17,7 +17,7 @@ __all__ = ["late_names"]
 def late_names(
     package: str, names: Mapping[str, str], modules: Iterable[str] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Functions `__getattr__` and `__dir__` for a package whose modules are imported late.
+    """Functions `__getattr__` and `__dir__` that import a package's modules at their first use.
 
     Args:
         package: the `__name__` of the package.

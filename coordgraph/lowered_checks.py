@@ -16,7 +16,8 @@ __all__ = ["problems_of_lowered"]
 EXTENTS = ("width", "widths", "count", "box")
 """Fields of lowered operations that are numbers of elements or of registers, so at least 1."""
 MEMORIES = ("source", "destination")
-"""Fields of lowered operations that name the dimension of memory with the `width` elements."""
+"""Fields of lowered operations that name the dimension of memory that the operation reads or
+writes, `width` elements at once."""
 
 
 def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
@@ -40,7 +41,7 @@ def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
 
 
 def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
-    """Messages about an operation's numbers of elements, and about its constant index."""
+    """Messages about an operation with a wrong number of elements, or an index out of bounds."""
     for name in EXTENTS:
         value = getattr(op, name, 1)
         numbers = (
@@ -50,7 +51,7 @@ def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
             yield f"{name} is {value}; give a number of at least 1"
     width = getattr(op, "width", None) or getattr(op, "count", 0)
     if not isinstance(width, int) or getattr(op, "form", "") == "broadcast":
-        width = 1  # a broadcast loads one element and repeats it; other counts are expressions
+        width = 1  # a broadcast loads one element; a count that is an expression is unknown here
     for memory in (getattr(op, role, None) for role in MEMORIES):
         elements = _size(graph, memory) if isinstance(memory, str) else None
         if elements is not None and width > elements:

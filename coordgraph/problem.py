@@ -97,8 +97,8 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         parts = ("group", "A.tile.0")
         e.coordinates.connect(Concatenate(parts, "row_tile", gemm.tile_starts("m")))
     else:
-        # Add dimensions that number the tiles of all groups along an axis, for schedules that
-        # divide them.
+        # Add dimensions that number the tiles of all groups along an axis: schedules divide the
+        # tiles of all groups together.
         for axis, number in (("m", "A.tile.0"), ("n", "B.tile.1"), ("k", "k_tile")):
             if gemm.ragged(axis):
                 every = f"{axis}_step"
@@ -136,8 +136,8 @@ def _matrices(
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
             whole, count = f"{name}.{i}", counts[axis]
             if gemm.ragged(axis):
-                # Tiles along this axis within one group have no fixed number: it is read from a
-                # table.
+                # How many tiles one group has along this axis is read from a table, so the
+                # dimension has no size.
                 whole, count = f"{name}.{INSIDE[axis]}", None
                 e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
                 parts = ("group", whole)
@@ -187,7 +187,8 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
         Table(
             starts,
             groups + 1,
-            # Rounding a group's extent up to whole tiles adds less than one tile per group.
+            # A bound on the tiles of all groups: rounding a group's extent up to whole tiles adds
+            # less than one tile.
             floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
             ceil_div(maximum(elements, least), Integer(tile)),
             note=f"tiles along {axis} in the groups before",
@@ -199,9 +200,9 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
 
 
 def _rise(table: str, at: str) -> Expr:
-    """The expression `table[g + 1] - table[g]`, for the step of the derived table `at`.
+    """The expression `table[g + 1] - table[g]`, to be used in the step of the derived table `at`.
 
-    g is the symbol `place` of the derived table: the position for which the step is evaluated.
+    In that step, the symbol g stands for the position of the entry (see `coordgraph.tables.Table`).
     """
     entries, place = index_symbol(table), place_of(at)
     return load(entries, place + 1) - load(entries, place)

@@ -60,7 +60,7 @@ def product_dimension(graph: HasProducts) -> str:
 
 
 def dangling_tiles(graph: HasProducts) -> tuple[Dimension, ...]:
-    """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
+    """The tile-number dimensions that no edge connects to workgroups or loops yet.
 
     The dimension that numbers products comes first, so that tiles of one product are computed after
     one another.

@@ -68,7 +68,7 @@ def wait_direction(graph: KernelGraph) -> WaitDirection:
 
 
 def _direction(graph: KernelGraph, node: Node) -> WaitDirection:
-    """Whether operation `node` waits for lower-numbered or higher-numbered workgroups.
+    """Which workgroups operation `node` provably waits for: `lower`, `higher`, or else `mixed`.
 
     A `CollectPartial` waits for several senders; the first and the last of them are compared.
     """

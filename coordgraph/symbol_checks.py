@@ -16,7 +16,7 @@ __all__ = ["problems_of_symbols"]
 
 
 def problems_of_symbols(graph: KernelGraph) -> Iterator[str]:
-    """Messages about symbols that have no value at launch, with the record that contains them."""
+    """Error messages: each names a symbol that has no value at launch, and where it occurs."""
     parameters = graph.parameters
     launch = {p.symbol for p in parameters.items}
     known = launch | {table.symbol for table in parameters.tables}
@@ -41,7 +41,7 @@ def _others(value: Expr, known: set[Symbol]) -> list[Symbol]:
 
 
 def _definitions(graph: KernelGraph) -> Iterator[tuple[str, Expr]]:
-    """What is defined, and its value. Definitions of tables are checked with the tables."""
+    """(name for error messages, expression) of every value that a graph defines, except tables."""
     for p in graph.parameters.items:
         if p.value is not None:
             yield f"param {p.name}: its value", p.value

@@ -228,7 +228,7 @@ def _wrong_rule(table: Table) -> str:
 
 
 def place_of(name: str) -> Symbol:
-    """The symbol that stands for the position in the step expression of the table `name`."""
+    """The symbol of the position at which the step expression of the table `name` is evaluated."""
     return index_symbol(f"{name}.at")
 
 

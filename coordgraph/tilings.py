@@ -43,7 +43,7 @@ FITTING: tuple[tuple[Axis, Axis], ...] = (
     (("B", 1), ("C", 1)),
     (("B", 1), ("D", 1)),
 )
-"""Pairs of tensor axes along which tiles must have equal extents, because both are m, n or k."""
+"""Pairs of tensor axes that are both m, both n or both k, so that tile extents must be equal."""
 TILE, ELEMENT = index_symbol("t"), index_symbol("i")
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Tiling:
         return m, n, k
 
     def problems(self) -> Iterator[str]:
-        """A sentence for each pair of axes of A, B, C and D whose tile extents wrongly differ."""
+        """Error messages: pairs of axes (k of A and k of B, …) along which tile extents differ."""
         for one, other in FITTING:
             a, b = self.indices.get(one), self.indices.get(other)
             if a is not None and b is not None and a.size != b.size:
@@ -98,7 +98,7 @@ class Tiling:
                 )
 
     def cuts(self, coordinates: CoordinateGraph) -> Iterator[str]:
-        """Errors: pairs of axes, such as k of A and k of B, that are cut into tiles unequally.
+        """Error messages: pairs of axes (k of A and k of B, …) that are cut into tiles differently.
 
         Element i of tile t must be at the same position along both axes.
         """

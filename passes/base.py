@@ -219,7 +219,7 @@ class Pass(ABC):
     def kept_why_not(self, graph: KernelGraph) -> str | None:
         """The result of `why_not`, which passes of this library compute once per graph object."""
         if not _of_library(type(self)):
-            return self.why_not(graph)  # the object may be mutable
+            return self.why_not(graph)  # an outside pass may be mutable: not cached
         kept = kept_results(graph)
         if self not in kept:
             kept[self] = self.why_not(graph)
@@ -261,9 +261,9 @@ class Pass(ABC):
         return result
 
     def _follows_work(self, verify: Verify) -> bool:
-        """Whether the level `verify` demands to trace all workgroups in the interpreter.
+        """Whether `verify` demands to trace the workgroups of the result in the interpreter.
 
-        The trace follows this pass. Only the result of a schedule is checked in this way.
+        Only results of schedules (passes that establish `scheduled`) are checked in this way.
         """
         wanted = verify == "work" or (verify == "outside" and not _of_library(type(self)))
         return wanted and "scheduled" in self.establishes

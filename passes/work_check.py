@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["LAUNCHES", "MOST_COST", "small_launches", "work_problems"]
 
 LAUNCHES = 6
-"""Number of problems that are traced."""
+"""Number of small problems on which the work check traces a schedule."""
 MOST_COST = 600
 """Largest cost of a problem that is traced: an estimate of the length of its trace from the numbers
 of output tiles, k tiles and workgroups. If the graph fixes sizes with which every problem costs

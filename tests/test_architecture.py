@@ -20,7 +20,7 @@ PACKAGES = ("coordgraph", "passes", "codegen")
 WITHOUT_CYCLES = (*PACKAGES, "benchmarks")
 MAX_LINES = 450
 
-# Packages that a package may not import anywhere, not even inside a function.
+# For each package: packages that it may not import anywhere, not even inside a function.
 FORBIDDEN = {
     "coordgraph": {"passes", "codegen", "llvmlite", "cuda"},
     "passes": {"codegen", "llvmlite", "cuda"},
@@ -155,7 +155,7 @@ def test_no_import_cycles(package: str):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_guests_are_imported_late(package: str):
-    """Only `codegen.torch`, which nothing else imports, imports a guest at module level: torch."""
+    """Only modules of `codegen.torch` import a package of `GUESTS` at module level: PyTorch."""
     found = offenders(package, GUESTS, module_level=True)
     of_torch = [x for x in found if x.startswith("codegen/torch/") and x.endswith(" torch")]
     assert found == of_torch
@@ -164,7 +164,7 @@ def test_guests_are_imported_late(package: str):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_imports_the_operators_of_torch(package: str):
-    """A module that imported `codegen.torch` would need PyTorch."""
+    """No module outside `codegen.torch` imports it, because it would then need PyTorch."""
     modules = modules_of("codegen") | modules_of(package)
     found = module_imports(modules)
     ours = {name for name in modules if f"{name}.".startswith("codegen.torch.")}
@@ -213,7 +213,10 @@ def test_imports_are_light(packages: str, heavy: tuple[str, ...]):
     ],
 )
 def test_late_names_are_those_of_the_package(package: str):
-    """Type checkers read imports, Python reads a table of names: both give the same objects."""
+    """Names that a package imports on first use are the objects that type checkers see.
+
+    Type checkers read the imports under `TYPE_CHECKING`, Python looks names up in a dictionary.
+    """
     path = ROOT.joinpath(*package.split("."), "__init__.py")
     (checked,) = (
         node

@@ -121,7 +121,7 @@ def requests(
 
 
 def _iterations(found: Trace, slots: int) -> Numbers:
-    """A row (m, n, k) of tile numbers for each iteration, sorted by time step, then by slot."""
+    """The tile numbers (m, n, k) of every iteration, sorted by time step, then by workgroup."""
     begins = starts(found.iterations, slots)
     shares: list[tuple[int, ...]] = []
     for segment in found.segments:

@@ -253,7 +253,7 @@ def _run(words: list[str], seconds: float) -> tuple[int, str]:
     """Run a command; returns its exit status and its output.
 
     Raises:
-        NoCounters: it took longer than `seconds`; it and its child processes were killed.
+        NoCounters: the command took longer than `seconds`, and was killed with its children.
     """
     with subprocess.Popen(
         words,

@@ -45,7 +45,7 @@ MEASURES = {
     "traffic": Measure("traffic", "tile orders: memory traffic, simulated and measured"),
     "chosen": Measure("chosen", "the cost model's choice among the plans of a sweep"),
     "tuning": Measure("tuning", "the search of tune=True, replayed on the plans of a sweep"),
-    "family": Measure("family", "few kernels for all sizes, against a free choice of kernels"),
+    "family": Measure("family", "few kernels for all sizes, against the best of all kernels"),
     "simulated": Measure("simulated", "simulated times against measured ones and the cost model's"),
     "residuals": Measure("residuals", "where the cost model errs on the times of a sweep"),
     "graph": Measure("graph_scaling", "seconds to handle graphs of many edges"),

@@ -64,13 +64,13 @@ WARM_TILE = (64, 32, 32)
 """
 TARGETS = ("cpu", "sm_80", "sm_90a")
 RUNS = 3
-"""Default number of processes in which each row is measured."""
+"""Default number of processes in which each pair of schedule and target is measured."""
 
 
 def measure(
     schedule: str, target: str, *, thorough: bool = True, runs: int = RUNS
 ) -> dict[str, float]:
-    """Measure the times of one schedule on one target; `all` only if `thorough`.
+    """Measure how long the build and the checks of one schedule take on one target, in CPU seconds.
 
     Args:
         schedule: the text of the pipeline.
@@ -107,7 +107,10 @@ def warm_up(target: str) -> None:
 
 
 def times_of(text: str, target: str, *, thorough: bool) -> dict[str, float]:
-    """The times of a graph in this process: `build`, `check`, `again`, and `all` if `thorough`.
+    """CPU seconds in this process of a graph's build and of its checks, by name.
+
+    `build` is a build without checks, `check` the default checks, `again` the same checks repeated,
+    and `all` the checks of the level `all`.
 
     Args:
         text: the text of the graph.

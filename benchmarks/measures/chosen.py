@@ -3,8 +3,8 @@
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
     python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
 
-A file is a record of `benchmarks sweep`: rows of a problem, a plan and seconds, also of the plan
-`cublas`. To make one of the Stream-K paper's corpus (arXiv:2301.03598), 300 shapes with extents
+`benchmarks sweep` writes such a file: seconds by problem and plan; the plan `cublas` stands for
+cuBLAS. To make one of the Stream-K paper's corpus (arXiv:2301.03598), 300 shapes with extents
 log-uniform from 128 to 8192 and the dozen most promising plans of each, on a GPU:
 
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt --time-limit 8
@@ -96,9 +96,9 @@ MeanAndLeast = tuple[float, float]
 
 
 def summary(found: Sequence[Choice]) -> dict[str, dict[str, MeanAndLeast]]:
-    """By group of shapes and for `all` problems, mean and minimum of each of `RATIOS`.
+    """The geometric mean and the minimum of each of `RATIOS`, by group of shapes and ratio.
 
-    Means are geometric.
+    The group `all` contains all problems.
     """
     parts = {name: [one for one in found if one.group == name] for name in groups_of(found)}
     return {
@@ -229,7 +229,7 @@ NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that 
 def print_chosen(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the model's choices and the `worst` problems; return a record, or None.
+    """Print the model's choices and the `worst` problems; return them as data for JSON, or None.
 
     The result is None if there is no problem on which both cuBLAS and a candidate plan were timed.
     """
@@ -249,7 +249,7 @@ def print_chosen(
 def print_streaming(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the speedup of tiles split along k over whole tiles; return a record, or None.
+    """Print the speedup of tiles split along k over whole tiles; return data for JSON, or None.
 
     The result is None if there is no problem in `rows` on which plans of both kinds were timed.
     """

@@ -136,7 +136,10 @@ def costs(rows: Iterable[Row]) -> list[Costs]:
 
 
 def summary(found: Sequence[Costs]) -> dict[str, Any]:
-    """Geometric means over problems, and the largest cost of those with k >= `DEEP`; or {}."""
+    """Geometric means of costs and speedups over all problems; the largest cost for k >= `DEEP`.
+
+    {} if there are no problems.
+    """
     if not found:
         return {}
     deep = [one.cost for one in found if one.k >= DEEP]

@@ -8,8 +8,8 @@
 2, 4, … of these kernels the table has the predicted time of the best of them over that of the best
 of all plans, less 1. "selected for" is the geometric mean over the sizes for which the kernels were
 selected, "unseen" that over sizes drawn with another seed, and "worst" the largest of the latter.
-With --time, the best of the family, the best of all and cuBLAS are also timed in turn on a GPU, on
-as many unseen sizes.
+With --time N, the best of the family, the best of all and cuBLAS are also timed in turn on a GPU,
+on N unseen sizes.
 """
 
 from __future__ import annotations
@@ -34,21 +34,18 @@ from benchmarks.reports.record import environment, header, result_path, write
 from benchmarks.reports.summary import geometric_mean
 from coordgraph import Gemm
 from passes.choosing import Plan, constants_of, rank
-from passes.choosing.drawn_sizes import USUAL_EXTENTS, SizeRange, draw_sizes
+from passes.choosing.drawn_sizes import USUAL_EXTENTS, SizeRange, draw_sizes, parse_extents
 from passes.choosing.kernel_family import COUNT, DRAWN, KernelFamily, choose_family, losses_of
 
 __all__ = ["choices_of", "curve", "main", "parser"]
 
 JUDGED = 400
-"""Number of unseen sizes on which a family is judged."""
+"""Number of sizes over which the predicted loss of a family of kernels is averaged. They are drawn
+independently of the sizes for which the family was selected."""
 UNSEEN, TIMED = 1000, 2000
-"""Added to --seed for the seed of the unseen sizes, and of those that are timed."""
+"""Offsets that are added to --seed: with seed + UNSEEN the sizes for predictions are drawn, with
+seed + TIMED the sizes that are timed."""
 Size = tuple[int, int, int]
-
-
-def _extents(text: str) -> tuple[int, int]:
-    low, _, high = text.partition(":")
-    return int(low), int(high or low)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     made = command_line("family", __doc__)
     for axis in "mnk":
         made.add_argument(
-            f"--{axis}", type=_extents, default=USUAL_EXTENTS, metavar="RANGE",
+            f"--{axis}", type=parse_extents, default=USUAL_EXTENTS, metavar="RANGE",
             help="an extent, or the smallest and the largest as 128:8192, which is the default",
         )  # fmt: skip
     made.add_argument(
@@ -77,7 +74,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def curve(family: KernelFamily, problem: Gemm, sizes: tuple[Size, ...]) -> list[dict[str, float]]:
-    """The losses of a family's first 1, 2, 4, … kernels, on the selected and on unseen sizes."""
+    """Predicted losses if only the first 1, 2, 4, … kernels of a family may be chosen.
+
+    A loss is the predicted time of the best of these kernels divided by that of the best of all
+    kernels, less 1: the mean over the sizes for which the family was selected, and the mean and the
+    largest over `sizes`.
+    """
     losses = losses_of(family, problem, constants_of(), sizes)
     counts = sorted({*(2**i for i in range(int(math.log2(len(family))) + 1)), 48, 96, len(family)})
     return [
@@ -93,7 +95,7 @@ def curve(family: KernelFamily, problem: Gemm, sizes: tuple[Size, ...]) -> list[
 
 
 def choices_of(family: KernelFamily, problem: Gemm, sizes: tuple[Size, ...]) -> list[list[Plan]]:
-    """For each size, the best plan of the family and the best of all, by prediction."""
+    """For each size, two plans: the best of the family and the best of all, by the cost model."""
     found: list[list[Plan]] = []
     for m, n, k in sizes:
         sized = replace(problem, m=m, n=n, k=k)
@@ -174,7 +176,7 @@ def main() -> None:
     problem = gemm_of_layout(options.dtype, options.layout)
     family = _selected(options, problem, console)
     found = curve(family, problem, draw_sizes(family.ranges, JUDGED, options.seed + UNSEEN))
-    table = Table(*found[0], box=SIMPLE, title="predicted loss against a free choice")
+    table = Table(*found[0], box=SIMPLE, title="predicted loss against the best of all plans")
     for row in found:
         count, *losses = row.values()
         table.add_row(f"{count:.0f}", *(f"{loss:.2%}" for loss in losses))

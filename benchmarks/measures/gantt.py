@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def packed(options: argparse.Namespace) -> dict[str, Any]:
-    """The record of the launches whose traces are the files of `--events`."""
+    """Make a record of launches from their traces, which are the files of `--events`."""
     size, about = options.size, header(KIND)
     about["date"] = options.date or about["date"]
     about["command"] = (

@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def prepared(prepare: Prepare, problem: GroupedProblem, options: Any) -> Sampler | str:
-    """Prepare and check a contender; returns its sampler, or what is wrong with it."""
+    """Prepare and check a contender; returns an object that times it, or what is wrong with it."""
     try:
         launch = prepare(problem)
         fault = problem.fault(lambda: launch(0))
@@ -143,7 +143,7 @@ def prepared(prepare: Prepare, problem: GroupedProblem, options: Any) -> Sampler
 def compete(
     contenders: dict[str, Prepare], problem: GroupedProblem, options: Any
 ) -> Iterator[dict[str, Any]]:
-    """Check all contenders' results, time those without errors in turn, and yield their rows."""
+    """Check all contenders, time those without errors in turn; yield a row of results for each."""
     entries = {name: prepared(prepare, problem, options) for name, prepare in contenders.items()}
     faults = {name: found for name, found in entries.items() if isinstance(found, str)}
     samplers = {name: found for name, found in entries.items() if isinstance(found, Sampler)}

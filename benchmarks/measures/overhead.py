@@ -53,7 +53,7 @@ PLANS = (
 )
 SHAPES = ("1024x1024x512", "2304x2304x4096", "4096x4096x4096", "8192x8192x8192")
 SHARES = ("multiply", "finish", "send", "wait", "receive", "idle")
-"""The activities whose fractions of the SMs' time the table shows."""
+"""The activities for which the printed overheads include their fractions of the SMs' time."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -97,7 +97,10 @@ def kernels(plan: Plan, dtype: str, layout: str, target: str) -> Iterator[PlanKe
 
 
 def add_overheads(rows: Sequence[dict[str, Any]]) -> None:
-    """Add the overhead of recording to the rows of recording kernels on one shape."""
+    """Add `overhead` to the rows of kernels that record: time with records / time without, minus 1.
+
+    All rows are measurements of one shape.
+    """
     seconds = {row["name"]: row["seconds"]["median"] for row in rows if "seconds" in row}
     for row in rows:
         plain = seconds.get(row["name"].removesuffix(RECORDS))

@@ -156,7 +156,7 @@ def microseconds(plans: Iterable[Plan], seconds: Mapping[str, float]) -> list[fl
 
 
 def simulated(shapes: Sequence[Shape], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row of the record for each shape, with simulated times."""
+    """Simulate all schedules on each shape; return one row of the record per shape."""
     machine, rows = machine_named(options.machine), list[dict[str, Any]]()
     for shape in shapes:
         _, plans = plans_of(shape, options, machine.processors)
@@ -197,7 +197,7 @@ def measure(
     path: Path,
     console: Console,
 ) -> None:
-    """Measure shapes on the GPU, in order, until the time limit; add rows to the record."""
+    """Time all schedules on each shape, in order, until the time limit; add rows to the record."""
     processors, faults = record["processors"], record["faults"]
     kinds = {plan.kernel: plan for plan in plans_of(shapes[0], options, processors)[1]}
     with Monitor() as monitor, progress_bars(console) as progress:
@@ -274,7 +274,7 @@ def main() -> None:
 
 
 def show(paths: Iterable[Path], figure: Path | None) -> None:
-    """Print the table of each record, and draw them if `figure` is given."""
+    """Print a table for each record; draw all records in one figure if `figure` is given."""
     records: list[dict[str, Any]] = []
     for path in paths:
         try:

@@ -201,7 +201,7 @@ def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
 
 
 def table_of(found: dict[str, Summary]) -> Table:
-    """A table of summaries with a line for each class of problems."""
+    """A table with a line for each class of problems: speeds of `matmul` relative to libraries."""
     table = Table("problems with", title="cuBLAS's time over ours; best: of the faster library",
                   box=SIMPLE)  # fmt: skip
     for heading in ("problems", "of cuBLAS", "least", "of best", "least", f"under {SLOW}"):

@@ -91,14 +91,16 @@ class Residual:
 def residuals(
     measured: Measurements, device: Constants, key: str, *, near: float = 1.2, least: int = 10
 ) -> list[Residual]:
-    """The cost model's errors on its candidate plans, by value of a property; sorted by the mean.
+    """The cost model's errors on plans that it may choose, for each value of a property.
+
+    The result is sorted by `Residual.mean`.
 
     Args:
         measured: measured times of plans.
         device: the constants of the cost model.
         key: the name of the property, one of `KEYS`.
         near: plans that take more than this many times the fastest of their problem are left out.
-        least: values of the property that fewer plans have are left out.
+        least: values of the property that fewer plans than this have are left out.
     """
     data = measured.where(measured.usable)
     data = data.where(data.seconds <= near * data.best(data.seconds)[data.problem])

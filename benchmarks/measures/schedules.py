@@ -153,7 +153,7 @@ def shape_of(tiles: int, tile: Tile, k: int) -> Shape:
 def plan_of(schedule: str, tile: Tile, dtype: str, processors: int) -> Plan:
     """The plan with this schedule and tile.
 
-    If the number of workgroups is a launch argument of the schedule, the plan has `processors`.
+    If the number of workgroups is a launch argument, the plan has `processors` workgroups.
     """
     grid = f" on {processors}" if has_grid(schedule, tile, dtype) else ""
     return parse_plan(f"{tile_text(tile)} {schedule}{grid}")

@@ -86,12 +86,12 @@ class Accuracy:
 
 
 def size_of(row: Row) -> tuple[int, int, int]:
-    """m, n and k of a row."""
+    """m, n and k of the launch that a row of results describes."""
     return row["m"], row["n"], row["k"]
 
 
 def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Divide rows into two halves by size; all rows of one size are in the same half."""
+    """Divide result rows at random into two halves; all rows of one (m, n, k) are in one half."""
     sizes = sorted({size_of(row) for row in rows})
     order = np.random.default_rng(0).permutation(len(sizes))
     first = {sizes[i] for i in order[::2]}
@@ -117,7 +117,7 @@ def _seconds(row: Row) -> float:
 
 
 def accuracy(rows: Sequence[Row], predicted: Column) -> Accuracy:
-    """How well predicted times agree with the measured ones of rows."""
+    """Compare the predicted times of launches (seconds) with the measured times in their rows."""
     measured = np.array([row["t"] for row in rows])
     errors = np.log(predicted / measured)
     problems: dict[tuple[Any, ...], list[int]] = {}
@@ -145,7 +145,10 @@ def accuracy(rows: Sequence[Row], predicted: Column) -> Accuracy:
 
 
 def modelled(rows: Sequence[Row], plans: dict[str, Plan], machine: Machine) -> dict[str, Column]:
-    """Two predictions by the cost model: its constants fitted to half of the sizes, and to all."""
+    """Times in seconds that the cost model predicts for each row, by the name of its constants.
+
+    `MODEL`: constants that were fitted to half of the sizes; `PUBLISHED`: fitted to all sizes.
+    """
     table = Table.of((problem_of(row), plans[row["plan"]]) for row in rows)
     half = fitted_constants(machine.name)
     return {
@@ -157,7 +160,7 @@ def modelled(rows: Sequence[Row], plans: dict[str, Plan], machine: Machine) -> d
 def simulated(
     rows: Sequence[Row], plans: dict[str, Plan], machine: Machine, console: Console
 ) -> Column:
-    """The simulated time of each row's launch, in seconds."""
+    """The simulated time, in seconds, of the launch that each row of results describes."""
     found: list[float] = []
     with Progress(console=console, transient=True) as progress:
         for row in progress.track(rows, description="simulating"):
@@ -173,7 +176,7 @@ GROUPS: dict[str, Callable[[Row, Plan], str]] = {
     "time": lambda row, plan: f"up to {2 ** int(np.ceil(np.log2(1e6 * row['t'])))} µs",
     "k": lambda row, plan: f"up to {2 ** int(np.ceil(np.log2(row['k'])))}",
 }
-"""Properties of rows by which accuracy is listed."""
+"""Properties by which launches are grouped; accuracy is listed for each group."""
 
 
 def by_group(
@@ -181,7 +184,8 @@ def by_group(
 ) -> dict[str, dict[str, dict[str, Accuracy]]]:
     """The accuracy of each way of predicting times, for launches that have a property in common.
 
-    The keys of the result are the name of the property (a key of `GROUPS`), its value, and the way.
+    The keys of the result are the name of the property (a key of `GROUPS`), its value, and the way
+    of predicting.
     """
     found: dict[str, dict[str, dict[str, Accuracy]]] = {}
     for name, value in GROUPS.items():
@@ -204,7 +208,10 @@ def _natural(text: str) -> tuple[int, str]:
 
 
 def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[str]) -> RichTable:
-    """A table of accuracies: for each group of launches, a line for each way of predicting."""
+    """A table of how well predicted times agree with measured ones.
+
+    For each group of launches it has a line for each way of predicting (simulation, cost model).
+    """
     made = RichTable(title=title, box=None, pad_edge=False)
     heads = ("", "by", "launches", "median", "90 %", "bias", "loss", "worst", "pairs ranked")
     for head in heads:
@@ -227,7 +234,10 @@ def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[s
 
 
 def better(groups: dict[str, dict[str, dict[str, Accuracy]]]) -> list[str]:
-    """Sentences that name the rows where one predictor has a clearly smaller median error."""
+    """Two sentences: the groups of launches for which the simulation is better, or the cost model.
+
+    Better means that the median error is smaller by a tenth at least.
+    """
     found: list[str] = []
     for ways in ((SIMULATION, MODEL), (MODEL, SIMULATION)):
         where = [

@@ -124,8 +124,9 @@ def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
 
 
 def means(found: Sequence[Compared]) -> dict[str, Means]:
-    """Means by group of shapes, for `all` problems, and for problems where both plans are
-    candidates.
+    """Mean speedups of each group of shapes, of `all` problems, and of `candidates`.
+
+    The latter are the problems on which both compared plans are candidates of the cost model.
     """
     groups = {
         name: [one for one in found if one.group == name]
@@ -148,7 +149,7 @@ def _mean(found: Sequence[Compared]) -> Means:
 
 
 def table_of(found: Sequence[Compared], title: str) -> RichTable:
-    """A table of the means: a line per group, one for all problems, one for those of candidates."""
+    """A table of mean speedups, with a line for each group of problems that `means` returns."""
     heads = ("group", "problems", "measured", "predicted", "of measured", "off by", "within 10 %")
     lines = RichTable(*heads, title=f"{title}: streamed tiles against whole ones", box=SIMPLE)
     for group, mean in means(found).items():

@@ -224,7 +224,7 @@ def compact(row: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def fastest(paths: Iterable[Path]) -> dict[tuple[int, int, int, str], list[Plan]]:
-    """By problem and layout, the fastest plan in each of the sweeps that measured it.
+    """For each (m, n, k, layout): the fastest plan in each sweep that measured this problem.
 
     Raises:
         OSError, ValueError: a file cannot be read, or is not the record of a sweep.

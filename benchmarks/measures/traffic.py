@@ -69,7 +69,7 @@ TILE = "256x256x64@c2x1"
 SIZES = ("8192x8192x8192", "8192x28672x4096", "4096x57344x8192", "16384x16384x16384")
 SCHEDULES = ("data-parallel{persistent=true}", "stream-k{owner=last}")
 ROW_BY_ROW, NONE = "row by row", "none"
-"""Names of the order without an ordering pass: in records, and on the command line."""
+"""Names of the tile order without an ordering pass: in results files, and on the command line."""
 ORDERS = (
     NONE,
     "rasterize{width=4}",
@@ -86,7 +86,7 @@ FIGURES = (
     ("l2_read_bytes", 1e-9, ".2f", "GB read from the L2 cache, measured"),
     ("relative_time", 1.0, ".3f", "time relative to the first order, measured"),
 )
-"""The columns of a record to print: column name, factor, number format and heading."""
+"""The quantities to print: name in the results file, factor, number format and heading."""
 COUNTING_SHARE = 0.6
 """The fraction of the time left after compilation that may be spent on hardware counters."""
 
@@ -177,7 +177,7 @@ def model(
     device: str = "NVIDIA H200",
     dtype: str = "bf16",
 ) -> Row:
-    """Simulate an order of tiles; returns a row of the record with the bytes read from memory.
+    """Simulate an order of tiles; returns a row of results with the bytes read from memory.
 
     Args:
         size: the problem's m, n and k.
@@ -210,9 +210,9 @@ def model(
 
 
 def model_all(options: argparse.Namespace, device: str, step: Callable[[], None]) -> Iterator[Row]:
-    """Simulate every problem, schedule and order in worker processes; yields a row for each.
+    """Simulate every combination of problem, schedule and tile order, in worker processes.
 
-    `step` is called after each row.
+    Yields a row of results for each combination, and calls `step` after it.
     """
     how = {
         "cache_bytes": None if options.cache_mb is None else 1e6 * options.cache_mb,
@@ -259,7 +259,7 @@ LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
 def heading(row: Row) -> str:
-    """The problem and the schedule of a row, as text."""
+    """The problem and the schedule of a result, as text: `8192x8192x4096 stream-k`."""
     return f"{row['m']}x{row['n']}x{row['k']} {row['schedule']}"
 
 
@@ -275,7 +275,7 @@ def legend(rows: Sequence[Row]) -> str:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print the legend, a table for each column of simulated or measured values, and the faults."""
+    """Print the legend, a table for each simulated or measured quantity, and what went wrong."""
     plain = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     plain(legend(rows))
     for name, scale, form, title in FIGURES:
@@ -287,7 +287,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def count(options: argparse.Namespace, rows: list[Row], seconds: float, console: Console) -> None:
-    """Add hardware counters to the rows; no kernel is launched after `seconds` from now."""
+    """Add hardware counters to rows of results; no kernel is launched after `seconds` from now."""
     jobs = {
         **{name: getattr(options, name) for name in ("dtype", "layout", "target")},
         "problems": [
@@ -316,7 +316,7 @@ def is_of(row: Row, size: Shape) -> bool:
 
 
 def with_relative_times(rows: Sequence[Row]) -> None:
-    """Add to each row its time divided by that of the first tile order with the same schedule."""
+    """Add to each result its time divided by that of the first tile order with its schedule."""
     firsts: dict[str, float] = {}
     for row in rows:
         if "seconds" in row:
@@ -326,7 +326,7 @@ def with_relative_times(rows: Sequence[Row]) -> None:
 
 def measure(options: argparse.Namespace, record: dict[str, Any], path: Path, end: float,
             console: Console) -> None:  # fmt: skip
-    """Add counters and times to the rows of a record, which is written after each problem.
+    """Add counters and times to the results, and write the results file after each problem.
 
     Args:
         options: the parsed command line.

@@ -126,7 +126,10 @@ def recorded(rows: Iterable[dict[str, Any]], device: Constants, least: int) -> l
 
 
 def replay(one: Recorded, device: Constants, most: int) -> Replay:
-    """Replay the search on a problem, with at most `most` measurements."""
+    """Run the plan search of `tune=True` on one problem, with recorded times as measurements.
+
+    The search measures at most `most` plans.
+    """
     times = dict(zip(one.plans, map(float, one.seconds), strict=True))
     predicted = cost(one.table, device).total
     chosen = one.listed[0] if one.listed else one.plans[int(np.argmin(predicted))]
@@ -153,7 +156,10 @@ def replay(one: Recorded, device: Constants, most: int) -> Replay:
 
 
 def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
-    """For each way: the regret's mean, 90th percentile and maximum; how many are at most 1 %."""
+    """For each way to choose a plan: mean, 90th percentile and maximum of its regrets.
+
+    Also how many regrets are at most 1 %.
+    """
     ratios = {way: [cast(float, getattr(one, way)) for one in found] for way in WAYS}
     return {
         way: {
@@ -167,7 +173,7 @@ def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
 
 
 def record_of(found: Sequence[Replay], sources: Sequence[str], most: int) -> dict[str, Any]:
-    """A JSON record with the regrets of every way, and every problem as a row."""
+    """A JSON record with the regrets of every way to choose a plan, and every problem as a row."""
     return {
         "kind": "tuning",
         "of": list(sources),

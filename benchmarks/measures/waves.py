@@ -138,7 +138,7 @@ def add_utilisation(
 
 
 def measure(options: argparse.Namespace, layout: str, progress: Progress) -> list[dict[str, Any]]:
-    """Time all shapes in one layout; returns the rows of the record."""
+    """Time every schedule on every shape in one layout; returns the rows of the record."""
     plans = plans_of(options)
     task = progress.add_task(f"compiling ({layout})", total=len(plans))
     compiled = compile_plans(

@@ -71,7 +71,7 @@ class FusedKernel:
 
 
 class FusedLibrary:
-    """Contender: `codegen.matmul` with the epilogue, which chooses a plan by its cost model."""
+    """Contender: `codegen.matmul`, which chooses a plan by its cost model, with the epilogue."""
 
     name, ours = LIBRARY, True
 
@@ -95,7 +95,7 @@ class FusedLibrary:
 
 
 def _details(plan: Plan, kernel: Any) -> dict[str, Any]:
-    """Columns for the record: a kernel's plan, registers, and resident workgroups per SM."""
+    """Values for the results file: a kernel's plan, registers, and resident workgroups per SM."""
     if isinstance(kernel, CoordGraphError):
         return {"plan": str(plan)}
     return {"plan": str(plan), "registers": kernel.registers, "resident": kernel.resident}

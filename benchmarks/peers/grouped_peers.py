@@ -117,7 +117,7 @@ class Library:
         self.details: dict[str, Any] = {}
 
     def __call__(self, problem: GroupedProblem) -> Launch:
-        """A function that launches the problem; the chosen plan is recorded in `details`."""
+        """Return a function that launches `problem`; the plan it uses is stored in `details`."""
         gemm = problem.gemm(problem.dtype)
         options = {
             "group_axis": gemm.group_axis,

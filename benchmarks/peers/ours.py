@@ -54,7 +54,7 @@ class Library:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Run:
-        """A function that calls `codegen.matmul`; it is called once to record its plan."""
+        """Call `codegen.matmul` once to record its plan; return a function that calls it again."""
         transposes: dict[str, Any] = {
             "transpose_a": problem.transpose_a,
             "transpose_b": problem.transpose_b,

@@ -72,7 +72,7 @@ def product_of_list(
 
 
 def _descriptor_memory(size: int, alignment: int, stream: int | None) -> Any:
-    """Allocate device memory for the TMA descriptors that the kernel writes, as Triton asks for."""
+    """The allocator that Triton calls to get device memory for the kernel's TMA descriptors."""
     return torch.empty(size, device="cuda", dtype=torch.int8)
 
 

@@ -68,7 +68,8 @@ NARROW = (
     (64, 256, 4, 4, 1),
     (32, 128, 4, 5, 4),
 )
-"""Configurations for problems with few rows: n, k, warps, stages and programs per SM."""
+"""Configurations without m, for problems whose m is one tile: n, k, warps, stages, programs per
+SM."""
 
 
 def configurations(m: int, n: int) -> Iterator[Config]:

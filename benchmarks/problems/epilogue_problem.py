@@ -93,8 +93,8 @@ class EpilogueProblem(Problem):
         error += TANH_ERROR * self.argument.abs()
         error += self.rounding * self.result.abs()
         if rounded_steps:
-            # The rounding errors before GELU (of A · B, and of its sum with the bias), then those
-            # after GELU.
+            # `before` sums what is rounded before GELU: A · B, and its sum with the bias. GELU's
+            # result is rounded too.
             before = self.exact.abs() + self.argument.abs()
             error += self.rounding * (GELU_SLOPE * before + self.activated.abs())
         return self.differs(compute, self.result, error)

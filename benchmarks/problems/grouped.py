@@ -96,7 +96,7 @@ class GroupedProblem(ABC):
 
     @classmethod
     def divide(cls, shape: Shape, count: int, skew: float) -> list[Any]:
-        """The sizes of `count` groups that divide `shape` unevenly, by `uneven` with `skew`."""
+        """The sizes of `count` groups that divide `shape`, by the function `uneven` with `skew`."""
         return uneven(getattr(shape, cls.axis), count, skew)
 
     @staticmethod
@@ -130,7 +130,7 @@ class GroupedProblem(ABC):
 
     @abstractmethod
     def grouped_mm_operands(self, number: int) -> tuple[Any, Any] | None:
-        """A and B of an operand set for `torch._grouped_mm`; None if that has no such kernel."""
+        """A and B of an operand set for `torch._grouped_mm`; None if it cannot multiply them."""
 
     def filled_groups(self) -> Iterator[tuple[int, slice]]:
         """The number of each non-empty group, and the range of indices along `axis` that it
@@ -162,7 +162,7 @@ class GroupedProblem(ABC):
 
 
 class RowGroups(GroupedProblem):
-    """Groups divide the rows of A (m x k) and D; each has its own B, stored as n x k."""
+    """Groups divide the rows of A (m x k) and D; each group has its own B, stored as n x k."""
 
     axis = "m"
 
@@ -186,7 +186,7 @@ class RowGroups(GroupedProblem):
 
 
 class DepthGroups(GroupedProblem):
-    """Groups divide k of A (stored as k x m) and B (k x n); each has its own D."""
+    """Groups divide k of A (stored as k x m) and B (k x n); each group has its own D."""
 
     axis = "k"
 
@@ -255,7 +255,10 @@ class ListGroups(GroupedProblem):
                 yield group, slice(group, group + 1)
 
     def _matrix(self, vector: Any, group: int, axes: tuple[int, int]) -> Any:
-        """A group's matrix as a view of `vector`; `axes` are its rows and columns in (m, n, k)."""
+        """A group's matrix, as a view of `vector`.
+
+        `axes` says which of m, n, k (0, 1, 2) are the numbers of rows and of columns.
+        """
         before = sum(size[axes[0]] * size[axes[1]] for size in self.sizes[:group])
         rows, columns = (self.sizes[group][axis] for axis in axes)
         return vector[before : before + rows * columns].view(rows, columns)

@@ -27,7 +27,7 @@ def progress_bars(console: Console) -> Progress:
 
 
 def announce_files(record: dict[str, Any], path: Path, console: Console) -> None:
-    """Print the path of a record, and draw its plots beside it if matplotlib is installed."""
+    """Print the path of a results file; draw its plots beside it if matplotlib is installed."""
     console.print(f"written to {path}", highlight=False, soft_wrap=True)
     try:
         from benchmarks.reports.plots import draw

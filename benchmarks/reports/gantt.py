@@ -31,7 +31,7 @@ Row = dict[str, Any]
 event; a measured launch also has the list `stalled`."""
 COLUMNS = ("begin", "end", "workgroup", "slot", "activity", "m", "n", "first", "count")
 TIMES = ("begin", "end", "stalled")
-"""Columns with times: in seconds in events, in integer nanoseconds in a record."""
+"""Columns that hold times: in seconds in a run's events, in whole nanoseconds in a `Row`."""
 PARTS = {
     "multiplying": ("multiply",),
     "epilogue": ("finish",),
@@ -56,13 +56,17 @@ LABELS = {
     "receive": "adds a partial sum",
     "finish": "finishes a tile",
 }
-"""Legend labels of activities. `multiply` is `WHOLE` or `PART`; the rest is `starts, ends`."""
+"""Legend labels by activity. The label of `multiply` is `WHOLE` or `PART`, and that of all other
+activities is `starts, ends`."""
 WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
-"""Width and height of a figure in inches; left edge and height of a panel as shares of these."""
+"""Width and height of a figure in inches; left edge and height of a panel as fractions
+of these."""
 
 
 def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
-    """A row of a record: a launch's events of the warpgroups that multiply, times in nanoseconds.
+    """One launch as plain data for a JSON record; times are in nanoseconds.
+
+    Events with `behind` (their workgroup multiplies another tile at the same time) are left out.
 
     Args:
         schedule: the schedule, as `Pipeline.parse` reads it.
@@ -77,7 +81,7 @@ def compact(schedule: str, events: Mapping[str, Sequence[Any]]) -> Row:
 
 
 def simulated(record: Mapping[str, Any], schedule: str) -> tuple[Row, Simulation]:
-    """Simulate a schedule for the problem and GPU of a record; also as a row of a record."""
+    """Simulate a schedule for a record's problem and GPU; returns the launch and the result."""
     graph = cg.Gemm(record["dtype"]).graph(tile=tuple(record["tile"]))
     sizes = {axis: record[axis] for axis in "mnk"}
     found = simulate(Pipeline.parse(schedule)(graph), sizes, record["device"])
@@ -95,7 +99,7 @@ def size_text(record: Mapping[str, Any]) -> str:
 
 
 def shares(row: Row) -> dict[str, float]:
-    """Microseconds of a launch, and the percentage of the SMs' time for each of `PARTS`."""
+    """A launch's duration in microseconds, and the percentage of SM time for each of `PARTS`."""
     makespan, slots = max(row["end"]), len(set(row["slot"]))
     spent: dict[str, int] = {}
     for begin, end, activity in zip(row["begin"], row["end"], row["activity"], strict=True):
@@ -119,9 +123,9 @@ def table(record: Mapping[str, Any]) -> str:
 
 
 def draw(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
-    """Draw a chart for each launch of a record; yield the path of each SVG file.
+    """Draw a chart for each launch in a results file; yield the path of each SVG file.
 
-    All charts of a record have the same scale of time.
+    All these charts have the same scale of time.
     """
     from matplotlib.figure import Figure
 

@@ -91,7 +91,10 @@ def mean_ratios(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
 
 
 def judged_contender(rows: Sequence[Row]) -> str | None:
-    """The contender judged in the list of slow problems: coordgraph, else the best of its plans."""
+    """The contender whose slow problems are listed: coordgraph, else the best of its plans.
+
+    None if the rows have neither.
+    """
     ours = names(_ours(rows))
     if COORDGRAPH in ours or not ours:
         return COORDGRAPH if ours else None

@@ -24,9 +24,10 @@ from benchmarks.reports.summary import (
 __all__ = ["aligned", "print_report"]
 
 BOUNDS = (0.90, 0.95)
-"""Speeds relative to cuBLAS below which a report counts problems, and lists them."""
+"""Speeds relative to cuBLAS. A report counts the problems below each, and lists those below the
+larger one."""
 LONGEST_HEADING = 12
-"""The longest name of a contender used as heading; longer names become letters with a legend."""
+"""Most characters of a contender's name as a heading; longer names become letters with a legend."""
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> str:
@@ -89,7 +90,7 @@ def _cell(row: Row | None, *, alone: bool) -> str:
 
 
 def _faults(rows: Sequence[Row]) -> Iterator[str]:
-    """The distinct faults of each contender, each with the first problem that has it."""
+    """A line for each distinct error of each contender, with the first problem that has it."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if "problem" in row:

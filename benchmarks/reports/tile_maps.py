@@ -27,7 +27,8 @@ WIDTH, HEIGHT = 9.0, 4.2
 MOST_NUMBERED = 200
 """Largest number of tiles of a map in which tiles show the numbers of their workgroups."""
 NARROWEST_NUMBERED = 0.15
-"""Smallest share of a tile's width at which a part of the tile shows its workgroup's number."""
+"""A part of a tile is labelled with its workgroup's number if it has at least this fraction of the
+tile's width."""
 Piece = tuple[int, int, int, int, int, str]
 """Type of a part of an output tile: the tile's m and n, first k tile, number of k tiles, workgroup,
 and a key of `FILLS`."""
@@ -56,10 +57,10 @@ def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
 
 
 def draw_tiles(record: Mapping[str, Any], folder: Path, stem: str) -> Iterator[Path]:
-    """Draw a map of the output tiles for each launch of a record; yield the path of each SVG file.
+    """Draw a map of output tiles for each launch in a results file; yield each SVG file's path.
 
-    The map is that of the simulated launch. The width of a part of a tile is its
-    share of the k tiles; each part has the number of its workgroup. A map that equals an earlier
+    The map is that of the simulated launch. The width of a part of a tile is the fraction of the
+    tile's k tiles in it; each part has the number of its workgroup. A map that equals an earlier
     map is left out.
     """
     from benchmarks.reports.plots import save

@@ -106,16 +106,16 @@ class Arrangement:
 
     @property
     def rearranges(self) -> bool:
-        """Whether an array must be expanded or joined before the kernel takes it."""
+        """Whether a matrix must be expanded to a batch, or a batch be joined to one matrix."""
         return self.as_one_product or any(self.expand)
 
     @property
     def changes(self) -> bool:
-        """Whether an array must be transposed, expanded or joined before the kernel takes it."""
+        """Whether any array must be transposed, expanded to a batch, or joined to one matrix."""
         return self.rearranges or any(self.transpose)
 
     def operands(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
-        """Transpose, expand or join the caller's A, B, C and D to the arrays that the kernel takes.
+        """Convert the caller's A, B, C and D to the arrays that the kernel takes.
 
         Raises:
             LaunchError: C or D does not have the shape of the batch, or arrays of A's or B's
@@ -159,7 +159,10 @@ class Arrangement:
 
 
 def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:
-    """Whether B of a batch is one matrix, and the rows of A, C and D lie one after another."""
+    """Whether a batch can be computed as one product with more rows.
+
+    That is so if B is one matrix, and the matrices of A, C and D lie one after another.
+    """
     a, b = views["A"], views["B"]
     # With a stride of 0 between matrices, all matrices of B are the same memory. `count > 0`,
     # because the kernel gets the first matrix of B, which an empty batch does not have.

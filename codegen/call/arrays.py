@@ -34,7 +34,7 @@ class Library:
     """An array library of which only DLPack or the CUDA array interface is used."""
 
     waits = False
-    """Whether `finish` must follow each launch: the library cannot wait for a CUDA stream."""
+    """Whether `finish` must follow each launch, as the library cannot wait for a CUDA stream."""
     on_host = False
     """Whether the arrays of the library are in host memory."""
     makes_views = False

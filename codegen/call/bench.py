@@ -161,7 +161,7 @@ class Bench:
         kernel(a, b, out=d, **options, **self.others)
 
     def sample(self, plan: Plan) -> float:
-        """Mean seconds per launch of a plan, after `start`, over several launches back to back."""
+        """Mean seconds per launch over several launches back to back; call `start` before."""
         seconds = self.started[plan][1]
         return self._sample(
             plan, min(max(int(SAMPLE_SECONDS / seconds), 2), MOST_LAUNCHES), FLUSHES
@@ -171,7 +171,7 @@ class Bench:
         """Seconds per launch, over so many launches that the GPU has its clock rate under load.
 
         Args:
-            plan: the plan, after `start`.
+            plan: a plan for which `start` was called.
             sample_seconds: seconds that all launches of the sample should take together.
         """
         seconds = self.started[plan][1]

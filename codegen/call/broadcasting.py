@@ -43,7 +43,7 @@ class Broadcast:
     def of(
         cls, a: Shape, b: Shape, *, transpose_a: bool = False, transpose_b: bool = False
     ) -> Broadcast:
-        """How to reshape arrays of these shapes.
+        """Determine how to reshape arrays with these shapes for a kernel.
 
         Raises:
             LaunchError: a vector is to be transposed, or the batch axes of A and B do not fit each

@@ -48,19 +48,20 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_MINUTES", "Calibrated", "calibrate"]
 
 LEAST_MINUTES = 1.0
-"""The shortest time, in minutes, in which there is a measurement for most constants."""
+"""The shortest allowed time in minutes; in less time, few constants could be measured."""
 LAYOUTS = {"nt": (False, True), "nn": (False, False)}
 """The measured layouts: whether A, and whether B, is given as its transpose."""
 SIZES_PER_MINUTE, KERNELS_PER_MINUTE = 80, 50
-"""Number of sizes, and largest number of kernels, of each layout for each minute."""
+"""For each layout: how many problem sizes are measured, and at most how many kernels are compiled,
+per minute of the time limit."""
 COMPILING = 0.4
 """Fraction of the time limit after which no further kernel is compiled; the rest of the time is
 spent on measuring."""
 FITTING_SECONDS = 15.0
-"""Seconds that are kept for the fit at the end."""
+"""Measuring ends this many seconds before the time limit, so that the constants can be fitted."""
 CHUNK, WORKERS = 32, 32
-"""CHUNK: number of kernels that are compiled between two looks at the clock. WORKERS: largest
-number of processes that compile kernels."""
+"""CHUNK: the time limit is checked after this many kernels were compiled. WORKERS: largest number
+of processes that compile kernels."""
 ROUNDS, SAMPLE_SECONDS = 5, 3e-3
 """Every plan of a size is sampled ROUNDS times, in turn with the others, after one dropped sample;
 a sample takes about SAMPLE_SECONDS, in which launches follow each other without pauses."""
@@ -68,7 +69,7 @@ HOST_SECONDS = 4e-5
 """Kernels that take less than this have short samples, whose launches the host enqueues while the
 GPU is busy: in long samples the GPU would wait for the host, which needs up to 20 µs a launch."""
 MEMORY_SHARE = 0.9
-"""The share of the memory's peak rate that kernels reach."""
+"""The fraction of the DRAM's peak bandwidth that kernels are assumed to reach."""
 RANDOM_ELEMENTS = 1 << 22
 """Number of random elements, which are repeated to fill A and B."""
 
@@ -145,7 +146,7 @@ def calibrate(
 def measure(
     where: Device, before: Constants, start: float, limit: float, advance: Advance
 ) -> dict[str, Any]:
-    """The record of a sweep: times of plans on drawn sizes, and the numbers of resident clusters.
+    """Measure plans on random sizes, and how many clusters the GPU holds; results for a JSON file.
 
     Args:
         where: the GPU.
@@ -204,7 +205,7 @@ def measure(
 
 
 def memory_rate(where: Device) -> dict[str, float]:
-    """The constant `dram_rate` by the memory's clock rate and bus width; {} if not reported."""
+    """`dram_rate` in bytes per second, from the DRAM's clock and bus width; {} if unknown."""
     from codegen.targets.nvptx.driver import bindings, cuda
 
     names, handle = bindings().CUdevice_attribute, cuda("cuDeviceGet", where.ordinal)
@@ -217,7 +218,7 @@ def memory_rate(where: Device) -> dict[str, float]:
 
 
 def _request(gemm: Gemm, where: Device) -> PlanRequest:
-    """The request for a problem on a GPU.
+    """The `PlanRequest` that asks for plans of a problem on a GPU.
 
     Raises:
         CodegenError: the cost model does not describe the kernels for the GPU.
@@ -267,7 +268,7 @@ def _loaded(plan: Plan, request: PlanRequest) -> Any:
 
 
 def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
-    """The number of clusters of 2, 4 and 8 CTAs that the GPU holds, by the name of the constant."""
+    """How many clusters of 2, 4 and 8 CTAs the GPU holds: constants `pairs`, `fours`, `eights`."""
     found: dict[str, int] = {}
     for text, kernel in built.items():
         workgroups = prod(Plan.parse(text).cluster)
@@ -283,7 +284,7 @@ def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
 def random_operands(
     where: Device, jobs: list[tuple[PlanRequest, Drawn]]
 ) -> Generator[tuple[int, int]]:
-    """A context manager: GPU memory with random elements for the largest A and B of some jobs.
+    """A context manager: GPU memory with random elements for the largest A and B of `jobs`.
 
     The `with` block gets the addresses of A and of B.
     """
@@ -314,7 +315,7 @@ def _filled(memory: DeviceMemory, size: int, block: Any) -> int:
 def _measured(
     request: PlanRequest, plans: tuple[Plan, ...], pools: tuple[int, int]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a sweep for one problem: each plan that runs, with its median seconds."""
+    """Measure the plans of one problem; yields a row with the median seconds of each that runs."""
     gemm = request.gemm
     m, n, k = sizes(gemm)
     shapes = {

@@ -176,7 +176,7 @@ def problem_parameters(
 
 
 def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
-    """Values of size parameters, from vectors that pack matrices of different m, n and k."""
+    """Values of the size parameters of a list of products, from the lengths of its arrays."""
     given_offsets = views[OFFSETS]
     offsets = given_offsets.shape
     if len(offsets) != 2 or offsets[0] != len(AXES) or not offsets[1]:
@@ -209,7 +209,7 @@ def rows_of_offsets(gemm: GemmProblem, offsets: Any) -> dict[str, Any]:
 
 
 def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
-    """Views by the names of the graph's tensors.
+    """Key the arrays of a call by the graph's tensors; `views` has them by argument name.
 
     For a list of products, each row (m, n, k) of the argument `offsets` becomes a view of its own.
     """

@@ -16,8 +16,8 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
     """Yield the caller's plan only; or without one, the fastest measured plan, then other plans.
 
     The other plans are those whose kernels `codegen.warm` built for this range of sizes, if it was
-    called; then those of the cost model, the cheapest first; then the plan of a fixed rule, which
-    is the only one if there is no model.
+    called; then those of the cost model, the cheapest first; then the fallback plan, which a fixed
+    rule derives from the sizes without a cost model. Without a model it is the only other plan.
 
     Raises:
         LaunchError: `wanted` is neither a plan nor text.

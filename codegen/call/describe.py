@@ -132,7 +132,8 @@ def describe(
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         batched=not grouped,
-        # Other epilogue operands may depend on the batch index, which a joined product lacks.
+        # A batch can be computed as one product with more rows. Epilogue operands other than C may
+        # depend on the batch index, which that product lacks.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
     )
     swap_a, swap_b = arrangement.transpose
@@ -178,7 +179,7 @@ def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:
 
 
 def _wrong_type(label: str, kind: DType, fit: Sequence[DType], where: str = "") -> LaunchError:
-    """Why a matrix of this type is not multiplied, or cannot hold the sums of products."""
+    """The error for a matrix `label` of type `kind`, where only the types in `fit` are allowed."""
     *known, last = (d.name for d in fit)
     return LaunchError(
         f"{label} holds {kind}; matrices hold {', '.join(known)} or {last}{where}: convert it"
@@ -197,7 +198,8 @@ def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRe
     except VerifyError as error:  # an extent is larger than kernels support
         raise LaunchError(str(error).removeprefix("Gemm: ")) from error
     wide = (x for x in gemm.operands if x != "C" and gemm.axes[x] == "mn")
-    # An operand with one element for each element of D needs as many registers as C.
+    # An operand with one element for each element of D needs as many registers as C, so it limits
+    # the tile in the same way.
     reads_c = beta != 0 or any(x in views for x in wide)
     batches = max(sizes.get("batches", sizes.get("groups", 1)), 1)
     device = views["A"].device

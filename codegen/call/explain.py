@@ -116,11 +116,11 @@ class Tuned:
         return cls(prediction, measured, tuple(plans.get(plan) for plan, _ in measured.times))
 
     legend = "In microseconds."
-    """A sentence on the units of the table."""
+    """A sentence on the unit of the times in the table of plans."""
 
     @property
     def heading(self) -> tuple[str, ...]:
-        """Lines about the problem, the device and the code."""
+        """The first lines of the explanation: the problem, the device, the matrix instructions."""
         return self.prediction.heading
 
     @property
@@ -232,7 +232,7 @@ def explain_problem(
     batches: int = 1,
     reads_c: bool = False,
 ) -> Explanation | Tuned | ByRule:
-    """Explain the choice of a plan for a `Gemm` with sizes, of `batches` products or groups."""
+    """Explain which plan is chosen for a `Gemm` with sizes and with `batches` products."""
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     batches = whole(batches, "batches", least=1)
     refusal = LowerToTensorCores().why_not(problem.graph())
@@ -259,7 +259,7 @@ def explain_problem(
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
-    """Text that says why `explain` assumed a device, if the caller named none."""
+    """The reason why `explain` took this device, for a caller who named none, as text."""
     if refusal is not None:
         return f", assumed: no GPU can be used, since {refusal}"
     if here:
@@ -331,7 +331,7 @@ def _here() -> Iterator[Device]:
     from codegen.targets.nvptx.driver import device, device_count
 
     for number in range(device_count()):
-        with suppress(CodegenError):  # the GPU is too old for the kernels
+        with suppress(CodegenError):  # raised if the GPU is too old for the kernels
             yield device(number)
 
 

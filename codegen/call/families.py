@@ -12,18 +12,19 @@ from passes.choosing.kernel_family import KernelFamily
 __all__ = ["add", "family_of", "forget", "known", "plans_among"]
 
 FIRST = 4
-"""Number of plans to rank: all kernels are built, so the first one is launched."""
+"""Largest number of plans that `plans_among` yields. Their kernels are built, so usually the first
+is launched, and the others are not needed."""
 
 known: dict[Hashable, KernelFamily] = {}
-"""The built kernels by the kind of problem and device; empty if `warm` was not called."""
+"""The kernels that `warm` has built, by kind of problem and device."""
 _lock = threading.Lock()
 
 
 def add(request: PlanRequest, family: KernelFamily) -> KernelFamily:
-    """Add built kernels for problems like that of a request, in the ranges of the family.
+    """Record built kernels, for later calls with a request's kind of problem and device.
 
     Returns:
-        The kernels of this and all earlier calls for such problems.
+        All kernels that were recorded for this kind of problem and device.
     """
     key = _key(request)
     with _lock:
@@ -33,14 +34,14 @@ def add(request: PlanRequest, family: KernelFamily) -> KernelFamily:
 
 
 def family_of(request: PlanRequest) -> KernelFamily | None:
-    """The built kernels for a request's kind of problem, if its size is in their ranges."""
+    """The built kernels for a request; None if there are none for its kind, device and size."""
     if (found := known.get(_key(request))) is None:
         return None
     return found if found.covers(sizes(request.gemm)) else None
 
 
 def plans_among(request: PlanRequest) -> Iterator[Plan]:
-    """The plans whose kernels are built, the best by the cost model first; none if none are."""
+    """Yield plans whose kernels `warm` has built, the cheapest by the cost model first."""
     device, family = request.constants, family_of(request)
     if device is not None and family is not None:
         for choice in rank(request.gemm, device, FIRST, reads_c=request.reads_c, among=family):
@@ -48,7 +49,7 @@ def plans_among(request: PlanRequest) -> Iterator[Plan]:
 
 
 def forget() -> None:
-    """Choose freely again: drop the families, though not the kernels."""
+    """Drop the record of built kernels: later calls choose among all plans. Kernels stay cached."""
     with _lock:
         known.clear()
 

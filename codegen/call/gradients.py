@@ -1,7 +1,7 @@
 """Calls of `matmul` with PyTorch tensors that require a gradient.
 
-Kernels record nothing for a backward pass. A call without options is computed by the operators of
-`codegen.torch`, which do; a call with options that they lack is refused.
+Kernels do not record the backward pass, but the PyTorch operators of `codegen.torch` do. They
+compute a call that uses none of the options they lack; any other call is refused.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def matmul(
             return d
     try:
         prepared = None if tune else _prepared.get(key)
-    except (TypeError, ValueError):  # an unhashable option; `first_launch` reports it
+    except (TypeError, ValueError):  # an option is unhashable; `first_launch` reports that
         prepared = None
     try:
         if prepared is not None:
@@ -287,7 +287,7 @@ def grouped_matmul(
         refuse_gradients({"a": a, "b": b, "c": c}, "grouped_matmul")
     try:
         prepared = _prepared.get(key)
-    except (TypeError, ValueError):  # an unhashable option; `first_launch` reports it
+    except (TypeError, ValueError):  # an option is unhashable; `first_launch` reports that
         prepared = None
     try:
         if prepared is not None:

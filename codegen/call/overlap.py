@@ -1,4 +1,4 @@
-"""Memory that D shares with another array of a call."""
+"""Refuse calls in which D overlaps another array, unless D is in place of an epilogue operand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["check_overlap"]
 
 
 def check_overlap(views: Mapping[str, TensorView]) -> None:
-    """Raise LaunchError if D shares memory with another tensor; call it after checking layouts."""
+    """Raise LaunchError if D overlaps another tensor; call it after checking layouts.
+
+    D may be the same memory as C or another epilogue operand with D's type, shape and strides.
+    """
     out = views.get("D")
     for name, other in views.items():
         if out is None or name == "D" or not (how := _overlap(out, other)):

@@ -70,7 +70,10 @@ class PlanRequest:
 
     @property
     def instructions(self) -> str:
-        """The name of `lowering`, which is a part of the kernel's cache key; '' on the CPU."""
+        """The instructions of `lowering`, such as `wgmma`; '' on the CPU.
+
+        They are a part of the kernel's cache key.
+        """
         return "" if (found := self.lowering) is None else found.instructions
 
     @property

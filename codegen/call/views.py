@@ -7,7 +7,6 @@ from math import prod
 from typing import Any
 
 from coordgraph import LaunchError, VerifyError
-from coordgraph.elements import DTYPES
 from coordgraph.gemm import ARRAYS, OFFSETS, OFFSETS_OF
 from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import dtype
@@ -54,7 +53,10 @@ class TensorView:
 
     @property
     def matrix_stride(self) -> int:
-        """Elements from one matrix of a batch to the next; a single matrix's number of elements."""
+        """Elements from the start of one matrix of a batch to the start of the next.
+
+        If the batch has a single matrix, it is that matrix's number of elements.
+        """
         return self.strides[0] if self.shape[0] != 1 else prod(self.shape[1:])
 
     @property
@@ -109,11 +111,20 @@ def type_name(name: str, what: str) -> str:
                 f"offsets holds {name}, but must hold i32; convert it by offsets.to(torch.int32), "
                 "or by offsets.astype('int32') for numpy, CuPy and JAX"
             ) from error
-        alike = [d for d in DTYPES.values() if d.library[0] == name[0]]
-        # for floats, suggest a type first that is its own accumulator type, such as f32
-        alike.sort(key=lambda d: name[0] == "f" and d.accumulator != d.name)
-        hint = f"; convert it, as by {what}.astype(numpy.{alike[0].library})" if alike else ""
-        raise LaunchError(f"{what}: {error}{hint}") from error
+        raise LaunchError(f"{what}: {error}; {_advice(name, what)}") from error
+
+
+def _advice(name: str, what: str) -> str:
+    """How to multiply an array whose element type, named by its library, kernels do not support."""
+    if name.startswith("complex"):
+        return "multiply the real and the imaginary parts separately"
+    if name.startswith(("int", "uint")):
+        small = "u8" if name.startswith("u") else "i8"
+        return (
+            f"convert it to a type that holds its integers: {small} if they fit, f16 up to 2^11, "
+            "or on the CPU f32 up to 2^24 or f64 up to 2^53"
+        )
+    return f"convert it, on a GPU to bf16 or f16, on the CPU as by {what}.astype('float32')"
 
 
 def numpy_view(array: Any, what: str) -> TensorView:

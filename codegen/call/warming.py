@@ -37,7 +37,7 @@ SUFFIX = ".family.json"
 MOST_WORKERS = 16
 """Largest number of processes that compile kernels."""
 BY_RULE = 400
-"""For a device without a cost model: number of drawn sizes whose plans are built."""
+"""Number of random sizes whose plans decide which kernels are built if there is no cost model."""
 Extents = int | tuple[int, int]
 
 
@@ -48,8 +48,8 @@ class Warmed:
     Attributes:
         kernels: the plans without grids whose kernels are built, the most useful first.
         ranges: the ranges of sizes for which `matmul` now chooses among built kernels.
-        loss: the geometric mean over drawn sizes of the predicted time over that of the best plan
-            of all, less 1; 0.0 if there is no cost model.
+        loss: the geometric mean, over random sizes, of the predicted time divided by that of the
+            best of all plans, less 1; 0.0 if there is no cost model.
         refused: for each kernel that cannot be built, the reason.
     """
 
@@ -81,8 +81,8 @@ def warm(
 
     Kernels are compiled in parallel processes, stored in the kernel cache on disk, and loaded on
     the GPU. From then on, for single products of these types and layouts whose rows have a multiple
-    of 16 bytes, `matmul` chooses among these kernels if the size is in the range; other sizes are
-    chosen for as before. Several calls add up. Another process that calls `warm` with the same
+    of 16 bytes, `matmul` chooses among these kernels if the size is in the range; for other sizes
+    it chooses as before. Several calls add up. Another process that calls `warm` with the same
     arguments loads what this one compiled.
 
     Args:
@@ -97,7 +97,7 @@ def warm(
         device: the number of the GPU.
 
     Returns:
-        The kernels, and how much slower than a free choice they are predicted to be.
+        The kernels, and how much slower than the best of all plans they are predicted to be.
 
     Raises:
         CodegenError: there is no GPU, or none of the kernels can be built.
@@ -172,7 +172,7 @@ def _family(
     )
     if file is not None:
         data = {"kernels": [str(plan) for plan in found.kernels], "losses": found.losses}
-        with suppress(OSError):  # the cache only saves time
+        with suppress(OSError):  # an unwritable cache is no error: it only saves time
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             partly = file.with_suffix(f".{id(found)}.tmp")
             partly.write_text(json.dumps(data | {"ranges": [asdict(r) for r in ranges]}), "utf-8")
@@ -190,7 +190,10 @@ def _read(file: Path, ranges: tuple[SizeRange, ...]) -> KernelFamily | None:
 
 
 def _by_rule(request: PlanRequest, ranges: tuple[SizeRange, ...], count: int) -> KernelFamily:
-    """The kernels of a fixed rule, for lowerings without a cost model, the most frequent first."""
+    """Kernels for lowerings without a cost model, where a fixed rule chooses the plan of a size.
+
+    They are the most frequent kernels for random sizes in `ranges`, the most frequent first.
+    """
     used: dict[Plan, int] = {}
     for m, n, k in draw_sizes(ranges, BY_RULE):
         plan = replace(request, gemm=replace(request.gemm, m=m, n=n, k=k)).simple_plan

@@ -76,7 +76,7 @@ def poisoned_output(products: Products, kind: str) -> Array:
 
 
 def poisoned(rows: int, columns: int, kind: str) -> Array:
-    """A matrix whose elements have bits that no result has: elements not written can be found."""
+    """A matrix with bits that no result has, by which elements that were not written are found."""
     return _poisoned(np.empty((rows, columns), numpy_dtype(kind)), kind)
 
 
@@ -100,7 +100,7 @@ def _poison(kind: str) -> int:
 
 
 def _stored(exact: Array, kind: np.dtype[Any]) -> Array:
-    """Exact sums wrapped to 32 bits, as i32 accumulators wrap, and rounded to the type of D."""
+    """Wrap exact sums to 32 bits, as i32 accumulators do, then convert them to the type of D."""
     with np.errstate(over="ignore"):  # the largest f16 is 65504; larger sums become infinite
         return exact.astype(np.int64).astype(np.int32).astype(kind).astype(np.float64)
 

@@ -91,24 +91,15 @@ def compile_command(
       coordgraph compile --target sm_90a --groups k --transpose-a -s data-parallel -e ptx
       coordgraph compile --target sm_90a --tile 128x256x64 --instructions wgmma
     """
-    from codegen.cli.scheduled import from_graph, scheduled
-    from codegen.cli.stages import read_graph
+    from codegen.cli.scheduled import from_file, scheduled
     from codegen.cli.targets import resolve
 
     wanted = list(dict.fromkeys(emit or ()))
     target = resolve(scheduling.target, problem.dtype)
-    others = {
-        name: getattr(scheduling, name) for name in ("schedule", "workgroups", "tile", "plan")
-    }
-    others |= {"batched": problem.batched or None, "groups": problem.groups or None}
     if source is None:
         made = scheduled(problem, replace(scheduling, target=target), fixed=True)
-    elif given := [f"--{name}" for name, value in others.items() if value is not None]:
-        raise typer.BadParameter(
-            f"--from gives a graph that is scheduled already; leave out {', '.join(given)}"
-        )
     else:
-        made = from_graph(problem, read_graph(source))
+        made = from_file(problem, scheduling, source)
     if output is not None and not wanted:
         kinds = ", ".join(kind.value for kind in Emit)
         raise typer.BadParameter(
@@ -155,11 +146,11 @@ def compile_command(
 
 
 def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...], str]:
-    """(instructions of the written code, why faster ones are not used, instructions of a call).
+    """The matrix instructions of the written code, why faster ones are not used, and a fallback.
 
     The written code needs matrices whose rows are multiples of 16 bytes. For other sizes, a call
-    of the kernel runs another program, and the last text names the matrix instructions of that
-    program; otherwise the last text is empty.
+    of the kernel runs another program. If that program has other matrix instructions, the last
+    text names them; otherwise it is empty.
     """
     notes: tuple[str, ...] = getattr(kernel, "lowering_notes", ())
     family, at_call = kernel.instruction_family, made.instructions(kernel)[0]

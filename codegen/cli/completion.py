@@ -31,7 +31,7 @@ def pipelines(incomplete: str) -> list[str]:
 
 
 def schedules(incomplete: str) -> list[str]:
-    """Completions of a pipeline, as by `pipelines`, without passes that need a scheduled graph."""
+    """Complete the last pass name of a pipeline, without passes that need a scheduled graph."""
     later = {name for name, kind in registered_passes().items() if "scheduled" in kind.requires}
     return [text for text in pipelines(incomplete) if text.rpartition(",")[2] not in later]
 

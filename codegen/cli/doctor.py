@@ -117,7 +117,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def import_name(name: str) -> Finding:
-    """Check that `import name` finds this distribution's package, here and in other programs."""
+    """Check that `import name` finds this distribution's package, and no other has this name."""
     title, own = f"import {name}", import_names.package_folder(name)
     if reason := import_names.hidden([name]):
         return Finding(title, "failed", reason, needed=True)
@@ -194,7 +194,7 @@ def _targets() -> Iterator[Finding]:
 
 
 def _one_for_each_lowering() -> list[str]:
-    """For each lowering that is some architecture's fastest, the oldest such architecture."""
+    """The oldest architecture for each lowering that is the fastest of some architecture."""
     from codegen.architectures import architecture_of, names
 
     found: dict[str, str] = {}

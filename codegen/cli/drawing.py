@@ -12,7 +12,7 @@ from codegen.cli.errors import Unavailable
 __all__ = ["PICTURES", "draw"]
 
 PICTURES = (".svg", ".png")
-"""The suffixes of image files that can be drawn."""
+"""The suffixes of the image files that `draw` can write."""
 TIMEOUT_MS = 120_000
 """Time limit of one diagram in milliseconds: graphs of hundreds of nodes take several seconds."""
 

@@ -29,7 +29,7 @@ class Unavailable(CodegenError):
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """The exit code of a command that an error stops."""
+    """The exit code of a command that ends with the given error."""
     if isinstance(error, Unavailable | ToolNotFound | WrongTool | MemoryError):
         return ExitCode.UNAVAILABLE
     if isinstance(error, CoordGraphError):

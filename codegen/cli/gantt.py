@@ -35,7 +35,7 @@ GLYPHS = {
 
 
 class Drawn(Protocol):
-    """Type of events as columns: those of a `Simulation`, or a measured `Timeline`."""
+    """Protocol: the events of a simulated or measured run, as arrays with an entry per event."""
 
     @property
     def begin(self) -> NDArray[Any]:

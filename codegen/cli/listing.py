@@ -85,8 +85,8 @@ def explain(
 
     With the name of a pass: the graph before and after it, and its options. With --m, --n and --k:
     the best plans for that problem on a device, their predicted times term by term, and what bounds
-    the best one. The plan of a fixed rule is printed, without times, for the CPU, for GPUs without
-    wgmma, and for matrices whose rows are no multiples of 16 bytes.
+    the best one. For the CPU, for GPUs without wgmma, and for matrices whose rows are no multiples
+    of 16 bytes there is no cost model: a fixed rule chooses the plan, printed without times.
 
     [bold]Examples[/]
 

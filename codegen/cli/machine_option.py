@@ -26,7 +26,7 @@ MachineName = Annotated[
 
 
 def machine_of(name: str) -> Machine:
-    """The described GPU whose full or short name is `name`; BadParameter if there is none."""
+    """The model of the GPU whose full or short name is `name`; BadParameter if there is none."""
     from passes.simulation.launching import machine_named
 
     try:

@@ -20,6 +20,7 @@ from coordgraph.elements import DTYPES, dtype
 
 if TYPE_CHECKING:
     from coordgraph import Gemm, KernelGraph
+    from coordgraph.gemm import GemmProblem
     from passes.pipeline import Instrument, Pipeline
 
 __all__ = [
@@ -283,8 +284,8 @@ Source = Annotated[
     typer.Option(
         "--from",
         metavar="FILE|-",
-        help="Read the graph from a file in the text form or as JSON; - is stdin. 'compile' needs "
-        "a scheduled graph.",
+        help="Read the graph from a file in the text form or as JSON; - is stdin. 'compile' and "
+        "'run' need a scheduled graph.",
     ),
 ]
 StageName = Annotated[
@@ -358,6 +359,21 @@ class Problem:
             batched=self.batched,
             grouped=bool(self.groups),
             group_axis=self.groups or "m",
+        )
+
+    def of(self, gemm: GemmProblem) -> Problem:
+        """These options with types, layouts and fixed sizes of a problem from a graph."""
+        return replace(
+            self,
+            m=self.m if gemm.m is None else gemm.m,
+            n=self.n if gemm.n is None else gemm.n,
+            k=self.k if gemm.k is None else gemm.k,
+            dtype=gemm.dtype,
+            out_dtype=gemm.out_dtype,
+            transpose_a=gemm.transpose_a,
+            transpose_b=gemm.transpose_b,
+            batched=gemm.batched,
+            groups=gemm.group_axis if gemm.grouped else "",
         )
 
     def graph(self, tile: tuple[int, int, int] | None, *, fixed: bool) -> KernelGraph:

@@ -62,7 +62,7 @@ class Summary:
 
     @classmethod
     def of(cls, trace: Trace) -> Summary:
-        """The counts of a traced schedule."""
+        """Count tiles, workgroups, segments and fix-ups in the trace of a launch."""
         roles = Counter(segment.role for segment in trace.segments)
         return cls(
             trace.tiles,

@@ -130,7 +130,7 @@ class Products:
         return ((len(self.shapes), *plain) if each else plain,)
 
     def joined(self, arrays: Sequence[Array]) -> Array:
-        """The single array that a kernel takes, from arrays with the shapes of `shapes_of`."""
+        """Pack the matrices of a list of products in one vector; else return the only array."""
         return lists.pack(arrays) if len(self.problem.groups) > 1 else arrays[0]
 
     def matrices(self, a: Array, b: Array, c: Array | None, d: Array) -> Iterator[Matrices]:
@@ -174,7 +174,7 @@ class Products:
         return rows if len(axes) > 1 else rows[0]
 
     def tables(self) -> dict[str, list[int]]:
-        """The tables of offsets that a schedule of groups reads."""
+        """The tables of offsets that a kernel for groups reads, by name."""
         axes = self.problem.groups
         if len(axes) == 1:
             return {OFFSETS: self._starts(axes)}

@@ -26,6 +26,7 @@ from codegen.cli.options import (
     Problem,
     Scheduling,
     Seed,
+    Source,
     Threads,
 )
 from codegen.cli.output import duration, print_block, print_json, progress, speed, stdout, working
@@ -54,6 +55,7 @@ def run(
     beta: Beta = 0.0,
     seed: Seed = 0,
     fixed: Fixed = False,
+    source: Source = None,
     scheduling: Scheduling,
     threads: Threads = None,
     check: Checked = False,
@@ -89,11 +91,15 @@ def run(
       coordgraph run --groups m --extents 200,0,56 --n 96 --k 128 --dtype f32 -t cpu --check
       coordgraph run --groups k --extents 200,0,56 --m 64 --n 96 --dtype f32 -t cpu --check
       coordgraph run --groups mnk --extents 64x96x128,32x200x8 --dtype f32 -t cpu --check
+      coordgraph show text --dtype f32 | coordgraph run --from - -t cpu --m 64 --n 96 --k 80 --check
     """
     from codegen.cli.products import Products
-    from codegen.cli.scheduled import scheduled
+    from codegen.cli.scheduled import from_file, scheduled
     from codegen.cli.targets import resolve, runnable
 
+    given = None if source is None else from_file(problem, scheduling, source)
+    if given is not None:
+        problem = given.problem
     target = resolve(scheduling.target, problem.dtype)
     runnable(target)
     if threads is not None and target != "cpu":
@@ -102,7 +108,10 @@ def run(
         )
     how = replace(scheduling, target=target)
     products = Products.of(problem, batches, extents)
-    made = scheduled(products.problem, how, fixed=fixed, reads_c=beta != 0)
+    if given is None:
+        made = scheduled(products.problem, how, fixed=fixed, reads_c=beta != 0)
+    else:
+        made = replace(given, problem=products.problem)
     done = _execute(
         made, products, target, (alpha, beta, seed), threads, check, repeat, instructions
     )

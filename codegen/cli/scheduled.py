@@ -15,6 +15,7 @@ from codegen.cli.options import (
     Scheduling,
     read_pipeline,
 )
+from codegen.cli.stages import read_graph
 from coordgraph import Gemm, KernelGraph, PassError
 from passes.lowering.architectures import ALIGNED_BYTES
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from codegen.targets.nvptx.driver import Device
     from passes.choosing import Plan
 
-__all__ = ["Scheduled", "from_graph", "scheduled"]
+__all__ = ["Scheduled", "from_file", "from_graph", "scheduled"]
 
 AUTO = "auto"
 """The value of --plan that means the plan which `codegen.matmul` chooses."""
@@ -155,6 +156,28 @@ def scheduled(
     return Scheduled(problem, graph, chosen)
 
 
+def from_file(problem: Problem, how: Scheduling, source: str) -> Scheduled:
+    """Read a scheduled graph from a file.
+
+    Args:
+        problem: the options of the problem; the graph decides types, layouts and fixed sizes.
+        how: the options of the schedule, which the graph replaces.
+        source: the file, or `-` for stdin.
+
+    Raises:
+        typer.BadParameter: an option is given that the graph decides.
+        ParseError: the file is no graph.
+        PassError: the graph is not scheduled, or is lowered already.
+    """
+    others = {name: getattr(how, name) for name in ("schedule", "workgroups", "tile", "plan")}
+    others |= {"batched": problem.batched or None, "groups": problem.groups or None}
+    if given := [f"--{name}" for name, value in others.items() if value is not None]:
+        raise typer.BadParameter(
+            f"--from gives a graph that is scheduled already; leave out {', '.join(given)}"
+        )
+    return from_graph(problem, read_graph(source))
+
+
 def from_graph(problem: Problem, graph: KernelGraph) -> Scheduled:
     """A scheduled graph that was read from a file.
 
@@ -170,7 +193,7 @@ def from_graph(problem: Problem, graph: KernelGraph) -> Scheduled:
             f"the graph is {graph.level} already; give the scheduled graph, which 'compile' "
             "lowers for the target itself"
         )
-    return Scheduled(problem, graph)
+    return Scheduled(problem.of(graph.gemm), graph)
 
 
 def _refuse_unscheduled(graph: KernelGraph, pipeline: str) -> None:

@@ -198,7 +198,7 @@ def render(
     *,
     provenance: bool = False,
 ) -> str:
-    """A stage as text.
+    """The graph after a stage of the pipeline, as text in one of the forms.
 
     Args:
         stage: the graph to show.

@@ -1,4 +1,4 @@
-"""`coordgraph simulate`: simulates a schedule on a described GPU, event by event."""
+"""`coordgraph simulate`: simulates a schedule on a model of a GPU, event by event."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def simulate_command(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate a schedule on a described GPU, event by event. No GPU is needed.
+    """Simulate a schedule on a model of a GPU, event by event. No GPU is needed.
 
     Prints when the last workgroup ends, how much of the time SMs multiply, what workgroups wait
     for, and how many bytes of A and B are read from memory in this order of tiles.

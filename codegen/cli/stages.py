@@ -1,4 +1,4 @@
-"""Reading graphs from files, and the stages of a graph in a pipeline of passes."""
+"""Read graphs from files, and list the stages of a graph in a pipeline of passes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ Progress = Callable[[float], None]
 """A function to call with the fraction of the work that is done, from 0 to 1."""
 
 MOST_REPEATS, BUDGET_SECONDS = 20, 2.0
-"""Limits on the number of timed launches and their total seconds, where no number is given."""
+"""Limits of the number of timed launches and of their total seconds, if the caller gives no number
+of launches."""
 FLUSH_BYTES, FLUSHES = 256 << 20, 4
 """FLUSH_BYTES: bytes written before each timed launch on a GPU, more than the L2 cache holds.
 FLUSHES: how often they are written, which takes longer than the host needs to enqueue a launch.

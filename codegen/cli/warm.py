@@ -20,12 +20,13 @@ def _extents(text: str) -> dict[str, tuple[int, int]]:
     Raises:
         typer.BadParameter: the text is malformed.
     """
+    from passes.choosing.drawn_sizes import parse_extents
+
     found: dict[str, tuple[int, int]] = {}
     for part in filter(None, text.split(",")):
         axis, _, extents = part.strip().partition("=")
-        low, _, high = extents.partition(":")
         try:
-            found[axis] = int(low), int(high or low)
+            found[axis] = parse_extents(extents)
         except ValueError:
             axis = ""
         if axis not in tuple("mnk"):

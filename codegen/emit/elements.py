@@ -1,6 +1,6 @@
 """LLVM and PTX types of element types, and arithmetic in the types of accumulators.
 
-The names of integer types follow from the record of the element type in `coordgraph.elements`.
+The names of integer types follow from their widths and signs in `coordgraph.elements`.
 Floating-point types, whose names in LLVM and PTX follow no rule, are listed in this file.
 """
 

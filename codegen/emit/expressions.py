@@ -158,7 +158,7 @@ class Expressions:
         return self._once(condition, lambda: self._decide(condition, ranges))
 
     def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
-        """The value already emitted for `expr` with these symbol values; if none, call `make`."""
+        """The value already emitted for `expr` and these symbol values; if none, call `make`."""
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
             return make()  # a counter changes (its value is in an alloca), so nothing is reused

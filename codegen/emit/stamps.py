@@ -1,4 +1,4 @@
-"""Emits the records of a timeline for all targets: the words of a `Stamp` as LLVM values."""
+"""Emits the code that writes timeline records (`Stamp` operations), for all targets."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["chrome_trace"]
 
 MICROSECONDS = 1e6
 TRACKS = 64
-"""Thread numbers that the trace reserves for each CTA on an SM, one for each warpgroup."""
+"""How many thread numbers the trace reserves for each CTA on an SM; each warpgroup has one."""
 COLOURS = {
     Activity.START: "grey",
     Activity.MULTIPLY: "good",

@@ -17,7 +17,7 @@ __all__ = ["Timeline"]
 
 NONE = -1
 FIX_UP = (Activity.SEND, Activity.WAIT, Activity.RECEIVE)
-"""The activities that are fix-up: workgroups exchange partial sums."""
+"""The activities of the fix-up, in which workgroups exchange partial sums of a tile."""
 PRODUCER = ROLES.index("producer")
 TILE_COLUMNS = ("product", "m", "n", "first", "count")
 Integers = NDArray[np.int64]
@@ -131,7 +131,7 @@ class Timeline:
         return float(self._seconds(activity, ~self.behind).sum())
 
     def _seconds(self, activity: Activity, chosen: NDArray[np.bool_]) -> Floats:
-        """Seconds that an activity takes in the chosen events, for each SM."""
+        """For each SM, the seconds of an activity: a sum over the events where `chosen` is true."""
         there = chosen & (self.activity == activity)
         places = np.searchsorted(self.processors, self.slot[there])
         spent = (self.end - self.begin)[there]
@@ -223,7 +223,7 @@ def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _behind(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """For each event, whether its workgroup multiplies another tile for most of the event."""
+    """For each event, whether its workgroup multiplies another tile in most of the event's time."""
     producer = columns["role"] == PRODUCER
     found = producer.copy()
     multiplies = columns["activity"] == Activity.MULTIPLY

@@ -1,4 +1,4 @@
-"""`codegen.matmul` by the operators: for gradients, and inside `torch.compile`."""
+"""`codegen.matmul` by PyTorch custom operators: for gradients, and inside `torch.compile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operators run on real tensors: `codegen.matmul` or `codegen.grouped_matmul`."""
+"""The operators on tensors with data: each calls `codegen.matmul` or `codegen.grouped_matmul`."""
 
 from __future__ import annotations
 

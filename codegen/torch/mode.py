@@ -41,11 +41,11 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
     Tensor.__matmul__: matmul,
     Tensor.__rmatmul__: _reversed_matmul,
 }
-"""PyTorch's functions, and the functions that compute them by kernels."""
+"""For each replaced function of PyTorch, the function that computes the same by kernels."""
 GROUPED = getattr(torch, "_grouped_mm", None)
 """What `torch.nn.functional.grouped_mm` calls; None in a PyTorch that lacks it."""
 OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2", "offs"}
-"""Keyword arguments that the functions here take too; a call with others is PyTorch's."""
+"""Keyword arguments that `codegen.torch` takes; PyTorch computes a call with any other one."""
 
 
 def _grouped_mm(

@@ -168,8 +168,8 @@ addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
 def cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
     """The operator under autocast: floating-point tensors get autocast's type, except float64.
 
-    `torch.library.register_autocast` casts to a type that is fixed when it is called, but
-    `torch.autocast` has a type of its own in each region.
+    `torch.library.register_autocast` casts to a type that is fixed when it is called, but each
+    `torch.autocast` region may have another type.
     """
 
     def cast_inputs(*arguments: Any) -> Tensor:
@@ -201,7 +201,7 @@ def _in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
 @matmul.register_vmap
 def _(info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor) -> tuple[Tensor, int]:
     of_a, of_b = in_dims
-    if of_b is None and b.dim() == 2:  # one product with more rows
+    if of_b is None and b.dim() == 2:  # all products share B: stack the rows of A in one product
         rows = a.movedim(of_a, 0)
         return MATMUL(rows.flatten(0, 1), b).unflatten(0, rows.shape[:2]), 0
     a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)

@@ -378,9 +378,9 @@ class ClearFlag(Operation):
 
 @dataclass(frozen=True)
 class Prefetch(Operation):
-    """The first loads of a software pipeline (its prologue), which run ahead of their use.
+    """The prologue of a software pipeline: its first loads, which run ahead of their use.
 
-    `name` labels the group in the text form and in diagrams.
+    `name` labels the prologue in the text form and in diagrams.
     """
 
     name: str

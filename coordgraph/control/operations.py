@@ -101,7 +101,7 @@ class Operation:
 
 
 Body = tuple[Operation, ...]
-"""Operations that are executed one after another."""
+"""Type: operations that are executed one after another."""
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,8 @@ class Dimension:
     note: str = ""
 
     hardware: ClassVar[bool] = False
-    """Whether hardware provides the index along the dimension, as blockIdx; else a loop or
-    operation."""
+    """Whether hardware provides the index along the dimension, such as blockIdx; otherwise a loop
+    or an operation does."""
 
     def __init_subclass__(cls) -> None:
         DIMENSIONS[cls.__name__] = cls
@@ -233,7 +233,7 @@ class Workitem(Dimension):
 
 @dataclass(frozen=True)
 class Register(Dimension):
-    """The number of a register in one thread's fragment of a tile; the size is always a number."""
+    """The number of a register in one thread's fragment of a tile; `size` is a constant."""
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ def check_laws(
         edge: the edge; its operands may have any names.
         sizes: the size of every operand, by name. Take small sizes, because every index is tried.
         tables: the entries of the tables that the edge's formulas read, by name.
-        among: a function that says whether an element with these upstream indices exists; by
-            default, elements exist for all indices that are less than the sizes.
+        among: a function that returns whether an element exists at given upstream indices; by
+            default, elements exist at all indices that are less than the sizes.
 
     Raises:
         VerifyError: a law, the guard or the size rule fails; the message lists the first indices at
@@ -68,7 +68,7 @@ class Trial:
         above: the sizes of the edge's upstream dimensions.
         below: the sizes of the edge's downstream dimensions.
         tables: the entries of the tables that the edge's formulas read, by name.
-        among: a function that says whether an element with these upstream indices exists.
+        among: a function that returns whether an element exists at given upstream indices.
     """
 
     edge: Edge
@@ -100,7 +100,7 @@ class Trial:
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes of the operands as expressions, in the form that an edge's formulas take."""
+        """The sizes of the edge's dimensions as expressions, in the form that its formulas take."""
         return Sizes(tuple(map(Integer, self.above)), tuple(map(Integer, self.below)))
 
     def forward(self, indices: Indices) -> Indices:
@@ -112,13 +112,13 @@ class Trial:
         return self._numbers(self.edge.reverse(_expressions(indices), self.sizes, Ranges()))
 
     def guarded(self, indices: Indices) -> bool:
-        """Whether the edge's guard holds for the downstream indices: `reverse` gives no padding."""
+        """Whether the edge's guard holds for downstream indices, so they are not in padding."""
         below = _expressions(indices)
         above = self.edge.reverse(below, self.sizes, Ranges())
         return all(self._holds(part) for part in self.edge.guard(above, below, self.sizes))
 
     def read(self, indices: Indices) -> tuple[bool, ...]:
-        """For each downstream operand, whether `reverse` of `indices` depends on its index."""
+        """For each downstream dimension, whether `reverse` of `indices` depends on its index."""
         return tuple(map(self._holds, self.edge.reads_when(_expressions(indices))))
 
     @property
@@ -141,7 +141,7 @@ class Trial:
         return [d for d in product(*(range(max(size, 1)) for size in self.below)) if inside(d)]
 
     def problems(self) -> Iterator[str]:
-        """Sentences about failures of the size rule, the tables, the guard and the laws."""
+        """Error messages: failures of the size rule, the tables, the guard and the laws."""
         yield from self._size_rule()
         yield from self._tables()
         reached = {self.reverse(d) for d in self.downstream if self.guarded(d)}
@@ -170,7 +170,7 @@ class Trial:
                 )
 
     def _tables(self) -> Iterator[str]:
-        """Sentences about tables that the edge's formulas read but `table_needs` does not name.
+        """Error messages: tables that the edge's formulas read but `table_needs` does not name.
 
         `KernelGraph.verify` only checks tables that `table_needs` names.
         """

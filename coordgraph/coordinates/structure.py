@@ -177,8 +177,8 @@ class Structure:
     def dangling(self, kind: type[Dimension]) -> tuple[Dimension, ...]:
         """The dimensions of a class from which no edge leads toward the machine yet.
 
-        The dimensions are ordered depth first from the tensors. If a pass connects a new dimension
-        below one of them, the new dimension therefore takes its position in this order.
+        The dimensions are ordered depth first from the tensors. So if a pass adds an edge from one
+        of them to a new dimension, the new dimension takes the old one's position in the result.
         """
         ends = (d for d in self._depth_first if d.id not in self._below)
         return tuple(d for d in ends if isinstance(d, kind))

@@ -34,9 +34,9 @@ class Direction(Enum):
     """The direction of a traversal of the coordinate graph."""
 
     REVERSE = "reverse"
-    """From the machine (downstream) to the tensors (upstream)."""
+    """The direction from the machine (downstream) to the tensors (upstream)."""
     FORWARD = "forward"
-    """From the tensors (upstream) to the machine (downstream)."""
+    """The direction from the tensors (upstream) to the machine (downstream)."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def _normalise(graph: Structure, known: Known) -> dict[str, Expr]:
 
 
 def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:
-    """The index of a known dimension as an expression; None stands for the dimension's symbol."""
+    """The known index of a dimension, an expression: `value`, or its symbol if `value` is None."""
     if value is None:
         return graph[name].symbol
     return integer(value, f"the index '{graph[name].id}'")

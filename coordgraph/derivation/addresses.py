@@ -69,7 +69,7 @@ def _strides(
 ) -> Iterator[Stride]:
     """For each given coordinate, the change of the address when that coordinate grows by 1.
 
-    Coordinates that are given as an expression, and selectors, are left out.
+    A coordinate is left out if its given index is a number, such as a selector's, or an expression.
     """
     symbols = {graph.coordinates.symbol(name) for name in known}
     for name, given in known.items():

@@ -176,12 +176,12 @@ class _Deriver:
         return _in_use(found, wanted)
 
     def _local(self, name: str) -> Expr:
-        """What formulas use for a dimension's index: its symbol, or a selector's given number."""
+        """A dimension's index as formulas contain it: a number if one is given, else a symbol."""
         value = self.known.get(name)
         return value if isinstance(value, Integer) else self.coordinates.symbol(name)
 
     def _open(self, read: Iterable[str]) -> bool:
-        """Whether the index has no value because the caller gave symbols or expressions."""
+        """Whether the index has no value because some given indices are symbols or expressions."""
         return bool(self.point.symbolic & {*read, *self.known}) or any(
             not isinstance(value, Integer)
             for name, value in self.point.known.items()
@@ -236,7 +236,7 @@ class _Deriver:
             composed.update({self.coordinates.symbol(i.dimension): i.expression for i in indices})
             computed.append(tuple(indices))
         steps: list[EdgeStep] = []
-        padding = False  # indices computed from padding may be outside in any launch
+        padding = False  # True after a guard marks padding: later indices may be outside
         for (edge, reads, _, guards, _), found, condition in zip(
             formulas, computed, applies, strict=True
         ):
@@ -265,9 +265,10 @@ class _Deriver:
         applies: Boolean,
         values: Mapping[str, Any],
     ) -> IndexStep:
-        """Mark an index outside its dimension, unless a guard makes it padding or it is not used.
+        """Set `outside` of a derived index if its value is not inside its dimension.
 
-        In the forward direction the index is not marked: the caller's point may be padding.
+        It is not set if a guard makes the index padding, if nothing uses the index, or in the
+        forward direction, where the caller's point may be padding.
         """
         symbol = self.coordinates.symbol(index.dimension)
         if (

@@ -1,4 +1,4 @@
-"""Which coordinates the path to a dimension starts from, and which of them are still missing."""
+"""Find the coordinates from which a dimension's index is computed, and those not yet known."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class _Search:
     def invertible(self, edge: Edge) -> bool:
         """Whether an edge has formulas in the direction of the search.
 
-        An edge whose strides do not nest cannot be inverted. The indices that it would compute are
-        then values that an operation of the control graph sets.
+        An edge cannot be inverted if two tuples of indices may give the same strided sum. The
+        indices that it would compute are then values that an operation of the control graph sets.
         """
         if id(edge) not in self._invertible:
             needs = needs_of(edge, self.direction, self.known)

@@ -47,7 +47,7 @@ class Point:
 
     @property
     def numeric(self) -> bool:
-        """Whether the caller gives a number or a table, so that formulas can be evaluated."""
+        """Whether formulas are evaluated: the caller gives at least one number or table."""
         indices = any(isinstance(value, Integer) for value in self.known.values())
         return indices or bool(self.numbers) or bool(self.tables)
 
@@ -211,7 +211,7 @@ def missing_values(graph: KernelGraph, point: Point, wanted: Iterable[str]) -> l
 
 
 def _closure(graph: KernelGraph, wanted: Iterable[str]) -> list[str]:
-    """The wanted parameters and tables, and those in their definitions, in declared order."""
+    """The `wanted` parameters and tables and those that they depend on, in declared order."""
     formulas: dict[str, tuple[Expr, ...]] = {
         p.name: () if p.value is None else (p.value,) for p in graph.parameters.items
     }

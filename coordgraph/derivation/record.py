@@ -114,7 +114,7 @@ class GuardStep:
 
     @property
     def refuses(self) -> bool:
-        """Whether the guard makes the wanted index padding."""
+        """Whether this guard does not hold, so that the wanted index is padding."""
         return self.value is False and self.applied is not False
 
     def as_data(self) -> dict[str, Any]:

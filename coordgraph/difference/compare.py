@@ -67,7 +67,7 @@ class _Comparison:
             differing["level"] = (old.level, new.level)
         first, second = ([d.id for d in graph.dangling] for graph in (old, new))
         if first != second and sorted(first) == sorted(second):
-            # Schedules number output tiles in the order of the dangling dimensions.
+            # The order matters: schedules number output tiles by the dangling dimensions in order.
             order = ", ".join(first), ", ".join(second)
             differing["order of dangling tile numbers"] = order
         if differing:
@@ -81,7 +81,10 @@ class _Comparison:
         key: Callable[[R], Any],
         line: Callable[[R], str],
     ) -> Iterator[Change]:
-        """The records of one part that were added, removed or changed; `key` gives their names."""
+        """The added, removed and changed records of one kind, such as tensors.
+
+        Records with equal `key` correspond; `line` prints a record.
+        """
         old, new = {key(r): r for r in first}, {key(r): r for r in second}
         for name, record in old.items():
             if name not in new:
@@ -132,7 +135,10 @@ class _Comparison:
         return Row(line, old.depths[i], i, change, _branch(old, i))
 
     def _row(self, old: Tree, new: Tree, found: Mapping[int, int], j: int) -> Row:
-        """The line of the merged tree for operation `j` of the second graph."""
+        """The line of the merged tree for the operation at position `j` of the second graph.
+
+        `found` maps positions in the second graph to those of the same operation in the first.
+        """
         op, depth, within = new.operations[j], new.depths[j], self._around(new, j)
         line = self.printer.operation(op)
         branch = _branch(new, j)
@@ -151,7 +157,10 @@ class _Comparison:
         return Row(line, depth, j, Change(OP, kind, before, line, differing, place), branch)
 
     def _around(self, tree: Tree, number: int) -> str:
-        """The enclosing operation as text, and which of its bodies if it is not the first."""
+        """The text of the operation that encloses operation `number`; '' at the top level.
+
+        The name of the body is appended if it is not the first body of the enclosing operation.
+        """
         parent, _ = tree.parents[number]
         if parent < 0:
             return ""
@@ -200,7 +209,10 @@ def _expr(record: Any) -> Any:
 
 
 def _same_edge(old: Edge, new: Edge) -> bool:
-    """Whether `new` counts as `old` changed: same class, equal upstream or downstream operands."""
+    """Whether `new` counts as a change of `old`, not as another edge.
+
+    Both must have the same class, and the same upstream or the same downstream dimensions.
+    """
     if old.kind != new.kind:
         return False
     return old.upstream == new.upstream or old.downstream == new.downstream

@@ -53,7 +53,7 @@ class Place:
     around_after: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The operation's ids in both graphs, and where it lies in them, as plain data for JSON."""
+        """The ids of the operation and of the one around it, in both graphs, as data for JSON."""
         return {
             "ids": {"before": self.before, "after": self.after},
             "within": {
@@ -155,7 +155,7 @@ class Difference:
         return found
 
     def text(self) -> str:
-        """The difference as a list for readers."""
+        """The difference as text of several lines, for people to read."""
         return "".join(f"{text}\n" for text, _ in LINES(self))
 
     def as_data(self) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def _control(rows: tuple[Row, ...]) -> Iterator[tuple[str, str]]:
     depths: list[int] = []
     for position in reversed(range(len(rows))):
         depth = rows[position].depth
-        # `depths` holds the depths of shown rows further down whose enclosing row is not reached
-        # yet.
+        # A row is shown if it encloses a shown row. The loop runs from the last row to the first;
+        # `depths` has the depths of shown rows whose enclosing row is still to come.
         shown[position] = shown[position] or bool(depths and depths[-1] > depth)
         while depths and depths[-1] > depth:
             depths.pop()

@@ -198,7 +198,7 @@ class EpilogueFunction:
 
     @cached_property
     def _needs(self) -> dict[str, frozenset[str]]:
-        """For every value by name, the names of `acc` and operands on which the value depends."""
+        """By name of a value (such as `%1`): which of `acc` and the operands it depends on."""
         found = {
             name: frozenset((name,)) for name in (ACCUMULATOR, *(o.name for o in self.operands))
         }

@@ -223,7 +223,7 @@ def _register(kind: type[Elementwise]) -> None:
 def emitted(
     operation: Elementwise, emit: Emitter, kind: str, values: Sequence[Any], options: Any
 ) -> Any:
-    """Call an operation's `llvm` method; errors in it are reported with the methods of `emit`.
+    """Call an operation's `llvm` method; the message of an error in it lists the methods of `emit`.
 
     Args:
         operation: the operation.

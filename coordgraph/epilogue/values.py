@@ -54,7 +54,7 @@ class Step:
 
 
 class Operation(Protocol):
-    """Protocol of `Elementwise` operations with the only method that tracing calls."""
+    """Protocol: the only method of an `Elementwise` operation that tracing an epilogue calls."""
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
         """The argument that equals the result bit for bit, such as x for `x * 1`; else None."""

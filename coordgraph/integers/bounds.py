@@ -313,7 +313,7 @@ class NumericBounds:
         result: Polynomial = {}
         for monomial, coefficient in p.items():
             lowers = [self.lower(a) for a in monomial]
-            if lowers.count(0) == len(lowers):  # the excesses are the atoms themselves
+            if lowers.count(0) == len(lowers):  # bounds of 0: excesses equal atoms
                 result[monomial] = result.get(monomial, 0) + coefficient
                 continue
             terms: list[tuple[Monomial, int]] = [((), coefficient)]

@@ -18,7 +18,7 @@ from coordgraph.integers.text import ATOM, COMPARISON, UNARY, Printer, compariso
 __all__ = ["Column", "compile_columns"]
 
 Column = npt.NDArray[np.int64]
-"""One integer for each workgroup."""
+"""Type: a column, with one integer for each workgroup."""
 
 
 class _ColumnPrinter(Printer):

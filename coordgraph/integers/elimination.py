@@ -25,7 +25,7 @@ from coordgraph.integers.polynomials import (
 )
 
 FUEL = 64
-"""The largest number of replacements that one search for a bound tries."""
+"""The largest number of steps (replacing an atom or subtracting a guard) that one search tries."""
 MOST_TERMS = 1 << 13
 """The largest number of terms that one search bounds; correct kernels need a tenth of that."""
 
@@ -35,10 +35,10 @@ _Replaced: TypeAlias = list[tuple[Polynomial, Guards]]
 The smallest lower bound of these polynomials is a lower bound of the original polynomial.
 """
 Step: TypeAlias = "tuple[tuple[SearchNode, int], ...]"
-"""The result of replacing an atom of a node's polynomial: pairs of a node and a constant.
+"""The result of a step (such as replacing an atom) from a node: pairs of a node and a constant.
 
 The smallest sum of a pair's constant and a lower bound of its node's polynomial is a lower bound of
-the original polynomial.
+the polynomial of the node from which the step started.
 """
 
 
@@ -51,7 +51,7 @@ class Known(Protocol):
         ...
 
     def search_node(self, p: Polynomial, guards: Guards) -> "tuple[SearchNode, int]":
-        """The node of ``p`` without its constant term, and this constant."""
+        """The search node of ``p`` without its constant term, and the constant term."""
         ...
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
@@ -63,7 +63,7 @@ class Known(Protocol):
         ...
 
     def exact(self, p: Polynomial, a: Atom) -> Polynomial | None:
-        """``p`` with an atom replaced by an expression that equals it, or None."""
+        """``p`` with the atom ``a`` replaced by an expression of equal value, or None."""
         ...
 
     def ends(self, target: Atom) -> SymbolBounds:
@@ -105,7 +105,7 @@ class SearchNode:
         return self._low[0]
 
     def steps(self, constant: int) -> Iterator[Step]:
-        """All steps, in the order in which a search tries them.
+        """All steps (replacing an atom or subtracting a guard), in the order of the search.
 
         Args:
             constant: the constant that a search adds to the polynomial; it decides which multiples
@@ -194,7 +194,7 @@ class SearchNode:
 
 
 class Elimination:
-    """One search for the best lower bound of a polynomial, with a limited number of steps.
+    """One search for the best lower bound of a polynomial, with at most FUEL steps.
 
     Args:
         prover: the prover whose ranges the search uses.
@@ -208,11 +208,11 @@ class Elimination:
         self.seen: dict[tuple[SearchNode, int], Bound] = {}
 
     def run(self, p: Polynomial, guards: Guards) -> Bound:
-        """The best lower bound found for ``p`` where all ``guards`` are >= 0; None if none is."""
+        """The best lower bound found for ``p`` where all ``guards`` are >= 0, or None."""
         return self._bound(*self.prover.search_node(p, guards))
 
     def _bound(self, node: SearchNode, constant: int) -> Bound:
-        """The best lower bound found for a node's polynomial plus a constant; None if none is."""
+        """The best lower bound found for a node's polynomial plus a constant, or None."""
         key = node, constant
         if key in self.seen:
             return self.seen[key]
@@ -222,7 +222,7 @@ class Elimination:
         if known or len(node.polynomial) > MAX_TERMS or self._reached(best):
             return best
         steps: list[Step] = []
-        # First bound the polynomials of every step numerically: most proofs end after one step.
+        # First bound the result of every step numerically: most proofs need only one step.
         for step in node.steps(constant):
             steps.append(step)
             low = _numeric_low(step)
@@ -252,7 +252,7 @@ class Elimination:
 
 
 def _numeric_low(step: Step) -> Bound:
-    """The lower bound that the numeric bounds of the step's nodes give, or None."""
+    """A numeric lower bound of the polynomial to which `step` is applied, or None."""
     worst: Bound = None
     for node, constant in step:
         if node.low is None:

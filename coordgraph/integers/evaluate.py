@@ -230,7 +230,7 @@ def _divided_by_zero() -> DivisionByZero:
 
 
 def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:
-    """The nodes that every evaluation computes; True for a node that is used more than once.
+    """The nodes that every evaluation computes, and for each whether it is used more than once.
 
     A node comes after its arguments. Nodes that occur only in branches of a `Select` are left out,
     because they may not be computed.

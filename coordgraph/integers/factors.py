@@ -1,4 +1,4 @@
-"""Split sums into a multiple of a divisor and a remainder, if possible without expansion."""
+"""Split sums into a multiple of a divisor and a rest, if possible without expanding products."""
 
 from collections import Counter
 from collections.abc import Callable

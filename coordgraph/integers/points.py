@@ -23,8 +23,8 @@ from coordgraph.integers.polynomials import Atom, Polynomial, to_polynomial
 from coordgraph.integers.tables import search_table
 
 SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000)
-"""Points are values of symbols at which an inequality is tried, to refute it without a proof. For
-each point: the largest difference between the value of a symbol and its lower bound."""
+"""A point assigns a value to every symbol; an inequality that is false at a point has no proof.
+At point number i, SPANS[i mod 12] is the largest difference of a symbol from its lower bound."""
 MOST_TRIED = 3 * len(SPANS)
 """The number of points that are generated; those that violate a fact or a guard are dropped."""
 MOST_KEPT = len(SPANS)
@@ -33,7 +33,9 @@ MOST_KEPT = len(SPANS)
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Points inside ranges; equal ranges have the same points in every process.
+    """Points (a value for every symbol) inside known ranges, at which inequalities are tried.
+
+    Equal ranges have the same points in every process.
 
     Attributes:
         bounds: the lower and upper bounds of symbols.
@@ -52,7 +54,7 @@ class Points:
     outer: "tuple[Points, Symbol] | None"
 
     def below(self, p: Polynomial, goal: int) -> bool:
-        """Whether ``p < goal`` at a tried point inside the ranges, which refutes ``p >= goal``."""
+        """Whether the polynomial ``p`` is < ``goal`` at a point, which refutes ``p >= goal``."""
         return any((v := at.value(p)) is not None and v < goal for at in self._inside)
 
     def least(self, p: Polynomial) -> int | None:
@@ -67,14 +69,16 @@ class Points:
         if self.outer is None:
             points = (_Point(self, number) for number in range(MOST_TRIED))
             return [*islice((point for point in points if point.inside()), MOST_KEPT)]
-        # an inner scope adds no facts and guards to those of the outer one, so the outer points are
-        # reused
+        # An inner scope has the same facts and guards as the outer one, so each outer point is
+        # reused: only the value of the inner scope's symbol is added to it.
         outer, symbol = self.outer
         return [_Point(self, point.number, (point, symbol)) for point in outer._inside]
 
 
 class _Point(dict[Atom, int | None]):
-    """Values of atoms, which are computed when they are first needed; None for an unknown value.
+    """The values of the atoms of polynomials (symbols, quotients, …) at one point.
+
+    Values are computed when they are first needed; None stands for an unknown value.
 
     Args:
         ranges: the ranges that contain the point.
@@ -148,14 +152,18 @@ class _Point(dict[Atom, int | None]):
         if low is None:
             return -span if high is None else high - span
         width = span if high is None else min(high - low, span)
-        # Half of the values are a bound of the range, since most false inequalities fail there.
+        # In half of the cases the value is an end of the range (the largest or the smallest), since
+        # most false inequalities fail there.
         chosen = crc32(f"{self.number} {name}".encode())
         if width < 1 or chosen % 8 == 0:
             return low + min(width, 0)
         return low + (width if chosen % 8 < 4 else (chosen >> 3) % (width + 1))
 
     def _searched(self, symbol: Symbol, most: int) -> int | None:
-        """The value `most`, or the result of the search in a table if that is smaller."""
+        """A value of `symbol`: `most`, or less if `symbol` is the result of a search in a table.
+
+        The value is then what the search among the first `most` + 1 entries finds.
+        """
         for table, known in self.ranges.tables.items():
             if symbol in known.found and most >= 0:
                 x = self.value(to_polynomial(known.found[symbol]))
@@ -166,7 +174,7 @@ class _Point(dict[Atom, int | None]):
         return most
 
     def table(self, symbol: Symbol) -> "_Entries":
-        """The entries of a table; KeyError if the largest allowed entry is unknown or negative."""
+        """Made-up entries of a table; KeyError if the bound on entries is unknown or negative."""
         known = self.ranges.tables.get(symbol)
         if known is None:
             return _Entries(self.number % 3)
@@ -177,7 +185,7 @@ class _Point(dict[Atom, int | None]):
 
 
 class _AtPoint(Evaluation):
-    """Evaluates expressions at a point; KeyError if a value is unknown."""
+    """Evaluates expressions at a point; raises KeyError if the value of a symbol is unknown."""
 
     def __init__(self, point: _Point) -> None:
         super().__init__({})

@@ -47,7 +47,7 @@ from coordgraph.integers.polynomials import (
 from coordgraph.integers.tables import Load, Search, load
 
 MAX_MAXIMA = 6
-"""The largest number of symbolic upper bounds of one polynomial."""
+"""The largest number of symbolic upper bounds that `Prover.maxima` computes for a polynomial."""
 MOST_STEPS = 8
 """Proofs derive a bound of a table entry t[i + c] from t[i] for constants c up to MOST_STEPS."""
 
@@ -101,7 +101,7 @@ class Prover(NumericBounds):
         return self if depth == len(self._outers) else self._outers[depth]
 
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:
-        """The node of ``p`` without its constant term, and this constant.
+        """The search node of ``p`` without its constant term, and the constant term.
 
         The outermost prover that knows everything about the polynomial and the guards keeps the
         node for all inner scopes.
@@ -147,8 +147,8 @@ class Prover(NumericBounds):
         if key not in self._found:
             low = self.numeric_minimum(p)
             if goal is None:
-                # End the search at the smallest value of p at the points: no lower bound can be
-                # larger.
+                # End the search at the smallest known value of p (at some values of the symbols):
+                # no lower bound can be larger.
                 low = Elimination(self, self.points.least(p)).run(p, self.guards)
             elif (low is None or low < goal) and not self.points.below(p, goal):
                 low = Elimination(self, goal).run(p, self.guards)
@@ -329,7 +329,7 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Rewrite ``p`` to prove equality: expand definitions; ``x//d*d`` becomes ``x - x%d``."""
+        """Apply ``exact`` to ``p`` until nothing changes, to make equal polynomials identical."""
         for _ in range(FUEL):
             for a in self.order(p):
                 changed = self.exact(p, a)

@@ -1,4 +1,4 @@
-"""A cache of provers: `Ranges` with equal statements share a prover, with its cache of bounds."""
+"""A cache of provers: `Ranges` with the same facts about symbols share a prover and its results."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -14,7 +14,7 @@ _kept = deque[Prover](maxlen=MOST_KEPT)
 
 
 def shared_prover(key: Hashable, make: Callable[[], Prover]) -> Prover:
-    """The prover of all `Ranges` with the same statements, made by `make` if there is none.
+    """The prover of all `Ranges` with the same known facts, made by `make` if there is none.
 
     Graphs of one problem, such as those before and after a pass, have the same ranges of
     parameters, and so have loops over the same indices. A prover whose bounds depend on each other
@@ -22,8 +22,9 @@ def shared_prover(key: Hashable, make: Callable[[], Prover]) -> Prover:
     give different graphs.
 
     Args:
-        key: the statements, and the prover of the enclosing scope.
-        make: returns a new prover for these statements.
+        key: the known facts about symbols (bounds, definitions and conditions), and the prover of
+            the enclosing scope.
+        make: returns a new prover for these facts.
     """
     prover = _provers.get(key)
     if prover is None or prover.circular:

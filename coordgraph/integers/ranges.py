@@ -38,7 +38,7 @@ class Bounds:
     lowers: tuple[Expr, ...] = ()
     uppers: tuple[Expr, ...] = ()
     symbols: frozenset[Symbol] = field(init=False, repr=False, compare=False)
-    """The symbols that the bounds contain."""
+    """The symbols that occur in the expressions of the bounds."""
 
     def __post_init__(self) -> None:
         symbols = frozenset[Symbol]().union(*map(symbols_of, (*self.lowers, *self.uppers)))
@@ -83,7 +83,7 @@ class Ranges:
     )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the statements, but not the caches of proofs and simplified expressions."""
+        """Pickle what is known about symbols, but not the caches of proofs and simplifications."""
         known = dict(self.bounds), self.facts, dict(self.definitions), self.guards
         return _copied, (*known, dict(self.tables))
 
@@ -103,7 +103,10 @@ class Ranges:
 
     @cached_property
     def _enclosing(self) -> tuple[tuple["Ranges", ...], Mapping[Symbol, int]]:
-        """The enclosing scopes, the outermost first; and how many scopes enclose each symbol's."""
+        """The ranges of the enclosing scopes, outermost first; and by symbol, its nesting depth.
+
+        The depth of a loop index is the number of scopes around the one that bounds it.
+        """
         if not self._outer:
             return (), {}
         outer, symbol = self._outer[0]
@@ -111,7 +114,7 @@ class Ranges:
         return (*outers, outer), {**depths, symbol: len(outers) + 1}
 
     def with_index(self, symbol: Symbol, size: IntegerLike) -> "Ranges":
-        """A copy of the ranges with the statement ``0 <= symbol < size``."""
+        """A copy of the ranges with the bounds ``0 <= symbol < size``."""
         return self.with_bounds(symbol, 0, (_expr(size) - 1,))
 
     def with_indices(self, sizes: Iterable[tuple[Symbol, IntegerLike]]) -> "Ranges":
@@ -316,7 +319,7 @@ class Ranges:
         return self._provers[0]
 
     def _statements(self) -> Hashable:
-        """All statements about symbols; two `Ranges` with equal statements prove the same."""
+        """All that is known about symbols, as a key: `Ranges` with equal keys prove the same."""
         tables = (
             (table, known.maximum, known.from_zero, known.step, frozenset(known.found.items()))
             for table, known in self.tables.items()
@@ -377,7 +380,7 @@ class Ranges:
         return found or symbol in self.bounds or symbol in self.definitions
 
     def _forget(self, symbol: Symbol) -> "Ranges":
-        """A copy of the ranges without statements that contain ``symbol``, whose value changes."""
+        """A copy without bounds, facts and guards that contain ``symbol``, whose value changes."""
 
         def keep(expr: Basic) -> bool:
             return symbol not in symbols_of(expr)
@@ -426,6 +429,6 @@ def _copied(
     guards: tuple[Basic, ...],
     tables: Mapping[Symbol, TableBounds],
 ) -> Ranges:
-    """Rebuild pickled `Ranges` from ordinary dictionaries: read-only mappings have no pickle."""
+    """Rebuild `Ranges` from the dictionaries in a pickle; read-only mappings cannot be pickled."""
     views = MappingProxyType(bounds), facts, MappingProxyType(definitions), guards
     return Ranges(*views, MappingProxyType(tables))

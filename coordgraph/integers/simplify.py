@@ -194,7 +194,10 @@ class _Simplifier:
         return floor_mod(Add(*terms), d) if changed else None
 
     def low_parts(self, x: Expr, d: Expr) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
-        """Yield splits (g, h, y, low) with ``x = g*h + low``, ``d = g*y``, ``0 <= low < g``."""
+        """Yield splits (g, h, y, low) of a dividend x and a divisor d by a common factor g.
+
+        ``x = g*h + low``, ``d = g*y`` and ``0 <= low < g``.
+        """
         seen: set[Expr] = set()
         for pivot in terms_of(x):
             g = common_factor(pivot, d)
@@ -217,7 +220,10 @@ class _Simplifier:
         return next((g * floor_mod(h, y) + low for g, h, y, low in parts), None)
 
     def carry_free(self, x: Expr, d: Expr) -> tuple[Expr, Expr] | None:
-        """Split ``x = a + b`` with ``b >= 0`` and ``a%d + b < d``; b is a symbol with bounds."""
+        """Split a dividend x into a + b without a carry: ``a%d + b < d`` for the divisor d.
+
+        b is a symbol that is proved to be at least 0. Returns (a, b), or None if no split is found.
+        """
         terms = terms_of(x)
         for b in terms if len(terms) > 1 else ():
             if not isinstance(b, Symbol) or b not in self.ranges.bounds:
@@ -228,8 +234,7 @@ class _Simplifier:
                     y, divisor = cast(tuple[Expr, Expr], node.args)
                     if divisor != d or self.expr(floor_mod(a - y, d)) != 0:
                         continue
-                    # Here a - y is a multiple of d, so a%d equals y%d, which the upper bound of b
-                    # contains.
+                    # a - y is a multiple of d, so y%d, found in the upper bound of b, equals a%d.
                     top = cast(Expr, node) + b
                     if self.ranges.prove_less(top, d) and self.ranges.prove_nonnegative(b):
                         return a, b

@@ -49,7 +49,7 @@ class Printer:
         """The text of a symbol: the symbol's name.
 
         Raises:
-            ValueError: the parser could not read the name.
+            ValueError: the text form does not allow the name (see `NAME` and `RESERVED`).
         """
         name = symbol.name
         if not NAME.fullmatch(name) or name in RESERVED:
@@ -181,7 +181,8 @@ class Printer:
         texts.sort(key=lambda item: (item[0].startswith("("), item[0]))
         factors = list(chain.from_iterable([text] * count for text, count, _ in texts))
         if coefficient != 1 and len(factors) > 1 and isinstance(texts[0][2], Add):
-            # SymPy multiplies a number into a sum: it would read `-(i + j)*j` as `(-i - j)*j`.
+            # Parentheses, because SymPy multiplies a number into the first factor if that is a sum:
+            # it would read `-(i + j)*j` as `(-i - j)*j`.
             factors = [f"({'*'.join(factors)})"]
         if coefficient == 1:
             return "*".join(factors), PRODUCT
@@ -208,6 +209,6 @@ def to_text(expr: Basic) -> str:
 
     Raises:
         TypeError: a node is not allowed in index expressions, such as a negative power.
-        ValueError: the parser could not read the name of a symbol or an integer.
+        ValueError: the text form does not allow a symbol's name, or an integer is too long.
     """
     return Printer().at(expr)

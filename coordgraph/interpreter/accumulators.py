@@ -84,7 +84,7 @@ class Accumulators:
         self._used.add(name)
 
     def wait_for(self, slot: int, tile: OutputTile) -> None:
-        """Record that the workgroup waited for workspace slot `slot`, a partial sum of `tile`."""
+        """Record that the workgroup waited for a partial sum of `tile` in workspace slot `slot`."""
         self._awaited.setdefault(tile, []).append(slot)
 
     def take(self, name: str, slot: int) -> None:

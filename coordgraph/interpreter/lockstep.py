@@ -38,7 +38,7 @@ from coordgraph.tensors import Role
 __all__ = ["StepKind", "Steps", "record_steps"]
 
 Lanes = npt.NDArray[np.intp]
-"""Numbers of workgroups, ascending."""
+"""Type: the numbers of the workgroups that execute a step, ascending."""
 
 
 class StepKind(IntEnum):
@@ -57,7 +57,7 @@ class StepKind(IntEnum):
     FINISH = 5
     """Apply the epilogue to an output tile, before it is stored."""
     STORE = 6
-    """Store an output tile, or those of its rows that the workgroup finishes."""
+    """Store an output tile, or only the rows of it that the workgroup finishes."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _joined(s: Steps) -> Steps:
 
 
 class _Walk:
-    """Walks the steps of a program for many workgroups, and appends to `columns`.
+    """Walks the steps of a program for many workgroups, and appends each step to `columns`.
 
     Args:
         code: the program.
@@ -200,7 +200,10 @@ class _Walk:
         of the four an array with an entry per workgroup, or one integer for all workgroups."""
 
     def evaluate(self, formula: Formula, lanes: Lanes) -> tuple[Any, ...]:
-        """The values of a formula's expressions for the workgroups `lanes`."""
+        """Evaluate the expressions of `formula` for the workgroups `lanes`.
+
+        Each value is an array with an entry per workgroup, or one integer for all of them.
+        """
         whole = len(lanes) == self.count
 
         def value(place: int) -> Any:
@@ -216,7 +219,7 @@ class _Walk:
         self.env[place] = self.merged(self.env[place], value, lanes)
 
     def merged(self, old: Any, value: Any, lanes: Lanes) -> Any:
-        """A copy of the column `old` in which the workgroups `lanes` have `value`."""
+        """A column by workgroup: `value` for the workgroups `lanes`, and `old` for all others."""
         if len(lanes) == self.count:
             return value
         new = np.empty(self.count, np.int64)
@@ -323,7 +326,7 @@ class _Walk:
                 pass
 
     def of_lanes(self, lanes: Lanes) -> list[Any]:
-        """Product, m, n and tiling of the tile that the workgroups `lanes` summed last."""
+        """The tile that the workgroups `lanes` summed last: product, m, n, index of its shape."""
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 
     def send(self, work: Work, op: SendPartial | AccumulatePartial, lanes: Lanes) -> None:

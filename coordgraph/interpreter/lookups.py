@@ -20,7 +20,7 @@ the read is evaluated only to check that it is inside its table."""
 
 
 def lookups(graph: KernelGraph, node: Node) -> Iterator[Expr]:
-    """The reads of a `Locate` that may be outside their tables; none for other operations.
+    """The table reads of a `Locate` that may be outside their table; none for other operations.
 
     Kernels evaluate these reads before the operation's body, even if the body uses none of them.
     Reads at a located index i or at i + 1 are left out if the table has one entry more than the

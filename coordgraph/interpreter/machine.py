@@ -44,8 +44,8 @@ __all__ = ["Machine", "Memory"]
 class Memory:
     """The global memory of one launch: for each tensor of the graph, a flat array by tensor name.
 
-    Unwritten elements have the values that `allocate` gives them. LaunchError if the machine lacks
-    the memory.
+    Unwritten elements have the values that `allocate` gives them. The constructor raises
+    LaunchError if the machine lacks the memory.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Memory:
         return np.where(mask, flat[np.where(mask, offsets, 0)], np.zeros((), flat.dtype))
 
     def write(self, tensor: str, elements: Elements, env: Environment, value: Array) -> None:
-        """Store `value` as a tile of a tensor, without padding, and count each element's writes."""
+        """Store `value` as a tile of a tensor, except padding, and count the writes of elements."""
         offsets, mask = self._place(tensor, elements, env)
         places = offsets[mask]
         flat = self.flat[tensor]
@@ -93,12 +93,12 @@ class Memory:
             np.add.at(written, places, 1)
 
     def add(self, tensor: str, elements: Elements, env: Environment, value: Array) -> None:
-        """Add `value` to a tile of a tensor in global memory, without padding."""
+        """Add `value` to the elements of a tile in global memory, except to padding."""
         offsets, mask = self._place(tensor, elements, env)
         self.flat[tensor][offsets[mask]] += np.broadcast_to(value, elements.extents)[mask]
 
     def clear(self, tensor: str, elements: Elements, env: Environment) -> None:
-        """Set the elements of a tile of a tensor in global memory to zero, without padding."""
+        """Set the elements of a tile in global memory, except padding, to zero."""
         offsets, mask = self._place(tensor, elements, env)
         self.flat[tensor][offsets[mask]] = 0
 
@@ -237,14 +237,14 @@ class Machine:
         self.type = numpy_dtype(self.program.graph.gemm.accumulator)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Always False: the elements of sums need every iteration, so `walk` executes the loop."""
+        """Return False, so that `walk` executes every iteration: the sums need each of them."""
         return False
 
     def iterate(self) -> None:
         """Called before each iteration of a loop; iterations are not limited."""
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Execute one operation; yields an event before each access that workgroups share."""
+        """Execute one operation; yields an event wherever another workgroup may run first."""
         match op := work.node.op:
             case InitAccumulator():
                 yield Event(Point.SEGMENT)

@@ -142,7 +142,7 @@ class Program:
         return tuple(shape for _, shape in sorted(zip(places, shapes, strict=True)))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
-        """Extend `scope` by symbols for indices inside macro tiles, except those in `others`."""
+        """Extend `scope` by symbols for indices inside macro tiles, except dimensions `others`."""
         key = (id(scope), others)
         if key not in self._in_tile:
             dims = free_indices(self.graph.coordinates, scope.known, others)
@@ -269,14 +269,14 @@ class Work:
         return self._elements[user.id]
 
     def solution(self, user: User) -> Solution:
-        """The offset of one element in the tensor of `user`, and its guard, as expressions."""
+        """Expressions for the offset of an element in the tensor `user`, and for its guard."""
         if user.id not in self._solutions:
             self._solutions[user.id] = self.scope.reverse(user.id)
         return self._solutions[user.id]
 
     @cached_property
     def slot(self) -> Formula:
-        """Formula for the number of the workspace slot that this operation sends or receives."""
+        """Formula for the number of the workspace slot that this operation writes or reads."""
         return Formula(self._place("slot").values, self.program.slots)
 
     @cached_property
@@ -315,19 +315,19 @@ class Work:
 
     @cached_property
     def tile(self) -> Formula:
-        """Formula for the operation's tile numbers, then 1 if the tile exists, else 0 (padding)."""
+        """Formula for a tuple: the operation's tile numbers, then 1 if the tile exists, else 0."""
         found = self._place("tile")
         return Formula([*found.values, found.guard], self.program.slots)
 
     @cached_property
     def output(self) -> Formula:
-        """Formula for the numbers of the output tile that the workgroup computes."""
+        """Formula for the tile numbers, such as (m, n), of the output tile that is computed."""
         names = next(self.program.work(StoreTile)).node.op.bindings["tile"]
         return Formula(self.scope.reverse(*names).values, self.program.slots)
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for the operation's share of the tile and the number of shares: 0, 1 if whole."""
+        """Formula for (number of the share of its tile, number of shares); (0, 1) if whole."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op
@@ -340,7 +340,7 @@ class Work:
 
     @cached_property
     def iteration(self) -> Formula:
-        """Formula for the tile numbers of A and B, then 1 if both tiles exist, else 0 (padding)."""
+        """Formula for a tuple: the tile numbers of A and of B, then 1 if both exist, else 0."""
         found = self.multiplied
         return Formula([*found.values, found.guard], self.program.slots)
 
@@ -372,7 +372,7 @@ class Work:
 
     @property
     def scope(self) -> Scoped:
-        """The operation's scope, with the indices inside its macro tiles."""
+        """The operation's scope, in which symbols stand for the indices inside its macro tiles."""
         return self.program.in_tile(self.node.scope, self._others)
 
     def _place(self, role: str) -> Solution:
@@ -409,8 +409,8 @@ class Loop:
             return None
         (product,) = products
         found, symbol = product.multiplied, self.symbol
-        # The expressions were simplified for every index in the loop's range, so that index + 1 may
-        # be substituted for the index.
+        # The expressions hold for every index in the loop's range, so that index + 1 may be
+        # substituted for the index.
         moves = [(value.xreplace({symbol: symbol + 1}) - value).expand() for value in found.values]
         batch = [0] * (len(moves) // 2 - 2)
         wanted = [*batch, 0, 1, *batch, 1, 0]

@@ -108,7 +108,7 @@ def _interpreted(
     resident: int | None,
     trace: bool,
 ) -> Result:
-    """`interpret`, with all operands of the epilogue, c, alpha and beta included, in `epilogue`."""
+    """Run a graph as `interpret` does; `epilogue` has all operands of the epilogue, also c."""
     code = program(graph)
     given = with_defaults(graph.gemm.epilogue, epilogue)
     arrays, numbers, values = bind(graph, factors, given, parameters, tables)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 __all__ = ["outside_workspace", "unmatched"]
 
 Tile = tuple[int, ...]
-"""Number of an output tile."""
+"""Number of an output tile: (m, n), or (product, m, n) in a graph for several products."""
 
 
 def outside_workspace(slot: int, slots: int) -> str:
@@ -25,8 +25,8 @@ def unmatched(
     """The error message for a workspace slot whose sends and receives do not match.
 
     Args:
-        at: the number of the slot, and which of the partial sums that are sent to the slot one
-            after another is meant (`Send.turn`).
+        at: the number of the slot, and the position of the partial sum among those that are sent to
+            the slot one after another (`Send.turn`).
         sends: for each send of a partial sum, its workgroup, its output tile and how often the
             partial sum must be received.
         receives: for each receive, its workgroup and its output tile.

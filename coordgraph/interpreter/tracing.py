@@ -1,4 +1,4 @@
-"""`Trace`: the events of every workgroup of a launch, and checks that nothing is missing."""
+"""`Trace`: the events of all workgroups of a launch, and checks that tiles are computed once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Segment:
         k_count: how many k tiles the segment has.
         depth: how many k tiles the whole output tile has.
         padding: True if these k tiles lie outside the tensors: their elements count as zero.
-        span: how many unit tiles in m and n the segment covers.
+        span: how many unit tiles along m and n the segment covers; see `Span`.
     """
 
     workgroup: int
@@ -126,7 +126,7 @@ class Finish:
         tile: the number of the output tile.
         share: the number of the share, counted from 0.
         shares: into how many equal shares the tile is cut; 1 if it is not cut.
-        span: how many unit tiles in m and n the tile covers.
+        span: how many unit tiles along m and n the tile covers; see `Span`.
     """
 
     workgroup: int
@@ -145,7 +145,7 @@ class Store:
         tile: the number of the output tile.
         share: the number of the share, counted from 0.
         shares: into how many equal shares the tile is cut; 1 if it is not cut.
-        span: how many unit tiles in m and n the tile covers.
+        span: how many unit tiles along m and n the tile covers; see `Span`.
     """
 
     workgroup: int
@@ -310,7 +310,10 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """By (slot, turn), the workgroups that send; exactly one if the schedule is right."""
+        """The workgroups that send each partial sum; exactly one if the schedule is right.
+
+        A key is the workspace slot, and the number of partial sums sent to the slot before.
+        """
         found: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:
             found[send.slot, send.turn].add(send.workgroup)
@@ -321,8 +324,8 @@ class Trace:
         """Errors of the schedule; empty if each output tile is computed once.
 
         The checks: each (m, n, k) tile is summed once; each output tile has one epilogue and one
-        store; each send has its receives; slots are inside the workspace; accumulators are used in
-        a valid order.
+        store; each partial sum is received as often as its sender expects; slots are inside the
+        workspace; accumulators are used in a valid order.
         """
         disorder = (Fault("fix-up", message) for message in self.disorder)
         return (*self._coverage(), *self._endings(), *self._signals(), *disorder)
@@ -380,7 +383,7 @@ class Trace:
             yield Fault("cover", message, who, tile)
 
     def _endings(self) -> Iterator[Fault]:
-        """Faults of output tiles without exactly one epilogue and one store of each share."""
+        """Faults of output tiles: an epilogue or a store of a part is missing, or occurs twice."""
         for check, what, events in (
             ("fix-up", "epilogues", self.epilogues),
             ("cover", "stores", self.stores),
@@ -403,7 +406,7 @@ class Trace:
                 yield Fault(check, message, tuple(sorted({e.workgroup for e in ends})), tile)
 
     def _signals(self) -> Iterator[Fault]:
-        """Faults of slots whose sends and receives differ, or that are outside the workspace."""
+        """Faults of workspace slots: sends without matching receives, and slots out of bounds."""
         sent: dict[tuple[int, int], list[Send]] = defaultdict(list)
         got: dict[tuple[int, int], list[Receive]] = defaultdict(list)
         outside: dict[int, list[Send | Receive]] = defaultdict(list)

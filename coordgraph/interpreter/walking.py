@@ -32,7 +32,7 @@ class Budget:
         self.most, self.spent = most, 0
 
     def spend(self) -> None:
-        """Count one iteration; BudgetExceeded if the limit is exceeded."""
+        """Count one iteration; raises BudgetExceeded above the limit."""
         self.spent += 1
         if self.spent > self.most:
             raise BudgetExceeded(
@@ -54,7 +54,7 @@ class Fuel:
         self._workgroup, self._most, self._burnt, self._budget = workgroup, most, 0, budget
 
     def burn(self) -> None:
-        """Count one iteration; EndlessLoop or BudgetExceeded if there are too many."""
+        """Count one iteration; raises EndlessLoop or BudgetExceeded above a limit."""
         self._burnt += 1
         if self._budget is not None:
             self._budget.spend()
@@ -84,7 +84,7 @@ class Worker(Protocol):
         ...
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Handle one operation; yields an event before each access that workgroups share."""
+        """Handle one operation; yields an event wherever another workgroup may run first."""
         ...
 
     def iterate(self) -> None:

@@ -1,4 +1,4 @@
-"""Records of provenance: the origin of each record of a graph, and the graph's history."""
+"""Provenance: which passes made and changed each dimension, edge, operation… of a graph."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from coordgraph.tensors import Tensor
 __all__ = ["PROBLEM", "History", "Key", "Origin", "Part", "Provenance", "Snapshot", "Step"]
 
 PROBLEM = "problem"
-"""Value of `Origin.made` for a record that existed before the first pass."""
+"""Value of `Origin.made` for a part of a graph that existed before the first pass."""
 
 
 class Part(Enum):
-    """The kinds of records that have an origin; the value names the kind in the text form."""
+    """The kinds of parts of a graph that have an origin; values are names in the text form."""
 
     PARAMETER = "parameter"
     TABLE = "table"
@@ -31,21 +31,21 @@ class Part(Enum):
 
 
 Key = str | Edge | int
-"""Type of a key that identifies a record of one kind: its name or id, the edge itself, or the id of
-an operation."""
+"""Type of a key that identifies one part of a graph among the parts of its kind (`Part`): a name or
+id, an edge itself, or the id of an operation."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a record of a graph comes from.
+    """Where a part of a graph, such as a dimension or an edge, comes from.
 
     Args:
-        made: the text of the pass that added the record; `problem` if it existed before the first
+        made: the text of the pass that added the part; `problem` if it existed before the first
             pass, `edit` if it was added outside of passes, '' if unknown.
-        sources: the records from which the pass made the record. For a dimension, the nearest
+        sources: the parts from which the pass made this part. For a dimension, the nearest
             dimensions that existed before; for a parameter, the names in its value; for an edge,
             the edges that it replaced; for an operation, the operations that it replaced.
-        changed: the texts of the passes that changed the record afterwards, in order.
+        changed: the texts of the passes that changed the part afterwards, in order.
     """
 
     made: str = ""
@@ -53,7 +53,7 @@ class Origin:
     changed: tuple[str, ...] = ()
 
     def by(self, step: str) -> Origin:
-        """The origin of the record after a pass has changed it."""
+        """The origin of a part of a graph after the pass `step` has changed that part."""
         return replace(self, changed=(*self.changed, step))
 
     def __str__(self) -> str:
@@ -64,15 +64,15 @@ class Origin:
 
 
 UNKNOWN = Origin()
-"""The origin of a record about which nothing is recorded."""
+"""The origin of a dimension, edge or other part of a graph if nothing is known about it."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The origins of the records of one graph.
+    """The origins of the parts (dimensions, edges, …) of one graph.
 
     Args:
-        origins: the origin of each record, by the record's kind (`Part`) and its key.
+        origins: the origin of each part of the graph, by the part's kind (`Part`) and its key.
     """
 
     origins: Mapping[tuple[Part, Key], Origin] = field(
@@ -99,7 +99,7 @@ class Provenance:
 
     @property
     def makers(self) -> tuple[str, ...]:
-        """The passes that made or changed records, in the order of their first occurrence."""
+        """The passes that made or changed parts of the graph, in the order of first occurrence."""
         found = dict[str, None]()
         for origin in self.origins.values():
             found |= dict.fromkeys((origin.made, *origin.changed))
@@ -120,7 +120,7 @@ class Snapshot:
     log: tuple[str, ...] = ()
 
     def records(self) -> Iterator[tuple[tuple[Part, Key], Any]]:
-        """All records that have an origin, by part and key."""
+        """All parts of the graph that have an origin, with their kind (`Part`) and key."""
         yield from (((Part.PARAMETER, p.name), p) for p in self.parameters.items)
         yield from (((Part.TABLE, t.name), t) for t in self.parameters.tables)
         yield from (((Part.TENSOR, t.name), t) for t in self.tensors)
@@ -129,7 +129,7 @@ class Snapshot:
         yield from (((Part.OPERATION, i), op) for i, op in enumerate(self.control.operations))
 
     def same(self, other: Snapshot) -> bool:
-        """Whether two snapshots have the same records; fast if they share the record objects."""
+        """Whether two snapshots of graphs are equal; fast if they share their objects."""
         mine = (self.parameters, self.tensors, self.coordinates, self.control)
         others = (other.parameters, other.tensors, other.coordinates, other.control)
         return all(a is b or a == b for a, b in zip(mine, others, strict=True))

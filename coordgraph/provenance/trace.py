@@ -67,7 +67,7 @@ def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -
 def _sources(
     key: tuple[Part, Key], record: Any, before: Snapshot, after: Snapshot
 ) -> Iterator[str]:
-    """The sources of a record that a pass added, as in `Origin.sources`."""
+    """What a dimension or edge that a pass added came from, as texts: see `Origin.sources`."""
     part, name = key
     if part is Part.DIMENSION and isinstance(name, str):
         yield from _older(name, before.coordinates, after.coordinates)
@@ -132,9 +132,9 @@ def _operations(
     last, pending = -1, list[int]()
 
     def replaced(end: int) -> tuple[str, ...]:
-        """Short texts of the operations that the pass removed before old operation `end`.
+        """Short texts of the operations that the pass removed, between two that it kept.
 
-        The removed operations are those after old operation `last` that the new tree lacks.
+        The two have the positions `last` and `end` in preorder in the graph before the pass.
         """
         gone = (_short(old.operations[i]) for i in range(last + 1, end) if i not in kept)
         return tuple(dict.fromkeys(gone))

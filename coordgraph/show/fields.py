@@ -24,7 +24,7 @@ def shown(record: Edge | Operation) -> dict[str, Any]:
 
 
 def written(value: Any, expression: Callable[[Basic], str]) -> str:
-    """The text of a field's value; `expression` converts expressions and conditions to text."""
+    """The value of a field of an edge or operation as text; `expression` prints expressions."""
     if isinstance(value, tuple):
         return ", ".join(written(part, expression) for part in value)
     if isinstance(value, bool):

@@ -70,7 +70,7 @@ def _touches(key: Key, only: Collection[str]) -> bool:
 
 
 def _summary(keys: list[tuple[Part, Key]]) -> Iterator[Line]:
-    """Lines such as `12 dimensions`: how many records of each kind precede the first pass."""
+    """Lines such as `12 dimensions`: how many of the records `keys` are of each kind."""
     for part in Part:
         count = sum(kind is part for kind, _ in keys)
         if count:

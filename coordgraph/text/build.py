@@ -142,7 +142,7 @@ class _Builder:
         return raw
 
     def record(self, raw: RawRecord, **bodies: Any) -> Any:
-        """Make an instance of the record's class; errors of its constructor name the position."""
+        """Construct the object that `raw` describes; errors name its position in the input."""
         values = {name: self.value(value) for name, value in raw.values.items()}
         for name in required_fields(raw.cls, without=tuple(bodies)):
             if name not in values:

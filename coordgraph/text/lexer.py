@@ -122,7 +122,7 @@ class Cursor:
 
     @property
     def after(self) -> Token:
-        """The token that follows the next token `token`; at the end of a line, `token` itself."""
+        """The second token to be read, after `token`; `token` itself if it ends the line."""
         at_end = self.token is NEWLINE or self.token is END
         return self.token if at_end else self._tokens[self._index + 1]
 

@@ -34,7 +34,7 @@ def print_graph(graph: KernelGraph, *, provenance: bool = False) -> str:
 
     Args:
         graph: the graph.
-        provenance: whether to also print the origin of each record that passes made or changed.
+        provenance: whether to also print the origin of each part that passes made or changed.
 
     Raises:
         VerifyError: the text form cannot express part of the graph, such as an operation nested
@@ -47,10 +47,10 @@ def print_graph(graph: KernelGraph, *, provenance: bool = False) -> str:
 
 
 def origins(graph: KernelGraph) -> Iterator[tuple[Part, str | int, Origin]]:
-    """The origins to write, with the part and the key of each record.
+    """For each part of a graph that a pass made or changed: its kind, its key and its origin.
 
-    The key of an edge is its position among the edges, that of an operation its id. A record that
-    existed before the first pass and did not change is left out.
+    The key of an edge is its position among the edges, that of an operation its id, and that of any
+    other part its name. Parts that existed before the first pass and did not change are left out.
     """
     positions = {edge: i for i, edge in enumerate(graph.coordinates.edges)}
     for part, key in graph.provenance:
@@ -60,7 +60,7 @@ def origins(graph: KernelGraph) -> Iterator[tuple[Part, str | int, Origin]]:
 
 
 def origin_lines(graph: KernelGraph) -> Iterator[str]:
-    """The `origin` statements of the text form, which say which pass made each record."""
+    """The `origin` lines of the text form: which passes made and changed each part of the graph."""
     for part, key, origin in origins(graph):
         name = word(key) if isinstance(key, str) else str(key)
         line = f"origin {part.value} {name} {quote(origin.made)}"
@@ -95,7 +95,7 @@ class Expressions:
 
 
 class RecordPrinter:
-    """Prints the records of a graph, each as one line of the text form."""
+    """Prints dimensions, edges, operations and so on, each as one line of the text form."""
 
     def __init__(self) -> None:
         self._expression = Expressions()

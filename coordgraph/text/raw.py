@@ -48,7 +48,7 @@ class Where(Protocol):
         ...
 
     def after(self, tokens: int) -> Where:
-        """The position `tokens` tokens further on the line; in plain data, this position itself."""
+        """The position `tokens` tokens further on the line; plain data returns this position."""
         ...
 
 
@@ -64,7 +64,10 @@ class Path:
         return Path(f"{self.name}.{part}" if self.name else part)
 
     def after(self, tokens: int) -> Path:
-        """This path unchanged: plain data is not a line of text, so it has no tokens to skip."""
+        """The position to name in an error about the item `tokens` tokens further on: this path.
+
+        Plain data has no tokens, so the path of the whole value is named.
+        """
         return self
 
     def error(self, message: str, column: int = 0) -> VerifyError:
@@ -154,8 +157,8 @@ class RawGraph:
     level: str = "problem"
     level_at: Where | None = None
     symbols: list[tuple[str, bool, Where]] = field(default_factory=list[tuple[str, bool, Where]])
-    """Symbols that `symbol` lines declare, as (name, is positive, position); others are
-    non-negative."""
+    """Symbols that `symbol` lines declare: (name, True if positive or False if non-negative,
+    position)."""
     parameters: list[RawParameter] = field(default_factory=list[RawParameter])
     tables: list[RawTable] = field(default_factory=list[RawTable])
     assumptions: list[RawAssumption] = field(default_factory=list[RawAssumption])
@@ -169,7 +172,14 @@ class RawGraph:
 
 @dataclass(slots=True)
 class RawOrigin:
-    """An `origin` statement that was read: the kind and the key of a record, and its origin."""
+    """An `origin` statement: which pass made a record, and from which other records.
+
+    Args:
+        part: the kind of the record, such as `dimension`.
+        key: the id or the number of the record.
+        at: the position of the statement in the input.
+        origin: the passes that made and changed the record, and the other records.
+    """
 
     part: str
     key: str | int

@@ -24,7 +24,7 @@ __all__ = ["FieldSpec", "Kind", "Shape", "field_shapes", "record_fields", "requi
 
 
 class Kind(Enum):
-    """The kinds of values of fields; a member's value is the kind's name in error messages."""
+    """The kinds of values that fields of records may have, with their names in error messages."""
 
     INTEGER = "a whole number"
     STRING = "a word or a string"

@@ -1,4 +1,4 @@
-"""The check `bounds`: indices stay inside tensors, workspace and tables, and fit their bits."""
+"""The check `bounds`: indices stay inside tensors, workspace and tables, and do not overflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
     "hold it.",
 )
 def bounds(evidence: Evidence) -> Finding:
-    """The check `bounds`: prove that every index is inside its memory and fits its bits.
+    """The check `bounds`: prove that every index is inside its memory and does not overflow.
 
     If a proof is not found, some launches are examined.
     """

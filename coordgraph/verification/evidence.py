@@ -109,7 +109,9 @@ result of an epilogue is rounded."""
 
 
 class Evidence:
-    """Traces and runs of a graph, computed when a check first asks for them.
+    """Traces of a graph's launches, and runs of the graph on operands, for its checks.
+
+    They are computed when a check first asks for them.
 
     Args:
         graph: a scheduled graph.
@@ -131,7 +133,10 @@ class Evidence:
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """The launches to examine; the first ones have as many different features as possible."""
+        """The launches to examine; the first ones differ as much as possible in their features.
+
+        A feature is, for example, whether a certain remainder in the graph's formulas is 0.
+        """
         if self._launches is not None:
             return self._launches
         ranked = ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
@@ -166,7 +171,7 @@ class Evidence:
 
     @cached_property
     def failures(self) -> tuple[tuple[Launch, Fault], ...]:
-        """The launches whose trace failed, and the error."""
+        """The launches that could not be traced, each with the error that ended its trace."""
         return tuple((launch, found) for launch, found in self._traced if isinstance(found, Fault))
 
     @cached_property
@@ -175,7 +180,10 @@ class Evidence:
         return self._traces.of(self.launches, self.limits.launches, work)
 
     def counterexamples(self, check: str) -> Iterator[Counterexample]:
-        """One error of each kind that refutes a check: from traces first, then from runs."""
+        """Errors that refute the check named `check`: those of traces first.
+
+        After them come those of launches that the interpreter runs with operands.
+        """
         for launch, fault in self.failures:
             if fault.check == check:
                 yield _counterexample(launch, fault)
@@ -189,8 +197,9 @@ class Evidence:
     def run_launches(self) -> tuple[Launch, ...]:
         """The launches whose product the interpreter computes, as many as the limits allow.
 
-        The first is the one with the highest `_interest`, and each further one adds the most
-        features to those before it: which axes end in a partial tile, and long segments.
+        The first one has many fix-ups and partial tiles, but few segments. Each further one adds
+        the most features that those before it lack: an axis that ends in a partial tile, or a
+        segment as long as in any trace.
         """
         m, n, k = macro_tile(self.graph.coordinates)
         deepest = max((_depth(found) for _, found in self.traces), default=0)
@@ -216,7 +225,7 @@ class Evidence:
 
     @cached_property
     def runs(self) -> tuple[tuple[str, Counterexample], ...]:
-        """Errors of launches that compute a product: the refuted check and the counterexample."""
+        """Errors of launches that compute a product, as (name of refuted check, counterexample)."""
         found: list[tuple[str, Counterexample]] = []
         for launch in self.run_launches:
             for name in self.limits.schedulers:
@@ -228,7 +237,7 @@ class Evidence:
 
 
 def _interest(launch: Launch, found: Trace) -> int:
-    """A score of a launch: high if it has fix-ups and ragged edges with few tiles."""
+    """A score of a launch: high if it has fix-ups and partial tiles, but few segments."""
     ragged = sum(length % 2 for length in launch.values.values())
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
 
@@ -278,7 +287,7 @@ class _Watched(Machine):
 def _run(
     graph: KernelGraph, code: Program, launch: Launch, scheduler: str
 ) -> Iterator[tuple[str, Counterexample]]:
-    """Compute the product of a launch in the interpreter, and compare D with the reference."""
+    """Compute a product in the interpreter; yield (refuted check, counterexample) per error."""
     try:
         operands = make_operands(graph, launch)
         memory = Memory(graph, operands.arrays, operands.values)
@@ -313,7 +322,7 @@ def _run(
 def _failure(
     code: Program, launch: Launch, error: Exception, machines: Mapping[int, _Watched]
 ) -> tuple[str, Counterexample]:
-    """The check that an error of a run refutes, with a counterexample."""
+    """(name, counterexample) of the check that an error of a run refutes."""
     for number, machine in machines.items():
         if machine.failed is not None:
             work, env = machine.failed
@@ -340,7 +349,7 @@ def _coordinates(code: Program, work: Work, env: Environment) -> dict[str, int]:
 def _wrong(
     graph: KernelGraph, operands: Operands, memory: Memory, launch: Launch
 ) -> Iterator[Counterexample]:
-    """The first wrong element of each product's D."""
+    """For each product whose D is wrong, a counterexample with the first wrong element."""
     (output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
     flat: Array = memory.flat[output.name]
     written = memory.written[output.name]

@@ -69,7 +69,7 @@ def _circle(launch: Launch, cycle: tuple[Send | Receive, ...]) -> Counterexample
 def _wrong_direction(
     launch: Launch, found: Trace, direction: WaitDirection
 ) -> Iterator[Counterexample]:
-    """Counterexamples: waits for workgroups that `direction`, on which launchers rely, excludes."""
+    """Counterexamples: waits in a trace that contradict `direction`, on which launchers rely."""
     for receiver, sender in sorted(found.wait_edges()):
         wrong = {
             "none": sender != receiver,

@@ -52,8 +52,8 @@ class IndexProofs:
     Args:
         graph: a scheduled graph.
         program: the graph as the interpreter executes it.
-        questions: the largest number of inequalities that all proofs together ask `Ranges`;
-            accesses after that remain unproved.
+        questions: the largest number of inequalities that all proofs together ask `Ranges` to
+            prove; accesses after that remain unproved.
     """
 
     def __init__(self, graph: KernelGraph, program: Program, questions: int) -> None:
@@ -94,10 +94,10 @@ class IndexProofs:
         return {s: tuple(e) for s, e in ends.items() if len(e) == 1 and s not in e}
 
     def accesses(self) -> Iterator[tuple[str, bool]]:
-        """Each access to a tensor or the workspace, as text, and whether it is proved inside."""
+        """Each access to a tensor, as text, and whether its index is proved to be inside it."""
         found = [(w, user) for w in self.program.work(Operation) for user in accesses(w)]
-        # Prove accesses to workspace slots last, because they use up most of the budget of
-        # questions.
+        # Prove accesses to the workspace last, because their proofs use up most of the budget of
+        # inequalities.
         workspace = (Role.PARTIALS, Role.SUMS, Role.FLAGS)
         for work, user in sorted(
             found, key=lambda pair: self.graph.tensor(pair[1].tensor).role in workspace
@@ -124,7 +124,7 @@ class IndexProofs:
                     yield f"read of {read} for {table.name}", inside
 
     def _values(self) -> Iterator[tuple[Node, Basic]]:
-        """The expressions that the graph's operations evaluate, each with its operation."""
+        """Each expression that an operation of the graph evaluates, with the operation's node."""
         for root in self.program.nodes:
             for node in root.walk():
                 if node.loop is not None:
@@ -223,7 +223,7 @@ class _Path:
         if dim not in self._known:
             # False while the proof runs, so that a cyclic path is not proved
             self._known[dim] = False
-            if self.proofs.size(dim) is not None:  # without a size, no index is outside
+            if self.proofs.size(dim) is not None:  # nothing is proved about an unknown size
                 self._known[dim] = self._by_edge(dim) or self._directly(dim)
         return self._known[dim]
 

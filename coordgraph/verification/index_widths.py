@@ -144,7 +144,7 @@ def too_wide(graph: KernelGraph, width: Width) -> Counterexample | None:
 
 
 def _loop(node: Node, proofs: IndexProofs) -> Iterator[Width]:
-    """The width of a loop index after its last step, if the loop counts with 32 bits."""
+    """The index of a 32-bit loop after its last step, as a `Width`; none if the step is 1."""
     if node.loop is None or node.loop.step == 1 or not node.body:
         return
     ranges, symbol = node.body[0].scope.ranges, node.loop.symbol
@@ -161,7 +161,8 @@ def _operands(node: Node) -> Iterator[Expr]:
     """The values of which an overflow would change a result.
 
     These values are the whole expressions, and the operands of divisions, comparisons and the like.
-    Operands of sums and products need not fit: modulo 2^64 the result is right if it fits itself.
+    Operands of sums and products need not fit: modulo 2^64, a result that fits is right even if an
+    operand overflowed.
     """
     loop = node.loop
     roots = (

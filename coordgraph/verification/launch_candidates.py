@@ -107,8 +107,8 @@ def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
     shape = macro_tile(graph.coordinates)
     for c in sorted(_thresholds(graph) - {e - by for e in shape for by in (0, 1)})[:count]:
         past = c + 1
-        # `alone`: one workgroup sums c + 1 k tiles. `second`: the second of two workgroups that
-        # share a tile begins at k tile c.
+        # (tiles along m, n and k; workgroups). In `alone`, one workgroup sums c + 1 k tiles. In
+        # `second`, two workgroups share a tile, and the second one begins at k tile c.
         alone, second = (1, 1, past, 1), (1, 1, 2 * c, 2)
         for tiles in ((past, 1, 1, 3), (1, past, 1, 3), (1, 1, c, past), alone, second):
             yield launch_of(graph, shape, tiles, 1)
@@ -169,12 +169,12 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
 
 
 def _missing(extent: int, number: int) -> int:
-    """Numbers of elements that the last tile of an axis lacks: 0, 1, half, and all but one."""
+    """How many elements the last tile of an axis lacks: 0, 1, half or all but one, by `number`."""
     return (0, 1, extent // 2, extent - 1)[number % 4]
 
 
 def _group_sizes(extent: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
-    """The extents of three groups along one axis; unless `diagonal`, one of them is empty."""
+    """Extents of three groups along an axis; one is 0, unless `diagonal` (lists of products)."""
     small = extent // 2 + 1
     if diagonal:
         return (extent, small, extent // 3 + 1)

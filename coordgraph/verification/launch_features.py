@@ -71,7 +71,7 @@ class LaunchFeatures:
             if any(value > most for value, most in limits):
                 return None
         except (CoordGraphError, ArithmeticError, LookupError):
-            return None  # `zero_divisions` reports a parameter that divides by 0
+            return None  # `zero_divisions` reports parameters whose formulas divide by 0
         try:
             sides = iter(self._sides(*values))
         # the formula that divides by 0 may be one that the kernel does not evaluate in this launch
@@ -95,7 +95,7 @@ class LaunchFeatures:
         return sum(1 << self._bits.setdefault(feature, len(self._bits)) for feature in found)
 
     def _of_tiles(self, launch: Launch) -> Iterator[Feature]:
-        """Features for every schedule: partial last tiles, one k tile, tiles modulo workgroups."""
+        """Yield features of every schedule, such as whether an axis ends with a partial tile."""
         counts: list[int] = []
         for axis, extent in self._shape.items():
             length = getattr(self._gemm, axis) or launch.values.get(axis, 0)
@@ -113,9 +113,9 @@ class LaunchFeatures:
 
 
 def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
-    """The nodes in the graph's expressions, such as minima, that select between formulas.
+    """The subexpressions of a graph, such as minima, that select between formulas.
 
-    Only nodes that depend on nothing but parameters are returned.
+    Only those that depend on nothing but launch parameters are returned.
     """
     found = {
         node
@@ -127,7 +127,10 @@ def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
 
 
 def _relation(node: Basic, left: int, right: int) -> object:
-    """How the two arguments of a node compare; for a remainder, whether it is 0 or largest."""
+    """How the arguments of `node` compare: the sign of `left - right`.
+
+    For a node `left % right`, the class of this remainder; see `_rest`.
+    """
     if isinstance(node, FloorMod):
         return _rest(left, right)
     return (left > right) - (left < right)

@@ -26,15 +26,15 @@ MOST_STEPS = 1 << 16
 """The largest number of loop iterations of one workgroup; a workgroup with more counts as an
 endless loop."""
 LONGEST = 2 * MOST_STEPS
-"""The number of loop iterations, over all workgroups, that a traced launch may have whatever is
-left of the budget, so that an endless loop of one workgroup is found."""
+"""A traced launch may have at least this many loop iterations over all workgroups, even if less of
+the budget is left, so that a workgroup can reach MOST_STEPS, which reveals an endless loop."""
 SHORT = 2000
 """The largest number of loop iterations, over all workgroups, of a launch that is traced after an
 endless loop was found in another launch."""
 
 
 class LaunchTraces:
-    """Traces launches of a graph, and counts the launches that are left out.
+    """Traces launches of a graph, and counts those that it skips because they need too much work.
 
     Args:
         graph: a scheduled graph.
@@ -92,8 +92,8 @@ class LaunchTraces:
 
         Raises:
             LaunchError: the graph's bounds on parameters exclude the launch.
-            BudgetExceeded: the launch has more output tiles and workgroups than `work`, or more
-                loop iterations than the budget.
+            BudgetExceeded: the sum of output tiles and workgroups is more than `work`, or there are
+                more loop iterations than `budget` allows.
             EvaluationError: the trace fails.
         """
         parameters, code = self._graph.parameters, program(self._graph)

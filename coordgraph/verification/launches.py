@@ -18,7 +18,7 @@ __all__ = ["ranked_launches"]
 
 
 def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, ...]:
-    """The launches to examine; the first ones have as many different features as possible.
+    """The launches to examine, those first that exercise the most kinds of case of the graph.
 
     Args:
         graph: a scheduled graph.
@@ -39,7 +39,7 @@ def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, 
         # Take the launch with the most new features; of several such launches, the cheapest.
         best = max(left, key=lambda pair: ((pair[1] & ~seen).bit_count(), -pair[0].cost))
         left.remove(best)
-        # When no launch has a new feature, count features from the start again.
+        # When no launch has a new feature, regard all features as new again.
         seen = seen | best[1] if best[1] & ~seen else best[1]
         chosen.append(best[0])
     return tuple(chosen)

@@ -37,7 +37,7 @@ class Operands(NamedTuple):
 
     Args:
         arrays: the input arrays by tensor, with the shapes that the graph declares.
-        scalars: the numbers of the epilogue, by operand name.
+        scalars: the scalar operands of the epilogue, by operand name.
         values: the values of all parameters and the entries of all tables.
     """
 
@@ -142,7 +142,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
 def _matrix(
     gemm: GemmProblem, tensor: str, array: Array, number: int, values: Mapping[str, Any]
 ) -> Array:
-    """The part of a tensor's array that belongs to one product, with rows first.
+    """The matrix of one product in a tensor's array; axis 0 is its rows, even if stored transposed.
 
     Args:
         gemm: the problem.

@@ -24,7 +24,7 @@ __all__ = ["broken_rules"]
 SMALL = range(1, 10)
 """Small values that are tried for every launch argument."""
 BASES = (1, 6, 1000)
-"""Values of all other launch arguments while one is varied."""
+"""While one launch argument is varied, all others have one of these values."""
 POWERS = tuple(1 << bits for bits in (5, 7, 9, 12, 16, 20, 24, 30))
 """Powers of two near which values of launch arguments are tried."""
 MOST_VALUES = 64
@@ -115,7 +115,7 @@ def _closure(
     """The symbols on which rules depend, directly or through the definitions of other symbols.
 
     Returns:
-        The symbols; and the rules, followed by the definitions of these symbols.
+        The symbols; and all formulas that read them: the rules, then the symbols' definitions.
     """
     used: set[Symbol] = set()
     formulas: list[Expr | Boolean] = [*rules]
@@ -130,14 +130,14 @@ def _closure(
 
 
 def _borders(formulas: Sequence[Expr | Boolean]) -> list[int]:
-    """Constants of the formulas, products of two of them, then powers of two."""
+    """Values to try: constants of the formulas, products of two of them, then powers of two."""
     constants = {abs(int(c)) for formula in formulas for c in formula.atoms(Integer)} - {0, 1}
     pairs = {a * b for a, b in product(sorted(constants)[:8], repeat=2)}
     return sorted(constants | pairs) + [power for power in POWERS if power not in constants]
 
 
 def _arguments(given: Sequence[Parameter], borders: Sequence[int]) -> Iterator[dict[str, int]]:
-    """Launch arguments to try: one varies and all others are equal, or all are equal."""
+    """Yield launch arguments to try: all of them, or all but one, have the same value."""
     values = dict.fromkeys([*SMALL, *(b + by for b in borders for by in (0, 1, -1))])
     tried = [*values][:MOST_VALUES]
     for base in BASES:

@@ -32,8 +32,8 @@ __all__ = ["sizes"]
 def sizes(evidence: Evidence) -> Finding:
     """The check `sizes`: prove each size rule from the ranges of parameters, or evaluate it.
 
-    Rules without a proof are evaluated in the launches, and for arguments around the constants of
-    the graph.
+    Rules without a proof are evaluated in the examined launches, and for launch arguments near the
+    constants in the graph's formulas.
     """
     graph = evidence.graph
     ranges = graph.parameters.ranges(definitions=True)
@@ -63,13 +63,13 @@ def sizes(evidence: Evidence) -> Finding:
 
 
 def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
-    """Every condition on sizes, with the text of the record that declares it."""
+    """Every condition on sizes, with the text of the edge or tensor that it belongs to."""
     coordinates = graph.coordinates
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # Skip rules that read tables. A schedule may divide only the first part of a dimension
-            # whose size is a table entry; the edge's rule is then false although the graph is
-            # correct. The check `cover` examines such edges.
+            # Skip rules that read tables. If a dimension's size is a table entry, the edge of a
+            # correct schedule may cover only part of the dimension, so that its rule is false.
+            # The check `cover` examines such edges.
             if not tables_in(cast(Expr, rule)):
                 yield str(edge), rule
     known = {t.name: t for t in graph.tensors}
@@ -88,7 +88,7 @@ def _broken(
     given = {p.name: launch.values.get(p.name, 0) for p in graph.parameters.given}
     with suppress(CoordGraphError, ArithmeticError, LookupError):
         known = graph.parameters
-        # without tables, only rules that read none are given
+        # if the launch has no tables, the caller passes only rules that read no table
         missing = known.tables and not launch.tables
         values = known.evaluate(given) if missing else known.launch(given, launch.tables)
         for what, rule in rules:
@@ -101,7 +101,7 @@ def _described(graph: KernelGraph, what: str, rule: Boolean, values: dict[str, A
 
     Args:
         graph: the graph.
-        what: the record that declares the rule, as in `_rules`.
+        what: the text of the edge or tensor that the rule belongs to, as in `_rules`.
         rule: the rule.
         values: the launch parameters and tables, by name.
     """

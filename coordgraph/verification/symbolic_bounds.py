@@ -62,7 +62,7 @@ class SymbolicBounds:
     """Proves inequalities between expressions, given ranges of their symbols.
 
     Args:
-        ranges: statements about the symbols.
+        ranges: known bounds of the symbols.
         definitions: the expression that each defined parameter equals.
         uppers: further upper bounds of symbols.
         effort: the budget of all proofs together; None for no limit.
@@ -132,9 +132,10 @@ class SymbolicBounds:
                 yield (substitute(p, a, self._definitions[a]),)
 
     def _ends(self, a: Atom, sign: int) -> Iterator[tuple[Polynomial, ...]]:
-        """Alternatives for replacing an atom: tuples of upper (`sign` 1) or lower bounds.
+        """Bounds of the atom `a` (a symbol, quotient, minimum or maximum) that may replace it.
 
-        A proof must succeed for all bounds of at least one tuple.
+        Yields tuples of upper bounds if `sign` is 1, else of lower bounds. A proof must succeed
+        with every bound of at least one tuple.
         """
         match a.expr:
             case Minimum() | Maximum():
@@ -153,7 +154,7 @@ class SymbolicBounds:
                 return
 
     def _quotients(self, x: Polynomial, d: Polynomial) -> Iterator[Polynomial]:
-        """Upper bounds of `x // d`, each of which is an upper bound of x divided by d."""
+        """Upper bounds of `x // d` for d > 0, each from an upper bound of x."""
         for top in self._tops(x, DEPTH):
             quotient, rest = divide(top, d)
             gap = to_expression(rest)
@@ -163,7 +164,7 @@ class SymbolicBounds:
                 yield quotient
 
     def _tops(self, p: Polynomial, depth: int) -> Iterator[Polynomial]:
-        """Upper bounds of p, made by replacing some of its symbols by their stated bounds."""
+        """Upper bounds of p, made by replacing some of its symbols by their given bounds."""
         yield p
         if not depth:
             return
@@ -174,7 +175,7 @@ class SymbolicBounds:
                     yield from self._tops(substitute(p, a, end), depth - 1)
 
     def _stated(self, a: Atom, sign: int) -> Iterator[Polynomial]:
-        """The stated upper (`sign` 1) or lower bounds of a symbol that are not numbers."""
+        """The given upper (`sign` 1) or lower bounds of a symbol, except those that are numbers."""
         if not isinstance(a.expr, Symbol):
             return
         bounds = self._ranges.bounds.get(a.expr, Bounds())
@@ -193,7 +194,7 @@ class SymbolicBounds:
         return -1 if self._holds(to_expression(negate(p))) else 0
 
     def _holds(self, expr: Expr) -> bool:
-        """Whether `Ranges` proves `expr >= 0`; False if the budget of questions is spent."""
+        """Whether `Ranges` proves `expr >= 0`; False if the budget of inequalities is spent."""
         if expr not in self._answers:
             if self._fuel <= 0 or (self._effort is not None and self._effort.left <= 0):
                 return False

@@ -23,10 +23,10 @@ the constant are tried."""
 
 
 def zero_divisions(graph: KernelGraph) -> Iterator[Counterexample]:
-    """The first launch in which each parameter or assumption divides by 0.
+    """For each parameter or assumption that can divide by 0, a launch in which it does.
 
-    The host evaluates both before a launch. It refuses launches that divide by 0, although no bound
-    or assumption of the graph excludes them.
+    The host evaluates parameters and assumptions before a launch, and refuses a launch in which one
+    divides by 0, even if the graph's bounds and assumptions allow the launch.
 
     Args:
         graph: a scheduled graph.
@@ -61,9 +61,10 @@ def _may_divide(graph: KernelGraph, value: Basic) -> bool:
 
 
 def _divides(graph: KernelGraph, launch: Launch) -> str | None:
-    """The parameter, or the text of the assumption, that divides by 0; None if none does.
+    """The first parameter, or the text of the first assumption, that divides by 0 in `launch`.
 
-    The result is also None if the bounds of earlier parameters or an assumption exclude the launch.
+    The result is None if none does, or if a parameter's bounds or an assumption do not allow the
+    launch.
     """
     parameters, values, zero = graph.parameters, dict[str, int](), None
     for p in parameters.items:

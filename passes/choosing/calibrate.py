@@ -54,17 +54,18 @@ measured time and best that of the fastest plan of the same problem."""
 LARGE_ERROR = 0.1
 """Error of the logarithm of a predicted time beyond which the loss of the fit is linear."""
 PULL = 0.1
-"""Weight in the fit of the deviation of a constant's logarithm from that of its first guess."""
+"""Weight of the penalty that keeps a fitted constant near its first guess: it multiplies the
+difference of their logarithms."""
 CLOSE, DIFFERENCE = 0.1, 2.0
 """CLOSE: a plan has the weight exp(-(t / best - 1) / CLOSE) in the penalty on differences between
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 HELD_OUT = 4
-"""`coordgraph calibrate` judges a fit on one of this many equal parts of the sizes."""
+"""Number of equal parts of the sizes: one is held out to judge a fit to the others."""
 FACTORS = ("short", "split", "paired", "beside", "split_store", "odd_store")
 LEAST: dict[str, float] = dict.fromkeys(FACTORS, 1.0)
+"""Lower bounds of fitted constants, by name: the time factors of slower cases are at least 1."""
 MOST: dict[str, float] = {"merged": 1.0}
-"""Lower bounds (LEAST) and upper bounds (MOST) of fitted constants: factors of slower cases are at
-least 1, and shares are at most 1."""
+"""Upper bounds of fitted constants, by name: shares are at most 1."""
 MOST_ROUNDS, STEP = 80, 1e-4
 """MOST_ROUNDS: largest number of evaluations of the least-squares fit. STEP: relative step of its
 numerical derivatives."""
@@ -161,7 +162,10 @@ class Quality:
 
 
 def quality(measured: Measurements, constants: Constants) -> Quality:
-    """How well predicted times choose among the measured plans of each problem."""
+    """Compare the plan with the best predicted time to the fastest measured plan of each problem.
+
+    Problems with only one plan that may be chosen are left out.
+    """
     # Problems with only one plan that may be chosen are left out: there is nothing to choose.
     counts = np.bincount(measured.problem[measured.usable], minlength=measured.problems)
     measured = measured.where(counts[measured.problem] > 1)
@@ -204,7 +208,7 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     weight = np.sqrt(np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT)
     close = np.exp(-(relative - 1) / CLOSE)
     closest = np.bincount(data.problem, close)
-    counts = Counts(data.table, first)  # once, as they do not depend on fitted constants
+    counts = Counts(data.table, first)  # computed once: work does not depend on fitted constants
     guess = np.log([getattr(first, name) for name in FITTED])
 
     def figures(logarithms: Column) -> Constants:
@@ -272,7 +276,10 @@ def calibrated(measured: Measurements, first: Constants, before: Constants) -> C
 
 
 def with_guesses(constants: Constants) -> Constants:
-    """A copy of the constants of a device with the first guesses of the constants to fit."""
+    """A copy of a device's constants in which each constant of `FITTED` has its default value.
+
+    The defaults are the first guesses from which a fit starts.
+    """
     return constants.with_figures(
         {name: float(Constants.__dataclass_fields__[name].default) for name in FITTED}
     )
@@ -284,9 +291,9 @@ def rounded(constants: Constants) -> Constants:
 
 
 def held_out(table: Table, parts: int) -> Flag:
-    """Whether the size of each row is in one of so many equal parts of the sizes, drawn at random.
+    """For each row of `table`, whether its size is held out: used to judge a fit, not to fit.
 
-    All layouts of a size are in the same part, so no size is in two parts.
+    A random 1/`parts` of the different sizes (m, n, k) is held out, with all rows of these sizes.
     """
     _, size = np.unique(np.stack([table.m, table.n, table.k]), axis=1, return_inverse=True)
     numbers = np.random.default_rng(0).permutation(int(size.max()) + 1)
@@ -327,8 +334,8 @@ def is_plan(row: dict[str, Any]) -> bool:
 def _report(measured: Measurements, constants: Constants, first: Constants) -> None:
     """Print how well fitted constants choose plans.
 
-    The constants are fitted to all measurements, and then to those of one half of the problem
-    sizes; the latter are judged on the other half.
+    The constants are fitted to all measurements. Then they are fitted to each half of the problem
+    sizes, and judged on the other half.
     """
     print("fitted on all:", quality(measured, constants))
     first_half = held_out(measured.table, 2)

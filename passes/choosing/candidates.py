@@ -43,7 +43,7 @@ If m is at most FEW_TILE, a tile has at least m rows; for larger m, a tile has a
 rows.
 """
 GROUPED_ROWS = 128
-"""Smallest number of rows of a CTA's part of a macro tile, for grouped products."""
+"""Fewest rows of a CTA's part of a macro tile in the plans that are tried for grouped products."""
 BANDS = (4, 8, 16)
 """Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
 CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
@@ -116,7 +116,9 @@ def far(table: Table, device: Constants) -> Flag:
 
 
 def needless(table: Table, device: Constants) -> Flag:
-    """For each plan, whether it interleaves k although the L2 cache holds what tiles share.
+    """For each plan, whether it interleaves k although the L2 cache can hold A and B anyway.
+
+    Only operands that several output tiles read need to fit.
 
     Such plans were measured to take 0.97 to 1.15 times as long as with contiguous k.
     """
@@ -175,8 +177,9 @@ def candidates(
         shared = _shared_bytes(each * same["m"], each * same["n"], cut.tiles_m, cut.tiles_n)
         kinds += interleaved_kinds(cut, shared > device.l2_bytes, INTERLEAVED[:1])
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
-    # In a single wave, bands of tiles help only without clusters: then the workgroups of a GPC
-    # request data of neighbouring tiles at the same time, and equal requests are merged.
+    # If no workgroup has two tiles, visiting tiles in bands helps only without clusters: then the
+    # workgroups of a GPC request data of neighbouring tiles at the same time, and the L2 cache
+    # merges equal requests.
     alone = cut.tiling[3] * cut.tiling[4] * cut.tiling[5] == 1
     wide = (cut.several | alone) & (cut.tiles_n > 2)
     bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
@@ -220,7 +223,7 @@ def candidates(
 
 
 def _shared_bytes(a: Column | float, b: Column | float, tiles_m: Column, tiles_n: Column) -> Column:
-    """Bytes of those operands that several output tiles need.
+    """Bytes of A, if several columns of output tiles read it, plus bytes of B, if several rows do.
 
     Args:
         a, b: bytes of A and of B.
@@ -284,7 +287,7 @@ def _cut(
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
-        few, most = 0, GROUPED_ROWS  # m is an average over groups, some of which have many rows
+        few, most = 0, GROUPED_ROWS  # m is a mean: groups with more rows need taller tiles
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
     if problem.grouped:
@@ -292,8 +295,8 @@ def _cut(
         # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.
         part_m, part_n = known[0] / known[3], known[1] / known[4]
         keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
-        # TMA boxes whose rows are shorter than a cache line were measured to take 1.15
-        # times as long
+        # Kernels with TMA boxes whose rows are shorter than a cache line were measured to take 1.15
+        # times as long as others.
         if problem.ragged("k"):
             keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
     if large_clusters and not any_tiles:
@@ -344,7 +347,7 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
 
 
 def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
-    """For each tiling, whether the lowering accepts a schedule; None if it accepts none of them."""
+    """For each tiling, whether the lowering accepts a schedule; None if it rejects all tilings."""
     # Pingpong warpgroups alternate between tiles, so they need more than one tile per workgroup.
     tried = cut.several | (cut.tiling[6] == 1)
     if not counter.chosen_grid and not cut.each:

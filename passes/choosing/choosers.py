@@ -64,7 +64,7 @@ def _wgmma(gemm: Gemm, device: str, processors: int) -> Constants | None:
 
 
 _CHOOSERS = {WGMMA.instructions: Chooser(model=_wgmma)}
-"""The registered choosers, by `Lowering.instructions`."""
+"""How plans are chosen for a lowering, by the lowering's instructions (`Lowering.instructions`)."""
 
 
 def register_choosers(choosers: Mapping[str, Chooser]) -> None:

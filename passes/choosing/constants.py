@@ -182,7 +182,7 @@ class Constants:
         return found
 
     def to_json(self) -> str:
-        """The constants as the text of a JSON file, without details at their neutral defaults."""
+        """The constants as JSON, without constants of `DETAILS` that have their neutral default."""
         neutral = {f.name: f.default for f in fields(self) if f.name in DETAILS}
         known = {n: x for n, x in asdict(self).items() if n not in neutral or x != neutral[n]}
         return json.dumps(known, indent=1) + "\n"
@@ -209,7 +209,7 @@ class Constants:
 
 
 KNOWN = ("clock", "shared_bytes", "l2_bytes", "dram_rate", "lone_rate")
-"""Names of the rates and sizes that are not fitted: of data sheets, or measured directly."""
+"""Names of constants that are not fitted: they come from a data sheet or a measurement."""
 DETAILS = {
     "step_seconds": 20e-9,
     "twins": 1.03,

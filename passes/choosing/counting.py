@@ -28,7 +28,7 @@ from passes.choosing.tally import NEVER, Definitions, Tally, tally
 __all__ = ["COUNTED_TILE", "FIXUPS", "QUANTITIES", "Column", "Counts", "WorkCounter"]
 
 Column = NDArray[np.float64]
-"""A column of numbers: a one-dimensional array with one entry for each row of a table."""
+"""Type of a one-dimensional array with one number for each problem."""
 COUNTED_TILE = (5040, 5040, 64)
 """The macro tile (m, n, k) of the graphs from which a `WorkCounter` is derived.
 
@@ -38,7 +38,7 @@ small tiles.
 FIXUPS = ("none", "peers", "tree", "turnstile", "scatter")
 """Kinds of fix-up: how partial sums of an output tile are added up; see `passes.kit.fixup`."""
 MOST_LANES = 1 << 15
-"""Largest number of workgroups that are evaluated together, so that columns fit CPU caches."""
+"""Largest number of workgroups that are evaluated together, so that arrays fit CPU caches."""
 MOST_SINGLE = 1 << 22
 """Work counts may be computed in float32 if a problem has fewer iterations than this.
 
@@ -50,7 +50,9 @@ TILES, DEPTH, WORKGROUPS = size_symbol("tiles"), size_symbol("depth"), size_symb
 
 @dataclass(frozen=True)
 class Counts:
-    """Work counts for a column of problems; the largest of any workgroup unless stated otherwise.
+    """Work counts: arrays with an entry for each problem.
+
+    A count is that of the workgroup with the largest value, unless stated otherwise.
 
     Attributes:
         grid: number of workgroups.
@@ -90,10 +92,10 @@ QUANTITIES = len(fields(Counts))
 
 @dataclass(frozen=True)
 class WorkCounter:
-    """Counts the work of a schedule's workgroups, for columns of problems.
+    """Counts the work of a schedule's workgroups, for many problems at once.
 
     Args:
-        inputs: names of the columns that the counts depend on: `tiles` (number of output tiles), or
+        inputs: names of the arrays that the counts depend on: `tiles` (number of output tiles), or
             `tiles_m` and `tiles_n` if the schedule does not treat all tiles alike; then `depth` (k
             tiles of an output tile) and `workgroups`.
         source: source of a Python function of the inputs that returns the quantities of `Tally`
@@ -189,11 +191,11 @@ class WorkCounter:
         return scope["counts"], scope["grid"]
 
     def count(self, *inputs: Column) -> Counts:
-        """The work counts of many problems: one column of values for each name in `inputs`."""
+        """The work counts of many problems, from an array of values for each name in `inputs`."""
         return Counts(*self.columns(*inputs))
 
     def columns(self, *inputs: Column) -> Column:
-        """The columns of `Counts`, stacked into an array of shape (QUANTITIES, problems)."""
+        """The fields of `Counts`, stacked into an array of shape (QUANTITIES, problems)."""
         _, grid_of = self._functions
         rows = len(inputs[0])
         table = np.zeros((QUANTITIES, rows))
@@ -206,13 +208,13 @@ class WorkCounter:
         return table
 
     def _count(self, inputs: tuple[Column, ...], grid: Column, found: Counts, part: slice) -> None:
-        """Count the work of some problems, and write the counts to those rows of `found`.
+        """Count the work of some problems, and write the counts to their entries in `found`.
 
         Args:
-            inputs: columns of the inputs, of these problems.
+            inputs: the values of `self.inputs` for these problems.
             grid: number of workgroups of these problems.
             found: the counts of all problems.
-            part: the rows of these problems in `found`.
+            part: the positions of these problems among all problems.
         """
         function, _ = self._functions
         iterations = float(np.max(np.prod(inputs[:-1], axis=0) + inputs[-1] * inputs[-2]))
@@ -277,7 +279,8 @@ _DEFAULTS = {name: int(value) for name, value in Tally().items()}
 _NONE = float(NEVER)
 """Stands for minus infinity: the maximum of a quantity that no workgroup has."""
 _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Fields of `Tally` from which fields of `Counts` are computed; other fields are copied."""
+"""Fields of `Tally` from which `shortest` and `chain` of `Counts` are computed. Of all other
+fields, `Counts` has the largest value of any workgroup."""
 
 
 def _parts(lanes: Column) -> Iterator[slice]:
@@ -334,7 +337,7 @@ def _write(
     grid: Expr,
     graph: KernelGraph,
 ) -> WorkCounter:
-    """The counter whose function computes the quantities `roots`.
+    """The `WorkCounter` that computes the quantities `roots`, with their formulas as Python source.
 
     Args:
         definitions: named values on which the quantities depend.

@@ -37,14 +37,14 @@ RANGES = (
 KEPT = 600
 """Number of candidates of a size, the best by prediction, from which its plans are drawn."""
 LIKELY, SAME_TILE = 5, 2
-"""LIKELY: number of plans of a size that are predicted to be the best. SAME_TILE: largest number of
-them with the same tile and cluster."""
+"""LIKELY: number of plans of a size that are drawn because they are predicted to be the fastest.
+SAME_TILE: largest number of these with equal tile and cluster."""
 FAMILIES = 1.3
-"""The best plan of a family of schedules is drawn if it is predicted to take at most this factor of
-the best plan's time."""
+"""The best plan of a family of schedules is drawn if its predicted time is at most this many times
+that of the best plan of all."""
 LARGE, EXPLORED = 2, 3
-"""LARGE: number of plans with clusters of more than two CTAs. EXPLORED: number of plans drawn at
-random from the kept candidates."""
+"""LARGE: plans with clusters of more than two CTAs are added to the plans of a size until there are
+this many of them. EXPLORED: number of plans of a size that are drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def draw_plans(
 ) -> Iterator[Drawn | None]:
     """Draw sizes of a problem and plans for each; the plans of all sizes have few kernels.
 
-    Yields None for every size that is examined, and then every size with its plans.
+    Yields None each time the plans of a size are drawn, so that the caller can show progress; then
+    yields every size with its plans.
 
     Args:
         gemm: the types and layouts of A, B and D.
@@ -89,7 +90,8 @@ def draw_plans(
     pool = KernelFamily(tuple(plans[kernel] for kernel in kept))
     for (problem, table), some in zip(tables, wanted, strict=True):
         mine = [plan for plan in some if plan.kernel in kept]
-        # Plans whose kernels are too rare are replaced by the best ones of frequent kernels.
+        # Only the kernels that most sizes want are compiled (`kept`). Plans that need another one
+        # are replaced by this size's best plans with a compiled kernel.
         others = np.flatnonzero(pool.holds(table))[: len(some)]
         mine += [table.plan(int(row)) for row in others]
         yield Drawn(problem, tuple(list(dict.fromkeys(mine))[: max(len(some), 2)]))
@@ -105,7 +107,7 @@ def _best(problem: Gemm, device: Constants) -> tuple[Table, Column]:
 
 
 def _rows(table: Table, seconds: Column, generator: random.Random) -> Sequence[int]:
-    """The rows of the plans to measure, of a table that is sorted by predicted seconds."""
+    """Row numbers of the plans to measure, in a table that is sorted by predicted seconds."""
     found: dict[int, None] = {}
     alike: Counter[object] = Counter()
     families: set[str] = set()

@@ -11,7 +11,7 @@ from typing import Any
 
 from coordgraph import PassError, validation
 
-__all__ = ["USUAL", "SizeRange", "draw_sizes"]
+__all__ = ["USUAL", "SizeRange", "draw_sizes", "parse_extents"]
 
 Extent = tuple[int, int]
 MULTIPLE = 8
@@ -42,6 +42,16 @@ def _range(value: Any, name: str) -> Extent:
     if low > high:
         raise PassError(f"{name} = {value!r} is an empty range; give (low, high) with low <= high")
     return low, high
+
+
+def parse_extents(text: str) -> Extent:
+    """The smallest and the largest extent in a text such as `128:8192`; `4096` is both.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    low, _, high = text.partition(":")
+    return int(low), int(high or low)
 
 
 @dataclass(frozen=True)

@@ -64,11 +64,11 @@ def walked(graph: KernelGraph, tiles_m: int, tiles_n: int, depth: int, workgroup
 
 
 def enumerated(found: Trace, counter: WorkCounter) -> Iterator[tuple[str, int]]:
-    """The work counts that a trace shows: names of fields of `Counts`, and their values.
+    """Count the work in a trace; yield pairs (name of a field of `Counts`, its value).
 
     Args:
-        found: the trace of all workgroups.
-        counter: the `WorkCounter` of the schedule, which gives the kind of its fix-up.
+        found: the trace of all workgroups of a launch.
+        counter: the `WorkCounter` of the schedule; its `fixup` says which fields are counted.
     """
     walks = found.workgroups
     whole = counter.small

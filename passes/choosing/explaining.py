@@ -15,7 +15,7 @@ from passes.choosing.ranking import Choice, choices, rank
 __all__ = ["Explanation", "explain", "micros", "page"]
 
 SUMMANDS = ("launch", "main", "tiles", "fixup", "cluster")
-"""The terms of a predicted time that add up to the total; `main` is derived from `COVERED`."""
+"""The terms of a predicted time whose sum is the total; `main` is computed from `COVERED`."""
 COVERED = ("loop", "dram", "l2", "power")
 """The terms of a predicted time whose maximum is `main`.
 

@@ -17,7 +17,7 @@ DEEP = 16
 
 
 def host_plan(m: int, n: int, k: int) -> Plan:
-    """The plan for a CPU: a tile that fits the caches, halved while it still covers the problem."""
+    """The plan for a CPU: each extent of `HOST_TILE` is halved while half covers the problem."""
     extents = []
     for side, extent in zip(HOST_TILE, (m, n, k), strict=True):
         while side > SMALLEST and side // 2 >= extent:

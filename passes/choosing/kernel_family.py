@@ -1,4 +1,4 @@
-"""`KernelFamily`: a limited set of kernels that together cost little more than a free choice.
+"""`KernelFamily`: a few kernels that, for sizes in given ranges, are nearly as fast as any plan.
 
 A plan's kernel takes every size, so a program needs only as many kernels as it wants to keep. A
 greedy search selects them: it draws sizes, predicts the time of every candidate on each of them by
@@ -32,15 +32,16 @@ __all__ = ["KernelFamily", "choose_family", "losses_of"]
 COUNT = 96
 """The number of kernels of a family, unless the caller asks for another."""
 DRAWN = 1200
-"""The number of sizes for which the kernels of a family are selected."""
+"""The number of random sizes by which the kernels of a family are selected."""
 WORST = 4.0
-"""The assumed ratio of times for a kernel that is no candidate for a size, and the largest ratio
-that is counted, so that no single size decides the selection."""
+"""A kernel that is no candidate for a size is assumed to take this many times the best kernel's
+time. Larger ratios count as this one, so that no single size decides the selection."""
 COLUMNS = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns", "width")
 """The columns of a `Table` that, with the schedule, tell kernels apart."""
 
 Key = tuple[Any, ...]
-"""What tells kernels apart: the values of `COLUMNS`, then the schedule for `COUNTED_TILE`."""
+"""Type: a kernel's values of `COLUMNS`, then its schedule for the tile `COUNTED_TILE`. Plans with
+the same key have the same kernel."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +52,9 @@ class KernelFamily:
 
     Attributes:
         kernels: the plans without grids, in the order of selection.
-        losses: for each number of kernels from 1 on, the geometric mean of the predicted time over
-            that of a free choice, less 1, on the sizes for which the kernels were selected.
+        losses: for the first 1, 2, … kernels: the geometric mean, over the sizes for which they
+            were selected, of their best predicted time divided by that of the best of all plans,
+            less 1.
         ranges: the ranges of sizes for which the kernels were selected.
     """
 
@@ -84,7 +86,10 @@ class KernelFamily:
 
     @cached_property
     def _codes(self) -> tuple[Mapping[Pass, int], NDArray[np.int64]]:
-        """A number for each schedule, and the sorted numbers of the kernels; see `_numbers`."""
+        """A number for each schedule of the kernels, and the sorted numbers of the kernels.
+
+        `_numbers` makes the number of a kernel from its schedule's number and its `COLUMNS`.
+        """
         keys = [key for key in map(_key_of, self.kernels) if key]
         places = {schedule: place for place, schedule in enumerate({key[-1]: None for key in keys})}
         rows = [(places[key[-1]], *key[:-1]) for key in keys]
@@ -95,7 +100,7 @@ class KernelFamily:
         places, codes = self._codes
         if not len(codes):
             return np.zeros(len(table), bool)
-        # A schedule of no kernel gets a number that no kernel has.
+        # A schedule that no kernel of the family has gets a number that none of them has.
         schedule = table.of_schedule([places.get(each, len(places)) for each in table.schedules])
         numbers = _numbers([schedule, *(getattr(table, name) for name in COLUMNS)])
         found = codes[np.minimum(np.searchsorted(codes, numbers), len(codes) - 1)]
@@ -120,7 +125,7 @@ def choose_family(
         ranges: the ranges of sizes.
         count: the largest number of kernels; selection ends earlier if no kernel lowers the cost.
         reads_c: whether the epilogue reads C.
-        drawn: number of sizes for which the kernels are selected.
+        drawn: number of random sizes by which the kernels are selected.
         advance: reports progress: the number of sizes done, and of all sizes.
     """
     ranges = tuple(ranges)
@@ -136,7 +141,7 @@ def choose_family(
         now = np.minimum(now, ratios[:, best])
         kernels.append(plans[best])
         losses.append(math.expm1(float(now.mean())))
-    # Every problem has this candidate, also one that no other kernel of the family suits.
+    # The family includes the kernel of the fallback plan, which every problem can use.
     spare = fallback(row=dtype(problem.dtype).row)
     if all(kernel != spare for kernel in kernels):
         if len(kernels) == count:
@@ -154,7 +159,10 @@ def losses_of(
     *,
     reads_c: bool = False,
 ) -> NDArray[np.float32]:
-    """Predicted time of the family's first 1, 2, … kernels over that of a free choice, less 1.
+    """The predicted loss of time if only the first 1, 2, … kernels of a family may be used.
+
+    The loss is the best predicted time with these kernels, divided by that of the best of all
+    plans, less 1.
 
     Args:
         family: the kernels.
@@ -186,8 +194,9 @@ def _predicted(
     """All candidate kernels, and their predicted times for some sizes.
 
     Returns:
-        The plans without grids; the column of each kernel; and for every size and kernel, the
-        logarithm of the kernel's time over that of the size's best.
+        The kernels, as plans without grids; for the `Key` of each kernel, its column in the array;
+        and an array with a row for each size: the logarithm of each kernel's time divided by the
+        time of the size's best kernel.
     """
     plans: list[Plan] = []
     places: dict[Key, int] = {}

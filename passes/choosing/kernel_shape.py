@@ -72,8 +72,8 @@ class Shape:
 
         Args:
             t: problems and plans.
-            larger: if these are small tiles, the shape of the macro tiles in the same kernels,
-                which use the same warpgroups and pipeline stages; else None.
+            larger: if `t` has the small tiles of kernels with two tile sizes, the shape of the
+                macro tiles, which use the same warpgroups and pipeline stages; else None.
         """
         self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
         self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n

@@ -1,4 +1,4 @@
-"""Further candidate plans: schedules, each with the tilings and grid sizes to try with it."""
+"""Candidate plans beyond the usual ones, mostly for tuning: a schedule, tilings and grids."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def divisible(cut: Tiled) -> Flag:
 
 
 def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
-    """Stream-K plans that are tried only to measure them, such as with `least_segment`."""
+    """Stream-K plans that the cost model never prefers, such as with `least_segment`."""
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
@@ -166,7 +166,7 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
 def interleaved_kinds(
     cut: Tiled, wanted: Flag, schedules: Sequence[Pass] = INTERLEAVED
 ) -> Iterator[Kind]:
-    """Stream-K on all SMs with interleaved k, if tiles cannot be divided evenly among workgroups.
+    """Stream-K with `k_order=interleaved` on all SMs, if SMs cannot share tiles equally.
 
     Args:
         cut: a problem with every tiling that suits it.

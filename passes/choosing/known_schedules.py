@@ -46,7 +46,7 @@ def counter_of(schedule: Pass) -> WorkCounter | None:
     kept = _kept().get(str(schedule)) if _ours(schedule) else None
     if kept is not None:
         return WorkCounter.from_data(kept)
-    from passes.choosing.enumeration import check  # here, to avoid importing the interpreter
+    from passes.choosing.enumeration import check  # not at the top: it imports the interpreter
 
     try:
         counter = WorkCounter.derive(schedule)
@@ -68,7 +68,10 @@ def _kept() -> dict[str, dict[str, Any]]:
 
 
 def chosen_schedules() -> tuple[Pass, ...]:
-    """The schedules that are tried for every problem, with options for tiles `COUNTED_TILE`."""
+    """The schedules that are tried for every problem, with options for the tile `COUNTED_TILE`.
+
+    `Pass.scaled` adapts options that are extents, such as those of small tiles, to another tile.
+    """
     return _chosen(tuple(kind.variants for kind in _all_passes()))
 
 

@@ -62,7 +62,7 @@ class Cost:
     total: Column
 
     def row(self, index: int) -> dict[str, float]:
-        """Predicted seconds of one plan, by term (`loop`, `dram`, …); `index` is its row."""
+        """Predicted seconds of the plan in row `index`, by name of the term, such as `loop`."""
         return {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
 
 
@@ -145,10 +145,10 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     end = end + drained
     fixup, partial = _fixup(t, s, w, c)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
-    # If tiles are visited in bands, integer divisions find the first tile before any load.
+    # If tiles are visited in bands, add the time of the integer divisions that find the first tile.
     launch = launch + np.where(t.width > 1, c.band_seconds, 0)
-    # With Stream-K, integer divisions find the start of a workgroup's share. If macro tiles are
-    # divided into small tiles, a second main loop computes those.
+    # With Stream-K, add the time of the integer divisions that find the start of a workgroup's
+    # share. If macro tiles are divided into small tiles, add that of the second main loop's start.
     launch = launch + np.where(w.streamed > 0, c.stream_seconds, 0)
     follows = t.divided & (s.tiles % w.grid > 0)
     launch = launch + np.where(follows, c.shape_seconds, 0)
@@ -156,8 +156,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     traffic = traffic_of(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.l * t.m * t.n * t.out_bytes
     rate = _memory_rate(t, s, w, c)
-    # Add time for repeated requests: they ask for data that an earlier request is still reading
-    # from memory.
+    # Add time for requests of data that an earlier request, such as that of another workgroup, is
+    # still reading from memory.
     again = np.where(w.apart, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
     moved = stored + t.operand_bytes
     dram = (traffic + again) / rate + moved / c.dram_rate + c.dram_seconds

@@ -166,11 +166,11 @@ class Statements:
         lines: list[str],
         at: Callable[[Basic], str],
     ) -> str:
-        """The source of an expression; one that is used twice is assigned to a name first.
+        """Python source for an expression; it is assigned to a name first if it is used twice.
 
         Args:
             expr: the expression.
-            names: the expressions that have a name already.
+            names: the Python names of expressions that are assigned already.
             lines: the assignments so far, to which one may be added.
             at: returns the source of an argument.
         """

@@ -117,7 +117,7 @@ class Plan:
 
     @property
     def family(self) -> str:
-        """Text for the kind of the schedule; see `passes.choosing.known_schedules.family`."""
+        """The schedule's name with the options that change its kind, such as `stream-k tree`."""
         return family(self.schedule)
 
     @property

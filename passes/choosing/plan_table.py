@@ -135,7 +135,7 @@ class Table:
 
     @cached_property
     def interleaved(self) -> Flag:
-        """For each row, whether workgroups are at nearly the same k wherever their shares begin."""
+        """For each row, whether k is interleaved: workgroups are near the same k at any time."""
         orders = [getattr(schedule, "k_order", "") for schedule in self.schedules]
         return self.of_schedule([order == "interleaved" for order in orders])
 

@@ -43,7 +43,7 @@ class Choice:
     """A plan and its predicted time.
 
     Args:
-        plan: how to multiply.
+        plan: the tile, cluster, schedule and grid.
         seconds: predicted seconds of a launch.
         terms: predicted seconds of each term of `Cost` except the total, by name.
     """

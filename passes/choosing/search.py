@@ -30,7 +30,8 @@ __all__ = ["MOST_MEASURED", "Measure", "search"]
 MOST_MEASURED = 20
 """The largest number of plans that are measured for a problem."""
 FIRST_BATCH, BATCH = 8, 6
-"""Numbers of plans whose kernels are compiled in parallel: in the first step, in later steps."""
+"""Numbers of plans that are compiled in parallel, then measured: at the start of a search, and in
+each later step."""
 FAR = 2.5
 """Plans whose predicted time exceeds this many times the shortest predicted time are left out."""
 WORTH = 1e-5
@@ -112,10 +113,11 @@ class _Search:
         names = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns")
         tilings = np.stack([getattr(table, name) for name in names], axis=1)
         _, self.tiling = np.unique(tilings, axis=0, return_inverse=True)
-        """For each row, the number of its tile and cluster."""
+        """For each plan (row of the table), a number that is equal for plans with equal macro tile,
+        cluster and `turns` (2 with ping-pong, else 1)."""
         self.tried: list[int] = []
         self.rows: list[int] = []
-        """Rows whose plans were measured; `errors` are the model's errors on them."""
+        """Row numbers in `table` of the measured plans; `errors` has the model's errors on them."""
         self.errors: list[float] = []
         self.best = inf
         """Logarithm of the shortest measured time."""
@@ -193,7 +195,7 @@ class _Search:
         """Mean and standard deviation of the logarithm of every plan's time.
 
         Args:
-            believed: rows of plans that are assumed to take the times that are expected now.
+            believed: rows of plans that are treated as if they had their expected times.
         """
         rows = np.array([*self.rows, *believed], np.intp)
         if not len(rows):

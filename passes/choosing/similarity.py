@@ -35,7 +35,7 @@ class Scales:
         tile: deviation of the part that plans with the same CTA tile share.
         cluster: deviation of the part that plans with the same cluster share.
         schedule: deviation of the part that plans with the same schedule and grid share.
-        plan: deviation of the part that only plans share which agree in every property.
+        plan: deviation of the part that plans share only if they agree in every property.
         noise: deviation of repeated measurements of one plan.
         tile_length: distance of tiles, in doublings of their extents, at which the correlation is
             1/e.
@@ -69,7 +69,7 @@ class Similarity:
     """Covariances of the cost model's errors on the plans of a table."""
 
     def __init__(self, table: Table, device: Constants, scales: Scales = FITTED) -> None:
-        """Compute the properties of plans.
+        """Compute the properties of plans (tile, cluster, schedule, …) on which covariances depend.
 
         Args:
             table: plans of one problem.
@@ -91,7 +91,7 @@ class Similarity:
         """Covariances of the cost model's errors on plans: `rows` by `others`, without noise."""
 
         def apart(columns: list[Column], length: float) -> Matrix:
-            """exp(-d / length): correlations of plans whose `columns` differ by d in total."""
+            """exp(-d / length) for pairs of plans; d: the sum of their differences in `columns`."""
             far = sum(np.abs(x[rows][:, None] - x[others][None, :]) for x in columns)
             return np.exp(-np.asarray(far) / length)
 
@@ -101,7 +101,7 @@ class Similarity:
         s = self.scales
         tile = apart(self._tile, s.tile_length) * apart([self._turns], s.turns_length)
         cluster = apart(self._cluster, s.cluster_length)
-        # Half of the covariance of a schedule is shared by plans with the same kind of fix-up.
+        # For two plans: 1 if schedule and kind of fix-up are equal, 1/2 if only one of them is.
         schedule = (same(self._schedule) + same(self._fixup)) / 2
         schedule = schedule * apart([self._grid], s.grid_length)
         alike = tile * cluster * schedule * apart([self._band], s.band_length)

@@ -129,12 +129,12 @@ def _larger(a: Expr, b: Expr) -> Expr:
 
 
 def _when(condition: Boolean, peak: Expr) -> Expr:
-    """The value if a condition holds, else NEVER (no value)."""
+    """`peak` if a condition holds, else NEVER (minus infinity), which changes no maximum."""
     return NEVER if peak == NEVER else select(condition, peak, NEVER)
 
 
 Values = dict[Symbol, Expr]
-"""For each symbol that is known where an operation runs, the name of its value."""
+"""Type: for each symbol with a value where an operation runs, the name of that value."""
 
 
 class _Walk:
@@ -186,7 +186,7 @@ class _Walk:
         )
 
     def body(self, body: Body, scope: Values) -> Tally:
-        """Work counts of operations that run one after another; `Assign` adds to `scope`."""
+        """Work counts of operations that run in order; an `Assign` adds its value to `scope`."""
         found = Tally()
         for op in body:
             if isinstance(op, Assign):

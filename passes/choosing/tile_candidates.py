@@ -1,4 +1,4 @@
-"""Tilings: macro tiles and clusters that can be lowered to sm_90a, and small tiles for them.
+"""Macro tiles and clusters (tilings) that can be lowered to sm_90a, and small tiles for them.
 
 A CTA's part of a tile is the macro tile divided by the cluster, along m and n.
 """
@@ -65,7 +65,7 @@ DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 They are given in 128-byte rows of shared memory, and are large so that enough of B is in flight.
 """
 DEEPEST_COLUMNS = 64
-"""Largest number of columns of a CTA's part of a tile that has 512 bytes along k."""
+"""Most columns of a CTA's part of a tile in tilings with 512 bytes along k (4 in `DEEP`)."""
 NEVER = 1 << 30
 """Stands for too many accumulators: the count for tiles that warpgroups cannot divide."""
 
@@ -132,7 +132,7 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
 
 def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of halves and quarters of a macro tile that its kernel can compute too."""
+    """(rows, columns) of the halves or quarters of a macro tile that can be small tiles."""
     tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
     if tiling[5] > 1:
         return ()
@@ -145,8 +145,8 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
         if turns > 1:
             fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
         else:
-            # A macro tile is computed by one warpgroup, or by two if one has too few registers.
-            # As many compute a small tile; if they are two, they must be able to divide it.
+            # A CTA computes its part of a macro tile with one warpgroup, or with two if one has too
+            # few registers, and a small tile with as many. Two must be able to divide a small tile.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
         if fits:

@@ -112,9 +112,10 @@ def _streamed(
 def _interleaved(pieces: Column, both: Column, c: Constants) -> Column:
     """Bytes of A and B that are read if all workgroups stay at nearly the same k.
 
-    The shares of a tile that begin or end inside it are a fraction f of a share in the tile, so the
-    tile is ahead of the others by at most `f·(1 - f)/pieces` of the launch; see the edge
-    `Interleave`. A read that comes later than others by that time finds as much other data read.
+    With f the fractional part of `pieces`, a tile is ahead of an even progress along k by at most
+    `f·(1 - f)/pieces` of the launch's time; see the edge `Interleave`. Between an early and a late
+    read of the same data, that fraction of A and B is read, which may evict the data from the L2
+    cache.
 
     Args:
         pieces: iterations of a tile divided by those of a share.
@@ -127,12 +128,11 @@ def _interleaved(pieces: Column, both: Column, c: Constants) -> Column:
 
 
 def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
-    """The gaps between the times 0, phase, 2·phase, … (modulo 1) at which tiles 0, 1, 2, … read.
+    """Times between consecutive reads, if tiles 0, 1, 2, … read at 0, phase, 2·phase, … (modulo 1).
 
-    Row i has the gap after the i-th of these times in ascending order.
-
-    The gap from the last time to the first one, modulo 1, is included, so the gaps add up to 1.
-    Entries without a tile are 0.
+    The unit of time is the length of a launch. A column is a plan; its row i is the time from its
+    i-th read, in the order of time, to the next. The first read follows the last one (modulo 1), so
+    a column adds up to 1. Rows without a tile are 0.
     """
     count = np.clip(tiles, 1, MOST_TILES)
     number = np.arange(MOST_TILES)[:, None]
@@ -146,10 +146,10 @@ def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
 
 
 def _reads(gaps: NDArray[np.float64], turnover: Column) -> Column:
-    """How often data is read from memory if tiles request it at times with the given gaps.
+    """How often data that several tiles request is read from memory, rather than the L2 cache.
 
     Args:
-        gaps: gaps between the tiles' requests for the data, which add up to 1.
+        gaps: times between the requests, as fractions of the launch's time; they add up to 1.
         turnover: bytes read during the whole launch, divided by the size of the L2 cache.
     """
     passed = (gaps * turnover) ** STEEP

@@ -1,4 +1,4 @@
-"""`Work` counts the work of workgroups for each plan of a table (iterations, stores, sums)."""
+"""`Work`: for each plan of a table, the iterations, stores and partial sums of workgroups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ __all__ = ["Work"]
 
 @dataclass(frozen=True)
 class Work:
-    """The work of the workgroups of each plan: columns with the largest value of any workgroup.
+    """The work of the workgroups of each plan.
+
+    Every attribute and property is a column with an entry for each plan.
 
     If a launch has more workgroups than are resident, further workgroups run when earlier ones have
     ended. The model assumes that they do so in rounds, and adds up the work of all rounds.
@@ -26,7 +28,7 @@ class Work:
         busy: number of resident workgroups that have iterations.
         rounds: number of rounds.
         rest: number of macro tiles that are divided into small tiles.
-        counts: the work of a workgroup in one round.
+        counts: the largest amounts of work that any workgroup has in one round (see `Counts`).
     """
 
     grid: Column
@@ -60,7 +62,7 @@ class Work:
 
     @property
     def ends(self) -> Column:
-        """Largest number of macro tiles of which one workgroup stores the whole or a part."""
+        """Largest number of macro tiles that one workgroup stores, whole or in part."""
         return self.rounds * self.counts.ends
 
     @property
@@ -70,12 +72,12 @@ class Work:
 
     @property
     def streamed(self) -> Column:
-        """Largest number of iterations of one workgroup in loops that may cover part of a tile."""
+        """Largest number of iterations of a workgroup in loops that may compute part of a tile."""
         return self.rounds * self.counts.streamed
 
     @property
     def apart(self) -> Flag:
-        """Whether workgroups are at different k of their tiles at the same time.
+        """For each plan, whether workgroups are at different k of their tiles at the same time.
 
         They are at the same k if no tile is divided along k, or if each workgroup computes one
         segment of a tile and the lengths of all segments differ by at most one iteration.

@@ -69,11 +69,11 @@ __all__ = [
 ]
 
 Owner = Literal["first", "last"]
-"""Which workgroup runs the epilogue of a shared tile: that with its first or its last k."""
+"""Which workgroup runs the epilogue of a shared tile: the one with the tile's first or last k."""
 Reduction = Literal["peers", "tree", "turnstile", "scatter", "atomic"]
 """How the partial sums of a shared tile are added up; see the docstring of `passes.kit.fixup`."""
 OWNERS: tuple[Owner, ...] = get_args(Owner)
-"""The values of `Owner`."""
+"""The values of `Owner`: which workgroup runs the epilogue of a shared tile."""
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 """The values of `Reduction`: ways to add up the partial sums of a shared tile."""
 A_SLOT_A_TILE = ("turnstile", "atomic")
@@ -129,7 +129,7 @@ class Pieces:
             between them have the other pieces.
         first, count: the first iteration, and the number of iterations, of this workgroup's piece.
         depth: iterations of the whole tile.
-        slot: the workspace slot of the tile, for reductions in `A_SLOT_A_TILE`.
+        slot: the workspace slot of the tile; used only by reductions in `A_SLOT_A_TILE`.
     """
 
     low: Expr
@@ -178,8 +178,8 @@ class Pieces:
             send = SetCoordinate(TURN, turn.symbol, (add_to,))
             return (slot, turn, If(others, (send,), (receive, *after)))
         before = Assign("turn_before", turn.symbol + away)
-        # A loop with one iteration, for one slot; other reductions use the same form for several
-        # slots.
+        # Partial sums are received from one slot, so the loop has one iteration. Other reductions
+        # loop over several slots, and lowering expects a loop.
         add = For(SLOT, slot.symbol, slot.symbol + 1, body=(ReceivePartial(SLOT, turn=TURN),))
         pass_on = SetCoordinate(SLOT, slot.symbol, (SendPartial(SLOT, turn=TURN),))
         return (
@@ -213,7 +213,7 @@ def receive_tree(e: KernelEditor, owner: Expr, farthest: Expr, away: int) -> Bod
     lowest_bit = floor_div(bit_xor(marked, marked - 1) + 1, Integer(2))
     stop = minimum(farther.symbol + 1, lowest_bit)
     slot = workgroup + away * level
-    # A loop with one iteration, whose bounds prove that the slot is on one side of the workgroup's
-    # own.
+    # A loop with one iteration: its bounds prove that the slot's number is above the workgroup's
+    # own slot (or below, if `away` is -1).
     piece = For(SLOT, slot, slot + 1, body=(ReceivePartial(SLOT),))
     return (distance, farther, For(LEVEL, Integer(1), stop, level, (piece,)))

@@ -1,4 +1,4 @@
-"""Flattening: edges by which one dimension counts several others (tile numbers, k tiles)."""
+"""Edges that map several dimensions (tile numbers, k tiles) to one that counts all combinations."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Scatter:
         shares = Integer(-(-rows // height))
         c.add(ForLoop(SHARE, shares, name="Share", note="part of a tile that one peer finishes"))
         for tensor, axes in e.graph.gemm.axes.items():
-            if tensor not in ("A", "B") and "m" in axes:  # D, and epilogue operands along m
+            if tensor not in ("A", "B") and "m" in axes:  # D, and epilogue operands with rows
                 row = f"{tensor}.share.row"
                 c.add(MacroTileIndex(row, Integer(height), tensor=tensor, axis=0))
                 c.connect(Tile(f"{tensor}.index.0", (SHARE, row)))

@@ -21,7 +21,7 @@ __all__ = ["SplitTiles"]
 PIECE, ACCUMULATE = "piece", "for_k"
 """Ids of dimensions.
 
-PIECE: the index of a piece in its tile. ACCUMULATE: the loop over the k tiles of a piece.
+PIECE numbers the pieces of a tile. ACCUMULATE numbers the k tiles of a piece, in a loop.
 """
 
 
@@ -29,16 +29,16 @@ PIECE: the index of a piece in its tile. ACCUMULATE: the loop over the k tiles o
 class SplitTiles:
     """Output tiles whose k tiles are split into equal contiguous pieces, one for each workgroup.
 
-    A schedule that uses this adds two dimensions. `tile` counts the split tiles, and the tile
-    numbers are tied to it. `pieces`, of size `tiles · splits`, counts the pieces of all tiles; it
-    is the workgroup dimension or is tied to it. Then `tie` adds the other coordinates, and
-    `control` returns the operations of a workgroup.
+    A schedule that uses this adds two dimensions. `tile` counts the split tiles, and edges lead
+    from the tile numbers to it. `pieces`, of size `tiles · splits`, counts the pieces of all tiles;
+    it is the workgroup dimension or is connected to it by edges. Then `tie` adds the other
+    coordinates, and `control` returns the operations of a workgroup.
 
     Args:
         tile: the dimension that counts the split tiles.
         pieces: the id of the dimension that counts the pieces of all tiles. Piece i must belong to
             workgroup number i.
-        numbers: the tile numbers that are tied to `tile`.
+        numbers: the tile numbers from which edges lead to `tile`.
         work: the operations on one output tile; all tiles have equally many k tiles.
         splits: number of pieces of a tile.
         owner: the piece whose workgroup runs the epilogue, `first` or `last`; see `Pieces.finish`.
@@ -65,8 +65,8 @@ class SplitTiles:
     def tie(self, e: KernelEditor, accumulator: str) -> None:
         """Split the k tiles of each output tile into pieces, and add the workspace of the fix-up.
 
-        Adds these edges. For reductions with one workspace slot for each tile, `slot` is tied to
-        the tile instead, and `turn` to the piece::
+        Adds these edges. For reductions with one workspace slot for each tile, edges lead from
+        `slot` to the tile instead, and from `turn` to the piece::
 
             k_tile --Tile--> piece, for_k; tile, piece --Flatten--> pieces
             partials --Tile--> slot, row, column; slot --PassThrough--> pieces

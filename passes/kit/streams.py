@@ -26,10 +26,11 @@ from passes.kit.tile_work import TileWork
 __all__ = ["Stream", "add_loops"]
 
 TILE, ACCUMULATE, BEHIND = "for_tile", "for_k", "for_behind"
-"""Ids of loops over iterations of a workgroup's share.
+"""Ids of the loops over a workgroup's share of iterations.
 
-TILE: iterations before the current segment. ACCUMULATE: iterations of the segment. BEHIND:
-iterations after the segment, if segments run from last to first.
+The index of TILE is the number of iterations in the share before the current segment, the index of
+ACCUMULATE the number of the iteration in the segment. If segments run from last to first, the index
+of BEHIND is the number of iterations in the share after the segment.
 """
 BEGIN = "sk.begin"
 """Id of the dimension for the first iteration of a workgroup's share, if `least_segment` is set."""
@@ -89,14 +90,14 @@ class Stream:
     along: str = ""
 
     def tie(self, e: KernelEditor, accumulator: str) -> Expr:
-        """Add coordinates: the shares of workgroups, the loops over a share, and workspace slots.
+        """Add coordinates for workgroups' shares, the loops over a share, and workspace slots.
 
         Args:
             e: the kernel being built.
             accumulator: the element type of the sums.
 
         Returns:
-            The number of iterations of a share; of the longest one, if shares are balanced.
+            The number of iterations of a share; if shares are balanced, that of the longest share.
         """
         iterations = self.space.size
         assert iterations is not None
@@ -193,7 +194,8 @@ class Stream:
         start = {"sk.workgroup": workgroup, "sk.local": Integer(0)}
         (first_of_share,) = graph.reverse(start, [self.space.id], ranges)
         begin = first_of_share
-        # `least_segment` moves the first iteration of a workgroup, so a coordinate holds it.
+        # With `least_segment`, a share may begin at a tile's end instead of at a multiple of its
+        # length, so the coordinate BEGIN holds its first iteration.
         if BEGIN in graph:
             begin = at[BEGIN] = graph.symbol(BEGIN)
         # A `Locate` operation around the operations on a tile sets these coordinates from tables;
@@ -221,8 +223,8 @@ class Stream:
         depth = cast(Expr, self.depth.xreplace({names[dim]: at for dim, at in located.items()}))
         step = minimum(depth - k_here, mine.symbol - tile)
         if self.reduction == "scatter":
-            # Two loops over the share, because a workgroup sends all its pieces before it waits for
-            # others.
+            # Two loops over the share: the first computes and sends all pieces of shared tiles, the
+            # second waits for the pieces of other workgroups and finishes the tiles.
             scatter, cut = Scatter(low, high, ends=True), Lt(count.symbol, self.depth)
             end = (If(cut, scatter.send(), work.after),)
             finish = (first, count, If(cut, scatter.finish(e, work.after)))
@@ -270,8 +272,9 @@ class Stream:
         # of the share. So `maximum` and `minimum` change no value; they make bounds provable.
         last = maximum(left - 1, Integer(0))
         (k_last,) = graph.reverse({**at, TILE: last}, [self._loop], ranges)
-        # `count` is the length of a segment: back to iteration 0 of its tile, or, if the workgroup
-        # began in the middle of that tile, to the workgroup's first iteration.
+        # Segments run from last to first. The last remaining iteration of the share is iteration
+        # `k_last` of its tile, so the segment has k_last + 1 iterations; if the share begins inside
+        # the tile, the segment has the `left` iterations that remain.
         count = minimum(k_last + 1, left)
         tile = minimum(left - count, mine.symbol - 1)
         body = (SetCoordinate(TILE, tile, segment),)

@@ -120,5 +120,5 @@ class TileWork:
         return body if self.around is None else (replace(self.around, body=body),)
 
     def accumulate(self, dim: str, stop: Expr) -> For:
-        """The main loop of `stop` iterations, whose index is that of the dimension `dim`."""
+        """The main loop, with `stop` iterations that the dimension `dim` counts."""
         return For(dim, Integer(0), stop, body=self.loop.body)

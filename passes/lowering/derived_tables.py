@@ -23,7 +23,7 @@ from coordgraph.tables import SORTS, SUMS, Table
 __all__ = ["add_tables", "table_bytes"]
 
 ENTRY = "i32"
-"""The element type of the entries of a derived table."""
+"""The element type of the entries of tables that a kernel computes."""
 ENTRY_BYTES = 4
 """Bytes of one entry of a derived table."""
 WARP = 32

@@ -37,9 +37,9 @@ from passes.lowering.control import Accumulator, unrolled
 __all__ = ["ScatterLowering"]
 
 FIRST, BATCH = "partial.first", "partial.batch"
-"""FIRST: the coordinate of the first of the peers whose flags are waited for together. BATCH: the
-coordinate of an outer loop of one iteration around the unrolled loop over the peers of a batch;
-names of other coordinates of batches begin with this name."""
+"""FIRST: the coordinate of a loop in which each thread polls the flag of one peer; its index is the
+first of these peers. BATCH: the coordinate of a loop of one iteration around the unrolled loop over
+the peers of a batch; ids of other coordinates of batches begin with this id."""
 BATCHES = (16, 8, 4, 2, 1)
 """Sizes of batches: peers whose partial sums a thread loads together. 16 peers take 64 registers of
 a thread."""

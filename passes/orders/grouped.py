@@ -56,8 +56,8 @@ class Grouped(Pass):
         depth = number_of_iterations(graph, ())
         with graph.edit(str(self)) as e:
             c = e.coordinates
-            # Launches check that the divisors in the formulas of `Deal` fit 32 bits even when the
-            # formulas are multiplied by the number of k tiles.
+            # Launches check that this product fits 32 bits: the divisor in the formulas of `Deal`
+            # (tiles of a group) times the number of k tiles, by which the formulas are multiplied.
             e.assume((floor_div(tiles, self.groups) + 1) * depth)
             dealt = numbers[0].id
             if len(numbers) > 1:

@@ -80,12 +80,12 @@ class LongestFirst(Pass):
 
 
 def _tiles(graph: KernelGraph, edge: Ragged) -> bool:
-    """Whether the table of a `Ragged` edge counts output tiles of groups, not elements."""
+    """Whether the entries of a `Ragged` edge's table count output tiles of groups, not elements."""
     return any(t.name == edge.table and t.derived for t in graph.parameters.tables)
 
 
 def _sorted(tables: tuple[Table, ...], order: Table, names: set[str]) -> tuple[Table, ...]:
-    """The kernel's tables with `order` added; the prefix sums `names` then follow that order.
+    """The kernel's tables with `order` added; the prefix sums `names` add up groups in that order.
 
     Args:
         tables: all tables of the kernel.

@@ -16,7 +16,7 @@ from coordgraph.integers import to_text
 __all__ = ["addresses"]
 
 EXAMPLE = 5
-"""In examples, the number of the workgroup and the largest index along other dimensions."""
+"""Examples in reports have this workgroup number, and at most this index along other dimensions."""
 
 Values = Mapping[str, Any]
 
@@ -97,7 +97,7 @@ def _small(dimension: Dimension) -> int:
     if isinstance(dimension, Selector) or (
         dimension.hardware and not isinstance(dimension, Workitem)
     ):
-        return 0  # must agree with the thread's number, which is small, so the warp is 0
+        return 0  # the example's thread number is small, so its warp is number 0
     if dimension.size is None:
         return 1
     return min(EXAMPLE, int(dimension.size) - 1) if dimension.size.is_Integer else 0

@@ -18,7 +18,7 @@ from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_pl
 __all__ = ["Alternative", "alternatives", "headline", "peak_flops"]
 
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
-"""Schedules that are simulated as alternatives to that of the report, with its tiles and order."""
+"""Schedules that are simulated as alternatives, with the tiles and tile order of the report's."""
 BUSY, MOSTLY = 0.9, 0.75
 """BUSY, MOSTLY: utilisations from which the page answers "yes" or "mostly" to "is the GPU busy?".
 Utilisation is the fraction of time in which a slot (the place of a resident workgroup) multiplies
@@ -54,7 +54,7 @@ class Alternative:
     utilisation: float
 
     def as_data(self, base: float) -> dict[str, Any]:
-        """The alternative as plain data; `change` is its time relative to `base` seconds."""
+        """The alternative as plain data; `change` is its time divided by `base` seconds, less 1."""
         return {
             "name": self.name,
             "option": self.option,
@@ -102,10 +102,10 @@ def _schedules(
 
 
 def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> Iterator[Alternative]:
-    """Simulated plans with the best predicted times; none if the cost model does not apply.
+    """Simulate the plans with the best predicted times.
 
-    The model does not apply to batches and groups of products, or to a GPU whose constants are
-    unknown.
+    The result is empty for batches and groups of products, which this prediction does not cover,
+    and for a GPU that has no constants of the cost model.
     """
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None or gemm.leading:

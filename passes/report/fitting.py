@@ -58,12 +58,12 @@ def check_fit(events: Mapping[str, list[Any]], steps: Steps, *, complete: bool =
 
 
 def _end(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> int:
-    """One more than the largest number; 0 if there is none."""
+    """One more than the largest of `numbers`, which count from 0; 0 if there are none."""
     return int(numbers.max(initial=-1)) + 1
 
 
 def _extents(steps: Steps, *, padding: bool) -> dict[str, int]:
-    """The workgroups with work, the products, and the tiles along each axis, of a launch."""
+    """How many workgroups with work, products, and tiles along each axis a launch has, by name."""
     kept = steps.kind == StepKind.MULTIPLY
     if not padding:
         kept = kept & (steps.padding == 0)

@@ -155,13 +155,13 @@ def _data(subject: Subject, given: Mapping[str, int], run: Simulation) -> dict[s
 def _grid(
     graph: KernelGraph, shapes: Sequence[tuple[int, ...]], given: Mapping[str, int]
 ) -> Grid | None:
-    """The tiles of D; None if the extents of D are not known."""
+    """The `Grid` of the tiles of D; None if m or n is not known."""
     m, n = (given.get(axis, getattr(graph.gemm, axis)) for axis in "mn")
     return Grid(shapes, m, n) if isinstance(m, int) and isinstance(n, int) else None
 
 
 def _code(subject: Subject) -> dict[str, Any] | None:
-    """The section on code: the lines of the compiled kernel, each with its operation, or None."""
+    """The section on compiled code, with the operation of each line; None without such code."""
     if subject.lowered is None or not subject.code:
         return None
     tree, line = Tree(subject.lowered.control), RecordPrinter().operation

@@ -1,4 +1,4 @@
-"""What limits multiplying: the largest lower bound of a launch's time, and what tensor cores do."""
+"""What limits a launch: the largest lower bound of its time, and how busy the tensor cores are."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ class Limit:
     """The largest lower bound of the time of a launch.
 
     Args:
-        name: `dram`, `l2`, `power` or `tensor`; '' if no bound is half of the time.
+        name: the resource that gives the bound: `dram`, `l2`, `power` or `tensor`; '' if the bound
+            is less than half of the launch's time.
         seconds: the largest lower bound, in seconds.
-        tensor: tensor cores' share of the time spent multiplying, if they ran at their peak.
+        tensor: time that tensor cores need at their peak rate, as a fraction of the time spent
+            multiplying; at most 1.
         source: what predicts the bound: `model` or `simulation`.
         text: a sentence with these figures.
     """
@@ -81,7 +83,7 @@ def limit_of(
 
 
 def peak_source(machine: Machine, rate: float) -> str:
-    """Text for the factors of the peak rate; `rate` is operations per cycle of an SM."""
+    """The factors of the tensor cores' peak rate as text; `rate` is operations per SM and cycle."""
     clock = f"{machine.clock / 1e9:.3g} GHz"
     of = "fitted to measured times" if machine.constants is not None else "of the documents"
     return f"{machine.processors} SMs × {rate:.0f} operations per cycle × {clock}, a clock {of}"

@@ -1,6 +1,6 @@
 """Rows of a measured timeline, one for each SM, numbered like those of a simulated timeline.
 
-The simulation gives workgroup i to row i first; a GPU assigns SMs in an order of its own.
+In the simulation, row i runs workgroup i first; a GPU assigns SMs in an order of its own.
 """
 
 from __future__ import annotations

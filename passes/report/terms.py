@@ -38,9 +38,10 @@ def terms(
     kernel: Kernel,
     runs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """For each term of the time: the cost model's prediction and the mean of all slots in each run.
+    """For each term of a launch's time: the cost model's prediction, and the seconds in each run.
 
-    `model` is None if the cost model does not support the launch; `note` is then the reason.
+    The seconds of a run are averages over the workgroups that are resident at once. `model` is None
+    if the cost model does not support the launch; `note` is then the reason.
     """
     predicted, note = _predicted(graph, given, simulation, kernel)
     rows = [

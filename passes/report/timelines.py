@@ -151,14 +151,17 @@ def measured_run(
 
 
 def dropped_records(measured: Measured) -> int:
-    """Number of records that a measured timeline lacks; 0 if it does not say so."""
+    """How many records a launch could not keep; 0 if the measured timeline has no such number."""
     if isinstance(measured, EventColumns):
         return int(getattr(measured, "dropped", 0))
     return int(measured.get("dropped_records", 0))
 
 
 def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list[int]:
-    """For each measured event, the tile shape of the same workgroup's event in the simulation."""
+    """For each measured event, the index of the shape of its tile; -1 for an event without a tile.
+
+    The shape is that of the same workgroup's event on the same tile in the simulation, else 0.
+    """
     count = len(columns["begin"])
     if simulated is None or "m" not in columns:
         return [0] * count

@@ -48,7 +48,7 @@ Waves = Literal["strided", "contiguous"]
 """Which data-parallel tiles a workgroup computes: `strided` (with W workgroups, every W-th tile) or
 `contiguous` (consecutive tiles)."""
 ORDERS: tuple[str, ...] = get_args(First)
-"""The values of the option `first`: `sk` and `dp`."""
+"""The values of the option `first` of `PartlyStreamed`: `sk` and `dp`."""
 WHOLE = "dp.k"
 """The coordinate that the loop over a data-parallel tile's k tiles counts, if the groups of the
 problem have different k."""

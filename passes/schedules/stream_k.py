@@ -92,8 +92,8 @@ class StreamK(Pass):
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
             `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
-            every workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to
-            one slot, so the last bits differ from run to run.
+            every workgroup with a piece adds up some rows of all pieces and finishes these rows.
+            `atomic`: atomic additions to one slot, so the last bits differ from run to run.
         shares: how many iterations a share has. `equal`: `⌈T·TK/W⌉`, so that the last workgroups
             may have fewer or none. `balanced`: `⌊T·TK/W⌋` or one more; if W is a multiple of T,
             every tile is divided into W/T whole shares. The coordinates are then
@@ -190,9 +190,9 @@ class StreamK(Pass):
 
 
 def _add_order(e: KernelEditor, graph: KernelGraph, work: TileWork, space: str) -> Linear:
-    """Add the dimensions between tile numbers and the stream, for `k_order=interleaved`.
+    """Add the dimensions and edges from tile numbers to iterations, for `k_order=interleaved`.
 
-    Adds all edges but the `Interleave`, which needs the length of a share.
+    The edge `Interleave` is not added, because it needs the length of a share.
 
     Args:
         e: the editor of `graph`.

@@ -97,7 +97,7 @@ class Engine:
         self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.blocked: dict[int, tuple[int, float]] = {}
-        """For each waiting workgroup: the step that waits, and the time since when it waits."""
+        """For each waiting workgroup: the step that waits, and the time when its wait began."""
 
     def run(self) -> Events:
         """Run until all workgroups have ended.
@@ -139,7 +139,10 @@ class Engine:
         heapq.heappush(self.timers, (time, self.number, workgroup, step, sent))
 
     def _dispatch(self, slot: int, seconds: float) -> None:
-        """Start the next workgroup that has steps on a slot; it multiplies `seconds` later."""
+        """Start the next workgroup that has any steps, on `slot`.
+
+        It multiplies after `seconds`, plus the further time of a first iteration.
+        """
         while self.dispatched < self.count:
             workgroup = self.dispatched
             self.dispatched += 1
@@ -205,7 +208,7 @@ class Engine:
         self._wake(until, workgroup, NONE)
 
     def _multiply(self, workgroup: int, step: int) -> None:
-        """Begin a main loop."""
+        """Begin the main loop of a step of a workgroup."""
         tiling, sharing = self.tilings[step], self.sharing
         asked, read = self.traffic.request(
             step, self.slot_of[workgroup], sharing.volume, sharing.pace
@@ -217,7 +220,7 @@ class Engine:
         heapq.heappush(self.loops[tiling], loop)
 
     def _multiplied(self, tiling: int) -> None:
-        """End the main loop of a tile shape that ends first."""
+        """End the main loop that ends first among those on tiles of shape number `tiling`."""
         _, _, workgroup, step, begin, asked, read = heapq.heappop(self.loops[tiling])
         self.sharing.end(tiling, asked, read)
         self._record(begin, self.now, workgroup, Activity.MULTIPLY, step)

@@ -79,6 +79,6 @@ class Events:
         return len(self.begin)
 
     def seconds(self, activity: Activity) -> float:
-        """Seconds that all workgroups together spend on an activity while they do nothing else."""
+        """Seconds of an activity, summed over workgroups, except while it overlaps multiplying."""
         chosen = (self.activity == activity) & (self.behind == 0)
         return float((self.end[chosen] - self.begin[chosen]).sum())

@@ -57,7 +57,7 @@ def simulate(
     tables: Mapping[str, Sequence[int]] | None = None,
     kernel: Kernel | None = None,
 ) -> Simulation:
-    """Run a scheduled graph on a described GPU, event by event.
+    """Run a scheduled graph on a model of a GPU, event by event.
 
     The graph defines what every workgroup does, in which order, and for which workgroups it waits.
     The machine defines how long each step takes, and which bandwidths concurrent steps share.
@@ -135,7 +135,8 @@ class Launch:
         values = graph.parameters.launch({**free, **given}, tables)
         sizes = product_sizes(graph, given, tables)
         products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
-        # Recorded steps need 88 bytes each, so the least number is checked before they are.
+        # A recorded step needs 88 bytes, so a launch that has too many steps even by a lower bound
+        # is refused before its steps are recorded.
         least = _tiles(graph, sizes) * products // len(sizes) * STEPS_OF_TILE
         _check_steps(graph, least, "at least ")
         steps = record_steps(graph, given, tables)
@@ -190,7 +191,7 @@ class Launch:
 
 
 def _tiles(graph: KernelGraph, sizes: NDArray[np.int64]) -> int:
-    """The fewest output tiles that cover the products whose sizes are given as rows."""
+    """The fewest output tiles that cover all products; `sizes` has a row (m, n, k) for each."""
     m, n = (max(tiling.shape[axis] for tiling in graph.tilings) for axis in (0, 1))
     return int((-(-sizes[:, 0] // m) * -(-sizes[:, 1] // n)).sum())
 
@@ -246,7 +247,7 @@ def product_sizes(
 
 
 def simulate_plan(gemm: Gemm, plan: Plan, machine: Machine | str = DEFAULT) -> Simulation:
-    """Simulate the kernel that a plan describes on a described GPU.
+    """Simulate the kernel of a plan on a model of a GPU.
 
     Args:
         gemm: the problem, with values for m, n and k.

@@ -161,12 +161,12 @@ def _fitted(device: str) -> dict[str, Any]:
 
 @cache
 def fitted_constants(device: str) -> Constants:
-    """The cost model's constants from which the fit of a simulated device began.
+    """The cost model's constants of a device, from which `passes.simulation.calibrate` started.
 
-    They were fitted without the sizes on which the simulation is judged.
+    The sizes on which the accuracy of the simulation is measured were left out of their fit.
 
     Raises:
-        FileNotFoundError: the device has no file.
+        FileNotFoundError: no constants have been fitted for the device.
     """
     return Constants(**_fitted(device)["constants"])
 
@@ -176,7 +176,7 @@ def fitted_machine(device: str) -> Machine:
     """The model of a device, with the constants that `passes.simulation.calibrate` has fitted.
 
     Raises:
-        FileNotFoundError: the device has no file.
+        FileNotFoundError: no constants have been fitted for the device.
     """
     return with_figures(fitted_constants(device), _fitted(device)["figures"])
 
@@ -235,4 +235,4 @@ _RTX_4090 = Machine(
 MACHINES: dict[str, Machine] = {
     machine.name: machine for machine in (fitted_machine("NVIDIA H200"), _h100(), _A100, _RTX_4090)
 }
-"""The machines that are known by name."""
+"""The modelled GPUs, by name; functions that take a machine accept these names."""

@@ -27,12 +27,12 @@ MOST_READS = 256
 
 
 Read = tuple[int, int, float, int]
-"""Type of a read: the first k tile of a panel, the end of the range, the bytes that had been read
-from DRAM when the first was read, and the slot of the workgroup."""
+"""Type of a recorded read of a panel: the first k tile, the k tile after the last, the bytes that
+had been read from DRAM when the first k tile was read, and the slot (SM) of the workgroup."""
 Found = tuple[float, bool]
-"""Type of the result of a request: how many k tiles must be read from DRAM (not whole, if a tile's
-panels differ), and whether a workgroup on a neighbouring SM requests the same k tiles at the same
-time."""
+"""Type of the result of a request: how many k tiles must be read from DRAM (a fraction if it is the
+mean of several panels), and whether a workgroup on a neighbouring SM requests the same k tiles at
+the same time."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Cache:
 
     Args:
         capacity: bytes of A and B that it holds.
-        near: number of consecutive slots whose requests may be merged.
+        near: number of neighbouring slots (SMs) whose requests may be merged.
         reads: for each panel its last reads, in order.
     """
 
@@ -66,8 +66,8 @@ class Cache:
             self.reads[panel] = [(first, stop, volume, slot)]
             return stop - first, False
         start, end, since, place = before[-1]
-        # The lag in bytes is the same for all k tiles of a range, because both workgroups advance
-        # at the same pace.
+        # The lag: bytes read from DRAM between the previous read of a k tile and this request. It
+        # is the same for all k tiles of a range, because all workgroups advance at one pace.
         lag = volume - since + pace * (start - first)
         if start <= first and stop <= end and lag < self.capacity:
             near = -2 * pace <= lag <= 2 * pace and -self.near < slot - place < self.near
@@ -152,8 +152,8 @@ class Traffic:
         span = np.array(spans)[s.tiling]
         own = sizes[np.minimum(s.product, len(sizes) - 1)]
         tiles_m, tiles_n = (int(n) for n in s.tiles[-3:-1])
-        # A panel is the part of A (or B) that a row (or column) of the smallest tiles reads. Panels
-        # are numbered by product, and in a product by position.
+        # A panel is the rows of A (or columns of B) that one row (or column) of output tiles of the
+        # smallest shape reads. Panels are numbered by product, and in a product by position.
         place_m, place_n = s.m * span[:, 0], s.n * span[:, 1]
         width_m, width_n = (int(x.max(initial=0)) + 1 for x in (place_m, place_n))
         depth = np.maximum(-(-own[:, 2] // shape[:, 2]), 1)
@@ -211,7 +211,12 @@ class Traffic:
     def _panels(
         self, panel: int, span: int, first: int, stop: int, volume: float, pace: float, slot: int
     ) -> Found:
-        """The mean result of a request for `span` panels that follow each other."""
+        """Request the same k tiles of `span` consecutive panels of A, or of B.
+
+        Returns:
+            The mean number of k tiles of a panel that must be read from DRAM, and whether a
+            workgroup on a neighbouring SM requests the same k tiles of all panels.
+        """
         request = self.cache.request
         if span == 1:
             return request(panel, first, stop, volume, pace, slot)

@@ -47,7 +47,7 @@ class Sharing:
         self._rate = 0.0
 
     def begin(self, tiling: int, asked: float, read: float) -> None:
-        """Add a main loop that needs the given bytes of the L2 cache and of DRAM per k tile."""
+        """Add a running main loop; `asked` and `read` are its bytes per k tile from L2 and DRAM."""
         self._active[tiling] += 1
         self._asked[tiling] += asked
         self._read[tiling] += read
@@ -61,7 +61,7 @@ class Sharing:
         self.pace -= read
 
     def settle(self) -> None:
-        """Compute the paces after main loops have begun or ended."""
+        """Recompute `paces`, the seconds of an iteration, after main loops have begun or ended."""
         m, running = self.machine, sum(self._active)
         if not running:
             self._rate = self.pace = 0.0
@@ -70,7 +70,7 @@ class Sharing:
         crowded = 2 * readers > m.processors
         asked = read = power = 0.0
         for i, (work, active) in enumerate(zip(self.works, self._active, strict=True)):
-            if not active:  # with no main loop the sums are 0; this removes rounding errors
+            if not active:  # no main loop runs: remove rounding errors from its sums
                 self._asked[i] = self._read[i] = 0.0
             self.paces[i] = step = work.crowded if crowded else work.free
             asked += self._asked[i] / step
@@ -88,7 +88,7 @@ class Sharing:
         self._rate = read / stretch
 
     def advance(self, seconds: float) -> None:
-        """Advance the clocks and the bytes read by an interval of time."""
+        """Advance `clocks` and `volume` (bytes read from DRAM) by an interval of time."""
         self.volume += seconds * self._rate
         for i, pace in enumerate(self.paces):
             self.clocks[i] += seconds / pace

@@ -24,7 +24,7 @@ class Simulation:
         machine: the GPU.
         instructions: the instructions that multiply, `wgmma` or `mma.sync`. If the machine's
             constants were fitted to measured times, both count as fast as `wgmma`.
-        steps: the steps of every workgroup.
+        steps: each step of every workgroup (multiply, send, receive, …), in program order.
         events: the activities of each workgroup, with begin, end and slot.
         makespan: seconds from the begin of the launch until the last workgroup has ended.
         slots: number of workgroups that can run at the same time.
@@ -120,7 +120,7 @@ class Simulation:
 
     @property
     def flops_per_second(self) -> float:
-        """Operations of the products divided by the makespan."""
+        """Multiplications and additions of the products per second, over the whole makespan."""
         return self.flops / self.makespan if self.makespan else 0.0
 
     def summary(self) -> dict[str, Any]:

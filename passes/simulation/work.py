@@ -63,12 +63,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Setup:
-    """Seconds from the start of a workgroup until it multiplies, without its first transfer.
+    """Seconds from the start of a workgroup until it multiplies, except to load its first tiles.
 
     Attributes:
         launch: seconds of a launch before any workgroup begins.
-        first: seconds for the first workgroup on a slot.
-        later: seconds for a workgroup that follows another one on its slot.
+        first: seconds for the first workgroup on an SM.
+        later: seconds for a workgroup that follows another one on its SM.
     """
 
     launch: float
@@ -164,7 +164,7 @@ def tile_works(
 
 @dataclass(frozen=True)
 class _OneKernel(Table):
-    """A plan table for one kernel, which is known by its graph and not by the name of a schedule.
+    """A plan table with one row, for a kernel that is given as a graph, without a named schedule.
 
     Args:
         sends: whether workgroups of the kernel send partial sums.

@@ -27,7 +27,7 @@ __all__ = ["records_of"]
 
 ZERO, ONE = Integer(0), Integer(1)
 _FOLDS = {Maximum: maximum, Add: add}
-"""The function that computes an expression's bound from its operands' bounds, by its class."""
+"""For a class of expressions: a function from upper bounds of the operands to one of the result."""
 
 
 def records_of(graph: KernelGraph, body: Body) -> Expr | None:

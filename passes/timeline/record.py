@@ -126,7 +126,7 @@ class _Recorder:
         return Counter(NUMBER, (Counter(STALLED, whole),) if self.warpgroups else whole)
 
     def _body(self, body: Body, role: str, who: Boolean) -> Body:
-        """Replace the marks in `body` by stamps of `role`; the condition `who` selects a thread."""
+        """Replace each mark (`Begin`) by a write of a record of `role`; `who` selects a thread."""
         return tuple(self._stamped(body, role, who))
 
     def _stamped(self, body: Body, role: str, who: Boolean) -> Iterator[Operation]:
@@ -165,20 +165,20 @@ class _Recorder:
         return Stamp(TIMELINE, *mark, role, stalled, whole)
 
     def _written(self, stamp: Stamp, who: Boolean) -> Body:
-        """Write a record if there is memory left for it; count the record in either case."""
+        """Operations that write a record if memory is left for it, and count it in either case."""
         place = index_symbol(NUMBER) + 1
         there = And(who, Lt(place, self.capacity))
         return (If(there, (self._at(place, stamp),)), Advance(NUMBER))
 
     @staticmethod
     def _at(place: Expr, stamp: Stamp) -> Operation:
-        """The operation `stamp`, which writes a record, at record number `place` of its role."""
+        """The operation `stamp`, which writes a record, at position `place` among its role's."""
         return SetCoordinate(SLOT, place, (SetCoordinate(WORD, Integer(0), (stamp,)),))
 
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:
         """Number of records for which the producer, and each consumer, of a workgroup has memory.
 
-        It is the number of records that they write, but no more than `most`.
+        It is the number of records that they write, but no more than `most + BOTH_ENDS`.
         """
         marks = records_of(self.graph, body)
         most_of_all = Integer(most + BOTH_ENDS)

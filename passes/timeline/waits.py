@@ -1,4 +1,4 @@
-"""Marks in lowered graphs where threads wait for partial sums or for their ping-pong turn."""
+"""Mark in lowered graphs where threads wait for partial sums or for their ping-pong turn."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ FLAGS = (WaitFlag, TakeFlag)
 def with_waits(body: Body) -> Body:
     """The operations of `body`, with marks before and after each wait for other workgroups.
 
-    Before: `WaitFlag`, and on Hopper the consumers' `WaitBarrier` for loaded partial sums and for
-    their ping-pong turn. After: `Begin("wait")` before and `Begin("receive")` after a wait for
-    partial sums; `Begin("turn")` before and the main loop's mark after a wait for a turn.
+    Waits are `WaitFlag`, and on Hopper the consumers' `WaitBarrier` for loaded partial sums and for
+    their ping-pong turn. A wait for partial sums gets `Begin("wait")` before and `Begin("receive")`
+    after it. A wait for a turn gets `Begin("turn")` before it, and is moved before the mark of the
+    main loop.
     """
     return tuple(_with_waits(body))
 
@@ -63,7 +64,7 @@ def _only_waits(op: Operation) -> bool:
 
 
 def _marks(op: Operation) -> bool:
-    """Whether `op` consists of `Begin` only, like the operation that marks a main loop."""
+    """Whether `op` contains no operations but `Begin`, as those that mark a main loop do."""
     return all(isinstance(inner, Begin) for inner in _leaves(op))
 
 

@@ -1,4 +1,4 @@
-"""The HTML report in a real browser: first section, links between pictures, keyboard, themes."""
+"""Tests of the HTML report in a browser: first section, linked pictures, keyboard, themes."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_first_view_answers_without_scrolling(opened: Opened):
 
 
 def test_tiles_outside_d_are_the_first_reason(browser: Browser, tmp_path: Path):
-    """If a graph has too many tiles, the report first names the multiplying outside of D."""
+    """If a graph has too many tiles, the report names multiplication outside D as first reason."""
     text = str(StreamK()(Gemm("bf16").graph((128, 128, 64))))
     wrong = parse(text.replace("(m + 127) // 128", "(m + 3) // 4"))
     path = tmp_path / "outside.html"

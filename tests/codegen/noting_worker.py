@@ -1,4 +1,4 @@
-"""A worker for `codegen.call.compile_workers` that writes its jobs into the cache folder."""
+"""A compile worker that compiles nothing: it writes each plan to a file in the cache folder."""
 
 from __future__ import annotations
 

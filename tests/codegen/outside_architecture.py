@@ -67,7 +67,7 @@ SM_8Y = Architecture("sm_8y", 89, 101376, (Narrow(), MMA_SYNC), isa="sm_89", exa
 
 
 def register_all() -> None:
-    """Register the three architectures."""
+    """Register the architectures `sm_8x`, `sm_9x` and `sm_8y` of this module."""
     register(SM_8X)
     register(SM_9X)
     own = Narrow.instructions

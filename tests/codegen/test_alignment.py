@@ -20,8 +20,8 @@ def test_it_divides_address_and_rows(dtype: str, columns: int, pointer: int):
 
 @pytest.mark.parametrize(("stride", "wanted"), [(64, 16), (68, 8), (65, 2), (0, 1)])
 def test_matrices_of_a_batch_count_too(stride: int, wanted: int):
-    """The stride between matrices counts too; stride 0 is not aligned, as TMA needs positive
-    strides.
+    """Alignment depends on the stride between matrices too: stride 0 gives 1, because TMA needs
+    positive strides.
     """
     assert alignment_of(TensorView(0, (3, 4, 16), (stride, 16, 1), "bf16")) == wanted
 

@@ -35,7 +35,7 @@ def whole(*shape: int) -> np.ndarray:
 
 
 def stored(batch: np.ndarray, turned: bool) -> np.ndarray:
-    """The same batch, stored row-major or as its transposes."""
+    """A copy with the same values and shape, stored row-major or, if `turned`, column-major."""
     if not turned:
         return np.ascontiguousarray(batch)
     return np.ascontiguousarray(batch.swapaxes(-1, -2)).swapaxes(-1, -2)
@@ -146,7 +146,7 @@ def test_only_the_call_that_says_so_measures(
 ):
     """Only a call with tune=True measures.
 
-    Outputs with and without gaps between matrices share the cached choice, but run two kernels.
+    Outputs with and without gaps between matrices share the cached plan, but run two kernels.
     """
     calls: list[tuple[int, Any]] = []
 
@@ -194,7 +194,7 @@ def expanded(*shape: int) -> np.ndarray:
         (whole(4, 3, 7), expanded(5, 7, 5), "b is 5x7x5, but 4x7x5 is needed"),
         (whole(4, 3, 7), expanded(2, 7, 5), "b is 2x7x5, but 4x7x5 is needed"),
         (whole(0, 3, 7), expanded(2, 7, 5), "b is 2x7x5, but 0x7x5 is needed"),
-        # NumPy gives arrays without elements strides of 0.
+        # NumPy gives arrays without elements strides of 0, which must not pass for an expanded B.
         (whole(4, 3, 0), whole(5, 0, 5), "b is 5x0x5, but 4x0x5 is needed"),
         (expanded(4, 3, 7), whole(5, 7, 5), "b is 5x7x5, but 4x7x5 is needed"),
         # Error messages show the shapes that the caller passed, not those of the rearranged

@@ -104,7 +104,10 @@ def test_gpus_without_a_model(measured: list[Any], monkeypatch: pytest.MonkeyPat
 
 def test_times_are_medians_after_the_first():
     class Bench:
-        """Starts every plan but `bad`; samples are 9 at first, then 1, 2, 3, …, or 0.5 if short."""
+        """Stands in for a bench; its samples are 9, 1, 2, 3, … seconds for each plan.
+
+        Samples of short launches are 0.5 seconds, and the plan `bad` cannot be started.
+        """
 
         def __init__(self) -> None:
             self.taken: dict[str, int] = {}

@@ -213,7 +213,8 @@ def test_the_plan_is_that_of_groups_of_average_size(fake: FakeDriver):
 def test_layouts_without_boxes_take_a_simple_plan(fake: FakeDriver):
     """Layouts that TMA cannot load get a plan without TMA.
 
-    Groups may begin at any k, but TMA boxes begin at multiples of 16 bytes.
+    Groups divide the contiguous axis of A (k), so a group may begin at any element; but TMA boxes
+    begin at multiples of 16 bytes.
     """
     borders, d = on_gpu(OFFSETS, 17, dtype="i32"), on_gpu(D, 16, 512, 256)
     a, b = on_gpu(A, 512, 8192), on_gpu(B, 8192, 256)

@@ -33,7 +33,7 @@ def test_it_is_division(x: int, divisor: int):
 
 @given(divisors, st.data())
 def test_around_multiples_of_the_divisor(divisor: int, data: st.DataObject):
-    """Dividends near multiples of the divisor, where the quotient changes, show an error first."""
+    """Quotients are exact next to multiples of the divisor, where an error would show first."""
     multiple = divisor * data.draw(st.integers(0, LARGEST // divisor))
     for x in (multiple - 1, multiple, multiple + 1, LARGEST // divisor * divisor - 1, LARGEST):
         if 0 <= x <= LARGEST:

@@ -112,7 +112,7 @@ def test_a_grid_is_refused_where_there_is_none_to_choose():
 
 @pytest.mark.parametrize("first", [None, " on 5"])
 def test_a_refused_grid_refuses_no_other_call(first: str | None):
-    """After a number of workgroups is refused, other calls of the same kernel still work."""
+    """A call with a refused number of workgroups does not affect other calls of the kernel."""
     a, b = operands(4, 4, 4)
     plan = "16x16x16 data-parallel"
     if first is None:
@@ -292,7 +292,7 @@ def test_what_is_no_array(value: Any):
 
 
 class Measured(np.ndarray):
-    """A subclass of numpy's array, as other libraries define."""
+    """A subclass of numpy.ndarray that adds nothing, like those that other libraries define."""
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,8 @@ def test_a_gpu_launches_where_matrices_lie_between_each_other(
 
     a, b, d = part(0), part(1), part(2)
     codegen.matmul(a, b, out=d)
-    # In each of these calls the address ranges overlap, so the matrices are compared; no other
-    # check is made.
+    # These calls have the cache key of the first one, so their arguments are not checked again, but
+    # the address ranges of D and of A or B overlap, so the check of overlaps is made.
     monkeypatch.setattr(cuda_kernel, "check_call", None)
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 2

@@ -1,4 +1,4 @@
-"""Tuning without a GPU: how plans are sampled, and how their kernels are compiled in parallel."""
+"""Tests of tuning without a GPU: sampling of plans, and parallel compilation of their kernels."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Bench:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """The plans whose kernels were built, by a stand-in for the compiler."""
+    """The plans passed to a stand-in for the compiler, which fails for tiles with 256 rows."""
     found: list[Plan] = []
 
     def kernel_of(plan: Plan, request: PlanRequest) -> Any:
@@ -152,7 +152,10 @@ def test_plans_that_the_device_refuses_are_left_out(built: list[Plan]):
 
 
 def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Processes take all jobs; here a process only writes down the jobs that it is given."""
+    """Worker processes get every plan to compile, and `compile` returns even if they have died.
+
+    The stand-in for a worker process only writes down the plans that it is given.
+    """
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     monkeypatch.setattr(compile_workers, "MOST_WORKERS", 2)
     monkeypatch.setattr(compile_workers, "__name__", "tests.codegen.noting_worker")
@@ -168,7 +171,7 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         processes[0].wait()
         workers.compile(
             [Plan((64, columns, 64)) for columns in (64, 128, 256)]
-        )  # must return although no process is left that answers
+        )  # must return although no process is alive
     assert all(process.poll() is not None for process in processes)
 
 

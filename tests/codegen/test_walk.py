@@ -19,11 +19,11 @@ from tests.support.sampling import chosen
 pytestmark = pytest.mark.usefixtures("forgotten")
 
 MOST = 20
-"""Largest number of functions that a first call of `matmul` enters before the kernel's."""
+"""Largest number of functions that a first call of `matmul` enters before it calls the kernel."""
 MOST_ARRANGED = 23
-"""Largest number of functions if a first call has to rearrange arrays for the kernel."""
+"""Largest number of functions that a first call enters if it rearranges arrays for the kernel."""
 MOST_AGAIN = 5
-"""Largest number of functions in a repeated call, if the arrays are passed on unchanged."""
+"""Largest number of functions that a repeated call enters if it does not rearrange arrays."""
 
 EXCLUDED: dict[CodeType, str] = {
     build.compile_plan.__code__: "compiling",
@@ -32,7 +32,7 @@ EXCLUDED: dict[CodeType, str] = {
 
 
 class Walk:
-    """The functions of `codegen` that one call enters before its kernel, in order."""
+    """Records, in order, the functions of `codegen` that a call enters before its kernel runs."""
 
     def __init__(self) -> None:
         self.functions: list[str] = []

@@ -1,4 +1,4 @@
-"""`codegen.warm` with a fake driver: what is built, and which plans calls then choose."""
+"""Tests of `codegen.warm` with a fake driver: the built kernels, and the plans of later calls."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_calls_in_the_range_choose_among_built_kernels(fake: FakeDriver):
     chosen = {first(sized(m, k=k)) for m in range(256, 1025, 128) for k in (256, 512, 1024)}
     assert chosen <= built
     free = {sized(m).plans().__next__().kernel for m in range(256, 1025, 128)}
-    assert not free <= built  # else this test shows nothing
+    assert not free <= built  # without `warm`, other kernels are chosen
     others = (
         sized(2048),
         sized(640, n=2048),
@@ -98,7 +98,7 @@ def test_kernels_that_spill_are_left_out(fake: FakeDriver):
 
     def spills(code: str) -> bool:
         asked.append(code)
-        return len(set(asked)) == 1  # the code that is loaded first
+        return len(set(asked)) == 1  # only the first kernel spills
 
     fake.spills = spills
     made = codegen.warm("bf16", transpose_b=True, kernels=2, **RANGES)

@@ -1,4 +1,4 @@
-"""`codegen.torch` where PyTorch is not installed."""
+"""Importing `codegen.torch` fails with advice if PyTorch is not installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import sys
 
 
 def test_without_torch_the_import_says_what_to_install():
-    """A Python that finds no torch; `find_spec` gives None for a module that is None."""
+    """Without PyTorch, `import codegen.torch` raises an error that names the pip command.
+
+    PyTorch is hidden by a `find_spec` that returns None for `torch`.
+    """
     script = (
         "import importlib.util, codegen\n"
         "found = importlib.util.find_spec\n"

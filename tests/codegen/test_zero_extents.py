@@ -22,7 +22,7 @@ HOSTS = ("cpu", "interpreter")
 NO_D = [(0, 5, 6), (4, 5, 0), (0, 0, 6), (0, 0, 0)]
 A, B, C, D, OFFSETS = (place << 28 for place in (1, 2, 3, 4, 5))
 ZEROS = 1 << 32
-"""The address of the driver's first allocation, a buffer of zeros."""
+"""The address of the fake CUDA driver's first allocation, a buffer of zeros."""
 DEPTH = 8
 """The number of 16-bit elements in 16 bytes, the smallest row that TMA loads."""
 

@@ -92,7 +92,7 @@ def test_wrong_fields_of_a_type_are_refused(field: str, value: object, why: str)
 
 @pytest.fixture
 def i16(monkeypatch: pytest.MonkeyPatch) -> DType:
-    """A type that the library does not have, given by its record alone."""
+    """An element type that the library lacks; only its record is added."""
     made = DType("i16", 16, Number.SIGNED, "int16", "i32")
     monkeypatch.setitem(DTYPES, made.name, made)
     return made
@@ -135,7 +135,7 @@ INTEGERS = {"i8", "u8", "s8", "int8", "uint8"}
 
 
 def literals(path: Path) -> set[str]:
-    """String literals of a file that name an element type, without defaults of arguments."""
+    """String literals in a Python file that name an element type, other than argument defaults."""
     tree = ast.parse(path.read_text("utf-8"))
     defaults = {
         id(node)

@@ -1,6 +1,6 @@
-"""Graphs that may be malformed: from text, from edits, or from passes of other packages.
+"""Graphs from text, edits or passes of other packages, which may be malformed, are checked.
 
-Their tensors are checked, and every exception that they cause is an error of this library.
+Every exception that they cause is an error class of this library.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_the_first_call_imports_the_implementation():
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 def test_the_reader_knows_every_operation(target: str):
-    """The text parser imports all modules of operations, which register when imported."""
+    """The text parser imports all modules of operations, so it knows every registered operation."""
     graph = StreamK(workgroups=3)(coordgraph.Gemm("bf16").graph((128, 256, 64)))
     lowered = codegen.compile(graph, target).lowered.text()
     again = "import sys, coordgraph\nprint(coordgraph.parse(sys.stdin.read()).text(), end='')"

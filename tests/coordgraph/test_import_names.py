@@ -97,7 +97,7 @@ def test_a_distribution_that_was_installed_over_ours(tmp_path: Path):
 def test_the_doctor_looks_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`doctor` checks the current folder too.
 
-    The installed command imports nothing from it, but users' programs do.
+    The installed command imports nothing from that folder, but users' programs do.
     """
     monkeypatch.chdir(tmp_path)
     file = package(tmp_path, "passes")

@@ -1,4 +1,4 @@
-"""Results that are kept for a graph object: checks and refusals are computed once."""
+"""The cache of results for a graph object: a check runs once, and entries end with the object."""
 
 from __future__ import annotations
 

@@ -65,7 +65,10 @@ def test_a_slot_that_does_not_lead_back_to_its_sender_proves_nothing():
 
 
 def test_a_slot_that_leads_back_to_another_proves_nothing():
-    """Workgroup w sends to slot w + 1, which belongs to workgroup w + 1 according to the graph."""
+    """No wait direction is proved if workgroups send to slots of other workgroups.
+
+    Workgroup w sends to slot w + 1, which belongs to workgroup w + 1 according to the graph.
+    """
     graph = streamed()
 
     def change(op: Operation) -> Operation:

@@ -39,7 +39,7 @@ def edited(before: str, after: str) -> KernelGraph:
 
 
 def replaced(before: str, name: str) -> tuple[str, str]:
-    """A text replacement: an edge, and the same edge with `name` as its last table."""
+    """A text replacement that makes a fault: an edge's text, and the text with `name` as table."""
     return before, f"{before.rpartition('=')[0]}={name}"
 
 
@@ -324,7 +324,7 @@ def test_edges_need_what_they_have(case: Case):
 
 @dataclass(frozen=True)
 class Silent(Ragged):
-    """`Silent(I; G, O)`: like `Ragged`, but `table_needs` lists nothing."""
+    """A faulty edge: like `Ragged`, but `table_needs` does not list the table that it reads."""
 
     laws = Ragged.laws
 

@@ -32,7 +32,7 @@ PLAIN = (RaggedSplitK(), SnakeDeal())
 EXAMPLES = (*SPLITS, SnakeDeal())
 TILE = (4, 4, 4)
 PROBLEMS = (
-    (20, 24, 37, 7),  # 30 tiles: full waves, and 2 tiles in three pieces each
+    (20, 24, 37, 7),  # 30 tiles: 4 full waves of 7, and 2 tiles in three pieces each
     (20, 24, 37, 10),  # the number of tiles is a multiple of the number of workgroups
     (8, 8, 30, 7),  # fewer tiles than workgroups
     (12, 12, 9, 8),  # one tile is left after full waves, with more pieces than k tiles

@@ -1,4 +1,4 @@
-"""The correct graphs that faults are put into, and lines of their texts."""
+"""Correct graphs that tests put faults into, and lines of their text form, which edits replace."""
 
 from __future__ import annotations
 

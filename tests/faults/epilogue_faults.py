@@ -1,4 +1,4 @@
-"""Catalogue of faults: epilogues, their operands, and stores."""
+"""Graphs with a deliberate fault in an epilogue, its operands or a store, which checks refute."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["Fault", "correct"]
 
 TILE = (4, 4, 4)
 Edit = tuple[str, str] | Callable[[str], str]
-"""Text to replace wherever it occurs, with its replacement; or a function of the whole text."""
+"""Type: (text to replace wherever it occurs, replacement), or a function of the whole text."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Fault:
         schedule: the pipeline that makes the correct graph.
         edits: how the fault is made from the text of the correct graph.
         gemm: the arguments of `Gemm` other than its element type.
-        level: the level of the graph.
+        level: the level of the graph, such as `scheduled`.
     """
 
     name: str
@@ -65,6 +65,6 @@ class Fault:
 
 @cache
 def correct(schedule: str, gemm: tuple[tuple[str, Any], ...] = ()) -> KernelGraph:
-    """The graph without the fault, with tiles of 4 x 4 x 4 and elements of type f32."""
+    """The correct graph that faults are added to: tiles of 4 x 4 x 4, elements of type f32."""
     problem = Gemm("f32", **dict(gemm)).graph(TILE)
     return Pipeline.parse(schedule)(problem, verify="structure")

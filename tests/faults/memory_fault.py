@@ -62,7 +62,7 @@ class MemoryFault:
 
     @property
     def kernel(self) -> str:
-        """What is special about the kernel, for the documented table of faults: `, ping-pong`."""
+        """A special feature of the kernel, as a suffix in the table of faults: `, ping-pong`."""
         found = {
             CLUSTER: "a cluster along m",
             SQUARE: "a cluster along m and n",

@@ -1,4 +1,4 @@
-"""Faults of partial sums: their signals and waits, their order, and their slots."""
+"""Faulty edits of the exchange of partial sums: of signals, waits, their order, and slots."""
 
 from __future__ import annotations
 

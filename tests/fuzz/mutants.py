@@ -38,7 +38,7 @@ class Mutant(NamedTuple):
 
 
 def mutant(seed: int, number: int) -> Mutant:
-    """The mutant with a number; the same seed and number give the same mutant."""
+    """Change a correct graph, or make a pipeline, at random; equal arguments give equal results."""
     draw = Random(f"{seed}/{number}")
     (kind,) = draw.choices(KINDS, SHARES)
     if kind == "pipeline":

@@ -31,10 +31,12 @@ LAUNCHES = 2
 MOST_ELEMENTS = 1 << 14
 """Largest number of elements of a tensor; larger launches are skipped."""
 REFUTED_SHARE = 0.15
-"""Of the graphs that checks refute, the fraction that is run nevertheless, with guards."""
+"""Of the graphs that checks refute, the fraction that is run nevertheless, on the CPU in a kernel
+that checks every index."""
 INTERPRETER_SHARE, GUARDED_SHARE, PLAIN_SHARE, GPU_SHARE = 0.3, 0.6, 0.1, 0.3
-"""Fractions of the accepted graphs that are run in the interpreter, on the CPU with guards, on the
-CPU without guards, and compiled for GPUs; each costs more than all other stages."""
+"""Fractions of the accepted graphs that are run in the interpreter, on the CPU with a check of
+every index, on the CPU without these checks, and compiled for GPUs; each costs more than all other
+stages."""
 GPU_TARGETS = ("sm_80", "sm_90a")
 
 
@@ -138,7 +140,10 @@ def _attempt(mutant: Mutant, at: Callable[[str], None]) -> Result:
 def _use(
     mutant: Mutant, graph: KernelGraph, launches: tuple[Launch, ...], at: Callable[[str], None]
 ) -> Result:
-    """Run an accepted graph, and compile it for GPUs, in random stages."""
+    """Run an accepted graph in the interpreter and on the CPU, and compile it for GPUs.
+
+    A random choice decides which of these stages take place.
+    """
     ran = 0
     if mutant.draw.random() < INTERPRETER_SHARE:
         at("interpreter")

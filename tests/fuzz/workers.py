@@ -1,4 +1,4 @@
-"""Tries mutants in a forked process, so that a crash or a hang does not end the fuzzer."""
+"""Runs mutated inputs in a forked process, so that a crash or a hang does not end the fuzzer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MEMORY = 12 << 30
 LIFETIME = 400
 """Number of mutants after which a process is replaced, so that its caches stay small."""
 POLLED, WAITS = 0.5, 10
-"""POLLED: interval in seconds at which the CPU time of a process is read. WAITS: factor of the time
-limit in wall-clock time."""
+"""POLLED: interval in seconds at which the CPU time of a process is read. WAITS: the limit of
+wall-clock time, as a multiple of the limit of CPU time."""
 NOTE_BYTES = 64
 M_ARENA_MAX = -8
 """The option of the C library's `mallopt` that limits the number of its memory pools."""
@@ -112,7 +112,7 @@ class Workers:
         try:
             text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
         except OSError:
-            return 0.0  # the process has died; reading its pipe shows that
+            return 0.0  # the process has died; `try_mutant` then finds its pipe closed
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -145,7 +145,7 @@ class Workers:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1)
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)  # each arena reserves 64 MiB of address space
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)  # each arena reserves 64 MiB of MEMORY
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[0]) * mmap.PAGESIZE
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))

@@ -81,6 +81,11 @@ def one_by_one(a: Tensor, b: Tensor, offs: Tensor | None = None) -> Tensor:
     return torch.cat([*parts, a.new_zeros(left, b.shape[-1])])
 
 
+def _exact_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    d = torch.matmul(x, weight if weight.dim() == 1 else weight.t())
+    return d if bias is None else d + bias
+
+
 def _batch(draw: Random) -> Shape:
     return tuple(draw.choice((0, 1, 2, 2, 3, 4)) for _ in range(draw.choice((0, 0, 1, 1, 2, 3))))
 
@@ -178,7 +183,7 @@ def case(seed: int, number: int) -> Case:
     way = Way(
         name == "mm" or draw.random() < 0.3, autocast, draw.random() < 0.9, _has_out(name, draw)
     )
-    exact = one_by_one if name == "grouped_mm" else theirs
+    exact = {"grouped_mm": one_by_one, "linear": _exact_linear}.get(name, theirs)
     return Case(name, ours, theirs, exact, tensors, options, way, ends)
 
 

@@ -64,11 +64,11 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 """Pairs (alpha, beta) of scalars."""
 EVERY_ODD = 16
-"""One of this many random problems has rows that TMA cannot load."""
+"""Of this many consecutive random problems, one has odd extents, whose rows TMA cannot load."""
 PROBLEMS, LONGEST, MOST_WORKGROUPS, MOST_LARGE = 100, 3000, 60, 12
-"""The number of random problems for each kernel, their largest extent, and their largest number of
-workgroups; MOST_LARGE if a workgroup is a cluster of more than two CTAs, of which the GPU holds
-few at a time.
+"""PROBLEMS: number of random problems for each kernel. LONGEST: their largest extent.
+MOST_WORKGROUPS: their largest number of workgroups. MOST_LARGE: the same if a workgroup is a
+cluster of more than two CTAs, of which the GPU can run few at the same time.
 """
 
 
@@ -142,7 +142,7 @@ ADDED = (
     # would have to be resident, which random shapes do not allow.
     pingpong("split-k{splits=5,reduction=atomic}", (128, 256, 64), (1, 2, 1)),
 )
-"""Kernels that share tiles by atomic additions, so that results differ in their last bits."""
+"""Kernels that add partial sums atomically, so that last bits of D differ from run to run."""
 STEADY = (*WHOLE, *SHARING)
 RANDOM = (*STEADY, *ADDED)
 
@@ -243,7 +243,7 @@ TURNS = (
     pingpong("data-parallel{persistent=true}", (128, 192, 64)),
     pingpong("rasterize{width=4},data-parallel{persistent=true}", (256, 192, 64), (2, 1, 1)),
 )
-"""Pingpong kernels: every schedule, every shape and every layout."""
+"""Pingpong kernels; together they have every schedule, every shape and every layout."""
 
 TWO_SHAPES = (
     hopper("heterogeneous-tiles{small_m=64,small_n=64}", (128, 256, 64), layout="nt"),
@@ -299,7 +299,7 @@ class Case:
 
     @property
     def variant(self) -> Variant:
-        """The variant of machine code for aligned arrays of this shape."""
+        """The variant of the machine code that serves aligned arrays of this shape."""
         m, n, k = self.shape
         a, b = m if self.spec.layout[0] == "t" else k, k if self.spec.layout[1] == "t" else n
         whole = chunk_of_d(self.spec)
@@ -320,7 +320,7 @@ def boxes(d: int, *, reads_c: bool) -> Variant:
 
 
 def has_open_grid(spec: Spec) -> bool:
-    """Whether the number of workgroups is a launch argument."""
+    """Whether the kernel takes the number of workgroups as a launch argument."""
     return _open_grid(spec.schedule)
 
 
@@ -371,7 +371,7 @@ def sweep_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def two_shape_cases(spec: Spec) -> tuple[Case, ...]:
-    """Grids with tiles of both shapes, with small tiles only, and with large tiles only."""
+    """Launches with large and small tiles, with small tiles only, and with large tiles only."""
     m, n, _ = spec.tile
     ragged = _served((997, 1218, 777), spec.layout)
     return (
@@ -385,7 +385,7 @@ def two_shape_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def _served(shape: Shape, layout: str) -> Shape:
-    """Extents rounded up for TMA: contiguous axes to multiples of 8 elements (16 bytes)."""
+    """`shape` with the extents of contiguous axes rounded up to multiples of 16 bytes, for TMA."""
     m, n, k = shape
     a_turned, b_turned = (side == "t" for side in layout)
 
@@ -396,12 +396,12 @@ def _served(shape: Shape, layout: str) -> Shape:
 
 
 def code_of(specs: Iterable[Spec], cases: Callable[[Spec], Iterable[Case]]) -> tuple[Code, ...]:
-    """The machine code that the cases of kernels need, without duplicates."""
+    """(spec, variant) of all machine code that the cases of kernels need, without duplicates."""
     return tuple(dict.fromkeys((spec, case.variant) for spec in specs for case in cases(spec)))
 
 
 def code_of_d() -> tuple[Code, ...]:
-    """The machine code for all entries of WAYS_OF_D, with and without C."""
+    """(spec, variant) of the machine code for all entries of WAYS_OF_D, with and without C."""
     codes = (
         (spec, boxes(min(width, chunk_of_d(spec)), reads_c=c))
         for spec in DIFFERENT_D
@@ -424,8 +424,9 @@ def program(code: Code) -> CudaProgram:
 
 
 def warm(codes: Iterable[Code]) -> None:
-    """Fill the disk cache in parallel processes, because generating code in one uses a
-    single core.
+    """Generate machine code into the disk cache, in parallel processes.
+
+    Code generation in one process uses a single core.
     """
     if cache_directory() is None:
         return

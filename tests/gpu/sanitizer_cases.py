@@ -18,7 +18,8 @@ from coordgraph import Gemm
 from passes import DataParallel, LongestFirst, Pass, Pipeline, SplitK, StreamK, TwoTileStreamK
 from tests.support.lists import Sizes, ends_of, views
 
-# Schedule, tile, layout, (m, n, k), number of workgroups if it is a launch argument, target.
+# A case has a schedule, macro tile, layout, (m, n, k), number of workgroups (None if a launch takes
+# no such number), and target.
 CASES: tuple[tuple[Pass, tuple[int, int, int], str, tuple[int, int, int], int | None, str], ...] = (
     (DataParallel(), (64, 64, 32), "nn", (72, 80, 64), None, "sm_80"),
     (DataParallel(), (32, 48, 16), "tt", (37, 51, 45), None, "sm_80"),
@@ -35,14 +36,15 @@ CASES: tuple[tuple[Pass, tuple[int, int, int], str, tuple[int, int, int], int | 
     (StreamK(), (128, 64, 64), "nn", (136, 128, 392), 3, "native"),
     (DataParallel(), (128, 128, 64), "nt", (136, 72, 200), None, "native"),
 )
-# Schedule, tile, (m, n), k of each group, number of workgroups, target. A is stored transposed.
+# A case has a schedule, macro tile, (m, n), the k of each group, number of workgroups, and target.
+# A is stored transposed.
 GROUPS: tuple[tuple[Pass, tuple[int, int, int], tuple[int, int], list[int], int, str], ...] = (
     (StreamK(owner="last"), (32, 32, 32), (40, 72), [33, 0, 100, 7], 5, "sm_80"),
     (StreamK(owner="last"), (128, 64, 64), (136, 72), [65, 0, 200, 7], 3, "native"),
     (DataParallel(persistent=True), (128, 128, 64), (136, 136), [1, 130, 64], 4, "native"),
 )
 DEEPEST_FIRST = Pipeline([LongestFirst(), DataParallel(persistent=True)])
-# Schedule, tile, (m, n, k) of each product, number of workgroups, target.
+# A case has a schedule, macro tile, (m, n, k) of each product, number of workgroups, and target.
 LISTS: tuple[tuple[Pass | Pipeline, tuple[int, int, int], list[Sizes], int, str], ...] = (
     (StreamK(owner="last"), (32, 32, 32), [(40, 33, 70), (0, 9, 9), (7, 72, 0)], 5, "sm_80"),
     (StreamK(owner="last"), (128, 64, 64), [(130, 72, 65), (5, 0, 9), (9, 70, 200)], 3, "native"),

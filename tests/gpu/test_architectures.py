@@ -1,4 +1,4 @@
-"""Kernels for architectures that a test registers, and by a lowering that the caller chooses."""
+"""Kernels are right for architectures that a test registers, and with lowerings it passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 SHAPES = ((520, 392, 2056), (517, 390, 2051))
-"""Shapes whose rows are multiples of 16 bytes, and ones whose rows are not."""
+"""Problems (m, n, k): one whose bf16 rows are multiples of 16 bytes, and one whose rows are not."""
 
 
 @pytest.fixture(autouse=True)

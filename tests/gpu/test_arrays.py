@@ -1,4 +1,4 @@
-"""Arrays of several libraries, unaligned views, and tensors of more than 2^31 elements."""
+"""Kernels take arrays of several libraries, unaligned views, and more than 2^31 elements."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_jax(dtype: str):
     if jax.default_backend() != "gpu":
         pytest.skip(f"JAX runs on {jax.default_backend()} here")
     a, b, exact = operands(100, 72, 264)
-    # Integers up to 256 are exact in bf16.
+    # Integers up to 256 are exact in bf16. With k = 16, elements of D are at most 16 * 9.
     a, exact = (a[:, :16], a[:, :16] @ b[:16]) if dtype == "bfloat16" else (a, exact)
     b = b[:16] if dtype == "bfloat16" else b
     x, y = (jax.numpy.asarray(v, getattr(jax.numpy, dtype)) for v in (a, b))

@@ -58,7 +58,7 @@ def whole(spec: Spec, shape: tuple[int, int, int], seed: int = 0) -> Problem:
 
 
 def exact(problem: Problem, alpha: float = 1.0, beta: float = 0.0) -> Any:
-    """The exact result, in D's type."""
+    """The exact `alpha·A·B + beta·C` of the problem's operands, in D's type."""
     a, b, c = problem.operands
     sums = alpha * (a.double() @ b.double()) + beta * c.double()
     return sums.float().to(c.dtype)

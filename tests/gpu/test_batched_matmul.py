@@ -1,4 +1,4 @@
-"""`codegen.matmul` of batches and `codegen.grouped_matmul` on a GPU, against float64."""
+"""`codegen.matmul` of batches and `codegen.grouped_matmul` give the float64 result on a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 TOLERANCE = 4e-3
-"""Relative error in the Frobenius norm; bf16 rounds each result to 2⁻⁹."""
+"""Largest relative error of a result, in the Frobenius norm; bf16 rounds each element to 2⁻⁹."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SIZES = (
     (64, 512, 512, 512),
@@ -39,7 +39,7 @@ def check(found: Any, want: Any) -> None:
 
 
 def turned(array: Any) -> Any:
-    """The same matrices, stored as their transposes."""
+    """A view with the values and shape of `array`, whose matrices are stored as transposes."""
     return array.mT.contiguous().mT
 
 
@@ -104,7 +104,8 @@ def test_a_batch_is_tuned(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     text = (tmp_path / measured.FILE).read_text()
     assert "24 of 384x640x512" in text
     matmul.forget()
-    monkeypatch.setattr(tuning, "find_fastest", None)  # the times are kept, so nothing is measured
+    # Measured times are stored, so plans are not measured again.
+    monkeypatch.setattr(tuning, "find_fastest", None)
     check(codegen.matmul(a, b, tune=True), want)
     check(codegen.matmul(a, b), want)
 

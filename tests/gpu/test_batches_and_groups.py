@@ -1,4 +1,4 @@
-"""Batches and groups of rows on the GPU: results, offsets that change, captured launches."""
+"""Batches and groups of rows on the GPU give right results, also in replayed CUDA graphs."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_captured_launch_serves_other_groups(schedule: str):
     rows, groups, n, k = 2048, 16, 512, 768
     a, b, d = normal(rows, k), normal(groups, n, k), poisoned(rows, n)
     given = on_device([0] * (groups + 1))
-    # Compiles the kernel and allocates the workspace of the stream.
+    # The first call compiles the kernel and allocates the workspace of the stream.
     made(a, b, out=d, offsets=given)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())

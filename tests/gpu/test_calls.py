@@ -139,9 +139,9 @@ def test_threads(spec: Spec):
 
 
 def test_the_streams_of_threads_share_no_workspace():
-    """With CU_STREAM_PER_THREAD, two threads have one handle for two streams.
+    """The handle CU_STREAM_PER_THREAD denotes a different stream in each thread.
 
-    Each stream needs its own workspace.
+    Launches of two threads on it overlap, so each stream needs its own workspace.
     """
     spec, made = STREAM_K, kernel(STREAM_K)
     problems = [Problem.make(spec, (392, 264, 3080), seed) for seed in range(2)]

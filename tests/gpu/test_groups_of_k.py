@@ -69,7 +69,7 @@ def operands(layout: str, m: int, n: int, offsets: list[int], dtype: str = "bf16
 def check_each(
     d: Any, a: Any, b: Any, layout: str, offsets: list[int], c: Any = None, **scalars: Any
 ) -> None:
-    """Compare every group with float64; with k = 0 it is zeros, or beta·C."""
+    """Compare D of every group with float64; D of a group with k = 0 is zeros, or beta·C."""
     left, right = a.T if layout[0] == "t" else a, b.T if layout[1] == "t" else b
     for group, (begin, end) in enumerate(pairwise(offsets)):
         own = None if c is None else c[group]

@@ -33,7 +33,8 @@ from tests.support.gpu import require_gpu
 torch: Any = pytest.importorskip("torch")
 
 FRAME = 1024
-"""Elements before and after an output that may not be written; whole cache lines."""
+"""Number of elements before an output, and after it, that a kernel must not write. It is a multiple
+of a cache line."""
 SLEEP = 10_000_000
 """Clock cycles, about 6 ms, during which the host enqueues launches."""
 SHAPE, OTHER_SHAPE = (520, 776, 2056), (264, 1032, 3080)
@@ -179,7 +180,7 @@ def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, 
         assert made(problem.a, problem.b, c, out=out, alpha=alpha, beta=beta) is out
         problem.check(out, alpha=alpha, beta=beta)
         assert int(written_outside(memory, out)) == 0
-    # C and D may be the same tensor.
+    # Results are also right if C and D are the same tensor.
     memory, out = framed(m, n, c.dtype, d_offset)
     out.copy_(c)
     made(problem.a, problem.b, out, out=out, alpha=0.5, beta=-2.0)
@@ -201,7 +202,7 @@ class Lane:
         torch.cuda.synchronize()
 
     def launch(self) -> None:
-        """Enqueue a launch and a comparison on the GPU."""
+        """Enqueue a launch, and a comparison of D with the first result, on the lane's stream."""
         made = kernel(self.problem.spec)
         with torch.cuda.stream(self.stream):
             poison_partials(made, self.stream)
@@ -211,7 +212,7 @@ class Lane:
 
 
 def race(lanes: list[Lane], rounds: int) -> None:
-    """Launch on all streams at once, several times; all results must equal the first ones."""
+    """Launch the kernels of all lanes concurrently, `rounds` times; no result may ever differ."""
     for lane in lanes:
         with torch.cuda.stream(lane.stream):
             torch.cuda._sleep(SLEEP)

@@ -41,8 +41,9 @@ def _code(_on_hopper: None) -> None:
 
 
 def cases(spec: Spec) -> list[Case]:
-    """Cases on the whole device, with and without C, and on few workgroups if that can be
-    chosen.
+    """Launches of a kernel to test: tall problems on the whole device, with and without C.
+
+    If the number of workgroups is a launch argument, also launches of few workgroups.
     """
     found = [Case(spec, shape, 3, *scale) for shape in TALL for scale in SCALES]
     if has_open_grid(spec):
@@ -51,7 +52,7 @@ def cases(spec: Spec) -> list[Case]:
 
 
 def fits(case: Case) -> bool:
-    """Whether all workgroups of split-k are resident at once; else a launch would be refused."""
+    """Whether the split-k workgroups of a case can all be resident; else its launch is refused."""
     (schedule,) = (step for step in case.spec.schedule if hasattr(step, "reduction"))
     splits = getattr(schedule, "splits", 0)
     m, n, _ = case.shape

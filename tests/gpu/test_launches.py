@@ -1,4 +1,4 @@
-"""Launches in CUDA graphs, on streams and with any grid give right results; errors are raised."""
+"""Launches in CUDA graphs, on any stream and with any grid are right; invalid ones raise errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SLEEP = 600_000_000
 
 @every_schedule
 def test_a_hundred_replays(spec: Spec):
-    """Each of a hundred replays of a CUDA graph gives the bits of the launch before its capture."""
+    """A hundred replays of a CUDA graph each give the same bits as a launch without a graph."""
     problem = Problem.make(spec, SHAPE)
     expected, out = problem.run(), problem.out()
     graph = torch.cuda.CUDAGraph()
@@ -74,7 +74,7 @@ def test_the_first_launch_may_be_captured(spec: Spec):
 
 
 def test_two_launches_in_one_graph():
-    """Two launches of a kernel in one CUDA graph run in sequence and share its workspace."""
+    """Two launches of a kernel in one CUDA graph run in sequence, and share one workspace."""
     one, two = Problem.make(STREAM_K, SHAPE), Problem.make(STREAM_K, (128, 1000, 4000), seed=1)
     outs, graph = (one.out(), two.out()), torch.cuda.CUDAGraph()
     expected = (one.run(), two.run())

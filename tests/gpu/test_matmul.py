@@ -22,15 +22,16 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 TOLERANCE = 4e-3
-"""Relative error in the Frobenius norm; bf16 rounds each result to 2⁻⁹."""
+"""Largest relative error in the Frobenius norm; bf16 rounds each element by up to 2⁻⁹."""
 ON_TOP = 5e-6
-"""Largest host time in seconds by which `matmul` may exceed the kernel's own call, on a busy host.
+"""Largest difference in seconds between the host times of a `matmul` call and of a call of the same
+kernel; the limit allows for a busy host.
 """
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
 def stored(m: int, n: int, k: int, layout: str) -> tuple[Any, Any]:
-    """Random A and B, stored row-major or as their transposes."""
+    """Random row-major arrays: A or its transpose, and B or its transpose, as `layout` says."""
     shapes = (k, m) if layout[0] == "t" else (m, k), (n, k) if layout[1] == "t" else (k, n)
     a, b = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for shape in shapes)
     return a, b

@@ -1,4 +1,4 @@
-"""Timelines of GPU kernels: D is right, segments match the schedule, clocks agree, overhead.
+"""Timelines of GPU kernels match the schedule, and recording costs little and leaves D right.
 
 Run this file alone with `pytest -q tests/gpu/test_timeline.py -s`: the overhead is measured and
 printed.
@@ -170,7 +170,7 @@ def test_roles_of_hopper_record_what_they_do():
     assert (found.role[loads] == ROLES.index("producer")).all()
     assert (found.role[multiplies] == ROLES.index("consumer")).all()
     assert {*found.workgroup[loads].tolist()} == {*found.workgroup[multiplies].tolist()}
-    # the producer loads ahead for several tiles, so its events name none
+    # the producer loads for several tiles ahead, so its events have no tile number (-1)
     assert (found.m[loads] == -1).all()
     # the ring has few stages, so the producer waits for free ones
     assert found.stalled[loads].sum() > 0

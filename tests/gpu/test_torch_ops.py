@@ -12,12 +12,13 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 BOUND = 2e-2
-"""Largest error relative to the largest element, of 16-bit results of sums in f32."""
+"""Largest error of 16-bit results (sums are in f32), relative to the largest element."""
 SHAPES = [(256, 384, 512), (264, 136, 72), (130, 70, 50)]
-"""m, n, k: whole tiles; not whole, but with rows that TMA reads; with rows that it does not."""
+"""Problems (m, n, k): a multiple of the tile; partial tiles, with rows that TMA can load; and rows
+that TMA cannot load."""
 
 compiles = pytest.mark.filterwarnings("ignore")
-"""For tests that run PyTorch's compiler, which warns of its own settings."""
+"""Mark of tests that run PyTorch's compiler: ignore its warnings about its own settings."""
 
 
 def normal(*shape: int, dtype: Any = None) -> Any:
@@ -77,7 +78,7 @@ def test_batches():
 
     check_gradients(cgt.bmm, torch.bmm, normal(3, 128, 256), normal(3, 256, 64))
     check_gradients(cgt.matmul, torch.matmul, normal(128, 256), normal(3, 256, 64))
-    strided = normal(128, 3, 256).transpose(0, 1)  # read as a copy
+    strided = normal(128, 3, 256).transpose(0, 1)  # not row-major, so the operator copies it
     check_gradients(cgt.matmul, torch.matmul, strided.detach().requires_grad_(), normal(256, 64))
 
 
@@ -122,7 +123,7 @@ def test_compiled_with_other_sizes():
 # PyTorch warns because the step was first run on another stream than at the end of the test.
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
 def test_cuda_graph():
-    """A training step is captured, and its replay uses the values of the moment."""
+    """A training step is captured in a CUDA graph; a replay uses the inputs' current values."""
     import codegen.torch as cgt
 
     layer = cgt.Linear(512, 384, device="cuda", dtype=torch.bfloat16)

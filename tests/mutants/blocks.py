@@ -36,7 +36,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def blocks(tree: ast.AST, inside: bool = False) -> Iterator[list[ast.stmt]]:
-    """The blocks inside functions, outer ones first."""
+    """The statement lists (bodies, branches) inside functions of `tree`, outer ones first."""
     for field, value in ast.iter_fields(tree):
         within = (inside and not isinstance(tree, ast.ClassDef)) or (
             isinstance(tree, _FUNCTIONS) and field == "body"
@@ -84,7 +84,7 @@ class Record:
         self._hits = dict[str, tuple[dict[Block, int], bytes]]()
 
     def add(self, name: str, seconds: float, table: dict[Block, int], hit: bytes) -> None:
-        """Add a test; byte `table[block]` of the decompressed `hit` is 1 if it ran the block."""
+        """Add a test; the decompressed `hit` has 1 at `table[block]` if the test ran `block`."""
         self.seconds[name] = seconds
         self._hits[name] = table, hit
 

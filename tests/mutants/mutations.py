@@ -57,7 +57,7 @@ class Mutation:
     new: str
 
     def apply(self, source: bytes) -> bytes:
-        """The mutated source."""
+        """The source of the file with this mutation."""
         return source[: self.start] + self.new.encode() + source[self.end :]
 
     def __str__(self) -> str:
@@ -178,7 +178,7 @@ def _expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _unordered(called: ast.expr) -> bool:
-    """Whether swapping arguments of this function changes nothing or always gives an error."""
+    """Whether swapping the arguments of this function changes no result, or always is an error."""
     return isinstance(called, ast.Name) and called.id in ("min", "max", "isinstance", "cast")
 
 

@@ -122,7 +122,7 @@ def test_which_tests_cover_a_mutant():
 
 @pytest.mark.slow
 def test_mutants_are_killed_by_quick_or_slow_tests_or_survive(tmp_path: Path):
-    """In a repository with three lines, one mutant is killed by quick tests, one by slow tests."""
+    """Of three mutants of one line, quick tests kill one, slow tests another; one survives."""
     (tmp_path / "a.py").write_text("def f(x):\n    return x + 1, x + 2, x + 3\n")
     (tmp_path / "test_a.py").write_text(
         "import pytest, a\n"

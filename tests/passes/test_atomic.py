@@ -72,7 +72,7 @@ def test_all_but_the_owner_add_to_the_slot_of_the_tile(name: str, problem: Probl
         assert all(workgroups[s.turn] == s.workgroup for s in sent)
         assert sorted(r.turn for r in got) == sorted(s.turn for s in sent)
         assert {r.workgroup for r in got} <= {owner}
-        if sent:  # the tile is shared, so it has a slot of its own
+        if sent:  # several workgroups compute the tile, so it has its own slot
             (slot,) = {s.slot for s in sent} | {r.slot for r in got}
             assert slot not in slots
             slots.add(slot)
@@ -115,7 +115,7 @@ def test_the_sums_are_zero_before_and_after():
 def test_sums_are_rounded_as_they_come(name: str, schedule: Scheduler, back: bool):
     """Atomic sums are rounded as if numbers are added in the order in which the workgroups run.
 
-    Each workgroup's part of k contributes one number to the test's sum.
+    The matrices are such that each workgroup's partial sum is one given number.
     """
     pieces = 6
     numbers, a, b = one_number_a_piece(pieces)
@@ -239,9 +239,9 @@ def test_partials_that_are_sent_are_not_added_to():
 @pytest.mark.parametrize(("name", "by"), [("turn", 1), ("turn_first", 1)])
 @pytest.mark.parametrize("schedule", [LAST, SPLIT])
 def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
-    """No wait direction is proved if the number of a sender (its turn) is wrong.
+    """`wait_direction` is `mixed` if an operation computes a sender's position (`turn`) wrongly.
 
-    A wrong number denotes another workgroup than the one that sends.
+    A wrong position denotes another workgroup than the one that sends.
     """
 
     def bent(op: Operation) -> Operation:
@@ -253,7 +253,7 @@ def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
 
 
 def test_turns_in_no_order_prove_nothing():
-    """No wait direction is proved if senders are not numbered in the order of workgroups.
+    """`wait_direction` is `mixed` if senders are not numbered in the order of workgroups.
 
     The workgroup of the last sender then does not bound those of the other senders.
     """

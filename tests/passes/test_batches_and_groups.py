@@ -40,7 +40,7 @@ GROUPED = [
     for name in SCHEDULES
     if name != "data-parallel" and not name.startswith(("split-k", "heterogeneous"))
 ]
-"""Schedules for groups of rows: the number of tiles is data, so the grid must be given."""
+"""Schedules for groups of rows: the host does not know the number of tiles, only the grid."""
 N, K = 7, 10
 
 
@@ -274,9 +274,9 @@ def test_tables_that_are_missing_or_unknown():
 
 
 def test_a_row_of_no_group_that_is_written_is_found(monkeypatch: pytest.MonkeyPatch):
-    """The interpreter refuses a kernel that stores the last tile's rows behind the last group.
+    """The interpreter refuses a kernel that stores rows of D that are beyond the last group.
 
-    `Ragged` without its guard makes such a kernel.
+    The last tile has such rows, and `Ragged` without its guard does not exclude them.
     """
     # The interpreter caches programs of graphs, so no other test may have a graph of this tile.
     made = DataParallel(persistent=True)(Gemm("f32", grouped=True).graph((4, 4, 3)))
@@ -327,7 +327,7 @@ def test_refusals():
 
 @pytest.mark.parametrize("order", ["reorder{group=5}", "grouped{groups=3}"])
 def test_a_grid_that_is_rounded_up_fits_its_bits(order: str):
-    """No check is refuted if a tile order rounds the number of workgroups of a batch up."""
+    """The checks accept a batch whose tile order pads the grid (more workgroups than tiles)."""
     problem = Gemm("f32", batched=True).graph(TILE)
     found = Pipeline.parse(f"{order},data-parallel")(problem).check()
     assert not found.refuted, found

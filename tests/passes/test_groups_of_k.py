@@ -39,7 +39,7 @@ PARTLY = (
 WHOLE = ("data-parallel", "data-parallel{persistent=true}")
 EVERY = (*WHOLE, *STREAMS, *PARTLY)
 M, N = 9, 7
-"""m and n of the problem: three tiles by two."""
+"""m and n of the problem: with the macro tile `TILE`, D has three tiles by two."""
 NAN, INF = np.float32("nan"), np.float32("inf")
 
 
@@ -86,7 +86,7 @@ def check(
 ) -> None:
     """Compare the interpreter's D with NumPy.
 
-    A and B contain NaN and infinity outside the groups, and inside the groups `bad`.
+    A and B contain NaN and infinity outside the groups, and in the groups with a number in `bad`.
     """
     random, gemm, groups = np.random.default_rng(len(sizes)), made.gemm, len(sizes)
     offsets = np.cumsum([first, *sizes]).astype(np.int32)
@@ -186,10 +186,9 @@ def test_whole_tiles_do_not_balance():
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The iterations of the first tiles are divided evenly among workgroups; the last may have
-    fewer.
+    """Workgroups get equal numbers of iterations of the first tiles; the last one may get fewer.
 
-    All other tiles are whole.
+    Every other tile is computed by one workgroup.
     """
 
     @given(group_sizes, st.integers(1, 14))
@@ -315,7 +314,7 @@ def test_numbers_for_sizes(sizes: list[int], workgroups: int):
     check(made, sizes, workgroups)
 
 
-# Tests of graphs as text, of pseudocode, and of what is known of tables.
+# Tests of text forms and pseudocode, and of the bounds of tables that proofs use.
 
 
 @pytest.mark.parametrize(
@@ -357,7 +356,7 @@ def test_which_group_is_looked_up_once_in_a_segment(name: str):
     others = [line for line in found if line not in located]
     assert all(line.startswith(("for (", "uint for_tile = ")) for line in others)
     assert len(others) == (2 if "last" in name else walks)
-    # An iteration's position in its group's block is proved non-negative, so `%` gives it directly.
+    # The dividend is proved non-negative, so the remainder is a plain `%`, as of unsigned integers.
     (first,) = {op.value for op in made.control.of_kind(Assign) if op.name == "k_first"}
     begin, length = (
         "load(tile_starts, group)",

@@ -1,4 +1,4 @@
-"""Groups along k: schedules that refuse them, invalid problems, and invalid offset tables."""
+"""Some schedules refuse groups along k; invalid problems and offset tables are errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.passes.test_groups_of_k import M, N, graph
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_which_schedules_share_depths_that_are_data(name: str):
-    """Which schedules accept tiles with different numbers of k tiles.
+    """Only some schedules accept output tiles with different numbers of k tiles.
 
     Schedules with whole tiles or with equally many iterations per workgroup accept them. Schedules
     that cut every tile into equal parts, that move range ends to tile ends, or that sort the k

@@ -43,9 +43,9 @@ def walked(found: Trace, workgroup: int) -> Iterator[tuple[tuple[int, ...], int]
 
 
 def furthest(found: Trace, tiles: tuple[int, int, int]) -> float:
-    """How many k tiles any workgroup is at most ahead of or behind a k that grows evenly with time.
+    """The largest distance, in k tiles, of any workgroup's k from a k that grows evenly with time.
 
-    After a fraction of the launch's iterations, that k is the same fraction of all k tiles.
+    After a fraction of the launch's iterations, the latter is the same fraction of all k tiles.
     """
     share, depth = max(found.iterations), tiles[2]
     return max(
@@ -58,7 +58,7 @@ def furthest(found: Trace, tiles: tuple[int, int, int]) -> float:
 @given(few, few, st.integers(1, 60), st.integers(1, 24))
 @example(1, 1, 60, 7)  # one tile in many pieces
 @example(2, 3, 5, 6)  # as many workgroups as tiles
-@example(2, 3, 20, 12)  # a multiple of the tiles
+@example(2, 3, 20, 12)  # two workgroups for each tile
 @example(2, 3, 20, 11)
 @example(2, 3, 20, 13)
 @example(1, 2, 3, 11)  # more workgroups than iterations
@@ -71,9 +71,9 @@ def test_workgroups_are_at_the_same_k(rows: int, columns: int, depth: int, workg
     share = max(found.iterations)
     if rows * columns > workgroups:
         return  # a workgroup computes several tiles, so workgroups are at different k
-    # A tile is in `depth // share` shares for the whole launch, and in a further one for the
-    # fraction f of it. So it is ahead of the average, or behind it, by at most f·(1 - f) of a
-    # share; and the shares of a tile have consecutive k at a time.
+    # In every step of the launch, `depth // share` workgroups compute a tile, and in the fraction f
+    # of the steps one more. So the k that the tile has reached differs from the average by at most
+    # f·(1 - f)·share k tiles. The workgroups of a tile are at consecutive k tiles.
     f = depth / share % 1
     assert furthest(found, tiles) <= f * (1 - f) * share + ceil(depth / share) + 1
 
@@ -129,7 +129,10 @@ def with_a_longer_share(graph: KernelGraph) -> KernelGraph:
 
 
 def test_another_length_of_shares_changes_which_k_but_no_result():
-    """The edge is a bijection for any length, so a wrong one costs reuse and not correctness."""
+    """A wrong length of shares in the `Interleave` edge only costs reuse in the L2 cache.
+
+    The edge is a bijection for any length, so every iteration is still computed once.
+    """
     graph = with_a_longer_share(interleaved()(Gemm("f32").graph(TILE)))
     found = trace(graph, {"m": 24, "n": 24, "k": 480, "workgroups": 13})
     assert found.problems() == ()

@@ -1,4 +1,4 @@
-"""`least_segment`: no segment is very short, and the graph finds the peers of a workgroup."""
+"""`least_segment`: no segment is shorter, unless its tile is, and fix-ups find all workgroups."""
 
 from __future__ import annotations
 

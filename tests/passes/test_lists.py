@@ -16,8 +16,6 @@ from coordgraph import (
     Gemm,
     KernelGraph,
     LaunchError,
-    PassError,
-    VerifyError,
     from_json,
     parse,
 )
@@ -220,10 +218,9 @@ def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The iterations of the first tiles are divided evenly among workgroups; the last may have
-    fewer.
+    """The iterations of the first (Stream-K) tiles are divided evenly among workgroups.
 
-    All other tiles are whole.
+    Only the last workgroup may have fewer. Each of the other tiles is computed by one workgroup.
     """
 
     @given(lists, st.integers(1, 14))
@@ -328,56 +325,6 @@ def test_vectors_that_are_too_short():
         values = {"workgroups": 2, "elements_d": d}
         with pytest.raises(LaunchError, match=f"{table}_starts"):
             interpret(made, full["A"][:a], full["B"][:b], parameters=values, tables=tables)
-
-
-# Tests of invalid arguments and of schedules that refuse lists of products.
-
-ORDER = "each group has its own numbers of tile rows and tile columns"
-ONE_DEPTH = "needs output tiles with equally many k tiles"
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("data-parallel", "known only on the device, .* set persistent=true"),
-        ("rasterize{width=2},stream-k", ORDER),
-        ("rasterize{width=2,order=hilbert},data-parallel{persistent=true}", ORDER),
-        ("reorder{swap=true},stream-k", ORDER),
-        ("reorder{group=2},stream-k", ORDER),
-        ("grouped{groups=2},stream-k", ORDER),
-        ("split-k{splits=3}", "known only on the device, .* use stream-k"),
-        ("split-k{splits=3,reduction=peers}", "known only on the device, .* use stream-k"),
-        ("heterogeneous-tiles", "macro tiles and small tiles would divide"),
-        (
-            "stream-k{least_segment=2}",
-            "needs output tiles .* use `least`",
-        ),
-        ("two-tile-stream-k{least_segment=2}", "groups have their own k"),
-        ("two-tile-stream-k{first=dp}", f"first=dp {ONE_DEPTH}"),
-        ("hybrid-stream-k{first=dp}", f"first=dp {ONE_DEPTH}"),
-        ("two-tile-stream-k{waves=contiguous}", f"waves=contiguous {ONE_DEPTH}"),
-        ("hybrid-stream-k{waves=contiguous}", f"waves=contiguous {ONE_DEPTH}"),
-    ],
-)
-def test_schedules_that_refuse(name: str, why: str):
-    with pytest.raises(PassError, match=why):
-        graph(name)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ({"m": 4}, "m cannot be fixed with group_axis=mnk"),
-        ({"n": 3, "k": 5}, "n, k cannot be fixed with group_axis=mnk"),
-        ({"batched": True}, "batched or grouped, not both"),
-        ({"grouped": False}, "group_axis=mnk has no effect without groups"),
-        ({"group_axis": "mn"}, "group_axis='mn' must be m, k or mnk"),
-    ],
-)
-def test_problems_that_are_refused(arguments: dict[str, Any], why: str):
-    problem: dict[str, Any] = {"grouped": True, "group_axis": "mnk", **arguments}
-    with pytest.raises(VerifyError, match=why):
-        Gemm(**problem)
 
 
 # Graphs for lists of products survive conversion to text and JSON; bounds of tables are proved.

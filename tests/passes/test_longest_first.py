@@ -133,9 +133,9 @@ def test_orders_of_one_grid_go_before_or_behind():
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=70))
 def test_a_table_that_sorts(values: list[int]):
-    """A table with the rule `SORTS` is a permutation that sorts steps, the largest first.
+    """A table with the rule `SORTS` lists indices by descending value of its expression `step`.
 
-    Equal steps keep their order.
+    Indices with equal values stay in ascending order.
     """
     size, given_ = index_symbol("count"), index_symbol("given")
     first = Table("given", size, size * 0 + 300)

@@ -1,4 +1,4 @@
-"""Published iteration counts: 10 x 12 x 512 tiles on 32 workgroups, and 57 x 57 x 57 tiles."""
+"""Schedules have the published iteration counts for 10 x 12 x 512 and for 57 x 57 x 57 tiles."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ def segments(found: Trace, workgroup: int) -> list[tuple[int, int, int]]:
 
 
 def parts(name: str, problem: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Stream-K iterations in total and per workgroup, then data-parallel ones in total and per
-    workgroup.
+    """How a hybrid schedule divides the iterations of a problem (m, n, k, workgroups).
+
+    Returns four numbers of iterations: those of the Stream-K part in total and of one workgroup,
+    then those of the data-parallel part in total and of one workgroup.
     """
     graph = symbolic(name)
     values = graph.parameters.evaluate({**parameters(graph, problem), "read_c": 0})

@@ -1,4 +1,4 @@
-"""Pass options: types that pipeline text supports, types that it does not; times of passes."""
+"""Tests of the types of pass options that pipeline text supports, and of the times of passes."""
 
 from __future__ import annotations
 

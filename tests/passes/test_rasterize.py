@@ -1,4 +1,4 @@
-"""`Rasterize` and `Grouped`: orders against nested loops, and the index code of kernels."""
+"""Tests of `Rasterize` and `Grouped`: orders equal nested loops; the index code of kernels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CURVED = (
 )
 GROUPED = Grouped(groups=7)
 Ways = tuple[Callable[..., tuple[int, ...]], Callable[..., tuple[int, ...]]]
-"""Two functions: from a tile's row and column to its position in the order, and the inverse."""
+"""Type: two functions, from a tile's row and column to its position in the order, and back."""
 FOUND = (
     *((schedule,) for schedule in PROVED),
     *((BANDED[0], schedule) for schedule in PROVED[:3]),
@@ -50,7 +50,7 @@ FOUND = (
 
 
 def visited(rows: int, columns: int, width: int, snake: bool) -> Iterator[tuple[int, int]]:
-    """The order of tiles in bands, as nested loops."""
+    """(row, column) of every tile in the order of `Rasterize`, by nested loops over bands."""
     for band, begin in enumerate(range(0, rows, width)):
         every = range(columns)
         for column in reversed(every) if snake and band % 2 else every:
@@ -59,7 +59,10 @@ def visited(rows: int, columns: int, width: int, snake: bool) -> Iterator[tuple[
 
 
 def curve(order: str, side: int) -> list[tuple[int, int]]:
-    """Rows and columns along a Hilbert or Morton curve, by its recursive definition."""
+    """(row, column) of each tile of a square with `side` rows, along a Hilbert or Morton curve.
+
+    Computed by the recursive definition of the curve.
+    """
     if side == 1:
         return [(0, 0)]
     half = side // 2
@@ -82,7 +85,10 @@ def curve(order: str, side: int) -> list[tuple[int, int]]:
 def along_curve(
     rows: int, columns: int, width: int, snake: bool, order: str
 ) -> Iterator[tuple[int, int]]:
-    """The order of `visited`, except that whole squares of a band are visited along a curve."""
+    """(row, column) of every tile in the order of `Rasterize` along a curve.
+
+    Whole squares of a band are visited along the curve, all other tiles column by column.
+    """
     steps = curve(order, width)
     places = list(visited(rows, columns, width, snake))
     for number, (row, column) in enumerate(places):
@@ -116,8 +122,9 @@ def banded(width: int, snake: bool, along: Any, order: Any = "columns") -> Kerne
 )
 @settings(max_examples=150)
 def test_the_order_is_that_of_the_loops(m: int, n: int, width: int, snake: bool, along: str):
-    """With symbolic sizes, positions of tiles and tiles at positions agree with the nested
-    loops.
+    """For symbolic sizes, the formulas from a tile to its position and back are right.
+
+    They are evaluated for numbers, and compared with nested loops.
     """
     graph = banded(width, snake, along)
     if graph.dangling[0].id != "tile.raster":

@@ -1,4 +1,4 @@
-"""Passes of installed packages are found by entry points, and imported when text names them."""
+"""Installed packages offer passes as entry points; naming a pass in a pipeline imports it."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_more_peers_than_shares():
 def test_sums_are_rounded_in_order(name: str, pieces: int):
     """The partial sums of a tile are added in the order of k.
 
-    Each workgroup's part of k contributes one number to the test's sum.
+    The matrices are such that each workgroup's partial sum is one given number.
     """
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)
@@ -151,7 +151,7 @@ def test_the_epilogue_covers_a_share(beta: float):
 
 @pytest.mark.parametrize("kind", ["batch", "groups"])
 def test_batches_and_groups(kind: str):
-    """In batches and groups, a workgroup stores its part of a tile to the product of that tile."""
+    """In batches and groups, a workgroup stores its share of a tile to D of the tile's product."""
     random = np.random.default_rng(0)
     a = random.integers(-4, 5, (3, 9, 21) if kind == "batch" else (17, 21)).astype("f4")
     b = random.integers(-4, 5, (3, 21, 6)).astype("f4")

@@ -1,4 +1,4 @@
-"""The `tree` reduction: the order in which partial sums of a tile are added, and no deadlock."""
+"""The `tree` reduction adds the partial sums of a tile in pairs, and does not deadlock."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def paired(pieces: int) -> dict[int, list[int]]:
 @pytest.mark.parametrize("pieces", PIECES)
 @pytest.mark.parametrize("name", EVERY)
 def test_one_tile_is_added_up_in_pairs(name: str, pieces: int):
-    """Partial sums of one tile are added in pairs; they are numbered from the owner's.
+    """Partial sums of one tile are added in pairs; number 0 is the partial sum of the tile's owner.
 
-    With owner=first they follow the workgroups' order, with owner=last the reverse order.
+    With owner=first they are numbered in the order of the workgroups, with owner=last in reverse.
     """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, in_tiles(1, 1, pieces, pieces)))

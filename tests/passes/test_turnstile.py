@@ -50,8 +50,8 @@ def in_order(name: str, found: Trace) -> None:
         (slot,) = {s.slot for s in found.sends if s.tile == tile}
         turns = {s.workgroup: s.turn for s in found.sends if s.tile == tile}
         assert list(turns) == sorted(workgroups[:-1])
-        # Turns, the positions of workgroups in the order, are numbered from 0 in the order of k,
-        # whichever workgroup adds first.
+        # A workgroup's turn is the position of its piece in the order of k, from 0, even if the
+        # piece with the largest k is added first.
         numbers = {w: number for number, (_, w) in enumerate(pieces)}
         assert turns == {w: numbers[w] for w in turns}
         got = [(r.workgroup, r.slot, r.turn) for r in found.receives if r.tile == tile]
@@ -87,7 +87,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 def test_sums_are_rounded_in_order(name: str, pieces: int):
     """The partial sums of a tile are added in order, from the one farthest from the owner's.
 
-    Each workgroup's part of k contributes one number to the test's sum.
+    The matrices are made so that each workgroup's part of k sums to one known number.
     """
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)
@@ -129,7 +129,7 @@ def test_a_stream_needs_one_slot_for_a_workgroup():
 
 
 def bent(graph: KernelGraph, name: str, by: int) -> KernelGraph:
-    """The graph with `by` added to the value that is assigned to `name`."""
+    """The graph with `by` added to the value that an `Assign` gives to the symbol `name`."""
 
     def change(op: Operation) -> Operation:
         wrong = isinstance(op, Assign) and op.name == name
@@ -142,9 +142,9 @@ def bent(graph: KernelGraph, name: str, by: int) -> KernelGraph:
 
 @pytest.mark.parametrize("name", ["stream-k{owner=last,reduction=turnstile}", "split-k{splits=5}"])
 def test_a_wrong_turn_is_noticed(name: str):
-    """A workgroup that waits until it has itself added its partial sum deadlocks.
+    """A workgroup that waits for its own partial sum, not for the one before, is found to deadlock.
 
-    No wait direction is proved for such a graph.
+    For such a graph `wait_direction` is `mixed`: no order of workgroups is proved to be safe.
     """
     graph = symbolic(name)
     wrong = bent(graph, "turn_before", 1)

@@ -1,4 +1,4 @@
-"""Which checks run between passes by default, and which ones each `verify` level skips."""
+"""Tests which checks run between passes by default, and which ones each `verify` level skips."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Seen = list[tuple[str, str]]
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """Record each check that runs between passes, and which passes were applied before it."""
+    """A list that gets (name of a check, passes applied before it) whenever a check runs."""
     found: Seen = []
     checks, work = passes.base.run_checks, passes.base.work_problems
 

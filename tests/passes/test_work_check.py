@@ -73,7 +73,7 @@ class Faulty(Pass):
 
 @dataclass(frozen=True)
 class Waves(Pass):
-    """Waves of whole tiles, written with `passes.kit`; if `faulty`, the ragged wave is left out."""
+    """A schedule in waves of whole tiles; if `faulty`, it leaves out the last, partial wave."""
 
     faulty: bool = True
     workgroups: int | None = None
@@ -168,7 +168,7 @@ def waits_first(op: Operation) -> Operation:
 
 
 def ordered(*order: type[Operation]) -> Change:
-    """A fault: the operations of an output tile run in the given order."""
+    """A fault: the operations of an output tile run in the order of the classes in `order`."""
 
     def change(op: Operation) -> Operation:
         body: Body = getattr(op, "body", ())

@@ -1,7 +1,7 @@
 """Run the fenced blocks of a documentation page in order, and compare their output with the page.
 
-- `python` blocks of a page share a namespace. The `text` block right after one is its output,
-  as is a `mermaid` block if it prints a diagram.
+- `python` blocks of a page share a namespace. The `text` block right after a `python` block is its
+  output, as is the `mermaid` block right after a `python` block that prints a diagram.
   Without a GPU, a block marked `<!-- gpu -->` is only parsed. A block inside an HTML comment
   (`<!-- python … -->`) is run but readers do not see it. It may define what generated blocks draw,
   but nothing that a visible block needs, because readers copy only visible blocks.

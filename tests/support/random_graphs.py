@@ -59,7 +59,7 @@ def scaled(acc: ep.Value, scale: ep.Value, shift: ep.Value) -> ep.Value:
 
 @ep.epilogue()
 def clamped(acc: ep.Value) -> ep.Value:
-    """An epilogue without operands."""
+    """An epilogue without operands: clamps to -3..3."""
     return ep.clamp(acc, -3, 3)
 
 

@@ -1,4 +1,4 @@
-"""Which tests are quick, and random samples of the slow ones (`pytest -m slow --sample 40`)."""
+"""Choose which tests are quick, and draw random slow ones (`pytest -m slow --sample 40`)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
     files: dict[str, list[str]] = {}
     for name in sorted(names, key=digest):
         files.setdefault(name.partition("::")[0], []).append(name)
-    # The first name of every file ranks before all second names. Names after the first rank
-    # by their position divided by the square root of their file's number of tests.
+    # The first test of every file is chosen before any file's second test. The others are ordered
+    # by their position in the file's list, divided by the square root of the list's length.
     ranks = {
         name: (number > 0, number / sqrt(len(inside)), digest(name))
         for inside in files.values()
@@ -52,10 +52,9 @@ def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
 def covering(every: int, *choices: Iterable[object]) -> list[ParameterSet]:
     """All combinations of the choices; one in `every` is quick, and the others are marked `slow`.
 
-    A combination is quick if the sum of its choices' positions is a multiple of `every`. So every
-    choice is in a quick combination with an equal share of the choices of each other parameter. Of
-    three parameters with at least `every` choices each, every pair of choices is in a quick
-    combination.
+    A combination is quick if the sum of its choices' positions is a multiple of `every`. So of two
+    parameters, each choice of one is combined with one in `every` choices of the other. Of three
+    parameters with at least `every` choices each, every pair of choices is in a quick combination.
     """
     return [
         _parameters(tuple(value for _, value in chosen), quick)
@@ -108,11 +107,11 @@ def words(case: Any) -> tuple[str, ...]:
 
 
 def kinds(case: Any) -> tuple[str, ...]:
-    """Values of a case for tests of code generation: its words without most schedule options.
+    """The values of a case (see `words`) that matter for tests of code generation.
 
-    Most options change only index formulas, which the interpreter's tests cover. Options for
-    reductions and orders are kept, because they add operations or tables, which need code of their
-    own.
+    Most schedule options are left out: they change only index formulas, which the interpreter's
+    tests cover. Options for reductions and orders are kept, because they add operations or tables,
+    which need code of their own.
     """
     return tuple(w for w in words(case) if w.startswith(("reduction=", "order=")) or "=" not in w)
 

@@ -1,4 +1,4 @@
-"""Skips repeated work checks in tests of code generation, which build each schedule often."""
+"""Skips repeated work checks (see `passes.work_check`) in tests that build each schedule often."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class ControlBlock:
         return self.words.ctypes.data
 
     def slot(self, thread: int) -> int:
-        """Address of the slot of the thread with the number `thread`."""
+        """Address of the words in which the thread number `thread` describes its wait."""
         return self.address + 8 * (SLOTS + SLOT_WORDS * thread)
 
     def stop(self) -> None:

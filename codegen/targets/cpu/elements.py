@@ -60,8 +60,8 @@ class Elements:
     def _bf16(self, value: Any) -> Any:
         """Round an f32 to bf16, to nearest even, and return 16 bits; a NaN becomes a quiet NaN.
 
-        The emitted code adds 0x7FFF, and 1 more if the lowest kept bit is set, and keeps the upper
-        16 bits.
+        The emitted code adds 0x7FFF, and 1 more if the lowest of the upper 16 bits is set, and
+        returns the upper 16 bits.
         """
         b = self.builder
         bits = b.bitcast(value, I32)

@@ -142,7 +142,7 @@ class HostWalker(GuardedWalker):
         self.builder.ret_void()
         entry.branch(start)
 
-    # Methods that emit records of a timeline
+    # The following method emits records of a timeline.
 
     def emit_Stamp(self, node: Node, op: Stamp) -> None:
         """Emit the stores of a timeline record's words."""
@@ -152,7 +152,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, op.destination, RECORD_WORDS)
         store_words(self.builder, words, address)
 
-    # Methods that emit addresses, loads and stores
+    # The following methods emit addresses, loads and stores.
 
     def _kind(self, dim: str) -> DType:
         """The element type of the buffer or tensor whose dimension is `dim`."""
@@ -212,7 +212,7 @@ class HostWalker(GuardedWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` copies results of the epilogue whose type is not that of the accumulator."""
+        """Whether `op` stores epilogue results that are floats from integer sums, or vice versa."""
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
         output = self.graph.tensor(self.tensor_of(op.destination)).role is Role.OUTPUT
@@ -276,7 +276,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, dim)
         self.builder.atomic_rmw("xchg", address, value, "release")
 
-    # Methods that emit operations on registers
+    # The following methods emit operations on registers.
 
     def _type(self, width: int) -> Any:
         scalar = self.sums.type

@@ -1,4 +1,4 @@
-"""Code that stops a launch on the CPU: at deadlocks and, in guarded kernels, at wrong indices."""
+"""Emit code that stops a launch on the CPU at a deadlock or, in guarded kernels, a wrong index."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ class GuardedWalker(Walker):
     Args:
         graph: a graph that is lowered for the CPU.
         guarded: whether the code checks every index, divisor and step of a loop.
-        foreign: whether the graph may be wrong, so that proofs from its sizes may be wrong too.
+        foreign: whether the graph may be wrong, for example edited by hand; then the code does not
+            rely on proofs from the graph's sizes.
     """
 
     def __init__(self, graph: KernelGraph, *, guarded: bool, foreign: bool = False) -> None:
         super().__init__(graph)
         self.guarded, self.foreign = guarded, foreign
         self.operations: list[tuple[str, str]] = []
-        """(kind, dimension) of every operation that can stop a launch, by the operation's index."""
+        """Operations that can stop a launch: (name of the class, dimension that it accesses).
+
+        The position in this list identifies the operation in a launch's error record.
+        """
         self.buffers: dict[str, int] = {}
         """The offset in bytes of each buffer in the memory of a thread, by the buffer's name."""
         self.given: dict[str, Any] = {}

@@ -61,7 +61,7 @@ def _topological(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]] | None,
 ) -> Array:
-    """An order with every workgroup after those that it waits for, which a traced run finds."""
+    """An order with every workgroup after those that it waits for, found by tracing the launch."""
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
     found = trace(graph, given, tables)
     for waiting, signals in sorted(found.wait_edges()):

@@ -190,8 +190,8 @@ class HostKernel(Kernel):
             bound = of_depth(self.graph.gemm, bound)
             given = problem_parameters(self.graph, views, scalars=bound.scalars)
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
-            # Workgroups that wait for each other need one thread each. With one workgroup for each
-            # thread, there are no more busy threads than processors.
+            # If workgroups wait for each other, each needs its own thread. By default there are
+            # then as many workgroups as threads, so that each thread has a processor.
             default = threads if self.waits == "mixed" else WORKGROUPS_PER_THREAD * threads
             given["workgroups"] = default if workgroups is None else workgroups
         elif workgroups is not None:

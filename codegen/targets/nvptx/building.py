@@ -197,12 +197,12 @@ class Builder:
 
     @property
     def widest(self) -> Variant:
-        """The variant for well-aligned tensors without C."""
+        """The variant (program) without C, for tensors with 16-byte aligned rows."""
         return self.variant(self.aligned, reads_c=False)
 
     @property
     def _usual(self) -> Iterator[Variant]:
-        """The variants for well-aligned tensors: without C, and with C."""
+        """The variants (programs) without and with C, for tensors with 16-byte aligned rows."""
         return (self.variant(self.aligned, reads_c=c) for c in (False, True))
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:

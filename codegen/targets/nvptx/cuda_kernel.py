@@ -54,7 +54,7 @@ ZEROS = "zeros"
 NARROW = Vectors(1, 1, 1)
 """Accesses of one element, for tensors that are not aligned to 16 bytes."""
 PAIR = 2
-"""How many adjacent elements of a row of D a thread holds: 2."""
+"""Number of adjacent elements of a row of D that a thread holds in an accumulator fragment: 2."""
 
 
 class CudaKernel(Kernel):
@@ -164,7 +164,7 @@ class CudaKernel(Kernel):
         return Alignment(widest if alignment == ALIGNED_BYTES else NARROW, alignment)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
-        """The compiled program of `variant`; None means that for aligned tensors without C."""
+        """The compiled program of `variant`; None means that of aligned tensors without C."""
         return self._builder.program(variant or self._builder.widest)
 
     @property

@@ -58,7 +58,7 @@ class Facts:
 
     @classmethod
     def of(cls, program: CudaProgram) -> Facts:
-        """The `Facts` of `program`; this generates its code, which determines the arguments."""
+        """The `Facts` of `program`; generates its code first, which determines its arguments."""
         graph, arguments = program.lowered, program.walker.arguments
         _ = program.module
         grid = graph.workgroup.size
@@ -81,7 +81,7 @@ class Facts:
 
     @property
     def together(self) -> bool:
-        """Whether all workgroups must be resident at once: some wait for higher-numbered ones."""
+        """Whether all workgroups must be resident at once: some may wait for higher numbers."""
         return self.waits in ("higher", "mixed")
 
     def workgroups(self, values: Mapping[str, int]) -> int:
@@ -210,5 +210,5 @@ def _texts(expressions: Iterable[Expr]) -> list[str]:
 
 
 def _each(read: Callable[[str], Expr], texts: Iterable[str]) -> tuple[Expr, ...]:
-    """The expression that `read` parses from each text."""
+    """The parsed expressions of several texts; `read` parses one text."""
     return tuple(read(text) for text in texts)

@@ -21,5 +21,10 @@ def boxes_of(graph: KernelGraph) -> dict[str, tuple[tuple[int, ...], ...]]:
 
 
 def map_argument(tensor: str, number: int) -> str:
-    """The name of the kernel argument that is the tensor map of `tensor` for box shape `number`."""
+    """The name of the kernel argument that is a tensor map of `tensor`.
+
+    Args:
+        tensor: the name of the tensor.
+        number: the number of the map's box shape among the box shapes of the tensor.
+    """
     return f"{tensor}.map.{number}" if number else f"{tensor}.map"

@@ -29,12 +29,12 @@ class _Latest(threading.local):
         self.call: CheckedCall | None = None
         self.stream = 0
         self.alone = False
-        """Whether `timeline` is running: then the host waits for earlier launches of the stream
-        before it launches the kernel, so that the kernel does not overlap them."""
+        """True while `timeline` runs: the host then waits for earlier launches of the stream before
+        it launches the kernel, so that the kernel does not overlap them."""
 
 
 class _Noted:
-    """A checked call that remembers its latest launch, so that the records can be read.
+    """A checked call that remembers its latest launch, so that its timeline can be read.
 
     Args:
         plan: the checked call.

@@ -19,7 +19,7 @@ __all__ = ["Flatten"]
 class Flatten(Edge):
     """`Flatten(I0, …, IR; O)`: combine several indices into one row-major index.
 
-    - forward: `o = (i0·n1 + i1)·n2 + …`;
+    - forward: `o = (i0·n1 + i1)·n2 + …`, where n0, n1, … are `|I0|`, `|I1|`, …;
     - reverse: by repeated mod and div; i0 is the last quotient.
 
     Size rule: `|O| = n0·n1·…`.

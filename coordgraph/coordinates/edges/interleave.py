@@ -86,8 +86,9 @@ class Interleave(Edge):
         between = select(begin <= end, count, count - 2)
         early = (count - 1) * low
         late = early + between * (high - low)
-        # In each period: its first index, its first time, and the number of shares in the tile.
-        # The maximum avoids a division by 0 in a period in which no share is in the tile.
+        # The times `low` and `high` divide a tile into three periods, in each of which a constant
+        # number of shares has positions in the tile. For the period of `index`: its first index,
+        # its first time, and that number, or 1 if it is 0 (to divide by).
         before, after = Lt(index, early), Lt(index, late)
         start = select(before, S.Zero, select(after, early, late))
         since = select(before, S.Zero, select(after, low, high))
@@ -97,9 +98,10 @@ class Interleave(Edge):
         return tile, number * self.share + time - begin
 
     def _tile(self, tile: Expr, sizes: Sizes) -> tuple[Expr, Expr, Expr]:
-        """When a tile begins in its first share, its number of shares, and when its last one ends.
+        """Return (begin, count, end) of a tile, of which `count` shares contain positions.
 
-        Both times are counted from the begin of the share.
+        The tile's positions begin at position `begin` of the first of these shares, and end before
+        position `end` of the last one.
         """
         depth = self._depth(sizes)
         begin = floor_mod(tile * depth, self.share)

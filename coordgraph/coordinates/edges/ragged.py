@@ -19,7 +19,7 @@ __all__ = ["Ragged", "borders_of"]
 def borders_of(segments: Expr | None) -> Expr | None:
     """The number of borders of `segments` segments: their starts, and the end of the last segment.
 
-    None if the number of segments is None.
+    The result is None if the number of segments is None.
     """
     return None if segments is None else segments + 1
 

@@ -115,8 +115,8 @@ class Share(Edge):
         return (begin if begin in known else share, inside)
 
     def _border(self, share: Expr) -> Expr:
-        """The first index of share w: `c(w·s)`, which is w·s, or a tile's end if one is near."""
-        # Expanded because proofs compare this index with results of `derivative`, which are too.
+        """The first index of share w, `c(w·s)`: w·s, or the nearby tile end to which it moves."""
+        # Expanded because proofs compare this index with results of `derivative`, also expanded.
         border = (share * self.share).expand()
         end = floor_div(border + self.before, self.tile) * self.tile
         return select(Le(border, end + self.behind), end, border)

@@ -17,7 +17,7 @@ class Abs(Elementwise):
     floating = False
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument of `abs` is known to be 0: then the result is 0."""
+        """Whether the argument of `abs` is known to be 0, and so the result as well."""
         return zeros[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:

@@ -35,7 +35,7 @@ class Cast(Elementwise):
         return constants["to"]
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument of `cast` is known to be 0: then the result is 0."""
+        """Whether the argument of `cast` is known to be 0, and so the result as well."""
         return zeros[0]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:

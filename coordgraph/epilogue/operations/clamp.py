@@ -10,7 +10,7 @@ __all__ = ["Clamp", "clamp"]
 
 
 class Clamp(Composed):
-    """The operation `clamp(a, low, high)`: `min(max(a, low), high)`, or NaN for a NaN."""
+    """The operation `clamp(a, low, high)`: `min(max(a, low), high)`; NaN if an argument is NaN."""
 
     name = "clamp"
     arity = 3

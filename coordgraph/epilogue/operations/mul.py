@@ -19,7 +19,7 @@ class Mul(Elementwise):
     floating = False
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """Fold `x * 1` and `1 * x` to x."""
+        """Fold `x * 1` and `1 * x` to x; None for other arguments."""
         x, y = arguments
         if not isinstance(y, str) and y == 1:
             return x

@@ -34,7 +34,7 @@ class Tanh(Elementwise):
     temporaries = 3
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """True if the argument of `tanh` is known to be 0: then the result is 0."""
+        """Whether the argument of `tanh` is known to be 0, and so the result as well."""
         return zeros[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:

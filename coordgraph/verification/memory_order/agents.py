@@ -29,7 +29,7 @@ class ThreadClass:
     """Threads of one workgroup that execute the same steps.
 
     Args:
-        workgroup: the number of the workgroup (CTA) among all that are examined.
+        workgroup: the number of the workgroup (CTA) in the simulated launch.
         threads: the numbers of the threads, ascending.
         steps: the steps that they execute, in order.
     """

@@ -28,10 +28,11 @@ NOT_COVERED = (
     "In a lowered graph, the addresses of elements of A, B, C and D and the computed values are "
     "not examined."
 )
-"""What no check of a lowered graph examines; the checks of its scheduled graph examine both."""
+"""Part of the verdict: what checks of a lowered graph do not examine, and checks of the scheduled
+graph do."""
 METHOD = "interleavings"
 LAUNCHES = {"default": 3, "all": 7}
-"""The number of launches that each level of `KernelGraph.check` examines."""
+"""The number of launches that the check simulates, by the level of `KernelGraph.check`."""
 MOST_STEPS = 1 << 10
 """Largest number of k tiles, over all output tiles, of a simulated launch. A graph with fixed sizes
 may have larger launches only, which are not simulated."""
@@ -101,7 +102,10 @@ def _steps(graph: KernelGraph, launch: Launch) -> int:
 
 
 def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
-    """Numbers of tiles in m, n and k and of workgroups; those that find most faults first."""
+    """Launches to simulate, as numbers of m, n and k tiles and of workgroups.
+
+    The launches that find most faults come first.
+    """
     stages = max((d.fixed_size for d in graph.coordinates.of_kind(Stage)), default=1)
     ranks = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
     peers = max(3, min(stages + 2, MOST_WORKGROUPS // ranks))

@@ -46,7 +46,7 @@ class Entry:
     """The memory accesses of one step by the threads of a class.
 
     Args:
-        step: the step.
+        step: the step of these threads that makes the accesses.
         places: the elements that are accessed.
         proxy: whether TMA or wgmma makes the accesses.
         asynchronous: whether the accesses are asynchronous to the thread's program.

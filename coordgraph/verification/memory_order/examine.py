@@ -119,9 +119,9 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """The events and clocks of undecided arrivals, to compare two simulations of a launch.
+    """Events and clocks of the arrivals that may count for a later phase of their mbarrier.
 
-    The launch is not simulated again when two simulations in a row give equal results.
+    A launch is simulated again until two simulations in a row give equal events and clocks.
     """
     return {
         (key, phase): [(a.event, a.clock.time, a.clock.seen) for a in arrivals]

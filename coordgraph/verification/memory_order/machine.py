@@ -172,7 +172,7 @@ class Machine:
     def _use_registers(
         self, agent: Agent, access: Registers, read: int, write: int, *, asynchronous: bool
     ) -> None:
-        """Check that a thread neither uses registers of a running wgmma, nor skips its fence."""
+        """Check that a thread uses no registers of a running wgmma, and fences its own uses."""
         used = self.registers.setdefault((id(agent), access.fragment), [EARLIER, 0])
         own, pending = used
         if asynchronous:

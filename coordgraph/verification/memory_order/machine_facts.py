@@ -39,7 +39,7 @@ class Facts:
         lengths: number of elements of an allocation of shared memory, or of a workspace of fixed
             size, by the id of its dimension.
         homes: the allocation that contains a dimension of shared memory, by the dimension's id.
-        tracked: ids of the dimensions of memory whose single elements are examined.
+        tracked: ids of the dimensions of memory whose accesses are checked element by element.
         device: ids of the dimensions of device memory.
         overlaps: whether the next launch may begin before this one ends.
     """
@@ -121,11 +121,14 @@ class Facts:
         return workgroup // self.ranks
 
     def peer(self, agent: Agent, rank: int) -> int:
-        """The number of the workgroup with the given rank in the agent's cluster."""
+        """The number of the workgroup with the given rank in a simulated thread's cluster."""
         return self.cluster_of(agent.workgroup) * self.ranks + rank
 
     def receivers(self, agent: Agent, along: tuple[str, ...]) -> list[int]:
-        """The workgroups whose cluster coordinates equal the agent's, except those in `along`."""
+        """The workgroups that receive a simulated thread's multicast along some dimensions.
+
+        They are at the thread's position in the cluster, except along the dimensions `along`.
+        """
         if not along:
             return [agent.workgroup]
         places = list(product(*(range(size) for size in self.cluster.values())))
@@ -137,7 +140,7 @@ class Facts:
         ]
 
     def targets(self, agent: Agent, place: Place) -> list[int | None]:
-        """Workgroups whose shared memory the agent accesses at `place`; [None]: device memory."""
+        """The workgroups whose shared memory a simulated thread accesses; [None]: device memory."""
         if place.access.dim not in self.homes:
             return [None]
         if place.rank is not None:

@@ -86,7 +86,7 @@ def find_races(entries: Iterable[Entry], facts: Facts) -> None:
 
 
 def _uses(entry: Entry, place: Place, facts: Facts) -> Iterable[_Use]:
-    """The bytes that a step accesses at `place`, one use for each memory."""
+    """Yield the bytes that one access of a step (`place`) touches, one use for each memory."""
     access, agent = place.access, entry.agents[0]
     every = agent.of.threads
     inside = place.inside[:, every]
@@ -182,7 +182,7 @@ def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
 
 
 def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> tuple[Array, Array]:
-    """Each element once; its thread is `MANY` if several threads access the element."""
+    """The distinct elements, ascending, and the thread that accesses each (or `MANY` threads)."""
     order = np.argsort(elements, kind="stable")
     elements, threads = elements[order], threads[order]
     unique, starts = np.unique(elements, return_index=True)
@@ -200,7 +200,7 @@ def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> t
 
 
 def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int, bool]]:
-    """Pairs of an earlier write, and whether one thread made both that write and the new access."""
+    """Yield each earlier use that wrote, and whether its thread is the one that accesses now."""
     same = (writing == threads) & (threads != MANY)
     for pair in np.unique(writers * 2 + same):
         other, equal = divmod(int(pair), 2)

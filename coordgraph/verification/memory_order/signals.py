@@ -122,7 +122,7 @@ class Signals:
     def _found(
         self, agent: Agent, workgroup: int, barrier: str, place: int, *, proxy: bool = False
     ) -> Mbarrier:
-        """Look up an mbarrier; `Conflict` if its initialisation is not visible to its user."""
+        """Look up an mbarrier; raise `Conflict` if `agent` cannot see its initialisation."""
         mbarrier = self.mbarriers.get((workgroup, barrier, place))
         if mbarrier is None or not mbarrier.initialised & agent.clock.seen:
             other = 0 if mbarrier is None else mbarrier.initialised

@@ -89,7 +89,7 @@ class Mbarrier:
     phases: list[_Phase] = field(default_factory=list[_Phase])
     current: list[Arrival] = field(default_factory=list[Arrival])
     waits: dict[int, int] = field(default_factory=dict[int, int])
-    """For each phase, the bits of the waits for it."""
+    """By number of a phase, the events that waited for it, as a set of bits."""
     found: dict[int, list[Arrival]] = field(default_factory=dict[int, list[Arrival]])
 
     def __post_init__(self) -> None:
@@ -120,9 +120,10 @@ class Mbarrier:
         self._complete(event)
 
     def _order(self, arrival: Arrival, what: str) -> None:
-        """Record the earlier phases whose completions are not ordered before an arrival.
+        """Record the earlier phases for which an arrival may count, instead of the current phase.
 
-        For an mbarrier that counts bytes, raise `Conflict` instead.
+        It may count for a phase if nothing orders that phase's completion before the arrival. For
+        an mbarrier that counts bytes, raise `Conflict` instead.
         """
         for phase in reversed(range(len(self.phases))):
             done = self.phases[phase].event
@@ -186,7 +187,10 @@ class Mbarrier:
 
 
 def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
-    """The events before a phase's completion, whichever of several arrivals completed the phase."""
+    """The events that certainly happened before a phase completed.
+
+    They happened before each arrival that may have completed it: `arrival` or one in `instead`.
+    """
     clock = arrival.clock.copy()
     for other in instead:
         clock.time &= other.clock.time
@@ -199,8 +203,8 @@ def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
 
 
 EVERYWHERE = -1
-"""Stands for the workgroup that releases bytes which TMA wrote: a wait of any scope makes them
-visible."""
+"""In place of a releasing workgroup's number: TMA released the bytes that it wrote. A wait makes
+them visible whatever its workgroup and scope."""
 TMA = EVERYWHERE, CLUSTER
 
 
@@ -281,7 +285,7 @@ class Flag:
         self.ordered |= event
 
     def add(self, value: int, clock: Clock, event: int, release: tuple[int, str] | None) -> None:
-        """Add to the value atomically; what earlier additions released stays released."""
+        """Add to the value atomically; an acquire also sees what earlier additions released."""
         if unordered := self.ordered & ~clock.time:
             raise Conflict(
                 "the flag may be changed while another thread sets it or waits for it; order "

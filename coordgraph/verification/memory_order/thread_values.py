@@ -96,7 +96,7 @@ def resolved(node: Node, value: Any) -> Any:
 
 
 def uniform(values: Array, mask: Array) -> Value:
-    """An array of values as one number if all threads of `mask` have the same value."""
+    """One number if all threads of `mask` have the same value; else `values` itself."""
     if values.ndim > 1:
         return values
     chosen = values[threads_of(mask)]
@@ -114,7 +114,7 @@ def threads_of(mask: Array) -> Array:
 
 
 def elected_of(mask: Array) -> Array:
-    """Mask of the first thread of `mask` in every warp."""
+    """A mask that selects, in every warp, the first of the threads that `mask` selects."""
     warps = mask.reshape(-1, WARP)
     first = np.zeros_like(warps)
     first[np.arange(len(warps)), warps.argmax(axis=1)] = True

@@ -105,7 +105,7 @@ class Block:
             c.connect(Tile((own(name),), tuple(map(own, order))))
 
     def accumulators(self, c: CoordinateEditor, t: Tiling, op: Operation) -> Operation:
-        """Run `op` for every accumulator register of a block, in unrolled loops."""
+        """Unrolled loops that execute `op` for every accumulator register of a block."""
         registers = (t.own("block.row"), t.own("block.vector"))
         return unrolled(c, registers, at({t.own("block.lane"): 0}, op))
 

@@ -219,7 +219,7 @@ class Buffers:
         return self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
 
     def _epilogue(self, op: Epilogue) -> tuple[_Piece, ...]:
-        """Apply the stages of an epilogue, each to all elements before the next stage begins."""
+        """Lower an epilogue: each of its stages loops over all elements of the tile."""
         pieces: list[_Piece] = []
         for stage in stages(self.gemm, op):
             apply = applied(self.gemm, stage, ELEMENT, ())
@@ -324,7 +324,7 @@ def _within(
 
 
 def _unless_empty(pieces: tuple[_Piece, ...], gemm: GemmProblem) -> Iterator[Operation]:
-    """The lowered operations, each skipped if its tile begins past the end of a tensor."""
+    """The lowered operations, each inside an `If` that skips it for a tile past a tensor's end."""
     for tensors, group in groupby(pieces, lambda piece: piece.tensors):
         axes = dict.fromkeys(EXTENTS[axis] for t in tensors for axis in gemm.axes[t])
         some = And(*(Lt(Integer(0), index_symbol(name)) for name in axes))

@@ -110,7 +110,7 @@ class LowerToHost(Pass):
         return choose_block(m, n, lanes, self.registers)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        """Add the coordinates of register blocks, then replace each operation on tiles."""
+        """Add the coordinates of register blocks, then replace operations on tiles by loops."""
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             fused = self.fused and dtype(graph.gemm.accumulator).is_float

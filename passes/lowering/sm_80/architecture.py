@@ -40,7 +40,7 @@ class MmaSync(Lowering):
 
 
 def _pairs(vectors: Vectors) -> int:
-    """Elements of D in one access: at most 2, the adjacent elements that a thread holds."""
+    """Elements of D that one access moves: 1 or 2, since a thread holds 2 adjacent elements."""
     return min(vectors.d or PAIR, PAIR)
 
 

@@ -48,10 +48,10 @@ MOST_ACCUMULATORS = 128
 """The most accumulator registers of a thread. Fragments and addresses take the other registers, of
 which a thread has 255 in all."""
 ODD, MOST_ODD_ACCUMULATORS = 64, 96
-"""MOST_ODD_ACCUMULATORS: the most accumulator registers of a thread if the tile's extent in m or n
-is no multiple of ODD; such tiles need more registers for addresses."""
+"""Tiles whose extent in m or n is no multiple of ODD elements need more registers for addresses.
+For them, MOST_ODD_ACCUMULATORS is the most accumulator registers of a thread."""
 MOST_WARPS = 8
-"""The most warps of a workgroup, which divide an output tile."""
+"""The largest number of warps in a workgroup; they divide an output tile among them."""
 
 
 @dataclass(frozen=True)

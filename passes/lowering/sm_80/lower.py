@@ -1,4 +1,4 @@
-"""`LowerToTensorCores`: a scheduled graph for cp.async, ldmatrix and mma.sync (sm_80 and later)."""
+"""`LowerToTensorCores`: lowers a graph to cp.async, ldmatrix and mma.sync (sm_80 and later)."""
 
 from __future__ import annotations
 
@@ -280,9 +280,9 @@ def _no_warps(tilings: Tilings) -> str | None:
 
 
 def _halves(extent: int, least: int) -> list[int]:
-    """`extent` rounded down to a multiple of 64 or a power of two below 64, and its halves.
+    """Round `extent` down to a multiple of 64 or a power of two below 64, and halve it repeatedly.
 
-    Every result is at least `least` and a multiple of `least`.
+    Returns the rounded extent and those halves that are multiples of `least`, at least `least`.
     """
     rounded = extent // ROUND * ROUND or 1 << (extent.bit_length() - 1)
     found = [rounded]
@@ -335,6 +335,6 @@ def _after(
 
 
 def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:
-    """The coordinates that the loops over k tiles count, without duplicates."""
+    """The ids of the dimensions that loops over k tiles iterate over, without duplicates."""
     loops = (op.dim for op in graph.control.of_kind(For) if accumulates(op))
     return tuple(dict.fromkeys(loops))

@@ -16,7 +16,7 @@ from coordgraph.integers import index_symbol
 __all__ = ["add_ring", "pipelined"]
 
 FILL = "pipeline.fill"
-"""The coordinate that counts the steps whose copies are issued before the accumulation loop."""
+"""Id of the coordinate that numbers the steps whose copies the pipeline's prologue issues."""
 
 
 def add_ring(c: CoordinateEditor, loops: tuple[str, ...], stages: int) -> dict[str, str]:

@@ -92,7 +92,7 @@ class Operand:
         c.add(Shared(self.shared, size, tensor=self.tensor, within=self._home))
 
     def ring(self, c: CoordinateEditor, room: int, inside: tuple[str, ...]) -> None:
-        """Add the edges from the operand's shared memory to the stage and to the place in the tile.
+        """Add the edges from the operand's shared memory to the stage and the position in the tile.
 
         Args:
             c: the coordinate graph under construction.

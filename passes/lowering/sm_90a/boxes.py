@@ -204,7 +204,7 @@ class BoxedOperand(Operand):
             parts: the coordinates that select an instruction along the axis that is not k.
 
         Returns:
-            The index of the operand's first element, 0, for each coordinate of a position in the
+            The operand's first element: the index 0 for each coordinate of a position in the
             operand.
         """
         own, outer = self._own, self._position(1 - self.k_axis)
@@ -235,10 +235,10 @@ class BoxedOperand(Operand):
 
 
 def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swizzle:
-    """TMA's swizzle of rows of `chunks` 16-byte chunks (PTX ISA, "Swizzling modes").
+    """The edge for TMA's swizzle of rows of `chunks` 16-byte chunks (PTX ISA, "Swizzling modes").
 
-    Rows of 2, 4 or 8 chunks are swizzled, so that the chunks of one number in eight adjacent rows
-    are in different banks. Rows of any other length are not swizzled.
+    Rows of 2, 4 or 8 chunks are swizzled, so that the i-th chunks of eight adjacent rows are in
+    different banks. Rows of any other length are not swizzled.
 
     Args:
         above: the coordinates of the row and of the chunk in shared memory.

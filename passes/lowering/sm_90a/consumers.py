@@ -79,7 +79,7 @@ class Consumer:
         located: tuple[str, ...],
     ) -> None:
         self.c, self.stages = c, stages
-        self.division = tiles[0].division  # all shapes have the same warpgroups
+        self.division = tiles[0].division  # tiles of all shapes use equally many warpgroups
         self.stores = tiles[0].store is not None
         self.parts = {
             t.name: _TileLowering(c, graph, t, stages, vector, reads_c, boxes, located)
@@ -102,7 +102,7 @@ class Consumer:
         return lowered
 
     def receive(self, slots: For) -> Body:
-        """The producer's operations that load the partial sums over which `slots` loops."""
+        """The producer's operations that load partial sums; `slots` loops over workspace slots."""
         (receive,) = slots.body
         assert isinstance(receive, ReceivePartial | CollectPartial)
         part = self.parts[receive.accumulator]
@@ -119,7 +119,10 @@ class Consumer:
         return tuple(op for part in (self.turns, self.sum) if part for op in part.initial())
 
     def end(self) -> Body:
-        """Wait until TMA has read all slots of D: a workgroup's exit frees its shared memory."""
+        """Wait before the kernel ends until TMA has read all of D from shared memory.
+
+        The exit of a workgroup frees its shared memory.
+        """
         if not self.stores:
             return ()
         return (If(equal(self.division.thread, 0), (WaitStores(0),)),)

@@ -204,7 +204,7 @@ class Division:
 
     @property
     def split(self) -> int:
-        """How many workgroups of a cluster divide k; the products of these are added up."""
+        """How many workgroups of a cluster divide k; their products are added up."""
         return self.cluster[K]
 
     def extent(self, axis: int) -> int:
@@ -233,7 +233,7 @@ class Division:
         return self.extent(self.left) % (2 * MMA_M) != 0
 
     def warpgroups(self, axis: int) -> tuple[str, ...]:
-        """The warpgroup's coordinate, if two warpgroups divide the axis `axis` of D; else ()."""
+        """A 1-tuple: the warpgroup's coordinate, if warpgroups divide axis `axis` of D; else ()."""
         divided = self.right if self._columns_divided else self.left
         return ("warpgroup",) if axis == divided and self.team > 1 else ()
 
@@ -309,12 +309,15 @@ class Division:
         return self.tiling.own(f"{tensor}.own.{axis}")
 
     def ranks(self, axis: int) -> tuple[str, ...]:
-        """The cluster coordinate along m, n or k (`axis` 0, 1 or 2); () if nothing is divided."""
+        """A 1-tuple: the coordinate of a CTA in its cluster along m, n or k (`axis` 0, 1 or 2).
+
+        () if the cluster does not divide that axis.
+        """
         return (CLUSTER[axis],) if self.cluster[axis] > 1 else ()
 
     @property
     def different(self) -> tuple[str, ...]:
-        """The cluster rank, if a cluster's workgroups have different parts of D; else ()."""
+        """A 1-tuple: the cluster rank's coordinate, if CTAs have different parts of D; else ()."""
         return (RANK,) if self.workgroups > self.split else ()
 
     @property
@@ -324,7 +327,7 @@ class Division:
 
     @property
     def producing(self) -> Boolean:
-        """The condition that the current warp is the producer: the first after the consumers'."""
+        """The condition that the warp is the producer: the first warp after the consumer warps."""
         return equal(index_symbol(WARP), self.consumers * WARPS)
 
     @property

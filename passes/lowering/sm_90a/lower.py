@@ -243,7 +243,7 @@ class LowerToHopper(Pass):
         if not Maps.of(graph, BOXED).tensors:
             return Division(tiling, self._cluster, left_b, alone, turns, kind=kind)
         if sums:
-            alone = MOST_ALONE_BY_ELEMENTS  # addresses of grouped matrices also need registers
+            alone = MOST_ALONE_BY_ELEMENTS  # addresses of grouped matrices take registers too
         registers = DESCRIBER_REGISTERS
         return Division(tiling, self._cluster, left_b, alone, turns, registers, kind=kind)
 
@@ -426,8 +426,8 @@ def _load(loop: For, tile: DividedTile, once: tuple[str, ...]) -> Operation:
     """The producer's loop over k tiles: wait until a stage is free, then fill it by TMA.
 
     The boxes that begin inside the tensor are counted for the first k tile only, because their
-    number is the same for all k tiles of a macro tile. The coordinates `once` are computed once for
-    each k tile.
+    number is the same for all k tiles of a macro tile. The coordinates `once` (indices along k) are
+    computed once for each k tile, not for each box.
     """
     a, b = tile.loads
     copies = (a.copies, b.copies)

@@ -48,7 +48,8 @@ MAPS = "maps"
 AHEAD = 2
 """The most tiles by which the describer warp, which writes tensor maps, leads the producer warp."""
 RING = Ring("map", "map.stage", "barrier.described", "barrier.used")
-"""The ring of mbarriers by which the describer warp signals the maps of a tile to the producer."""
+"""The ring of mbarriers by which the describer warp, which writes tensor maps, signals the producer
+warp that the maps of a tile are written."""
 WORDS, WORD_BYTES = 32, 4
 """WORDS: 32-bit words of a CUtensorMap (CUDA driver API). WORD_BYTES: bytes of such a word."""
 
@@ -131,7 +132,7 @@ class Maps:
         c.connect(Tile("maps.shared", words))
 
     def _group(self, c: CoordinateEditor) -> str:
-        """The coordinate that is a group's number; each group has one matrix of each tensor."""
+        """The coordinate that numbers the groups; each group has its own matrix in every tensor."""
         (group,) = {self._blocks(c, tensor).downstream[0] for tensor in self.tensors}
         return group
 

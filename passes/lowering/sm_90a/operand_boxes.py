@@ -36,7 +36,8 @@ from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
 __all__ = ["OperandBoxes", "loaded_by_boxes"]
 
 EIGHT, PAIR = 8, 2
-"""EIGHT: adjacent columns of the wgmma result that four lanes hold. PAIR: those of one lane."""
+"""EIGHT: adjacent columns that four lanes of a wgmma result hold. PAIR: adjacent columns that one
+lane holds."""
 LEAST_ROW_BYTES = 32
 """Bytes of a row of the narrowest TMA box that is swizzled."""
 BOX_ALIGNMENT = 128
@@ -67,7 +68,7 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
 
 
 class OperandBoxes:
-    """Control and edges for operands of the epilogue that TMA loads through the ring.
+    """Makes the operations and edges for epilogue operands that TMA loads through the ring.
 
     Args:
         c: the coordinate graph under construction; it has the accumulator's coordinates already.
@@ -75,7 +76,7 @@ class OperandBoxes:
         division: how a macro tile is divided over workgroups and warpgroups.
         rooms: elements of a stage of A and of B, by the dimension of their shared memory.
         stages: how many stages the ring has.
-        tensors: the operands, by `loaded_by_boxes`.
+        tensors: the operands, which `loaded_by_boxes` returned.
     """
 
     def __init__(
@@ -109,9 +110,9 @@ class OperandBoxes:
                 self._add_vector(tensor, smaller, bytes_of[smaller])
 
     def _boxes(self, room_bytes: int, large: str | None) -> tuple[int, int]:
-        """The columns of a box, and how many boxes a warpgroup has in one step of the ring.
+        """The columns of a TMA box, and how many boxes a warpgroup has in one step of the ring.
 
-        They are the widest boxes that fit, and the most of them.
+        The boxes are as wide as a stage allows, and then as many as fit in it.
 
         Args:
             room_bytes: bytes of a stage.
@@ -128,7 +129,12 @@ class OperandBoxes:
         return width, max((n for n in range(1, fit + 1) if boxes % n == 0), default=0)
 
     def _bytes_of_box(self, width: int, size: int) -> int:
-        """Bytes of a box of `width` columns for every warpgroup that divides the columns."""
+        """Total bytes of one TMA box for each warpgroup among which the columns are divided.
+
+        Args:
+            width: columns of a box.
+            size: bytes of an element.
+        """
         return self.rows * width * size * self._beside
 
     def _is_large(self, tensor: str) -> bool:
@@ -137,11 +143,14 @@ class OperandBoxes:
 
     @property
     def _beside(self) -> int:
-        """How many warpgroups divide the columns: each has boxes of its own in a step."""
+        """Number of warpgroups among which the columns of a tile are divided; 1 if they are not.
+
+        Each of these warpgroups has TMA boxes of its own in a step of the ring.
+        """
         return self.division.team if self.division.warpgroups(1) else 1
 
     def _add_columns(self) -> None:
-        """Add the edges from columns to steps, to boxes of a step, and to registers."""
+        """Add the edges from a column of D to its step of the ring, TMA box, and register."""
         c, own, division = self.c, self.own, self.division
         step, box, eight = own("operand.step"), own("operand.box"), own("operand.eight")
         c.add(Unroll(step, Integer(self.steps), note="steps of the ring"))
@@ -152,8 +161,8 @@ class OperandBoxes:
         c.connect(Flatten((own("acc.p"), own("acc.n")), columns.id))
         c.connect(Tile(columns.id, (step, box, eight)))
         self.step, self.registers = step, (own("acc.m"), step, box, eight, own("acc.half"))
-        # Coordinates for the producer's TMA loads: `number` counts the boxes across D's columns,
-        # and a load begins at the first element of its box.
+        # Coordinates for the producer's TMA loads: `number` numbers the boxes along n, and a load
+        # begins at the first element of its box.
         beside = self._warpgroup("operand.load.warpgroup")
         number, load = own("operand.load.number"), own("operand.load.box")
         c.add(Linear(number, Integer(self.columns // self.width), note="boxes across"))
@@ -165,8 +174,8 @@ class OperandBoxes:
         c.connect(Tile(division.own("D", 0), (self.first[0],)))
         c.connect(Tile(division.own("D", 1), (number, self.first[1])))
         self.loads = (*beside, load)
-        # For a column of D, the box and the column in the box; consumers and producer both use
-        # them.
+        # The TMA box of a column of D, and the column's position in the box: consumers and producer
+        # both use these coordinates.
         self.part, self.column = own("operand.part"), own("operand.column")
         self.beside = self._warpgroup("operand.warpgroup")
         found, of_step = own("operand.number"), own("operand.of_step")
@@ -178,7 +187,10 @@ class OperandBoxes:
         c.connect(Flatten((*self.beside, of_step, self.part), found))
 
     def _warpgroup(self, name: str) -> tuple[str, ...]:
-        """Add a coordinate of the warpgroups that divide the columns, if there are several."""
+        """Add a coordinate that numbers the warpgroups among which the columns are divided.
+
+        Returns the coordinate's id, or () if the columns are not divided.
+        """
         if self._beside == 1:
             return ()
         return (self.c.add(Unroll(self.own(name), Integer(self._beside))).id,)
@@ -197,7 +209,7 @@ class OperandBoxes:
             size: elements of the operand in a step.
 
         Returns:
-            The dimension of the place in a stage.
+            The dimension whose index is the position of an element in a stage.
         """
         c, memory = self.c, self._memory(tensor)
         room = room_bytes // self.kinds[tensor].bytes
@@ -242,7 +254,7 @@ class OperandBoxes:
         )
 
     def _load(self, tensors: Sequence[str]) -> Operation:
-        """Load some operands of one stage of the epilogue."""
+        """Load operands that one stage of the epilogue function reads."""
         boxes = self.run * self._beside
         rows = {t: self.rows if self._is_large(t) else 1 for t in tensors}
         size = sum(boxes * self.width * rows[t] * self.kinds[t].bytes for t in tensors)
@@ -310,9 +322,10 @@ class OperandBoxes:
         return tuple(body)
 
     def _of(self, stage: Stage) -> tuple[str, ...]:
-        """The operands of a stage that TMA loads through the ring.
+        """The operands that one stage of the epilogue function reads and that TMA loads.
 
-        A launch may skip a stage with an optional operand, so TMA loads nothing for it.
+        A launch may skip a stage that has an optional operand, so the result is () for such a
+        stage.
         """
         if stage.optional:
             return ()

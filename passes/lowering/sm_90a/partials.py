@@ -115,8 +115,9 @@ class Fixup(Pieces):
         of_each = division.accumulators, division.registers
         steps = steps_of(*of_each, room, division.workitems)
         self.vectors, self.run = vectors, -(-vectors // steps)
-        """vectors: 16-byte accesses by which a thread reads its partial sums of a tile.
-        run: the most of these accesses for which a stage holds the data."""
+        """vectors: how many 16-byte accesses a thread needs to read its partial sums of a tile.
+        run: how many of these accesses it makes in one step, whose data fits one stage of the ring.
+        """
         c.add(Unroll("fixup.step", Integer(steps)))
         c.add(Register("fixup.place", Integer(self.run)))
         c.connect(Tile(self.vector, ("fixup.step", "fixup.place")))

@@ -2,7 +2,8 @@
 
 One counter of steps runs over all tiles of a workgroup, so the ring is not drained between tiles.
 The stage, and the phase parity (0 or 1) of the stage's mbarriers, are coordinates of that counter,
-related by two `Flatten` edges: step = round · stages + stage, and round = 2 · turn + phase.
+related by two `Flatten` edges: step = round · stages + stage, and round = 2 · turn + phase, where a
+round passes all stages once, and a turn is two rounds.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ CONSUMED = (
     AccumulatePartial,
     StoreTile,
 )
-"""Operations on tiles that only consumers execute."""
+"""Classes of operations on tiles that consumer warpgroups execute and the producer does not."""
 RECEIVED = (ReceivePartial, CollectPartial)
 """Operations that receive partial sums: the producer loads the sums and the consumers add them."""
 
@@ -77,12 +77,12 @@ def part(
 
 
 def _works(op: Operation) -> bool:
-    """Whether `op` itself has an effect: it has no body, and does not only assign a name."""
+    """Whether `op` has no body and is not an `Assign`, so that it must be kept for its effect."""
     return not op.BODIES and not isinstance(op, Assign)
 
 
 def _used(op: Assign, body: Body) -> bool:
-    """Whether another operation in `body` reads the value that `op` names."""
+    """Whether another operation in `body` reads the symbol to which `op` assigns a value."""
     return any(
         op.symbol in getattr(value, "free_symbols", ())
         for other in body

@@ -64,10 +64,11 @@ MOST_ELEMENTS = 256
 
 
 def widths(columns: Any) -> tuple[Any, Any]:
-    """Two widths for boxes of D, in elements: the widest swizzled width, and the wide width.
+    """The two candidate widths of a TMA box of D, in elements: swizzled, and wide.
 
-    Boxes of the wide width, an odd multiple of 16, are not swizzled. The wide width is 0 if 64
-    divides `columns`.
+    The swizzled width is the largest of 64, 32 and 16 that divides `columns`. The wide width, at
+    which a box is not swizzled, is the largest odd multiple of 16 that divides `columns`; it is 0
+    if 64 divides `columns`.
 
     Args:
         columns: columns of a block of D, a multiple of 16: a number, or an array of integers.
@@ -84,7 +85,7 @@ class BoxedStore:
     Args:
         division: how a macro tile is divided over workgroups and warpgroups.
         slots: how many slots of shared memory, one box each, every warpgroup has.
-        wide: whether boxes have the wide width of `widths`; else the widest swizzled width.
+        wide: whether boxes have the wide width of `widths`; else the swizzled width.
         room: elements of shared memory for each warpgroup's slots: the most that any shape needs.
         drained: whether the store of a tile first waits until TMA has read all slots, because the
             previous tile may have used the slots in another order or of another size.
@@ -182,7 +183,7 @@ class BoxedStore:
 
     @property
     def boxes(self) -> int:
-        """How many TMA boxes divide a block of 64 rows of the wgmma result."""
+        """Number of TMA boxes into which a block of 64 rows of the wgmma result is divided."""
         return self.columns // self.box
 
     @property
@@ -221,7 +222,7 @@ class BoxedStore:
         c.add(Linear(own("store.slot"), Integer(self.slots)))
         c.connect(Tile(own("store.number"), (own("store.m"), own("store.box"))))
         c.connect(Flatten((own("store.turn"), own("store.slot")), own("store.number")))
-        # A position in a box is a row and a 16-byte chunk, which is swizzled with the row.
+        # A position in a box is a row and a 16-byte chunk; the swizzle permutes chunks in a row.
         row = c.add(Linear(own("store.box.row"), Integer(self.rows)))
         column = c.add(Linear(own("store.box.column"), Integer(self.box)))
         down = ("warp", own("store.half"))

@@ -85,7 +85,7 @@ class Tails:
         c.connect(Tile(workitem.id, (self.division.warp_of_team, "lane")))
 
     def _own(self, operand: BoxedOperand) -> Callable[[str], str]:
-        """A function that maps a short name, such as `tail.pass`, to the operand's coordinate."""
+        """A function from a short name, `tail.pass`, to the operand's coordinate, `A.tail.pass`."""
         return lambda name: self.division.tiling.own(f"{operand.tensor}.{name}")
 
     def clear(self, loop: For) -> Body:

@@ -98,5 +98,5 @@ def divided_tiles(
 
 
 def matrix(gemm: GemmProblem, tensor: str) -> tuple[str, ...]:
-    """The coordinate that is the number of a matrix in a batched tensor; () for a single matrix."""
+    """A 1-tuple: the coordinate that numbers the tensor's matrices; () if it is not batched."""
     return (gemm.leading,) if tensor in gemm.batched_tensors else ()

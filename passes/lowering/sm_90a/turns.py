@@ -182,7 +182,7 @@ def multiplies(op: Operation) -> bool:
 
 
 def _ring_steps(op: Operation) -> Body:
-    """The part of `op` that counts steps of the ring, for warpgroups that do not execute `op`."""
+    """The operations in `op` that count steps of the ring, for warpgroups that skip `op`."""
     if isinstance(op, Assign) or (isinstance(op, Advance) and op.dim == STEP):
         return (op,)
     if not _moves(op):

@@ -138,8 +138,8 @@ class ClusterSum(Pieces):
     """
 
     NUMBER, PHASE = "sum.number", "sum.phase"
-    """NUMBER: the coordinate that numbers the sums of a workgroup. PHASE: the coordinate of the
-    phase parity (0 or 1) of the mbarriers STORED and READ."""
+    """NUMBER: the coordinate that numbers the sums that a workgroup takes part in, from 0. PHASE:
+    the coordinate of the phase parity (0 or 1) of the mbarriers STORED and READ."""
     SUMS, STORED, READ, SENDER = "sum.shared", "sum.stored", "sum.read", "sum.sender"
     """SUMS: the shared memory that other workgroups store products to. STORED: the mbarrier that
     completes when all products are stored. READ: the mbarrier that completes when they are read.
@@ -184,7 +184,7 @@ class ClusterSum(Pieces):
         )
 
     def counted(self, body: Body) -> Operation:
-        """Wrap `body` in a counter of sums that starts at 0."""
+        """Wrap `body` in a `Counter`, which numbers the sums that a workgroup takes part in."""
         return Counter(self.NUMBER, body)
 
     def add_up(self) -> Body:

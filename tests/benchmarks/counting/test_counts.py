@@ -1,4 +1,4 @@
-"""Counts of schedules' work, compared with formulas and with the lowered kernel; needs no GPU."""
+"""Counts of a schedule's work equal formulas and counts in the lowered kernel; needs no GPU."""
 
 from __future__ import annotations
 

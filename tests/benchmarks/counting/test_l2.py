@@ -1,4 +1,4 @@
-"""The simulated L2 cache: its invariants, and a comparison with a plain LRU list; no GPU."""
+"""Tests of the simulated L2 cache: invariants, and a comparison with a plain LRU list."""
 
 from __future__ import annotations
 

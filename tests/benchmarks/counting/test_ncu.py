@@ -174,7 +174,7 @@ def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 class Device:
-    """Kernels that record their launches, and a clock that each launch advances."""
+    """A fake GPU: its kernels record their launches, and each launch advances its clock by 1 s."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.launched, self.built = 0.0, [], []

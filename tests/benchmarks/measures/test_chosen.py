@@ -1,4 +1,4 @@
-"""`benchmarks.measures.chosen`: which of the measured plans the cost model prefers."""
+"""`benchmarks chosen` compares the measured plan that the cost model prefers with the fastest."""
 
 from __future__ import annotations
 

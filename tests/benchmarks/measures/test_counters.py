@@ -1,4 +1,4 @@
-"""Hardware counters: launches become rows of results; only marked launches are counted."""
+"""Hardware counters of marked launches become rows of results, one for each product and library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`benchmarks epilogue`: costs, the goal, checks of contenders; a run with simulated times."""
+"""Tests of `python -m benchmarks epilogue`, which measures how much time a fused epilogue costs.
+
+Tested are: costs and the goal for them, checks of contenders, and a run with simulated times.
+"""
 
 from __future__ import annotations
 

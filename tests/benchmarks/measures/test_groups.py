@@ -1,4 +1,4 @@
-"""`benchmarks groups`: everything but measuring on a GPU."""
+"""`benchmarks groups` with simulated contenders: checks of results, timing, rows and tables."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Made:
 
 @pytest.fixture
 def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace samplers by ones that launch once per buffer set.
+    """Replace `Sampler` by a stand-in that launches once for each operand set.
 
-    A sample is the time that the contender states.
+    It measures no time: a sample is the attribute `takes` of the contender's launch function.
     """
 
     class Fake(groups.Sampler):

@@ -1,4 +1,4 @@
-"""`benchmarks paper`: grids, simulated rows, summaries, and a run with made-up times."""
+"""`benchmarks paper` chooses grids, simulates or measures times, and summarises speedups."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def record(times: list[list[float | None]], **more: Any) -> dict[str, Any]:
     ("m", "n", "k", "grid"),
     [
         (128, 256, 64, 1),  # one tile of one iteration
-        (128, 256, 512, 1),  # a second workgroup saves 4 s, costs 4 + 2 s
-        (128, 256, 8192, 8),  # time 128/g + 4 + 2 (g - 1) is least for g = 8
+        (128, 256, 512, 1),  # a 2nd workgroup saves 4 iterations (4 s); a fix-up takes 6 s
+        (128, 256, 8192, 8),  # 128 iterations: 128/g + 4 + 2 (g - 1) s is least for g = 8
         (2048, 2048, 8192, 128),  # 128 tiles: one workgroup for each
         (2176, 2048, 64, 132),  # 136 tiles: one workgroup for each SM
     ],
@@ -67,7 +67,7 @@ def test_equal_plans_have_equal_simulated_times_and_streams_fill_the_machine():
 
 def test_speedups_are_those_over_data_parallel():
     found = summaries(record([[10, 5, 4, 10, 20], [10, 20, 10, 10, 5], [1, None, 1, 1, 1]]))
-    assert list(found) == ["all", "T < W", "2W <= T < 8W"]  # T: 15 and 408 tiles
+    assert list(found) == ["all", "T < W", "2W <= T < 8W"]  # T = 408 and 15 tiles, W = 132 SMs
     stream_k = found["all"]["stream-k on W"]
     assert (stream_k.sizes, stream_k.average, stream_k.least, stream_k.peak) == (2, 1.25, 0.5, 2)
     assert (stream_k.geometric, stream_k.faster) == (pytest.approx(1), 0.5)

@@ -1,4 +1,4 @@
-"""`benchmarks.measures.residuals`: measured over predicted times, by properties of plans."""
+"""`benchmarks.measures.residuals` finds errors of the cost model by property of the plans."""
 
 from __future__ import annotations
 

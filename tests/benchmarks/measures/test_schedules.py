@@ -38,7 +38,7 @@ def test_the_scale_has_whole_waves_and_nearly_square_products():
 
 @pytest.mark.slow
 def test_iterations_of_streamed_schedules_are_shared_equally():
-    """Stream-K gives no workgroup more than the average of iterations, rounded up.
+    """Stream-K gives no workgroup more iterations than the average per workgroup, rounded up.
 
     The option `least_segment` may move both ends of a workgroup's range, by 7 iterations each.
     """

@@ -1,4 +1,4 @@
-"""`benchmarks.measures.streaming`: split against whole tiles, as measured and as predicted."""
+"""`benchmarks.measures.streaming` compares plans with split and with whole tiles."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_command(
 
 
 def test_of_what_was_measured_the_model_says_which_kind_is_better():
-    """Predicted speedups of split over whole tiles are within 5 % of measured ones on average."""
+    """The predicted speedup of splitting tiles is within 5 % of the measured one in the mean."""
     paths = [*(RESULTS / "fit").glob("sweep-*.json.gz")]
     assert len(paths) > 5
     for path in paths:

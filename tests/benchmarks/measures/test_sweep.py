@@ -1,4 +1,4 @@
-"""`benchmarks.measures.sweep`: the problems and plans that it measures."""
+"""`benchmarks sweep` measures the intended problems and plans, and resumes interrupted runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`benchmarks traffic`: orders of tiles without a GPU, and rows from simulated measurements."""
+"""`benchmarks traffic` simulates tile orders without a GPU, and makes rows of measured traffic."""
 
 from __future__ import annotations
 

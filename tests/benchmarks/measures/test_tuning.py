@@ -1,4 +1,4 @@
-"""`python -m benchmarks tuning` on small made-up records, and on the dense sweep of an H200."""
+"""`benchmarks tuning` finds fast plans in small made-up records and in a dense sweep of an H200."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def dense() -> list[Recorded]:
 
 
 def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]):
-    """The search finds better plans than the first 12 of the model, all within 1 % of the best."""
+    """In all 12 problems the search finds a plan within 1 % of the fastest.
+
+    Its mean regret is less than half that of measuring only the model's first plans.
+    """
     found = [replay(one, H200, 20) for one in dense]
     assert len(found) == 12
     regret = summary(found)
@@ -75,8 +78,8 @@ def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]
 
 
 def test_scales_are_fitted(dense: list[Recorded]):
-    """If made-up errors depend on schedule and grid, the fit gives them the largest deviation."""
-    one = dense[0]  # of 14 families: the fit needs errors of both signs among the fastest plans
+    """If the model's errors depend on the schedule, the fit raises the deviation of schedules."""
+    one = dense[0]  # has plans of 14 families, so that the made-up errors have both signs
     grids = [plan.family for plan in one.plans]
     kinds = sorted(set(grids))
     errors = np.array([0.3 * (kinds.index(name) % 2) - 0.15 for name in grids])

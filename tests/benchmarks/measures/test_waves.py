@@ -1,4 +1,4 @@
-"""`benchmarks waves`: utilisation of a partly filled last wave, shapes of full waves, and plans."""
+"""`benchmarks waves` computes the utilisation of a partly filled last wave of output tiles."""
 
 from __future__ import annotations
 

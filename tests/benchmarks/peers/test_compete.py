@@ -1,4 +1,4 @@
-"""Contenders measured in turn: which are timed, which are refused, and the result rows."""
+"""`compete` times contenders with right results only, and returns a row for each contender."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordgraph import CodegenError
 
 
 class Contender:
-    """A contender that writes `value` into D, and from its third launch on `then`.
+    """A contender that writes `value` into D, and from its second launch on `then`.
 
     If `value` is an exception, the contender raises it.
     """
@@ -63,7 +63,7 @@ class Problem:
 
 @pytest.fixture(autouse=True)
 def _samplers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace samplers: they launch once per sample and return the time the contender states."""
+    """Replace `Sampler` by a stand-in that launches once and returns what the launch returns."""
 
     class Sampler:
         def __init__(self, launch: Any, sets: int, seconds: float, *, graphs: bool) -> None:

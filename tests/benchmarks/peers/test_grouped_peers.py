@@ -1,4 +1,4 @@
-"""Contenders of grouped problems: the arguments of kernels, and what contenders refuse."""
+"""Contenders for grouped problems: arguments of their kernels, and problems that they refuse."""
 
 from __future__ import annotations
 

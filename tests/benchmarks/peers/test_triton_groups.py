@@ -70,7 +70,7 @@ def test_configurations_fit_a_box_and_the_shared_memory_of_hopper(kernels: Modul
 
 
 class Problem:
-    """A problem on the host; a configuration's simulated time is its number of tile elements."""
+    """A product with groups of 10 and of 14 rows, on the host; `broken` makes D count as wrong."""
 
     axis = "m"
 

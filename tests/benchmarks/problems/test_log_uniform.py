@@ -1,4 +1,4 @@
-"""Random sizes: their distribution, which is the same on every machine."""
+"""Random sizes have a log-uniform distribution and are the same on every machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands of problems: the number of buffer sets, and layouts."""
+"""A problem has so many operand sets that together they exceed three times the L2 cache."""
 
 from __future__ import annotations
 

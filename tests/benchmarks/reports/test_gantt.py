@@ -87,7 +87,10 @@ def test_charts_are_drawn_from_files_of_events(
 
 
 def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():
-    """Workgroups 0 and 1 sum parts of tile 0; workgroup 1 sums tile 1, and workgroup 2 tile 2."""
+    """`pieces` lists each sum with its k tiles, workgroup, and whether it is finished or sent.
+
+    Workgroups 0 and 1 sum parts of tile 0; workgroup 1 sums tile 1, and workgroup 2 tile 2.
+    """
     rows = [
         (0, 3, 0, 7, "multiply", 0, 0, 0, 3),
         (3, 4, 0, 7, "finish", 0, 0, None, None),

@@ -1,4 +1,4 @@
-"""Results records: written, compressed and read back."""
+"""Results of benchmarks in JSON files can be written, compressed and read back."""
 
 from __future__ import annotations
 

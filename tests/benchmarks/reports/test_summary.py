@@ -1,4 +1,4 @@
-"""Summaries: geometric means, and the slowest problems."""
+"""Tests of summaries of results: geometric means, and the slowest problems."""
 
 from __future__ import annotations
 

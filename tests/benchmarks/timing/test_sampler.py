@@ -1,4 +1,4 @@
-"""Samples in rounds: order, end of sampling, medians, and launches in a CUDA graph."""
+"""`sample_in_rounds`: the order of contenders, pauses, and the end of sampling by a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coordgraph calibrate`: what it passes on, what it prints, and its error without a GPU."""
+"""Tests of `coordgraph calibrate`: its options, its output, and its error without a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.codegen.cli.commands import coordgraph
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The arguments of the calls of `calibrate`, which measures nothing here."""
+    """Replace `calibrate` by a function that only records its arguments; returns their list."""
     found: list[Any] = []
 
     def calibrate(*args: Any, **options: Any) -> Calibrated:

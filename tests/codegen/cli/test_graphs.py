@@ -16,7 +16,7 @@ from tests.support.mermaid import parse as parse_mermaid
 
 PIPELINE = "reorder{swap=true},stream-k"
 TILE = ("--tile", "16x16x16")
-# The passes of the library; other tests register passes too, which are not checked here.
+# Passes of the library only: other tests register passes too, which are not checked here.
 LOWERINGS = (lowering.LowerToHost, lowering.LowerToTensorCores, lowering.LowerToHopper)
 OWN_PASSES = sorted(n for n, kind in PASSES.items() if kind.__module__.startswith("passes."))
 OPENINGS = {"mermaid": "graph TD", "text": "coordgraph 1", "pseudocode": "//", "json": "{"}

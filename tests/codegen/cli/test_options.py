@@ -44,7 +44,7 @@ def test_no_option_is_declared_twice():
 
 
 def test_every_option_says_its_flag():
-    """Every option names its flag.
+    """Every option declares its flag explicitly, such as `--output`.
 
     The check for duplicate flags does not see flags that typer derives from parameter names.
     """

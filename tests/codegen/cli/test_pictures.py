@@ -1,4 +1,4 @@
-"""Diagrams as files: drawn by `show --output`, left in the cache directory by `run`."""
+"""`show --output` draws a diagram to a file, and `run` writes diagrams to the cache directory."""
 
 from __future__ import annotations
 

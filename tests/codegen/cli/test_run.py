@@ -103,7 +103,7 @@ def test_the_gpu_here_is_chosen_for(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("fixed", [(), ("--fixed",)])
 def test_a_run_of_a_plan(fixed: tuple[str, ...]):
-    """The report names the tile, the passes and the number of workgroups."""
+    """The report of `run --plan` has the tile, passes and number of workgroups of the plan."""
     plan = "16x32x16 rasterize{width=2},stream-k{owner=last} on 5"
     words = ("run", *SIZES, "--dtype", "f32", "-t", "interpreter", "--repeat", "1", "--check")
     found = coordgraph(*words, *fixed, "--plan", plan, "--json").json
@@ -282,7 +282,7 @@ def test_the_doctor_tries_what_is_here():
     for name, kind in (("interpreter", "f32"), ("cpu", "bf16")):
         assert targets[name]["status"] == "ok"
         assert f"multiplies {kind}" in targets[name]["detail"]
-    # The output lists one architecture for each lowering that some architecture prefers.
+    # Of all architectures that prefer the same lowering, the output lists one.
     families = {
         entry["name"]: entry["detail"].partition(":")[0]
         for entry in found["targets"]
@@ -328,3 +328,19 @@ def test_a_run_on_the_gpu():
     assert done.code == 0
     assert done.json["target"].startswith("sm_")
     assert done.json["check"]["passed"]
+
+
+def test_a_graph_from_a_file(tmp_path: Path):
+    """The file gives the schedule, the element types and the layouts; options give the sizes."""
+    file = tmp_path / "graph.txt"
+    graph = ("--dtype", "f32", "--transpose-b", "--n", "96", "--schedule", "stream-k", "-w", "3")
+    assert coordgraph("show", "text", *graph, "--output", str(file)).code == 0
+    words = ("run", "--from", str(file), "--target", "cpu", "--check", "--json", "--repeat", "1")
+    found = coordgraph(*words, "--m", "64", "--k", "80").json
+    problem = found["problem"]
+    assert (problem["m"], problem["n"], problem["k"]) == (64, 96, 80)
+    assert (problem["dtype"], problem["transpose_b"]) == ("f32", True)
+    assert found["check"]["passed"]
+    refused = coordgraph(*words, "--m", "64", "--k", "80", "--tile", "32x32x32")
+    assert refused.code == 2
+    assert "leave out --tile" in refused.json["error"]["message"]

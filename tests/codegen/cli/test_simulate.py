@@ -1,4 +1,4 @@
-"""`coordgraph simulate`: the summary, the timeline, JSON, events, and its errors."""
+"""`coordgraph simulate` prints a summary and a timeline, and writes JSON and events."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_errors(words: tuple[str, ...], message: str):
     ],
 )
 def test_a_launch_that_takes_minutes_is_refused(options: tuple[str, ...], count: str):
-    """It is refused before its steps are recorded, which would need gigabytes."""
+    """A launch with too many steps is refused before they are recorded in gigabytes of memory."""
     done = coordgraph("simulate", "--m", "100000", "--n", "100000", "--k", "64", *options)
     assert done.code == 3
     assert count in done.err

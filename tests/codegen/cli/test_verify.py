@@ -1,4 +1,4 @@
-"""`coordgraph verify`: verdicts of a schedule or of a graph in a file."""
+"""`coordgraph verify` prints verdicts of the checks of a schedule, or of a graph in a file."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.codegen.cli.commands import coordgraph
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The arguments of the calls of `codegen.warm`, which builds nothing here."""
+    """A list of the arguments of all calls of `codegen.warm`, replaced by a stub without builds."""
     found: list[Any] = []
 
     def warm(*args: Any, **options: Any) -> Warmed:

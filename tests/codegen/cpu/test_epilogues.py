@@ -220,7 +220,10 @@ def test_a_number_is_a_number(target: str):
 
 @every_case
 def test_matmul(case: Case):
-    """`matmul` with an epilogue: a first and a repeated call, a batch, and invalid calls."""
+    """`matmul` with an epilogue is right in a first and a repeated call, for a matrix and a batch.
+
+    Calls with an operand that the epilogue lacks are refused.
+    """
     for shape in ((), (3,)):
         a, b = matrices((*shape, M, K), (*shape, K, N))
         sizes = {"l": 3 if shape else 1, "m": M, "n": N}

@@ -1,4 +1,4 @@
-"""Groups along k on the CPU target: results against float64, and calls that are refused."""
+"""Groups along k give right results on the CPU target, and invalid calls are refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Groups:
             self.a[:, outside], self.b[outside] = NAN, INF
 
     def run(self, made: Any, alpha: float = 1.0, beta: float = 0.0, **options: Any) -> np.ndarray:
-        """Run the kernel; D starts as NaN."""
+        """Run the kernel on a D that is filled with NaN, and return D."""
         turned = (made.graph.gemm.transpose_a, made.graph.gemm.transpose_b)
         a, b = (stored(x, "nt"[turn]) for x, turn in zip((self.a, self.b), turned, strict=True))
         out = guarded(np.full(self.c.shape, NAN, self.c.dtype))
@@ -145,7 +145,7 @@ def test_every_layout(layout: str, dtype: str):
 
 
 def test_other_types():
-    """f16 inputs with f32 sums and f16 results; and f64."""
+    """Results are right for f16 inputs with f32 sums and results, and for f64."""
     mixed = kernel("stream-k", "f16", "tn", out_dtype="f32")
     random, offsets = np.random.default_rng(0), np.array([0, 5, 5, 40], np.int32)
     a, b = draw(random, "f16", 40, 20), draw(random, "f16", 40, 30)

@@ -169,7 +169,7 @@ def test_neighbours_that_are_no_numbers():
 @given(lists.filter(lambda sizes: any(m * n for m, n, _ in sizes)), st.integers(1, 9))
 @example([(13, 9, 0), (5, 3, 33)], 3)
 def test_other_types(sizes: list[Sizes], workgroups: int):
-    """f16 inputs with f32 sums and f16 results; and f64."""
+    """Results are right for f16 inputs with f32 sums and results, and for f64."""
     for made in (kernel(dtype="f16", layout="tn", out_dtype="f32"), kernel(dtype="f64")):
         List(made, sizes).check(workgroups=workgroups)
 

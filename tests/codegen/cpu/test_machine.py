@@ -1,5 +1,5 @@
-"""Code for other processors: narrower vectors, no fused multiply-add, no f16, another
-architecture.
+"""Code generation for CPUs other than this one: with narrower vectors, without fused multiply-add
+or f16, and of another architecture.
 """
 
 from __future__ import annotations

@@ -88,8 +88,9 @@ def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
     ),
 )
 def test_tiles_of_two_shapes(small: str, dtype: str, out_dtype: str | None, transposed: str):
-    """Tiles of two shapes have different register blocks, and neither shape is a multiple of
-    its block.
+    """Tiles of two shapes give right results.
+
+    They have different register blocks, and neither shape is a multiple of its block.
     """
     code = kernel(
         f"heterogeneous-tiles{small}",

@@ -48,7 +48,7 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str, times: 
 
 @pytest.mark.parametrize(("name", "threads"), cover(0, product(WAITING, [1, 2, 3])))
 def test_one_tile_in_many_pieces(name: str, threads: int):
-    """A launch ends and is right if 40 workgroups divide one tile, on one, two or three threads.
+    """A launch ends with the right D if 40 workgroups divide one tile, on one to three threads.
 
     Each of these workgroups waits for another workgroup, or another workgroup waits for it.
     """

@@ -1,7 +1,8 @@
 """The compile configurations of the CUDA target that tests assemble with ptxas.
 
 There are more than a million combinations of schedule, tile, layout, type and option. `sweep` takes
-every (schedule, tile, layout) and picks the other options by a hash of these three and `turn`.
+every (schedule, tile, layout) and picks the other options by a hash of these three and of `turn`,
+a seed.
 """
 
 from __future__ import annotations
@@ -284,8 +285,8 @@ def traits(made: Configuration) -> tuple[object, ...]:
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule with every tile and layout; a hash of these and `turn` picks the other
-    options.
+    """Every schedule with every tile and layout; a hash of these and of the seed `turn` picks the
+    other options.
     """
     for schedule in SCHEDULES:
         for tile in TILES:
@@ -326,8 +327,8 @@ def boxed(
 
 
 def two_shapes(turn: int = 0) -> Iterator[Configuration]:
-    """Every pair of two tile shapes with every layout; a hash of these and `turn` picks the other
-    options.
+    """Every pair of two tile shapes with every layout; a hash of these and of the seed `turn` picks
+    the other options.
     """
     for tile, (m, n) in TWO_SHAPES:
         for layout in LAYOUTS:
@@ -349,8 +350,8 @@ def two_shapes(turn: int = 0) -> Iterator[Configuration]:
 
 
 def taking_turns(turn: int = 0) -> Iterator[Configuration]:
-    """Ping-pong warpgroups with every schedule, tile and layout; a hash and `turn` pick the other
-    options.
+    """Ping-pong warpgroups with every schedule, tile and layout; a hash of these and of the seed
+    `turn` picks the other options.
     """
     for schedule in SCHEDULES:
         for tile, cluster in TURN_SHAPES:
@@ -367,8 +368,8 @@ def taking_turns(turn: int = 0) -> Iterator[Configuration]:
 
 
 def hopper(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule, tile and layout for Hopper; a hash of these and `turn` picks the other
-    options.
+    """Every schedule, tile and layout for Hopper; a hash of these and of the seed `turn` picks the
+    other options.
     """
     for schedule in SCHEDULES:
         for tile, cluster in HOPPER_SHAPES:

@@ -90,7 +90,7 @@ class FakeDriver:
     capturing: dict[int, int] = field(default_factory=dict[int, int])
     """The streams that are capturing a CUDA graph, each with the id of its capture."""
     spills: Callable[[str], bool] = lambda _: False
-    """Whether kernels that are loaded report register spills."""
+    """Called with the PTX text of a loaded kernel: whether the kernel reports register spills."""
     launches: list[Launch] = field(default_factory=list[Launch])
     encoded: list[Encoded] = field(default_factory=list[Encoded])
     allocated: list[int] = field(default_factory=list[int])

@@ -32,8 +32,9 @@ K = TypeVar("K", bound=Operation)
 
 @dataclass(frozen=True)
 class Lowered:
-    """The lowered graph of one configuration, and which part of the tile each warpgroup and thread
-    holds.
+    """The lowered graph of one configuration, and the division of its macro tile that is expected.
+
+    The division says which part each workgroup of a cluster, warpgroup and thread computes.
     """
 
     configuration: Configuration
@@ -81,7 +82,7 @@ class Lowered:
         """The index along the dimension `dim` that an operation uses."""
         return self.values(node.place(dim).values[0], indices)
 
-    # The expected division of a tile, computed independently of the graph.
+    # The following properties are the expected division of a tile, computed without the graph.
 
     @property
     def ranks(self) -> int:

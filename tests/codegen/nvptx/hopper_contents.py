@@ -43,8 +43,8 @@ class Filled:
 
 @dataclass
 class Contents:
-    """The operand stages of one workgroup: for each place in a stage, the k of the element
-    there.
+    """The operand stages of one workgroup: for each position in shared memory, the index along k
+    of the element that TMA loaded there.
     """
 
     arrays: dict[Stage, Array] = field(default_factory=dict[Stage, Array])
@@ -71,7 +71,7 @@ class Contents:
             self.arrays[stage][places] = ZERO
 
     def check(self, stage: Stage, step: int, end: int) -> None:
-        """Check what wgmma reads: the k that TMA loaded up to the group's end, then zeros."""
+        """Check a stage that wgmma reads: loaded elements before a group's end, zeros after it."""
         assert self.steps[stage] == step, "another step's box"
         for places, k in self.boxes[stage]:
             found = self.arrays[stage][places]

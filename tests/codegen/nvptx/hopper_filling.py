@@ -19,6 +19,7 @@ from tests.codegen.nvptx.hopper_contents import Contents, of_box
 from tests.codegen.nvptx.isa import Array
 
 if TYPE_CHECKING:
+    from tests.codegen.nvptx.hopper_control import ControlFlow
     from tests.codegen.nvptx.hopper_role import Role
 
 __all__ = ["WARPGROUP", "bring", "compiled", "fill"]
@@ -36,7 +37,7 @@ def compiled(expr: Any) -> tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, .
 
 
 def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[str, int]) -> None:
-    """Load a TMA box: record the k of each of its elements."""
+    """Simulate a TMA load of a box: store each element's index along k as its value."""
     axis = f"{op.tensor}.{1 - 'AB'.index(op.tensor)}"
     extent = role.depth(axis)
     size = _room(role, op.destination)
@@ -46,7 +47,7 @@ def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[
     contents.copy(stage, size, role.step, places - stage[1] * size, numbers)
 
 
-def fill(role: Role, node: Node) -> None:
+def fill(role: ControlFlow, node: Node) -> None:
     """Store zeros in one branch of a condition, by all threads of the warpgroup that take it."""
     (inner,) = (*node.body, *node.orelse)
     assert isinstance(inner.op, FillElements)
@@ -66,13 +67,13 @@ def fill(role: Role, node: Node) -> None:
     role.state.filled.stored.append(((home, number), at.ravel()))
 
 
-def _room(role: Role, dim: str) -> int:
-    """The number of elements of one stage."""
+def _room(role: ControlFlow, dim: str) -> int:
+    """The number of elements that one pipeline stage has in the shared memory `dim`."""
     coordinates = role.machine.graph.coordinates
     return coordinates[dim].fixed_size // coordinates["stage"].fixed_size
 
 
-def _everybody(role: Role, expr: Any) -> Array:
+def _everybody(role: ControlFlow, expr: Any) -> Array:
     """The value of an expression, or of all terms of a condition, for each thread of a
     warpgroup.
     """

@@ -22,9 +22,11 @@ from coordgraph.coordinates.dimensions import Workitem
 from coordgraph.gemm import OFFSETS
 from coordgraph.integers import evaluate
 from coordgraph.tilings import macro_tile
+from tests.codegen.nvptx.hopper_control import ORDER, Agent, Ready
+from tests.codegen.nvptx.hopper_filling import WARPGROUP
 from tests.codegen.nvptx.hopper_maps import Matrices
 from tests.codegen.nvptx.hopper_memory import Device, Place, Workgroup
-from tests.codegen.nvptx.hopper_role import ORDER, WARPGROUP, Agent, Ready, Role
+from tests.codegen.nvptx.hopper_role import Role
 
 __all__ = ["Deadlock", "Hopper"]
 
@@ -71,9 +73,10 @@ class Hopper(Device):
         self.offsets = offsets
         along_k = sides[2] if sides else offsets
         self.ends = along_k[1:] if along_k and graph.gemm.ragged("k") else ()
-        """The end of each group along k, in a problem grouped along k."""
+        """The end of each group along k, if the extents of groups along k differ; else empty."""
         self.rows = 0 if sides else sizes["m"] + macro_tile(graph.coordinates)[0]
-        """The number of rows of D; in a batch, the rows of all matrices are counted together."""
+        """With groups along k: rows from the D of one group to the next, padding included. The D of
+        all groups are numbered as the rows of one matrix. 0 for a list of products."""
         self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None

@@ -22,7 +22,7 @@ OUTSIDE: Place = (-1, -1)
 Stage = tuple[str, int]
 """A stage in shared memory: the operand's buffer and the stage's number."""
 Step = tuple[Place, Place]
-"""Where the boxes of A and of B begin that one multiplication reads."""
+"""Type: where the box of A and the box of B begin that one multiplication reads."""
 Sum = tuple[Step, ...]
 Where = tuple[int, int, int]
 """A warpgroup's identity: workgroup, rank in the cluster, warpgroup number."""
@@ -62,8 +62,10 @@ class Barrier:
 class Box:
     """A TMA box in shared memory.
 
-    The fields are where it begins in its tensor, its step of the stage ring, and the warpgroups
-    that have multiplied it.
+    Args:
+        place: where the box begins in its tensor.
+        step: the step of the stage ring: how many stages the producer had filled before.
+        used: numbers of the warpgroups that have multiplied the box.
     """
 
     place: Place
@@ -72,9 +74,9 @@ class Box:
 
 
 class Run(Box):
-    """Contiguous partial sums that one bulk copy brings to shared memory.
+    """Contiguous partial sums of one workspace slot that a bulk copy brings to shared memory.
 
-    `place` is their address, and 1 if they are the first of their slot, else 0.
+    `place` is a pair: their address, and 1 if they are the first ones of the slot, else 0.
     """
 
 
@@ -89,7 +91,7 @@ class Warpgroup:
     unfenced: bool = False
     """True if plain loads have read shared memory that TMA may overwrite, with no fence since."""
     taken: set[int] = field(default_factory=set[int])
-    """Flags that a single thread of the warpgroup has acquired."""
+    """Flags that one thread of the warpgroup has acquired; a barrier shows this to the others."""
     acquired: set[int] = field(default_factory=set[int])
     """Flags whose acquisition is visible to all threads of the warpgroup."""
     read: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
@@ -155,7 +157,7 @@ class Workgroup:
         self.steps.setdefault(role, []).append(step)
 
     def enter(self, warpgroup: int, *, alone: bool) -> None:
-        """Enter a main loop; with ping-pong (`alone`) no other warpgroup may be in one."""
+        """Record that a warpgroup enters its main loop; if `alone`, no other may be in its own."""
         self.multiplying.add(warpgroup)
         assert not alone or len(self.multiplying) == 1, "main loops side by side"
 
@@ -234,12 +236,12 @@ class Device:
         """The number of boxes of epilogue operands that TMA has loaded."""
         self.partials: dict[int, Sum] = {}
         self.added: dict[int, Sum] = {}
-        """The sum in each slot to which several workgroups add. An empty sum marks a slot that was
-        read and must be cleared before more is added.
+        """The sum in each workspace slot to which several workgroups add. An empty sum means that
+        the slot was read, and must be cleared before a workgroup adds to it again.
         """
         self.stored: dict[Place, Sum] = {}
         self.accumulators: dict[Place, str] = {}
-        """For each slot, the warpgroup whose accumulators were stored there."""
+        """For each stored part of D, by its first row and column: the name of its accumulator."""
         self.finished: Counter[Where] = Counter()
         """For each warpgroup, the number of shares of a tile whose epilogue it has run."""
         self.epilogues: list[Where] = []
@@ -259,7 +261,11 @@ class Device:
         return self.partials[place]
 
     def take_partials(self, place: int) -> Sum:
-        """Read a slot for the last time; then the slot may be overwritten, or must be cleared."""
+        """Read a workspace slot for the last time; return its partial sum.
+
+        Afterwards the slot may be overwritten. A slot to which several workgroups add must be
+        cleared first.
+        """
         if place in self.added:
             sum, self.added[place] = self.added[place], ()
             assert sum, "a sum is read twice"

@@ -1,213 +1,35 @@
-"""Simulated execution of a lowered Hopper kernel by one warpgroup.
-
-Only 32 of a warpgroup's 128 threads are simulated; they act for the whole warpgroup. A generator
-executes the operations in order and yields the conditions that the warpgroup waits for.
-"""
+"""Simulated copies, products and fix-ups of one warpgroup of a lowered Hopper kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from math import prod
-from typing import TYPE_CHECKING, Any
-
-from sympy import Symbol
 
 from coordgraph.control import asynchronous as ops
 from coordgraph.control import lowered as elements
-from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
+from coordgraph.control.operations import Operation
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.elements import dtype
 from coordgraph.integers import index_symbol
-from tests.codegen.nvptx.hopper_filling import WARPGROUP, bring, compiled, fill
-from tests.codegen.nvptx.hopper_maps import WHOLE_WARPS, Map
+from tests.codegen.nvptx.hopper_control import Agent, ControlFlow
+from tests.codegen.nvptx.hopper_filling import WARPGROUP, bring
+from tests.codegen.nvptx.hopper_maps import Map
 from tests.codegen.nvptx.hopper_memory import (
-    Barrier,
     Box,
     Place,
     Run,
     Stage,
-    Warpgroup,
-    Workgroup,
 )
-from tests.codegen.nvptx.hopper_slots import Slots
 
-if TYPE_CHECKING:
-    from tests.codegen.nvptx.hopper_machine import Hopper
+__all__ = ["Role"]
 
-__all__ = ["ORDER", "WARPGROUP", "Agent", "Ready", "Role"]
-
-WARPS = 4
-PLAYED = 32
-"""Number of threads of a warpgroup that are simulated; they act for the whole warpgroup."""
-ORDER = "barrier.order"
-EACH = (ops.CopyBox, ops.Advance, ops.StoreBox)
-"""Operations for which every iteration of an unrolled loop is simulated, not only the first."""
-BATCH, SHARE = "partial.batch", index_symbol("fixup.share")
-Ready = Callable[[], bool]
-Agent = Iterator[Ready]
+SHARE = index_symbol("fixup.share")
 
 
-class Role:
-    """One warpgroup that executes the control graph of a kernel, operation by operation."""
+class Role(ControlFlow):
+    """One warpgroup that executes a kernel: its copies, products and exchange of partial sums."""
 
-    def __init__(
-        self, machine: Hopper, number: int, rank: int, warpgroup: int, warp: int = 0
-    ) -> None:
-        self.machine, self.number, self.rank, self.warpgroup = machine, number, rank, warpgroup
-        self.first = WARPGROUP * warpgroup + PLAYED * warp
-        self.env: dict[Symbol, int] = {
-            **machine.parameters,
-            index_symbol(machine.graph.workgroup.id): number,
-            index_symbol("cluster.rank"): rank,
-            index_symbol("workitem"): self.first,
-            index_symbol("warp.number"): WARPS * warpgroup + warp,
-        }
-        self.state = Warpgroup()
-        if not warp:
-            self.own.warpgroups[warpgroup] = self.state
-        self.written: dict[int, Map] = {}
-        self.slots = Slots()
-
-    @property
-    def own(self) -> Workgroup:
-        return self.machine.memory[self.number][self.rank]
-
-    def value(self, expr: Any) -> int:
-        function, symbols = compiled(expr)
-        return int(function(*map(self.env.get, symbols))[0])
-
-    def place(self, node: Node, dim: str) -> int:
-        return self.value(node.place(dim).values[0])
-
-    @contextmanager
-    def binding(self, symbol: Symbol, value: int) -> Generator[None, None, None]:
-        before = self.env.get(symbol)
-        self.env[symbol] = value
-        yield
-        if before is not None:
-            self.env[symbol] = before
-
-    def run(self, nodes: tuple[Node, ...]) -> Agent:
-        for node in nodes:
-            yield from self._run(node)
-
-    def _run(self, node: Node) -> Agent:
-        symbol = self.machine.graph.coordinates.symbol
-        match node.op:
-            case For():
-                yield from self._for(node, node.op)
-            case If() | Inside():
-                yield from self._if(node)
-            case Assign() as op:
-                self.env[op.symbol] = self.value(node.value)
-            case SetCoordinate(dim=dim) if node.value is not None:
-                with self.binding(symbol(dim), self.value(node.value)):
-                    yield from self.run(node.body)
-            case ops.Counter(dim=dim):
-                with self.binding(symbol(dim), 0):
-                    yield from self.run(node.body)
-            case ops.Advance(dim=dim, by=by):
-                self.env[symbol(dim)] += self.value(node.scope.resolve(by))
-            case _:
-                handler = getattr(self, f"do_{node.op.kind}", None)
-                if handler is not None:
-                    yield from handler(node, node.op) or ()
-                elif node.body:
-                    yield from self.run(node.body)
-
-    def do_Locate(self, node: Node, op: Locate) -> Agent:
-        for dim, value in zip(op.dims, node.values, strict=True):
-            self.env[self.machine.graph.coordinates.symbol(dim)] = self.value(value)
-        yield from self.run(node.body)
-
-    def _for(self, node: Node, op: For) -> Agent:
-        loop = node.loop
-        assert loop is not None
-        index, stop = self.value(loop.start), self.value(loop.stop)
-        each = op.dim.startswith(BATCH) or any(isinstance(n.op, EACH) for n in node.walk())
-        while index < stop:
-            with self.binding(loop.symbol, index):
-                yield from self.run(node.body)
-                index += self.value(loop.step)
-            if op.unroll and not each:
-                # only the first iteration of an unrolled loop is simulated; it represents the
-                # others
-                return
-
-    def _if(self, node: Node) -> Agent:
-        condition, workitem = node.condition, index_symbol("workitem")
-        assert condition is not None
-        if any(isinstance(inner.op, elements.FillElements) for inner in (*node.body, *node.orelse)):
-            fill(self, node)
-            return
-        if workitem not in condition.free_symbols:
-            yield from self.run(node.body if self.value(condition) else node.orelse)
-            return
-        assert not node.orelse
-        for thread in range(PLAYED):
-            with self.binding(workitem, self.first + thread):
-                if self.value(condition):
-                    yield from self.run(node.body)
-
-    # The following methods simulate operations on mbarriers and named barriers.
-
-    def _barrier(self, node: Node, name: str, rank: int | None = None) -> Barrier:
-        memory = self.machine.memory[self.number][self.rank if rank is None else rank]
-        return memory.barriers[name, self.place(node, name)]
-
-    def do_InitBarrier(self, node: Node, op: ops.InitBarrier) -> None:
-        self.own.begin_barrier(op.barrier, self.place(node, op.barrier), op.arrivals)
-
-    def do_WaitBarrier(self, node: Node, op: ops.WaitBarrier) -> Agent:
-        barrier, parity = self._barrier(node, op.barrier), self.place(node, op.phase)
-        wanted = parity ^ 1 if op.before else parity
-        yield lambda: barrier.ended(wanted)
-
-    def do_ExpectBytes(self, node: Node, op: ops.ExpectBytes) -> Agent:
-        self.own.count("producer", self.step)
-        for symbol in op.bytes.free_symbols:
-            if not self.env[symbol]:  # type: ignore[index]
-                tensor = str(symbol).removesuffix(".boxes.inside")[-1]
-                self.own.outside.add((f"{tensor}.shared", self.step))
-        self._barrier(node, op.barrier).change(
-            arrive=1, bytes=self.value(node.scope.resolve(op.bytes))
-        )
-        yield lambda: True
-
-    def do_ArriveBarrier(self, node: Node, op: ops.ArriveBarrier) -> Agent:
-        self.state.give_back()
-        rank = None if op.rank is None else self.value(node.scope.resolve(op.rank))
-        if self.written:
-            assert self.machine.matrices
-            self.machine.matrices.publish(self.written)
-            self.written = {}
-        arrive = PLAYED if op.barrier in WHOLE_WARPS else 1
-        self._barrier(node, op.barrier, rank).change(arrive=arrive)
-        if op.barrier == ORDER:
-            self.own.leave(self.warpgroup)
-        yield lambda: True
-
-    def do_Barrier(self, node: Node, op: elements.Barrier) -> Agent:
-        if op.workitems:
-            named, number = self.own.named, self.value(node.scope.resolve(op.identifier))
-            # the producer is a single warp, less than a warpgroup
-            everybody = max(1, op.workitems // WARPGROUP)
-            named[number] += 1
-            round = -(-named[number] // everybody)
-            met = self.own.met.setdefault(number, set())
-            met |= self.state.taken
-            self.state.filled.meet(self.own.contents)
-            yield lambda: named[number] >= round * everybody
-            self.state.acquired |= met
-
-    @property
-    def step(self) -> int:
-        """The step of the stage ring that the warpgroup has reached."""
-        return self.env[index_symbol("ring.step")]
-
-    # Operations that copy to shared memory, and wgmma.
+    # Methods that simulate copies to shared memory, and wgmma.
 
     def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
         if op.tensor not in ("A", "B"):
@@ -245,8 +67,8 @@ class Role:
             self.own.read_operand(stage, self.step, self.warpgroup)
 
     def _extent(self, tensor: str) -> int:
-        """The number of rows of A or columns of B; in a grouped problem, the end of the
-        current group.
+        """The rows of A or the columns of B at which TMA stops reading: those of the matrix, or in
+        a grouped problem the end of the current group.
         """
         if self.machine.matrices:
             return self.machine.matrices.end("mn"["AB".index(tensor)], self.group)
@@ -282,7 +104,7 @@ class Role:
         return matrices.map(tensor, self.group, turned=turned)
 
     def _check_map(self, node: Node, op: ops.CopyBox | ops.StoreBox) -> None:
-        """Check that a TMA box reads the matrix of the current group."""
+        """Check that TMA copies a box through the tensor map of the current group's matrix."""
         matrices = self.machine.matrices
         assert bool(op.map) == bool(matrices)
         if matrices:
@@ -296,7 +118,7 @@ class Role:
         yield lambda: True
 
     def _home(self, node: Node, dim: str) -> Stage:
-        """The stage in shared memory that a run of partial sums occupies."""
+        """The pipeline stage in shared memory to which TMA copies partial sums (`CopyRun`)."""
         shared = self.machine.graph.coordinates[dim]
         assert isinstance(shared, Shared)
         return shared.within, self.place(node, "stage")
@@ -335,7 +157,7 @@ class Role:
     def do_WaitMultiplies(self, node: Node, op: ops.WaitMultiplies) -> None:
         self.state.wait(op.pending)
 
-    # Operations on partial sums, on flags and on D.
+    # Methods that simulate operations on partial sums, on flags and on D.
 
     def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)
@@ -364,7 +186,7 @@ class Role:
         yield lambda: True
 
     def _raised(self, node: Node, turn: str) -> int:
-        """The value that a flag has once it is raised."""
+        """The value to which a sender sets a flag: 1, or 1 + the index along dimension `turn`."""
         return 1 + (self.place(node, turn) if turn else 0)
 
     def do_AccumulateFragment(self, node: Node, op: elements.AccumulateFragment) -> None:
@@ -448,7 +270,7 @@ class Role:
         return offsets[self.env[index_symbol("group")] + 1]
 
     def _row(self, node: Node) -> int:
-        """The row of D that an operation writes; rows of a group follow those of the one before."""
+        """The row of D that an operation writes; the rows of groups are numbered consecutively."""
         row = self.place(node, "D.0")
         if not self.machine.ends:
             return row

@@ -29,7 +29,7 @@ class Slots:
         self.full.add(place)
 
     def take(self, place: int, *, later: bool) -> None:
-        """Copy a box to global memory: at once, or `later` by a TMA store."""
+        """Copy a slot's box to D: now, or by a TMA store, which reads the slot `later`."""
         assert place in self.full, "nothing is in the slot"
         self.full.remove(place)
         if later:

@@ -62,13 +62,13 @@ class Lowered:
         return self.size(f"{tensor}.index.0"), self.size(f"{tensor}.index.1")
 
     def copy(self, tensor: str) -> Node:
-        """The asynchronous copy of a tensor in the accumulation loop."""
+        """The operation in the loop over k tiles that copies a tensor's tile asynchronously."""
         return [n for n in self.nodes if isinstance(n.op, CopyElements) and n.op.source == tensor][
             -1
         ]
 
     def load(self, tensor: str) -> Node:
-        """The ldmatrix operation of a tensor."""
+        """The operation that loads fragments of a tensor by ldmatrix."""
         return next(
             n for n in self.nodes if isinstance(n.op, LoadFragment) and n.op.fragment == tensor
         )

@@ -60,7 +60,7 @@ KERNELS = (*PLAIN, *VECTORS, *HOPPER)
 
 
 def sums(made: Configuration) -> tuple[object, ...]:
-    """The options of a kernel that change its code for adding partial sums.
+    """The values of a kernel's options that change its code for adding partial sums.
 
     Quick tests run kernels in which each value of each option occurs once, not all combinations.
     """
@@ -139,7 +139,7 @@ def test_every_sum_is_added_and_cleared(configuration: Configuration):
     assert len(adds) * (add.width if many else 1) * team == m * n
     zeros = re.escape(f"{{{', '.join(['0'] * width)}}};")
     stores = re.findall(rf"st\.global\.v{width}\.b32\s+\S+ {zeros}", text)
-    if not stores:  # from sm_90 on, two 32-bit values may be stored as one 64-bit register
+    if not stores:  # from sm_90 on, LLVM may store two 32-bit zeros by one b64 store
         stores = re.findall(r"st\.global\.b64\s", text)
     assert len(stores) * width * team == m * n
     version = re.search(r"^\.version (\S+)", text, re.M)

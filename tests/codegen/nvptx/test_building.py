@@ -139,8 +139,9 @@ def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage
 
 
 def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypatch: Any):
-    """If the default code spills registers, the variant without spills is used by later
-    calls and `ptx`.
+    """If the driver spills registers of the default code, a leaner variant is used.
+
+    Later calls use it too, and `kernel.ptx` shows it.
     """
     tried: list[str] = []
 
@@ -187,8 +188,9 @@ def test_edges_from_elsewhere_are_not_kept(fake_driver: FakeDriver, folder: Path
 
 
 def test_refusals_come_at_compile_time():
-    """Refusals are raised at compile time, both with an empty cache and with one that holds another
-    kernel.
+    """`compile` refuses a graph that the target cannot run, before any call of the kernel.
+
+    It does so with an empty cache and with one that holds another kernel.
     """
     with pytest.raises(CodegenError, match=r"sm_80 .* the tile 64x64x24 must be a multiple"):
         codegen.compile(graph(DataParallel(), (64, 64, 24)), "sm_80")

@@ -23,7 +23,7 @@ UNNEEDED = (
     *("passes.simulation.engine", "passes.simulation.events", "passes.timeline.record"),
     *("rich", "typer", "filelock"),
 )
-"""Modules of compilation, verification, simulation, timelines, tuning and the command line."""
+"""Modules that a call with a cached kernel must not import, such as those that compile."""
 CALL = """
 import sys
 import pytest

@@ -1,4 +1,4 @@
-"""Calls of a GPU kernel up to the driver: checks, caches, and launch arguments."""
+"""Calls of a GPU kernel check and cache arguments, and pass the right ones to a fake driver."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_the_context_is_switched_only_where_it_must_be(fake_driver: FakeDriver):
     assert len(fake_driver.launches) == 4
 
 
-# Tests of the tensor maps (TMA descriptors) that launches pass.
+# The following tests check the tensor maps (TMA descriptors) that launches pass.
 
 
 def test_maps_are_made_once_for_an_address(fake_driver: FakeDriver):
@@ -262,7 +262,7 @@ def test_which_code_serves_which_address(fake_driver: FakeDriver, at: dict[str, 
     assert used == [boxes]
 
 
-# Tests of the workspaces for partial sums and flags.
+# The following tests check the workspaces for partial sums and flags.
 
 
 def work(fake: FakeDriver) -> list[tuple[int, ...]]:
@@ -349,7 +349,7 @@ def test_workgroups_that_need_each_other_are_launched_together(fake_driver: Fake
     assert fake_driver.launches[-1].grid == (133, 1, 1)
 
 
-# Tests of calls by several threads.
+# The following tests call a kernel from several threads.
 
 
 def test_threads_do_not_mix_their_arguments(fake_driver: FakeDriver):

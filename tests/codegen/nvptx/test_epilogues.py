@@ -1,4 +1,4 @@
-"""Epilogues on GPUs, the checks that need no GPU: operand indices, PTX, registers, refusals."""
+"""Tests, without a GPU, of epilogues for GPUs: operand indices, PTX, registers, errors."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def test_what_an_operand_lacks_is_loaded_once():
         return len(re.findall(r"ld\.global(?!\.nc\.v4)", ptx))
 
     plain = loads(ep.ALPHA_BETA)
-    # 2 blocks of 64 rows, each with 16 groups of 8 columns; a bias is loaded once for both
-    # halves of 8 rows.
+    # A thread has registers in 2 blocks of 64 rows x 16 groups of 8 columns. In each it has two
+    # rows, 8 apart, for which it loads the bias once.
     assert loads(add_bias) - plain == 2 * 16
     assert loads(scale_rows) - plain == 2 * 2
 

@@ -1,4 +1,4 @@
-"""Errors of the CUDA target: which inputs it refuses, and its messages; no GPU needed."""
+"""The CUDA target refuses wrong inputs, and its messages say why. The tests need no GPU."""
 
 from __future__ import annotations
 

@@ -44,8 +44,11 @@ def isa_accumulator(lane: int, i: int) -> Place:
 
 
 def ldmatrix(register: int, half: int, lane: int, *, trans: bool) -> Place:
-    """The lane whose address selects the row that ldmatrix loads a half register from, and the
-    element.
+    """Which element ldmatrix loads into a 16-bit half of a lane's register.
+
+    Returns (the lane whose address selects the element's row, the number of the element in the
+    row).
+
 
     Lanes 8j to 8j + 7 hold the row addresses of matrix j, which fills register j. Lane T receives
     elements 2·(T % 4) and 2·(T % 4) + 1 of row T // 4. With `trans`, rows and elements change

@@ -265,8 +265,8 @@ def test_who_waits_for_whose_zeros():
 
 
 @pytest.mark.parametrize(("rows", "whole"), [(48, False), (64, True)])
-def test_chunks_that_there_are_not_are_not_cleared(rows: int, whole: bool):
-    """Only 16-byte chunks that exist are zeroed.
+def test_only_existing_chunks_are_zeroed(rows: int, whole: bool):
+    """Threads zero only 16-byte chunks that the tile has, past the end of a group along k.
 
     Two warpgroups zero 256 chunks in a pass. 48 rows of 64 elements are 384 chunks, so the second
     pass needs a condition; if the last pass is full, no condition is emitted.
@@ -298,9 +298,9 @@ def test_other_problems_have_no_tails(kind: str):
 
 
 def test_boxes():
-    """A and B are one matrix for all groups.
+    """TMA loads A and B as one matrix each, which all groups share.
 
-    D is a matrix for each group, so TMA stores all its boxes.
+    D is a batch with a matrix for each group, so TMA stores all of its boxes, and threads none.
     """
     made = program(PERSISTENT, (128, 256, 64), lowering=LowerToHopper(), vectors=WIDE)
     control = made.lowered.control
@@ -314,7 +314,7 @@ def test_boxes():
 
 
 @pytest.mark.parametrize("layout", chosen(("nt",), LAYOUTS))
-def test_which_layouts_the_copy_engine_takes(layout: str):
+def test_which_layouts_tma_loads(layout: str):
     """TMA cannot load a layout in which groups divide the contiguous axis.
 
     A box could then begin at any element, but TMA needs addresses aligned to 16 bytes.
@@ -391,7 +391,7 @@ def test_a_call(fake_driver: FakeDriver):
     assert (of_a.shape, of_a.box) == ((1003, 128), (64, 64))
     assert (of_b.shape, of_b.box) == ((1003, 256), (64, 64))
     assert (of_d.shape, of_d.box) == ((7, 128, 256), (64, 64, 1))
-    # Another number of groups has another D, but the same kernel.
+    # Another number of groups needs a D of another shape, but runs the same kernel.
     made(a, b, out=matrices(9, 128, 256, D_AT), offsets=offsets(9))
     assert len(fake_driver.loaded) == 1
     c = matrices(7, 128, 256, C_AT)

@@ -63,7 +63,8 @@ PAIRS = (
     (TURNS, (128, 128, 64), (64, 128, 64)),
     (TURNS, (128, 128, 64), (64, 64, 64)),
 )
-"""Pairs of tile shapes; a kernel with both uses as many warps as a kernel with either."""
+"""Lowerings with two tile shapes (m, n, k). A kernel with tiles of both shapes has as many warps as
+a kernel with tiles of one of them."""
 every_pair = pytest.mark.parametrize(("step", "large", "small"), PAIRS, ids=str)
 
 
@@ -78,8 +79,9 @@ def together(step: Pass, large: Shape, small: Shape, layout: str = "nt") -> Kern
 
 
 def renamed(text: str, graph: KernelGraph) -> str:
-    """The text with each coordinate renamed to the small tiles' coordinate in a graph of both
-    shapes.
+    """Rename coordinates in the text of a graph that has small tiles only.
+
+    The new names are those that small tiles have in `graph`, which has tiles of both shapes.
     """
 
     def name(found: re.Match[str]) -> str:

@@ -57,7 +57,7 @@ def play(kind: str, problem: tuple[int, ...], seed: int) -> None:
     sizes = {"m": m, "n": n, "k": k, "workgroups": workgroups}
     machine = Hopper(made, sizes, resident=2, seed=seed)
     machine.run()
-    # `high` and `wide` are the rows and columns of a workgroup's part of a small tile.
+    # A workgroup's part of a small tile has `high` rows and `wide` columns.
     high, wide = (
         extent // count for extent, count in zip(small, machine.cluster[:2], strict=False)
     )

@@ -96,9 +96,9 @@ def test_registers_go_from_the_producer_to_the_consumers(configuration: Configur
     assert all(24 <= op.count <= 256 and op.count % 8 == 0 for op in (grown, shrunk))
     consumers = 128 * this.consumers
     assert this.size("workitem") == consumers + 128
-    threads = consumers + 128  # a launch gives each thread a multiple of 8 registers, rounded down
+    threads = consumers + 128  # threads get equally many registers, a multiple of 8
     assert grown.count * consumers + shrunk.count * 128 <= 65536 // threads // 8 * 8 * threads
-    # Registers for accumulators, for the other operands of an instruction, and for addresses.
+    # A consumer needs 16 registers more than its accumulators: for addresses and other values.
     assert grown.count >= this.registers + 16
 
 
@@ -258,7 +258,7 @@ def test_what_it_refuses(reason: str):
 def test_it_refuses_nothing_else(
     shape: tuple[tuple[int, int, int], tuple[int, int, int]], layout: str
 ):
-    """Every macro tile of the test tables is accepted with 16-bit D.
+    """Every macro tile in the lists of test shapes is accepted with 16-bit D.
 
     With 32-bit D, a tile may be refused only because it needs too many accumulator registers.
     """
@@ -298,7 +298,7 @@ WRITTEN = (
         ((128, 256, 64), 256, 1),
         ((128, 320, 64), 160, 2),
         ((128, 384, 64), 192, 2),
-        # 3 blocks of 64 rows: warpgroups divide the columns instead
+        # 2 warpgroups cannot divide 3 blocks of 64 rows, so they divide the columns
         ((192, 256, 64), 128, 1),
         ((64, 48, 64), 48, 1),
     ],

@@ -1,4 +1,4 @@
-"""The kernels that tests/gpu launches on Hopper: legal, varied, and assembled; needs no GPU."""
+"""The kernels that tests/gpu launches on Hopper are legal, varied and assemble; needs no GPU."""
 
 from __future__ import annotations
 

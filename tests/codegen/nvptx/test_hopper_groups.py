@@ -1,4 +1,4 @@
-"""Groups of rows on Hopper: TMA boxes of D that a group's end cuts, and boxes that it does not."""
+"""Groups of rows on Hopper: TMA stores boxes of D in one group; threads store all others."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, group
     ((wide, high),) = {op.box for op in graph.control.of_kind(StoreBox)}
     expected: dict[tuple[int, int], str] = {}
     for begin, end in pairwise(offsets):
-        # Boxes begin with a tile; the last box of a tile may have fewer rows than the
-        # others.
+        # The first box of a tile begins at the tile's first row. The last box of a tile may have
+        # fewer rows than the others.
         for top in range(begin, end, rows):
             for row in range(top, min(top + rows, end), high):
                 way = "engine" if row + high <= end else "rows"
@@ -154,7 +154,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     once = np.zeros((rows, columns), int)
     np.add.at(once, (row.ravel(), column.ravel()), 1)
     chunks = np.arange(columns) % 8 == 0
-    # With ping-pong each warpgroup stores a tile of its own.
+    # Each chunk occurs once; with ping-pong, once in the tile of each warpgroup.
     assert (once == chunks * (2 if name == "taking turns" else 1)).all()
     # The address of each 16-byte chunk in a staging slot is that of its row and column under TMA's
     # swizzle.

@@ -1,4 +1,4 @@
-"""From A and B to wgmma: TMA boxes, multicast, swizzle, descriptors and mbarriers.
+"""On Hopper, TMA boxes bring elements of A and B to where wgmma's descriptors point.
 
 `tests.codegen.nvptx.isa` models TMA and the tensor core; the addresses that both use come from the
 lowered graph.

@@ -104,7 +104,7 @@ def places(
 
 
 def owners(this: Lowered) -> int:
-    """The number of workgroups of a cluster that have a sum of their own."""
+    """The number of CTAs of a cluster that send and receive partial sums: one if they divide k."""
     return 1 if this.configuration.cluster[2] > 1 else this.ranks
 
 
@@ -124,9 +124,9 @@ def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
 
 
 def by_turns(nodes: Sequence[Node], every: int) -> list[list[Node]]:
-    """Consecutive operations as lists of `every`.
+    """Divide the operations into lists of `every` consecutive ones.
 
-    Each list belongs to one place in the program where partial sums are received.
+    The program receives partial sums in several places; each list has the operations of one place.
     """
     return [list(nodes[first : first + every]) for first in range(0, len(nodes), every)]
 
@@ -163,8 +163,9 @@ def received(
 
 @every_piece
 def test_a_partial_is_all_registers_once(configuration: Configuration):
-    """(vector, thread, element) is a bijection onto a slot, and a receiver reads what the
-    sender stored.
+    """The map from (vector, thread, element) to an index in a workspace slot is a bijection.
+
+    Each register of the receiver gets the element that the same register of the sender stored.
     """
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
@@ -187,7 +188,10 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", ADDED, ids=str)
 def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
-    """With atomic sums, one register of one thread adds to, reads and clears each element."""
+    """The thread that adds an element to an atomic sum also reads that element and clears it.
+
+    It uses the same register for all three, and no element of the slot is left out.
+    """
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
     (add,), clears = this.nodes(ReduceFragment), this.nodes(FillElements)
@@ -252,7 +256,7 @@ def test_roles_take_the_same_steps(configuration: Configuration):
 
 
 def skeleton(body: Body) -> tuple[object, ...]:
-    """The loops and branches in which the stage ring advances."""
+    """The nested loops and branches of `body` in which the ring of stages advances, as tuples."""
     found: list[object] = []
     for op in body:
         if isinstance(op, Advance) and op.dim == "ring.step":
@@ -348,7 +352,7 @@ def allowed(this: Lowered, node: Node, **at: int) -> bool:
 
 
 def who(this: Lowered, node: Node) -> set[int]:
-    """The ranks of the workgroups in the cluster that run an operation."""
+    """The ranks of the CTAs in the cluster that execute an operation."""
     return {rank for rank in range(this.ranks) if allowed(this, node, cluster_rank=rank)}
 
 

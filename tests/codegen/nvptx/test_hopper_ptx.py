@@ -1,4 +1,4 @@
-"""The instructions that the PTX of a Hopper kernel contains, and their order."""
+"""Tests of the instructions that the PTX of a Hopper kernel contains, and of their order."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ MASK_ARITHMETIC: dict[str, Callable[..., int]] = {
 
 
 def test_multicast_reaches_a_row_and_a_column_of_the_cluster():
-    """Workgroups with the same rows of D receive A together, those with the same columns B."""
+    """A is multicast to CTAs with the same rows of D, and B to those with the same columns."""
     this, text = lowered(SHARED_BOTH), ptx(SHARED_BOTH)
     masks = re.findall(rf"{LOAD}multicast::cluster [^;]*, (%rs\d+);", text)
     order = [op.tensor for op in this.operations(CopyBox)]
@@ -147,7 +147,7 @@ def test_d_leaves_by_one_way(configuration: Configuration):
     assert sums == 1, "shared memory is free once at the end"
     assert boxes % (this.size("store.m") * this.size("store.box")) == 0
     received = this.nodes(AccumulateFragment, source="fixup.shared")
-    # A last step that is shorter has code of its own.
+    # If accesses do not fill the last step of a fix-up, its code is emitted separately.
     shorter = bool(received) and this.size("piece.vector") % this.size("fixup.place") > 0
     places = len(received) // (1 + shorter)
     runs = places * this.size("fixup.step") if received else 0

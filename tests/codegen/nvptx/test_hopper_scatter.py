@@ -1,4 +1,4 @@
-"""Reduce-scatter on Hopper: where the shares of a tile are stored, and which waits a kernel has.
+"""Reduce-scatter on Hopper: workgroups store each share of a tile once, after the right waits.
 
 Shares are the equal parts into which a reduce-scatter divides a tile.
 """
@@ -201,7 +201,7 @@ def test_batches_take_every_peer_once_and_in_order(count: int):
     assert found == list(range(low, low + count))
 
 
-# Tests on the simulated GPU, which runs warps in many random orders.
+# The following tests run kernels on a simulated GPU, with warps in many random orders.
 
 STREAMS = (
     "stream-k{reduction=scatter}",
@@ -272,7 +272,7 @@ def few_readers(op: Operation) -> Operation:
 
 
 def no_barrier_after(kind: type[Operation]) -> Rewrite:
-    """A fault: remove the first barrier after an operation of a kind."""
+    """A fault: remove the first barrier that follows an operation of the class `kind`."""
 
     def change(op: Operation) -> Operation:
         for name in op.BODIES:

@@ -1,4 +1,4 @@
-"""From accumulators to D: through stmatrix and TMA boxes, or directly from registers.
+"""Accumulators are stored to D correctly: by stmatrix and TMA boxes, or directly from registers.
 
 `tests.codegen.nvptx.isa` models stmatrix and TMA.
 """
@@ -87,8 +87,9 @@ def positions(
 
 @every_configuration
 def test_accumulators_are_where_wgmma_leaves_them(configuration: Configuration):
-    """Accumulator registers, numbered by m, p, n, half and pair, are those of the wgmma
-    instructions.
+    """Every accumulator register holds the element of D that wgmma leaves in it.
+
+    The registers are numbered row-major by the coordinates m, p, n, half and pair.
     """
     this = lowered(configuration)
     at = mesh(
@@ -197,9 +198,9 @@ def test_slots_go_round_without_a_break_between_tiles(configuration: Configurati
         # Boxes of D with more than 16 columns would leave shared memory for three stages only.
         ((512, 144, 64), 16, 18, 3),
         ((256, 288, 64), 32, 9, 2),
-        # One box would have more elements than TMA allows (256 along an axis).
+        # A single box of 272 columns would exceed the 256 elements that TMA allows along an axis.
         ((64, 272, 64), 16, 17, 4),
-        # Boxes of 64 elements divide the width evenly.
+        # Boxes of 64 columns divide the 320 or 192 columns of the tile evenly.
         ((256, 320, 64), 64, 5, 3),
         ((256, 192, 64), 64, 3, 3),
     ],

@@ -1,4 +1,7 @@
-"""Ping-pong consumers, which compute whole tiles alternately, simulated in many orders."""
+"""Tests of ping-pong consumers (warpgroups that compute tiles alternately), in a simulation.
+
+The producers and consumers of all workgroups advance in many random orders.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ PROBLEMS = {
     "shares end where tiles end": (4, 2, 6, 4),
     "longer than the ring": (2, 1, 23, 3),
 }
-"""The numbers of tiles along m, n and k, and the number of workgroups."""
+"""For each problem: the numbers of tiles along m, n and k, and the number of workgroups."""
 EVERYBODY = 1 << 16
 
 
@@ -114,7 +117,7 @@ def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
         assert (row // (rows // m), column // (columns // n)) == part
         found.add(part)
     assert found == parts
-    # A tile is stored as a whole, or share by share.
+    # A warpgroup stores its part of a tile at once, or in `shares` shares (reduce-scatter).
     coordinates, count = machine.graph.coordinates, sum(machine.finished.values())
     shares = coordinates["fixup.share"].fixed_size if "fixup.share" in coordinates else 1
     assert count % (machine.team * shares) == 0
@@ -219,7 +222,7 @@ def test_two_loops_in_a_row_are_refused():
 
 
 def broken(graph: KernelGraph, change: Rewrite) -> KernelGraph:
-    """The graph with changed control operations."""
+    """A copy of the graph in which `change` has replaced control operations to make a fault."""
     control = graph.control.rewrite(change)
     assert control is not graph.control
     return replace(graph, control=control)

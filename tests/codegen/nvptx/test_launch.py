@@ -1,4 +1,4 @@
-"""The attributes of a launch: cluster size, overlap with the launch before, cooperative launch."""
+"""Launches have the right attributes: cluster size, overlap with the launch before, cooperative."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def launch(fake: FakeDriver, made: Function, grid: int) -> Any:
 
 
 def test_the_structures_are_the_drivers():
-    """The structures have the sizes and offsets that cuda.h gives them on 64-bit machines."""
+    """LaunchAttribute and LaunchConfig have the layout of the driver's structures (64 bits)."""
     assert ctypes.sizeof(LaunchAttribute) == 72
     assert LaunchAttribute.value.offset == 8
     assert ctypes.sizeof(LaunchConfig) == 56

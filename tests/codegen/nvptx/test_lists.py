@@ -70,7 +70,7 @@ def program(
     )
 
 
-# Tests that assemble kernels with ptxas.
+# The following tests assemble kernels with ptxas.
 
 
 @needs_ptxas
@@ -152,7 +152,7 @@ def test_streamed_parts_that_are_too_large(schedule: str):
         codegen.compile(graph(schedule, (128, 256, 64)), "sm_90a", lowering=LowerToHopper())
 
 
-# Tests of lowered graphs.
+# The following tests examine lowered graphs.
 
 
 def walk(*body: Operation) -> list[Operation]:
@@ -273,8 +273,9 @@ def test_tables_that_are_read_by_several_warps_at_once(
 
 
 def test_tables_of_partly_streamed_schedules():
-    """Schedules with whole tiles and Stream-K tiles have a table of tiles and a table of
-    iterations.
+    """A schedule with whole tiles and Stream-K tiles computes two tables of prefix sums.
+
+    They are the number of output tiles and the number of iterations before each product.
     """
     control = hopper(TWO_TILE).lowered.control
     tables = {op.table for op in control.of_kind(Tabulate)}
@@ -289,7 +290,7 @@ def test_what_the_host_need_not_know():
     assert Facts.from_json(facts.to_json()) == facts
 
 
-# Tests of calls of a kernel on a fake CUDA driver.
+# The following tests call kernels on a fake CUDA driver.
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -337,7 +338,7 @@ def test_a_call(fake_driver: FakeDriver):
     first, again = fake_driver.launches
     assert first.grid == again.grid == (132, 1, 1)
     assert first.values[:4] == (A_AT, B_AT, 0, D_AT)
-    # Each row of the offsets array is one table: its address is a kernel argument.
+    # Each row of the offsets array is one table, and the row's address is a kernel argument.
     row = 4 * 8
     assert first.values[4:7] == tuple(OFFSETS_AT + axis * row for axis in range(3))
     room = sum(fake_driver.allocated)

@@ -44,7 +44,9 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
 
 
 def traits(case: tuple[tuple[Pass, ...], object, object]) -> tuple[object, ...]:
-    """The values of a case that at least one quick test must have; schedule options are ignored."""
+    """Properties of a case, each of which at least one quick test has: kinds of pass, lowering,
+    problem.
+    """
     schedule, lowering, problem = case
     return (*kinds(schedule), str(lowering), str(problem))
 

@@ -1,4 +1,4 @@
-"""Epilogue operands that TMA loads into pipeline stages: addresses and use of mbarriers."""
+"""Tests of epilogue operands that TMA loads into pipeline stages: addresses and mbarriers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def program(
     operands: int = 0,
     consumers: str = "cooperative",
 ) -> CudaProgram:
-    """The program for tensors of 16-byte alignment, unless `operands` says otherwise."""
+    """The program for aligned tensors. An access to an epilogue operand moves `operands` elements,
+    or 16 bytes if it is 0.
+    """
     graph = Pipeline.parse(schedule)(Gemm("bf16", epilogue=function).graph(tile))
     m, n, k = cluster
     lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, consumers=consumers)
@@ -145,8 +147,8 @@ def load(
     own: str,
     at: dict[str, Any],
 ) -> dict[int, tuple[int, ...]]:
-    """The indices of the operand's elements that TMA loads in one step, by their address in
-    elements.
+    """The elements of an operand that TMA loads in one pipeline step: by address in shared memory,
+    counted in elements, the indices of the element.
 
     Args:
         graph: the lowered graph.

@@ -48,7 +48,7 @@ def blocks(text: str) -> nx.DiGraph:
 
 
 def accumulation_loops(text: str) -> list[str]:
-    """The text of each innermost loop that contains a multiplication."""
+    """The PTX of each innermost loop that contains a matrix multiplication."""
     graph = blocks(text)
     above = nx.immediate_dominators(graph, "entry")
 

@@ -44,7 +44,11 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", [KERNELS[0], KERNELS[3]], ids=str)
 def test_a_share_is_read_where_it_was_sent(configuration: Configuration):
-    """The registers of a share read exactly those elements of a slot that they then store to D."""
+    """In a reduce-scatter, workgroups add partial sums to the elements that they were sent for.
+
+    A register reads from the workspace slot what another workgroup sent for the register's element
+    of D, and then stores to that element.
+    """
     graph = configuration.program.lowered
     roots = resolve(graph.control.root.body, graph.scope())
     nodes = [node for root in roots for node in root.walk()]

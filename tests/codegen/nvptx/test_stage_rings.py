@@ -20,7 +20,7 @@ def lowered(step: Pass, **gemm: object) -> KernelGraph:
 
 
 def stages(graph: KernelGraph) -> set[str]:
-    """The stage index of every load of fragments."""
+    """The expressions of the stage index in loads of fragments from shared memory, as text."""
     roots = resolve(graph.control.root.body, graph.scope())
     nodes = [node for root in roots for node in root.walk()]
     loads = [node for node in nodes if isinstance(node.op, LoadFragment)]

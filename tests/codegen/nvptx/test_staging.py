@@ -30,7 +30,10 @@ both_tensors = pytest.mark.parametrize("tensor", ["A", "B"])
 
 
 def writes(this: Lowered, tensor: str, ahead: int) -> dict[tuple[int, int], int]:
-    """The first element that each (pass, thread) writes to shared memory, where its guard holds."""
+    """By (pass, thread): the first element of shared memory that the thread writes in that pass.
+
+    Threads whose guard is false have no entry.
+    """
     node = this.copy(tensor)
     names = ("workitem", f"{tensor}.copy.pass", "ahead")
     found = node.scope.reverse(f"{tensor}.shared")

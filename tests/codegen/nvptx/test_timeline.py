@@ -1,4 +1,4 @@
-"""Kernels with a timeline have records in PTX and no register spills; without it no records."""
+"""PTX of kernels with a timeline writes records and spills no registers; other PTX has none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kernels that add partial sums in pairs, and pairs of pairs (a tree).
+"""Kernels that add partial sums in a tree (in pairs, then pairs of pairs) are efficient.
 
-No register is spilled, and no level of the tree needs a division.
+They spill no register, and need no division for a level of the tree.
 """
 
 from __future__ import annotations

@@ -47,9 +47,10 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", chosen(KERNELS[2:4], KERNELS), ids=str)
 def test_flags_count_turns(configuration: Configuration):
-    """A sender waits until the flag holds its turn, and then sets the flag for the next sender.
+    """Workgroups add to a slot in a fixed order, which the slot's flag counts.
 
-    The wait is an acquire load, the set a release store.
+    A sender waits with acquire loads for the previous sender's flag value, and stores the next
+    value with release semantics.
     """
     program = configuration.program
     control = program.lowered.control

@@ -30,7 +30,10 @@ STREAMED = (
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counters of printed expressions and of polynomials for which bounds are computed."""
+    """How many expressions are printed, and for how many polynomials bounds are computed.
+
+    The keys are the names of the watched methods.
+    """
     counts: Counter[str] = Counter()
 
     def watch(owner: type, name: str) -> None:

@@ -15,7 +15,7 @@ def torch() -> Iterator[Any]:
     pytest.importorskip("torch._dynamo.testing")
     import codegen.torch
 
-    assert codegen.torch.__all__  # its import registers the operators
+    assert codegen.torch.__all__  # importing codegen.torch registers the operators
     found.manual_seed(0)
     yield found
     found._dynamo.reset()

@@ -1,4 +1,4 @@
-"""`codegen.torch`'s functions against PyTorch's: values and gradients on the CPU."""
+"""Functions of `codegen.torch` give the values and gradients of PyTorch's, on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`codegen.matmul` of PyTorch tensors that require a gradient: the result has one, or an error."""
+"""Tensors that require gradients: `codegen.matmul` is differentiable, or the call is refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_products_without_a_gradient_are_refused(torch: Any, make: Make):
 
 
 def test_without_gradients_tensors_are_launched(torch: Any, make: Make):
-    """On the CPU a launch refuses tensors, which shows that they went to it."""
+    """Tensors without gradients go to a launch as they are; it refuses tensors on the CPU."""
     a, b = make(5, 7), make(7, 6)
     with torch.no_grad(), pytest.raises(LaunchError, match=r"lies on 'cpu'.*codegen\.torch\.matm"):
         codegen.matmul(a, b)

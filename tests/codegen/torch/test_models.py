@@ -1,4 +1,4 @@
-"""`Linear`, `replace_linears` and `use_kernels`: models that multiply by kernels."""
+"""`Linear`, `replace_linears` and `use_kernels`: PyTorch models that call generated kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.codegen.torch.conftest import Make
 
 
 def operators(torch: Any, work: Any) -> list[str]:
-    """The names of the operators that a function calls."""
+    """The names of the PyTorch operators that a function calls."""
     mode: Any = torch.utils._python_dispatch.TorchDispatchMode
     called: list[str] = []
 
@@ -95,7 +95,7 @@ def test_products_that_do_not_fit_are_those_of_pytorch(torch: Any, make: Make):
         assert any(op.startswith("aten.mm.") for op in called), name
         assert "out" in name or "coordgraph.matmul.default" not in called, name
     with pytest.raises(RuntimeError), cgt.use_kernels(devices=("cpu",)):
-        torch.matmul(a, b.double())  # PyTorch's own error
+        torch.matmul(a, b.double())  # raises PyTorch's own error
 
 
 @pytest.mark.parametrize("outside", [False, True])

@@ -1,4 +1,4 @@
-"""The operators in PyTorch's machinery: opcheck, compile, autocast, vmap, meta tensors."""
+"""PyTorch's opcheck, compile, autocast, vmap and meta tensors work with coordgraph's operators."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def searches(*exprs: Expr) -> set[Expr]:
 @few
 @given(lengths, extents, extents)
 def test_segments_are_blocks_one_after_another(sizes: list[int], rows: int, columns: int):
-    """Indices count group by group, row by row, column by column, and k is the fastest."""
+    """Elements are numbered group by group, and in a group in row-major order with k innermost."""
     starts = starts_of(sizes)
     known = {"t": starts, "groups": len(sizes), "rows": rows, "columns": columns}
     forward, back = OPEN.forward(PARTS, ["all"]), OPEN.reverse(["all"], PARTS)
@@ -75,9 +75,7 @@ def test_segments_are_blocks_one_after_another(sizes: list[int], rows: int, colu
 @few
 @given(lengths.filter(lambda sizes: sizes[-1] > 0), extents, extents, st.integers(0, 9))
 def test_what_is_behind_belongs_to_no_segment(sizes: list[int], rows: int, columns: int, over: int):
-    """An index past the end belongs to the last group, in a row past its last row, as in a
-    `Flatten`.
-    """
+    """`reverse` maps an index past the last segment to the last group and a row past its end."""
     edge, starts = Concatenate(PARTS, "all", "t"), starts_of(sizes)
     whole = rows * columns * starts[-1]
     above = (len(sizes), rows, columns, max(sizes))
@@ -179,7 +177,7 @@ def test_a_segment_that_is_known_is_not_searched_for(sizes: list[int], rows: int
 
 
 def test_a_segment_known_as_an_expression():
-    """A segment that is known as an expression takes the place of the search."""
+    """If a caller gives the segment's number as an expression, formulas contain no search."""
     place, here = index_symbol("place"), index_symbol("here")
     group, k = OPEN.reverse({"all": place, "group": here + 1}, ["group", "k"])
     assert group == here + 1
@@ -223,9 +221,9 @@ def found_in(size: int | None) -> CoordinateGraph:
 
 
 def test_siblings_of_any_edge():
-    """A known index takes the place of its own expression in the other indices of an edge.
+    """If a caller gives one of an edge's upstream indices, `reverse` computes the others from it.
 
-    If that expression is only a symbol, it is not replaced.
+    The given index replaces its own formula in theirs, unless that formula is only a symbol.
     """
     graph, i, o = found_in(5), index_symbol("i"), index_symbol("o")
     assert graph.reverse(["o"], ["j"]) == [2 * floor_mod(o, 5)]

@@ -1,4 +1,4 @@
-"""Coordinate graphs: editing, traversal and its errors, guards, derivatives."""
+"""Tests of coordinate graphs: editing, traversal and its errors, guards, derivatives."""
 
 from __future__ import annotations
 
@@ -233,7 +233,8 @@ class TestGuards:
             assert here == bool(evaluate(graph.guards(at, ["i"]), {})), at
             outside += not here
         assert 0 < outside < 3 * 2 * 2 * 3 * 2 * 2
-        # A coordinate that is asked for must be guarded, whatever values the selectors have.
+        # If the guard of index `a` is requested too, it must hold for all values of the selectors,
+        # not only for those for which i depends on `a`.
         assert not bool(evaluate(graph.guards(known, ["i", "a"]), {**at, "shared": 2, "ae": 1}))
 
 
@@ -253,9 +254,7 @@ class TestDerivatives:
     )
     @settings(max_examples=25)
     def test_the_law(self, sizes: list[int], data: st.DataObject):
-        """The derivative d(wanted)/d(by) is the difference of `wanted` between an index and
-        the next one.
-        """
+        """The derivative of index A by coordinate d equals the increase of A if d grows by 1."""
         total = 1
         for size in sizes:
             total *= size
@@ -275,7 +274,7 @@ class TestDerivatives:
         assert evaluate(found, at) == after - here
 
     def test_where_the_path_divides(self):
-        """Through the reverse of a `Flatten`, the derivative depends on the index."""
+        """The derivative of a quotient depends on the index: it is 1 where the quotient grows."""
         graph = build({"a": 4, "b": 8, "o": 32}, Flatten(("a", "b"), "o"))
         found = graph.derivative("a", "o", ["o"])
         for o in range(31):

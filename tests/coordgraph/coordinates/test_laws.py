@@ -52,7 +52,7 @@ def test_every_edge_declares_laws_and_has_a_strategy(name: str):
 @pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.slow)])
 @every_edge
 def test_every_edge_keeps_its_laws(name: str, examples: int):
-    """The size rule, the guard and both formulas hold at every index."""
+    """Size rule, guard, forward and reverse of each kind of edge obey its laws at every index."""
 
     @settings(max_examples=examples)
     @given(STRATEGIES[name]())
@@ -75,7 +75,7 @@ def test_laws_are_checked_by_name(case: Case):
 
 @dataclass(frozen=True)
 class Wrong(Edge):
-    """`Wrong(I; O)`: an edge with the error that its field `fault` names."""
+    """`Wrong(I; O)`: `i = o`, but with a deliberate error, which the field `fault` selects."""
 
     fault: str = ""
 

@@ -59,7 +59,10 @@ def test_arguments_of_the_wrong_type(arguments: tuple[Any, ...], why: str):
 
 
 def test_forward_then_reverse_gives_the_symbols_back():
-    """`reverse` bounds a given index by the sizes of the dimensions that occur in it."""
+    """`reverse` of what `forward` computes from symbols m, n, k simplifies to these symbols.
+
+    The simplifier must know that a symbol in a given index is less than its dimension's size.
+    """
     graph = flattened(*(size_symbol(name) for name in ("TM", "TN", "TK")))
     (whole,) = graph.forward(["m", "n", "k"], ["o"])
     assert graph.reverse({"o": whole}, ["m", "n", "k"]) == [graph.symbol(d) for d in "mnk"]
@@ -138,7 +141,7 @@ def test_fields_of_edges(make: Callable[[], Edge], why: str):
 def test_a_size_of_zero_leaves_no_index():
     """A size of 0 is an error only if an index along it is computed.
 
-    A schedule may have no data-parallel waves.
+    A dimension of size 0 alone is valid: a schedule may have 0 data-parallel waves.
     """
     with CoordinateGraph().edit() as e:
         for name, size in (("i", None), ("tile", Integer(3)), ("inside", Integer(0))):

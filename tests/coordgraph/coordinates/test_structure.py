@@ -29,7 +29,7 @@ by_graph = pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 
 
 def diamond() -> CoordinateGraph:
-    """Two paths from `top` to `end`, and a dimension without edges."""
+    """A graph with two paths from dimension `top` to `end`, and a dimension without edges."""
     with CoordinateGraph().edit() as e:
         for name, size in {"top": 12, "a": 3, "b": 4, "flat": 12, "alone": 1, "end": 12}.items():
             e.add(Linear(name, Integer(size)))

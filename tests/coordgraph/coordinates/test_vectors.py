@@ -1,4 +1,4 @@
-"""Edges compute published index values, and their formulas have the expected form."""
+"""Edges map given indices to expected indices, and their formulas have the expected form."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ SUNDERED = build(
 
 @pytest.mark.parametrize(("x", "at", "index"), [(0, 83, 83), (1, 10, 110), (2, 16, 140)])
 def test_sunder(x: int, at: int, index: int):
-    # To compute i, `reverse` needs x and the index in segment x; other segments may be unknown.
+    # To compute i, `reverse` needs the selector x and the index in segment x only; the indices in
+    # the other segments are not passed.
     assert SUNDERED.reverse({f"s{x}": at, "x": x}, ["i"]) == [index]
     *_, selector = SUNDERED.forward({"i": index}, ["s0", "s1", "s2", "x"])
     assert selector == x

@@ -1,4 +1,4 @@
-"""Epilogue operations: values against NumPy in f64, CPU code, GPU formulas, own operations."""
+"""Tests of epilogue operations on CPU and GPU against NumPy in f64, and of user-defined ones."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_every_operation_has_an_exact_meaning_here():
 
 
 def near(name: str, x: Array, y: Array, found: Array) -> bool:
-    """Whether a result in f32 is near that in f64."""
+    """Whether an f32 result differs from that in f64 by at most BOUND, relatively; see BOUND."""
     exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
     room = BOUND * np.maximum(1, np.maximum(np.abs(exact), np.abs(x) + np.abs(y)))
     return bool((np.abs(found - exact) <= room).all())
@@ -107,7 +107,7 @@ QUICK = {"sub", "div", "fma", "clamp", "compare", "cast", "exp", "log", "rsqrt",
 
 @pytest.mark.parametrize("name", chosen(QUICK, EXACT))
 def test_the_host_s_code(name: str):
-    """The results of CPU kernels are near f64; functions of the C library are linked."""
+    """CPU kernels compute f32 operations with small errors, also by C library functions."""
     x, y = samples(13, 21)
     graph = DataParallel()(Gemm("f32", epilogue=function(name)).graph((8, 8, 8)))
     found = codegen.compile(graph, "cpu")(x, np.eye(21, dtype=np.float32), y=y)
@@ -252,9 +252,10 @@ def cube() -> Iterator[ep.Elementwise]:
 
 
 def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
-    """One class from outside adds an operation.
+    """A user adds an epilogue operation by defining one class.
 
-    It can be traced, printed and parsed, runs in the interpreter and on the CPU, and has PTX.
+    The operation can be traced, printed and parsed, runs in the interpreter and on the CPU, and
+    compiles to PTX.
     """
 
     @ep.epilogue(bias="n")

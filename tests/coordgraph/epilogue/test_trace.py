@@ -1,4 +1,4 @@
-"""Tracing of epilogues: the recorded steps, functions that are refused, and the text form."""
+"""Tracing an epilogue function records its steps or refuses it; text forms keep the steps."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_what_is_refused():
 
 
 class Adding:
-    """An object that can be called."""
+    """An epilogue that is an object with `__call__`, so it has no `__name__`."""
 
     def __call__(self, acc: Any, bias: Any) -> Any:
         return acc + bias

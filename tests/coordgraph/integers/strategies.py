@@ -38,7 +38,7 @@ def value_or_none(expr: Basic, values: Valuation) -> int | None:
 
 @dataclass(frozen=True)
 class Space:
-    """Ranges, and the finite set of valuations that satisfy them."""
+    """Ranges of symbols, and all assignments of values to the symbols that are inside them."""
 
     ranges: Ranges
     sizes: tuple[int, int]

@@ -96,5 +96,5 @@ def test_a_comparison_is_evaluated_between_numbers_only() -> None:
     assert less(S(2), S(2)) is S.false
     assert less(x, size) == Lt(x, size)
     kept = less(S(-1), x)
-    assert kept.args == (S(-1), x)  # SymPy's assumptions would say that this is true
+    assert kept.args == (S(-1), x)  # not evaluated, though SymPy assumes x >= 0
     assert Lt(S(-1), x) is S.true

@@ -1,4 +1,4 @@
-"""`Points`, sample values of symbols: they satisfy all known facts and refute false goals."""
+"""`Points`, sample values of symbols, satisfy all known facts and refute false goals."""
 
 from itertools import islice
 
@@ -36,7 +36,7 @@ def prover_of(ranges: Ranges) -> Prover:
 
 
 def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
-    """Values of expressions, or None, for each sample assignment of values to symbols."""
+    """Values (None: undefined) of expressions for each sample assignment of values to symbols."""
     polynomials = [to_polynomial(e) for e in exprs]
     return [
         tuple(point.value(p) for p in polynomials) for point in prover_of(ranges).points._inside
@@ -67,7 +67,7 @@ def test_no_point_contradicts_a_proof(space: Space, guard: Expr, a: Expr, b: Exp
 @checked
 @given(spaces(), expressions)
 def test_the_smallest_value_is_that_of_a_valuation(space: Space, expr: Expr) -> None:
-    """Expressions have the same values at a point as in the equal valuation of the symbols."""
+    """At a sample point (values of symbols), a polynomial has the value that `evaluate` gives."""
     valuations = [*islice(space.valuations(), 400)]
     names = [*valuations[0]]
     p = to_polynomial(expr)
@@ -165,7 +165,7 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
 
 
 def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bound equal to the value at a known point cannot be improved, so the search stops."""
+    """The search for a lower bound stops at a value that the expression has at a sample point."""
     tried: list[object] = []
     all_of = Elimination._all_of
 

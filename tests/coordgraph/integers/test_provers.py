@@ -70,13 +70,16 @@ def test_a_product_of_many_atoms_is_given_up() -> None:
 @pytest.mark.parametrize("most", [elimination.MOST_TERMS, 1])
 def test_a_search_ends_at_its_limit_of_terms(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elimination, "MOST_TERMS", most)
-    # Each limit has a fact of its own, so that no prover is shared with another test.
+    # The fact contains `most`, so that each case has a prover (and cache) of its own.
     ranges = Ranges().with_index(i, n).with_index(j, m).with_fact(n * m, 10_000 + most)
     assert ranges.prove_nonnegative(10_000 + most - (i * m + j)) == (most > 1)
 
 
 def test_searches_share_the_steps_of_polynomials() -> None:
-    """Polynomials that differ in their constants, asked for in several scopes, share a node."""
+    """Polynomials that differ only in the constant term share a node of the prover's search.
+
+    They do so even if one is proved in an outer scope and one in an inner scope.
+    """
     ranges = Ranges().with_index(i, n).with_fact(n * m, 98_765)
     inner, p = ranges.with_index(j, m), to_polynomial(i * m - n)
     node, constant = inner._prover.search_node(add(p, {(): 7}), ())

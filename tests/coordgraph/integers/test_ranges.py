@@ -1,4 +1,4 @@
-"""Ranges: what they must be able to prove, and what they must not prove."""
+"""`Ranges` proves true inequalities from bounds of symbols, and proves no false ones."""
 
 import pytest
 from sympy import And, Eq, Lt, Symbol

@@ -57,7 +57,7 @@ def parse(text: str) -> Expr:
         ("((TN + 1)*x + y) % (TN + 1)", "y % (TN + 1)"),
         ("(TN*x + x + y) // (TN + 1)", "x + y // (TN + 1)"),
         ("(x*TN*TK + y) // (TN*TK)", "x + y // (TK*TN)"),
-        # 0 <= x < d
+        # x//d -> 0 and x%d -> x, if 0 <= x < d is known
         ("lane // 32", "0"),
         ("lane % 32", "lane"),
         ("(lane + 3) % 35", "lane + 3"),
@@ -99,7 +99,7 @@ def parse(text: str) -> Expr:
         ("select(lane < 31, x, y)", "select(lane < 31, x, y)"),
         ("lane % 64 ^ (x - x % 1 - x)", "lane"),
         ("x // 8 ^ y*0", "x // 8"),
-        # Expressions that only get their canonical order of terms.
+        # The simplifier changes only the order of terms here.
         ("TK*(x + y)*(m + n) + 1", "TK*(m + n)*(x + y) + 1"),
         ("(x*(y + 1) + 3) % TK", "(x*(y + 1) + 3) % TK"),
     ],
@@ -116,7 +116,7 @@ def test_rules(before: str, after: str) -> None:
         ("(share*wg + t + k + 2*TK) // TK", "(share*wg + t) // TK + 2"),
         ("(share*wg + t + k) // TK // TN", "(share*wg + t) // (TK*TN)"),
         ("(share*wg + t + k) // TK % TN", "(share*wg + t) // TK % TN"),
-        # Not simplified: only for share*wg + t is it known that adding k does not carry.
+        # Not simplified: known is k < TK - (share*wg + t) % TK, but nothing for share*wg alone.
         ("(share*wg + k) % TK", "(share*wg + k) % TK"),
     ],
 )

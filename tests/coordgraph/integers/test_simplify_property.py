@@ -44,7 +44,7 @@ def test_a_simplified_condition_has_the_same_truth(space: Space, condition: Expr
 @given(spaces(), expressions)
 def test_simplifying_twice_changes_nothing_more(space: Space, expr: Expr) -> None:
     once = simplify(expr, space.ranges)
-    # `with_fact(0, 0)` copies the ranges without their cached results.
+    # `with_fact(0, 0)` copies the ranges without their cache of simplified expressions.
     assert simplify(once, space.ranges.with_fact(0, 0)) == once
 
 

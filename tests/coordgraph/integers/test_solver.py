@@ -35,7 +35,7 @@ def test_a_solver_finds_no_difference(expr: Expr) -> None:
             return z3.IntVal(int(e))
         args = [translated(a) for a in e.args]
         if isinstance(e, FloorDiv):
-            return args[0] / args[1]  # z3 rounds down if the divisor is positive
+            return args[0] / args[1]  # z3's quotient is rounded down for a positive divisor
         if isinstance(e, FloorMod):
             return args[0] % args[1]
         result = args[0]

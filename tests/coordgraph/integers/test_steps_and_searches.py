@@ -1,4 +1,7 @@
-"""Proofs from the least difference of neighbouring table entries, and from a table search."""
+"""Tests of proofs that use the step of a table or the result of a search in a table.
+
+The step is the least difference of neighbouring entries.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ KNOWN = Ranges().with_index(X, M).with_table(T, M, from_zero=True, step=STEP)
 INLINE = search(T, N, floor_div(X, P))
 """The block that contains x, if block g begins at `p·t[g]` and ends at `p·t[g + 1]`."""
 INSIDE = X - P * load(T, G)
-"""The position of x in block g."""
+"""The offset of x from the begin `p·t[g]` of block g."""
 
 
 def located(ranges: Ranges = KNOWN, value: Expr = INLINE) -> Ranges:
-    """Ranges in which g has the value of a search in table t, and is known to be its result."""
+    """`ranges`, with the facts that g equals `value` and that `value` is the result of a search."""
     return ranges.with_value(G, value).with_found(G, value)
 
 
@@ -44,12 +47,12 @@ def test_entries_rise_by_the_least_step():
     assert KNOWN.interval(load(T, G + 3) - load(T, G + 1))[0] == 2 * STEP
     assert KNOWN.prove_less(load(T, G), load(T, G + 1))
     assert KNOWN.interval(load(T, Integer(2)))[0] == 2 * STEP
-    # No lower bound is proved for so large an index.
+    # At an index as large as 5000, only the bound 0 is proved, not 5000 times the step.
     assert KNOWN.interval(load(T, Integer(5000)))[0] == 0
 
 
 def test_entries_before_the_first_are_none():
-    """`t[1 - g]` may be the first entry, which is not above any other."""
+    """`t[1 - g]` is not proved to be at least the step: if g is 1, it is the first entry, 0."""
     assert not KNOWN.with_index(G, 2).prove_nonnegative(load(T, 1 - G) - STEP)
 
 
@@ -141,7 +144,10 @@ def test_a_name_says_nothing_before_it_was_found():
 
 
 def test_what_may_be_below_0_is_not_found():
-    """If x - y may be negative, it is not proved to be at least the entry that a search finds."""
+    """If x - y may be negative, a search for x - y may find an entry above x - y (the first, 0).
+
+    So the difference of x - y and that entry is not proved to be at least 0.
+    """
     before = X - Y
     group = search(T, N, before)
     assert not KNOWN.prove_nonnegative(before - load(T, group))
@@ -198,7 +204,10 @@ def test_new_values_of_others_change_nothing(how: str):
 
 
 def test_more_that_is_said_of_the_same_value():
-    """Bounds added to g keep facts from its search; a new search for g replaces these facts."""
+    """If g is the result of a table search, new bounds of g keep the facts that this implies.
+
+    If g becomes the result of another search, the facts of the other search replace them.
+    """
     inside = located().with_upper(X, 40).with_guard(Lt(G, 5)).with_upper(G, 4)
     assert inside.prove_nonnegative(INSIDE)
     again = inside.with_value(G, search(T, N, floor_div(X, Q)))

@@ -244,7 +244,8 @@ def test_an_index_that_no_guard_keeps_inside():
         e.control = e.control.rewrite(
             lambda op: For("k_tile", Integer(0), Integer(2), body=op.body) if op == loop else op
         )
-    # Here k is a multiple of the tile, so the graph has no guard; the second iteration is outside.
+    # k is a multiple of the tile, so the graph has no guard. The loop's second iteration, which the
+    # edit added, loads outside A and B.
     a = whole(4, 4)
     with pytest.raises(EvaluationError, match=r"are outside 0\.\.15, and no guard"):
         interpret(e.graph, a, a)

@@ -1,4 +1,4 @@
-"""`trace`: recorded events, main loops recorded as one range, and errors of schedules."""
+"""Tests of `trace`: recorded events, main loops recorded as one range, errors of schedules."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def skipping(graph: KernelGraph) -> KernelGraph:
 
 
 def test_other_loops_are_walked():
-    """A main loop with a step of 2 is walked, because its k tiles are not one range."""
+    """A main loop with a step of 2 is traced k tile by k tile, because they are not one range."""
     graph = skipping(DataParallel()(Gemm("f32").graph((4, 4, 4))))
     assert accumulations(graph) == [False]
     found = trace(graph, SIZES)
@@ -148,7 +148,7 @@ def test_padding_of_the_visiting_order_is_told_apart():
 
 
 def grouped(graph: KernelGraph) -> KernelGraph:
-    """The k loop divided into groups of three k tiles, with padding in the last group."""
+    """The graph with its k loop divided into groups of three k tiles; the last has padding."""
     (loop,) = graph.control.of_kind(For)
     groups = ceil_div(graph.coordinates["k_tile"].size, Integer(3))
     inner = For("inner", Integer(0), Integer(3), body=loop.body)
@@ -228,7 +228,7 @@ def beside(event: object) -> Trace:
         (
             beside(
                 Send(3, 1, (0, 0), readers=10**12)
-            ),  # one entry per reader would fill the memory
+            ),  # the check must not allocate an entry for each of 10^12 readers
             "workspace slot 1 is written 2 times by workgroups 1, 3, with partial sums of output ",
         ),
         (replace(GOOD, slots=2), "workspace slot 2 is outside 0..1"),

@@ -1,4 +1,4 @@
-"""Pictures of what a pass changed: added, removed, changed, and large graphs drawn by scope."""
+"""Diagrams of what a pass changed; those of large graphs have one box per scope (name prefix)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from passes import StreamK
 
 
 def chain(count: int, scopes: int = 4) -> CoordinateGraph:
-    """A graph that is a chain of dimensions `s0.0`, `s1.1`, … in `scopes` scopes."""
+    """A chain of `count` dimensions `s0.0`, `s0.1`, …; the prefixes `s0`, `s1`, … are scopes."""
     number = parse_expression("8", {}.__getitem__)
     with CoordinateGraph().edit() as e:
         names = [e.add(Linear(f"s{i * scopes // count}.{i}", size=number)).id for i in range(count)]

@@ -1,4 +1,4 @@
-"""Layered drawings: positions of boxes and arrows, and escaping of text."""
+"""In layered drawings, boxes and arrows have right positions, and text is escaped."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_table_that_sorts_is_code():
 
 
 def test_the_seed_is_recognised():
-    """For 10 x 12 tiles of 512 iterations on 32 workgroups, Stream-K has the expected lines."""
+    """Stream-K's pseudocode has the expected lines for 10 x 12 tiles and 32 workgroups."""
     text = scheduled(SEED, "stream-k{workgroups=32}").pseudocode()
     for line in (
         "for (uint workgroup = 0; workgroup < 32; workgroup++)",
@@ -157,7 +157,7 @@ def as_python(text: str) -> str:
         elif code == "else":
             lines.append(f"{indent}else:")
         elif code == "{":
-            # A block without a head only limits the scope of a variable.
+            # Braces without `for` or `if` only limit the scope of a variable.
             if not lines or not lines[-1].endswith(":") or lines[-1].startswith(indent + " "):
                 lines.append(f"{indent}if True:")
             lines.append(f"{indent}    pass")

@@ -36,4 +36,4 @@ def lowered() -> KernelGraph:
 
 
 MAKERS = (*(partial(scheduled, g, p) for g in PROBLEMS for p in PIPELINES), lowered)
-"""Functions that return the graphs, which are not built while tests are collected."""
+"""Functions that return the graphs, so that no graph is built while tests are collected."""

@@ -47,7 +47,10 @@ def answers(text: str) -> KernelGraph | None:
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 4))
 def test_mutated_texts(seed: int, count: int):
-    """Each text is a valid one with lines and pieces deleted, repeated, swapped or replaced."""
+    """The parser accepts or refuses a valid text with random changes, and never crashes.
+
+    Lines and pieces of lines are deleted, repeated, swapped or replaced.
+    """
     draw = random.Random(seed)
     lines = TEXT.split("\n")
     for _ in range(count):
@@ -114,7 +117,7 @@ SIZES = st.sampled_from(["x", "y", "6", "0", "-2", "x*y", "x // 2", "min(x, y)",
 @settings(max_examples=150)
 @given(st.lists(SIZES, min_size=4, max_size=4), st.sampled_from(["1", "0", "x", "-1"]))
 def test_edges_of_any_sizes(sizes: list[str], stride: str):
-    """The parser checks size rules of arbitrary sizes without other errors."""
+    """The parser accepts or refuses edges between dimensions of any sizes, and never crashes."""
     text = "coordgraph 1\ngemm\nparam x in 1..5\nparam y in 0..5\n"
     text += "".join(f"dim d{i}: Linear size={size}\n" for i, size in enumerate(sizes))
     for edge in (

@@ -1,4 +1,4 @@
-"""The text form: `parse(print(g)) == g`, its format, and free formatting in the input."""
+"""The text form of graphs: `parse(print(g)) == g`, and `parse` accepts free formatting."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def third_party() -> KernelGraph:
-    """A graph of dimensions and edges that the library does not have."""
+    """A graph with classes of dimensions and edges that are defined here, not by the library."""
 
     @dataclass(frozen=True)
     class Bank(Dimension):

@@ -1,4 +1,4 @@
-"""The work of checks is limited; launches that are left out, and wasted tiles, are noted."""
+"""Checks trace launches up to a limit; verdicts count what is left out, and tiles outside D."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowered graphs from text: faults of their structure, and the limits of their one check."""
+"""Lowered graphs read from text: faulty ones are refused; limits of the check `memory order`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No check refutes a random correct graph of any schedule, order, kind of products, epilogue."""
+"""Checks refute no correct graph; graphs have random schedules, orders, epilogues and products."""
 
 from __future__ import annotations
 

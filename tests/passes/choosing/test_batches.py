@@ -1,4 +1,4 @@
-"""Plans for batches and groups: counts of the cost model, candidates, quality of the choice."""
+"""The cost model counts the work of batches and groups, and chooses plans near the fastest."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_groups_refuse_is_no_candidate():
     assert "data-parallel" not in rows
     assert not any("heterogeneous" in pipeline for pipeline in rows)
     assert {"data-parallel{persistent=true}", "two-tile-stream-k{owner=last}"} <= rows
-    # Data-parallel plans for groups are persistent also if there are fewer tiles than SMs.
+    # Data-parallel plans for groups are persistent even if there are fewer tiles than SMs.
     few = {c.plan.pipeline for c in choices(replace(ROWS, m=64, n=256), batches=4)}
     assert "data-parallel{persistent=true}" in few
     # With groups along k, workgroups with equally many Stream-K iterations may complete very
@@ -193,7 +193,7 @@ def test_what_is_chosen_among_measured_plans_is_near_the_best(name: str, mean: f
 
 @pytest.mark.parametrize("name", ["groups-h200-2026-11-23.json", "groups-k-h200-2026-11-23.json"])
 def test_the_page_says_how_far_grouped_matmul_is_behind_the_best(name: str):
-    """docs/groups.md states how much slower `grouped_matmul` is than the fastest measured plan.
+    """groups/speed.md says how much slower `grouped_matmul` is than the fastest measured plan.
 
     In each results file, the runs of `grouped_matmul` and of the plans were interleaved.
     """

@@ -1,4 +1,4 @@
-"""Calibration: the constants of the cost model are fitted to measured times of plans."""
+"""Calibration fits the constants of the cost model to measured times of plans."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
         ((120, 672, 24896), False),  # no large clusters if m is small
         ((736, 672, 1000), False),  # no large clusters if k is small
         ((736, 672, 32776), False),  # no large clusters if k is very large
-        ((8192, 8192, 8192), False),  # nor if there are many output tiles
+        ((8192, 8192, 8192), False),  # no large clusters if there are many tiles
     ],
 )
 def test_large_clusters_are_candidates_where_they_were_measured(
@@ -297,7 +297,10 @@ def test_k_is_interleaved_only_if_the_cache_does_not_hold_a_and_b():
 
 
 def test_k_is_not_interleaved_if_each_tile_has_its_own_rows_of_a():
-    """B, which all tiles share, fits the cache; A does not, but no tile reads another's rows."""
+    """Interleaved k is tried only if the operands that several tiles share exceed the L2 cache.
+
+    Tiles as wide as n share only B, which fits the cache; each row of A is read by one tile.
+    """
     found = candidates(Gemm("bf16", m=2000, n=152, k=26888, transpose_b=True), H200)
     assert found.interleaved.any()
     assert (found.tile_n[found.interleaved] < 152).all()

@@ -26,7 +26,7 @@ def row(problem: Gemm, plan: Plan) -> Table:
 
 
 def lowering_of(plan: Plan) -> LowerToHopper:
-    """The lowering of a plan; it divides tiles independently of the cost model."""
+    """The lowering of a plan: how it divides tiles is compared with the cost model's counts."""
     assert isinstance(plan.lowering, LowerToHopper)
     return plan.lowering
 
@@ -76,7 +76,7 @@ def test_small_tiles_are_counted_as_the_lowering_divides_them():
                 assert part.shape.stages[0] == lowering_of(plan)._stages(graph, divisions)
             alone = Shape(counts.parts[1].table).consumers[0]
             teams.add((int(alone), divisions[1].team))
-    # One warpgroup suffices for the small tile, but the macro tile has two.
+    # In one case a small tile alone needs one warpgroup, but gets the two of the macro tile.
     assert (1, 2) in teams
 
 

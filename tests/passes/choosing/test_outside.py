@@ -1,4 +1,4 @@
-"""Schedules defined outside the library: work counts and plans treat them like its own."""
+"""The cost model counts and chooses schedules defined outside the library like the library's."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OwnSplitK(SplitK):
 
 @dataclass(frozen=True)
 class Rows(Pass):
-    """One workgroup for each row of output tiles; it loops over the columns."""
+    """A schedule: each workgroup computes one row of output tiles, in a loop over the columns."""
 
     establishes = ("scheduled",)
 
@@ -90,7 +90,10 @@ def registered(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_schedule_from_outside_is_chosen(registered: Any, monkeypatch: pytest.MonkeyPatch):
-    """A schedule from outside is chosen if the library's similar schedules list no variants."""
+    """A schedule defined outside the library is chosen if it has the best predicted time.
+
+    The library's similar schedules list no variants here, so they are no candidates.
+    """
     for kind in (StreamK, TwoTileStreamK, HybridStreamK, HeterogeneousTiles):
         monkeypatch.setattr(kind, "variants", classmethod(lambda cls, tile: ()))
     before = rank(RAGGED, H200)[0]

@@ -1,4 +1,4 @@
-"""Rankings of plans: order, speed and explanations; constants of devices."""
+"""Tests of ranking plans (order, speed, explanations) and of the constants of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for the fastest plan: what it measures, and what it finds."""
+"""The search for the fastest plan measures promising plans, and finds a nearly optimal one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of constants in the user's folder: they replace the library's, and bad ones are skipped."""
+"""Constants in the user's folder replace the library's, and malformed files are skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from passes.choosing.constants import (
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """An empty folder of the user."""
+    """An empty folder, which replaces the user's folder of calibrated constants in a test."""
     monkeypatch.setenv("COORDGRAPH_DEVICES", str(tmp_path))
     known_devices.cache_clear()
     yield tmp_path

@@ -1,4 +1,4 @@
-"""The data of an HTML report: where the time goes, why, what is faster; and the page itself."""
+"""Tests of HTML reports: the times and advice in their data, and the page itself."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_measured_run_is_shown_beside_the_simulated_one(wrap: Callable[[Any], 
 
 
 def test_only_a_timeline_with_dropped_records_may_lack_tiles():
-    """Dropped records are the last ones of a workgroup, so tiles may be missing."""
+    """A measured timeline without some tiles is refused, unless the kernel dropped records."""
     columns = measured_columns()
     kept = [i for i, m in enumerate(columns["m"]) if m != 17]
     assert len(kept) < len(columns["m"])
@@ -343,7 +343,7 @@ def test_a_pass_that_changes_only_coordinates_shows_the_control_graph():
 
 
 def test_a_refuted_check_is_shown_with_its_counterexample():
-    """The report shows a refuted check with its counterexample; the graph lacks its store."""
+    """The report of a graph that stores no tile shows the refuted check and its counterexample."""
     graph = scheduled(DataParallel())
     text = "\n".join(line for line in graph.text().splitlines() if "StoreTile" not in line)
     found = parse(text).report(m=512, n=512, k=256).data["proofs"]

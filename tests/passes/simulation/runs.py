@@ -13,7 +13,7 @@ H200 = MACHINES["NVIDIA H200"]
 
 
 def small(processors: int, **figures: float) -> Machine:
-    """A simulated A100 with `processors` SMs; `figures` replace some of its constants."""
+    """A simulated A100 with `processors` SMs, and with the constants `figures` replaced."""
     return replace(A100, name="small", processors=processors, **figures)
 
 

@@ -42,7 +42,7 @@ class Loaded:
     Args:
         facts: the properties of the program that launches need.
         code: the program's PTX.
-        where: the GPU, which must be current.
+        where: the GPU, whose context must be the calling thread's current one.
     """
 
     def __init__(self, facts: Facts, code: bytes, where: Device) -> None:
@@ -92,8 +92,8 @@ class Loaded:
 class CheckedCall:
     """Launches a kernel on tensors of given shapes, types and alignment.
 
-    Several threads may launch the same object at the same time: each launch takes a free argument
-    table, and returns it afterwards.
+    Several threads may launch the same object at the same time: each launch takes a free
+    `ArgumentTable` (memory for the kernel's arguments), and returns it afterwards.
 
     Args:
         loaded: the program, loaded on the GPU.
@@ -293,7 +293,7 @@ class Depthless:
 
 
 class Launches(Protocol):
-    """Type of a checked call, which a kernel keeps to launch later calls with the same key."""
+    """Protocol of a checked call: kept by a kernel, for later calls with the same cache key."""
 
     shape: tuple[int, ...]
 

@@ -22,7 +22,7 @@ class Function:
     """A kernel loaded on a device.
 
     Args:
-        where: the device, which must be current.
+        where: the device, whose context must be the calling thread's current one.
         code: PTX, which the driver assembles, or a cubin.
         name: the kernel's name in the code.
         threads: threads of a CTA.

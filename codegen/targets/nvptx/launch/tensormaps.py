@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MOST_MAPS = 1024
-"""For how many addresses, at least, a `TensorMaps` object keeps the tensor maps."""
+"""A `TensorMaps` object caches the tensor maps of at least this number of addresses."""
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 """Bytes of a `CUtensorMap`, and the alignment of its address in bytes."""
 SWIZZLED = (32, 64, 128)
@@ -68,8 +68,8 @@ def encoder() -> Callable[..., int]:
     function.restype = number
     function.argtypes = (
         *(address, number, ctypes.c_uint32, address),  # tensor map, type, rank, tensor address
-        *(address,) * 4,  # of the extents, strides, box extents, element strides
-        *(number,) * 4,  # interleaving, swizzle, L2 promotion, fill mode
+        *(address,) * 4,  # arrays: extents, strides, box extents, element strides
+        *(number,) * 4,  # enums: interleaving, swizzle, L2 promotion, fill mode
     )
     return function
 

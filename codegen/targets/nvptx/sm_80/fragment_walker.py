@@ -101,7 +101,7 @@ class FragmentWalker(Walker):
         offset = b.mul(index, ir.Constant(I64, size))
         return b.gep(self.given[dim], [offset], source_etype=ir.IntType(8)), guard
 
-    # Methods that emit operations on registers
+    # The following methods emit operations on registers.
 
     def _slots(
         self, node: Node, name: str, dims: tuple[str, ...], width: int
@@ -349,12 +349,12 @@ class FragmentWalker(Walker):
         return values
 
     def _number(self, bits: ir.Value, element: DType, numbers: Arithmetic) -> ir.Value:
-        """Emit the conversion of an element from its type in memory to the type of `numbers`.
+        """Emit the conversion of an element from its type in memory to a type for arithmetic.
 
         Args:
             bits: the bits of the element, as an LLVM integer of the element's width.
             element: the type of the element in memory.
-            numbers: the emitter of arithmetic in the result's type.
+            numbers: emits arithmetic in the type of the result.
         """
         if not element.is_float:
             return numbers.convert(bits, element)

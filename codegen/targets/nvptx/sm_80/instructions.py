@@ -297,9 +297,10 @@ class Instructions:
         self.asm("st.relaxed.gpu.global.u32 [$0], 0;", "l", [flag], VOID, pure=False)
 
     def wait(self, flag: ir.Value, value: ir.Value, order: str, *, watchdog: bool) -> None:
-        """Emit a loop that polls a flag until it equals `value`; `order` is such as `acquire.gpu`.
+        """Emit a loop that polls a flag until it equals `value`.
 
-        With a watchdog, the kernel traps after 2^26 polls instead of hanging.
+        `order` is the memory order and scope of the loads, such as `acquire.gpu`. With a watchdog,
+        the kernel traps after 2^26 polls instead of hanging.
         """
         text = _spin("setp.ne.u32 p, v, $1;", order, watchdog=watchdog)
         self.asm(text, "l,r", [flag, value], VOID, pure=False)

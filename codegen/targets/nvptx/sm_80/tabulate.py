@@ -96,7 +96,7 @@ class TableWalker(FragmentWalker):
 
             def compare(other: ir.Value, before: ir.Value) -> ir.Value:
                 theirs = self._step(table, node, b.add(other, lane), count, none)
-                for number in range(WARP):  # lanes past the last index have -1, the smallest value
+                for number in range(WARP):  # lanes past the last index have -1, below all values
                     one = self.ptx.of_lane(theirs, number)
                     earlier = b.icmp_unsigned("<", b.add(other, ir.Constant(I32, number)), own)
                     equal = b.and_(b.icmp_signed("==", one, mine), earlier)

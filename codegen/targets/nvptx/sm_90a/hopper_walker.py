@@ -43,7 +43,12 @@ class HopperWalker(CudaWalker):
         """The 32-bit address at which the kernel's dynamic shared memory begins."""
 
     def _shared(self, node: Node, dim: str) -> ir.Value:
-        """The 32-bit shared-memory address of the current element along the dimension `dim`."""
+        """The 32-bit shared-memory address of the element that an operation accesses.
+
+        Args:
+            node: the operation; its loop indices select the element.
+            dim: the dimension of the shared memory.
+        """
         return self.builder.add(self.base, self._offset(node, dim, 1))
 
     def _offset(self, node: Node, dim: str, unit: int) -> ir.Value:
@@ -211,7 +216,7 @@ class HopperWalker(CudaWalker):
         trans = op.form.endswith(".trans")
         self.ptx.stmatrix(self._shared(node, op.destination), packed, trans=trans)
 
-    # Methods that emit wgmma instructions
+    # The following methods emit wgmma instructions.
 
     def _accumulators(self, name: str) -> list[ir.AllocaInstr]:
         """The LLVM `alloca` of each register of the accumulator `name`."""

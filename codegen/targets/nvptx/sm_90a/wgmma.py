@@ -19,7 +19,7 @@ from coordgraph.elements import DType
 __all__ = ["HopperInstructions"]
 
 SWIZZLES, SWIZZLE_BIT = {128: 1, 64: 2, 32: 3}, 30
-"""SWIZZLES: the code of a swizzle mode in a wgmma matrix descriptor, by bytes of a row.
+"""SWIZZLES: the code of a swizzle mode in a wgmma matrix descriptor, by the bytes of a row.
 SWIZZLE_BIT: the lowest bit of the code in the descriptor's upper 32 bits (PTX ISA, "Matrix
 Descriptor Format")."""
 
@@ -333,7 +333,8 @@ class HopperInstructions(Instructions):
         """
         count, letter = len(acc), f"={ptx_letter(sums)}"
         constraints = ",".join([*[letter] * count, *map(str, range(count)), *filter(None, [more])])
-        # A named type: LLVM IR repeats the text of a type of up to 256 elements at every element.
+        # A named struct type, because LLVM IR would repeat the text of an unnamed one, with up to
+        # 256 elements, at the extraction of every element.
         kind = acc[0].type
         struct = self.builder.module.context.get_identified_type(f"{kind}.{count}")
         if struct.is_opaque:
