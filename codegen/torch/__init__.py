@@ -13,6 +13,7 @@ This package needs PyTorch, which the extra `torch` installs; nothing else in `c
 
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
@@ -38,3 +39,13 @@ __all__ = [
     "replace_linears",
     "use_kernels",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Say why a function of `torch.nn.functional` is missing here."""
+    if name in ("scaled_mm", "scaled_grouped_mm"):
+        raise AttributeError(
+            f"codegen.torch has no {name}, because kernels multiply no 8-bit floating-point types "
+            f"yet; use torch.nn.functional.{name}, or convert the tensors to bf16 and use matmul"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

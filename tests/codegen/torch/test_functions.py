@@ -194,3 +194,17 @@ def test_tensors_without_strides_are_refused(torch: Any, make: Make):
         torch.testing.assert_close(a.to_sparse() @ b, a @ b)
         with pytest.raises(RuntimeError):  # PyTorch's own refusal
             torch.mm(a[None], b)
+
+
+def test_8_bit_floats_are_refused(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    with pytest.raises(
+        AttributeError, match=r"no 8-bit .* yet; use torch\.nn\.functional\.scaled_mm"
+    ):
+        cgt.scaled_mm  # noqa: B018 - the look-up raises
+    with pytest.raises(AttributeError, match=r"'codegen\.torch' has no attribute 'mm'"):
+        cgt.mm  # noqa: B018 - the look-up raises
+    a = make(16, 16).detach().to(torch.float8_e4m3fn)
+    with pytest.raises(LaunchError, match=r"torch\.float8_e4m3fn, which has no product here; conv"):
+        cgt.matmul(a, a)
