@@ -55,8 +55,8 @@ def _shape(a: Tensor, b: Tensor, ends: Tensor) -> tuple[Any, ...]:
     shapes = f"mat_a is {tuple(a.shape)} and mat_b is {tuple(b.shape)}"
     if (a.dim(), b.dim()) not in ((2, 2), (2, 3), (3, 2)):
         raise LaunchError(
-            f"{shapes}; with offs two matrices, or a matrix and a tensor of three axes are needed; "
-            "leave out offs for two tensors of three axes"
+            f"{shapes}; with offs pass two matrices, or a matrix and a tensor of three axes; leave "
+            "out offs for two tensors of three axes"
         )
     if a.shape[-1] != b.shape[-2]:
         raise LaunchError(

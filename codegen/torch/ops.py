@@ -70,7 +70,7 @@ def _shape(a: Tensor, b: Tensor) -> tuple[Any, ...]:
     """
     shapes = f"a is {tuple(a.shape)} and b is {tuple(b.shape)}"
     if a.dim() != b.dim() or a.dim() not in (2, 3):
-        raise LaunchError(f"{shapes}; two matrices or two batches of three axes are needed")
+        raise LaunchError(f"{shapes}; pass two matrices, or two batches of three axes")
     if a.shape[-1] != b.shape[-2]:
         raise LaunchError(
             f"{shapes}: k would be {a.shape[-1]} and {b.shape[-2]}; pass tensors with the same k"

@@ -144,7 +144,7 @@ def test_errors(torch: Any, make: Make):
         cgt.grouped_mm(a, b, offs=offs[:2])
     with pytest.raises(LaunchError, match="k would be 5 and 4; pass tensors with the same k"):
         cgt.grouped_mm(a, b.mT, offs=offs)
-    with pytest.raises(LaunchError, match="leave out offs for two tensors of three axes"):
+    with pytest.raises(LaunchError, match="with offs pass two matrices, or a matrix and a tensor"):
         cgt.grouped_mm(a[0], b, offs=offs)
     with pytest.raises(LaunchError, match="offs lies on meta and mat_a on cpu; move them"):
         cgt.grouped_mm(a, b, offs=offs.to("meta"))
