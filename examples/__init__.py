@@ -1,1 +1,1 @@
-"""Examples of schedules written outside the library, with the public functions of `passes.kit`."""
+"""Examples that use public names only: schedules written with `passes.kit`, and a transformer."""

@@ -6,13 +6,14 @@ import codegen.torch as cgt
 y = cgt.linear(x, weight, bias)  # as torch.nn.functional.linear
 ```
 
-The functions call two custom operators, `torch.ops.coordgraph.matmul` and
-`torch.ops.coordgraph.addmm`, which have gradients, fake kernels, and rules for autocast and vmap.
+The functions call custom operators, `torch.ops.coordgraph.matmul`, `addmm` and `grouped_mm`, which
+have gradients, fake kernels, and rules for autocast; all but `grouped_mm` have rules for vmap.
 This package needs PyTorch, which the extra `torch` installs; nothing else in `codegen` imports it.
 """
 
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
@@ -21,10 +22,30 @@ if find_spec("torch") is None:
         name="torch",
     )
 
-from codegen.torch.functions import addmm, bmm, linear, matmul
+from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
 from codegen.torch.mode import use_kernels
-from codegen.torch.modules import Linear, replace_linears
+from codegen.torch.modules import Linear, SwiGLU, replace_linears
 
 import_module("codegen.torch.general")  # lets torch.compile trace codegen.matmul
 
-__all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linears", "use_kernels"]
+__all__ = [
+    "Linear",
+    "SwiGLU",
+    "addmm",
+    "bmm",
+    "grouped_mm",
+    "linear",
+    "matmul",
+    "replace_linears",
+    "use_kernels",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Say why a function of `torch.nn.functional` is missing here."""
+    if name in ("scaled_mm", "scaled_grouped_mm"):
+        raise AttributeError(
+            f"codegen.torch has no {name}, because kernels multiply no 8-bit floating-point types "
+            f"yet; use torch.nn.functional.{name}, or convert the tensors to bf16 and use matmul"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,35 +1,84 @@
-"""`matmul`, `linear`, `addmm` and `bmm` with the signatures and semantics of PyTorch.
+"""`matmul`, `linear`, `addmm`, `bmm` and `grouped_mm` with the signatures and semantics of PyTorch.
 
 They change shapes by PyTorch's own views, and then call an operator of `codegen.torch.ops`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from codegen.torch.grouped import GROUPED_MM
 from codegen.torch.ops import ADDMM, MATMUL
 from coordgraph import LaunchError
 
-__all__ = ["addmm", "bmm", "linear", "matmul"]
+__all__ = ["addmm", "bmm", "grouped_mm", "linear", "matmul"]
 
 
-def matmul(input: Tensor, other: Tensor, *, invariant: bool = False) -> Tensor:
+def _refuse_layouts(*tensors: Tensor | None) -> None:
+    """Raise LaunchError if a tensor has no strides: a sparse or a nested one."""
+    for x in tensors:
+        if x is not None and (x.layout is not torch.strided or x.is_nested):
+            kind = "nested" if x.is_nested else str(x.layout)
+            raise LaunchError(
+                f"a tensor is {kind}, but kernels read dense tensors with strides; convert it, as "
+                "by .to_dense(), or use PyTorch's function"
+            )
+
+
+def _written(
+    out: Tensor, function: Callable[..., Tensor], *tensors: Tensor, **options: Any
+) -> Tensor:
+    """Copy a function's result to `out`, without a gradient and without autocast, as PyTorch does.
+
+    Raises:
+        LaunchError: a tensor requires a gradient, or `out` is not like the result; nothing was
+            written.
+    """
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *tensors)):
+        raise LaunchError(
+            f"a tensor requires a gradient, but {function.__name__}(out=…) has none; call it under "
+            "torch.no_grad(), or leave out out"
+        )
+    with torch.autocast(out.device.type, enabled=False):
+        d = function(*tensors, **options)
+    ours, theirs = ((tuple(x.shape), x.dtype, x.device) for x in (out, d))
+    if ours != theirs:
+        raise LaunchError(
+            f"out is {ours[0]} of {ours[1]} on {ours[2]}, but the result is {theirs[0]} of "
+            f"{theirs[1]} on {theirs[2]}; pass a tensor like the result, or leave out out"
+        )
+    return out.copy_(d)
+
+
+def matmul(
+    input: Tensor, other: Tensor, *, out: Tensor | None = None, invariant: bool = False
+) -> Tensor:
     """`torch.matmul`: the product of vectors, matrices, or batches of matrices.
 
     Args:
         input: (…, m, k), or a vector (k).
         other: (…, k, n), or a vector (k). Axes before the last two are broadcast. Matrices that are
             the transpose of a row-major matrix are read in place; other strides are copied.
+        out: a tensor of the result's shape and type, to which it is copied; None makes a new one.
+            `codegen.matmul(…, out=…)` writes the result in place.
         invariant: as for `codegen.matmul`; transposes in `input` are then copied.
 
     Returns:
-        A tensor (…, m, n) of the type of `input`, without the axis of an argument that is a vector.
+        `out`, or a tensor (…, m, n) of the type of `input`, without the axis of an argument that
+        is a vector.
 
     Raises:
-        LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
+        LaunchError: shapes, types or devices of the tensors do not fit, so nothing was launched; or
+            a tensor requires a gradient, and `out` is given.
         CodegenError: kernels of the device do not multiply this type.
     """
+    if out is not None:
+        return _written(out, matmul, input, other, invariant=invariant)
+    _refuse_layouts(input, other)
     if not input.dim() or not other.dim():
         raise LaunchError("matmul needs tensors with at least one axis; use * for scalars")
     a = input.unsqueeze(0) if input.dim() == 1 else input
@@ -70,6 +119,7 @@ def linear(
     Raises:
         LaunchError, CodegenError: as for `matmul`.
     """
+    _refuse_layouts(input, weight, bias)
     if weight.dim() == 1 or bias is None:
         d = matmul(input, weight if weight.dim() == 1 else weight.t(), invariant=invariant)
         return d if bias is None else d + bias
@@ -83,8 +133,9 @@ def addmm(
     mat1: Tensor,
     mat2: Tensor,
     *,
-    beta: float = 1.0,
-    alpha: float = 1.0,
+    beta: float = 1,
+    alpha: float = 1,
+    out: Tensor | None = None,
     invariant: bool = False,
 ) -> Tensor:
     """`torch.addmm`: `beta·input + alpha·mat1·mat2`.
@@ -93,28 +144,99 @@ def addmm(
         input: (m, n), or a tensor that can be broadcast to it. One row is read as it is; a column
             is copied to (m, n) first.
         mat1, mat2: (m, k) and (k, n).
-        beta, alpha: the factors; if `beta` is 0, `input` is not read.
+        beta, alpha: the factors; if `beta` is 0, `input` is not read, and if `alpha` is 0, `mat1`
+            and `mat2` are not.
+        out: as for `matmul`.
         invariant: as for `codegen.matmul`.
 
     Raises:
         LaunchError, CodegenError: as for `matmul`.
     """
+    if out is not None:
+        return _written(out, addmm, input, mat1, mat2, beta=beta, alpha=alpha, invariant=invariant)
+    _refuse_layouts(input, mat1, mat2)
+    # The defaults are integers, because `torch.compile(dynamic=True)` makes a global float an input
+    # of its graph, but never a global 1.
     return ADDMM(input, mat1, mat2, float(beta), float(alpha), invariant)
 
 
-def bmm(input: Tensor, mat2: Tensor, *, invariant: bool = False) -> Tensor:
+def bmm(
+    input: Tensor, mat2: Tensor, *, out: Tensor | None = None, invariant: bool = False
+) -> Tensor:
     """`torch.bmm`: the products of two batches of equally many matrices, (l, m, k) and (l, k, n).
 
     Args:
         input, mat2: the batches.
+        out: as for `matmul`.
         invariant: as for `codegen.matmul`.
 
     Raises:
         LaunchError, CodegenError: as for `matmul`.
     """
+    if out is not None:
+        return _written(out, bmm, input, mat2, invariant=invariant)
+    _refuse_layouts(input, mat2)
     if input.dim() != 3 or mat2.dim() != 3:
         raise LaunchError(
             f"input has {input.dim()} axes and mat2 {mat2.dim()}, but bmm needs three of each; use "
             "matmul for other shapes"
         )
     return MATMUL(input, mat2, invariant)
+
+
+def grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """`torch.nn.functional.grouped_mm`: one product for each group, as for a mixture of experts.
+
+    | `mat_a`        | `mat_b`        | `offs` divides              | result         |
+    | :------------- | :------------- | :-------------------------- | :------------- |
+    | (m, k)         | (groups, k, n) | rows of A                   | (m, n)         |
+    | (groups, m, k) | (k, n)         | columns of B                | (m, n)         |
+    | (m, k)         | (k, n)         | columns of A and rows of B  | (groups, m, n) |
+    | (groups, m, k) | (groups, k, n) | nothing: leave out `offs`   | (groups, m, n) |
+
+    Extents and strides may be any; PyTorch needs rows of a multiple of 16 bytes. The host never
+    reads `offs`, so that a CUDA graph may be replayed with other values.
+
+    Args:
+        mat_a, mat_b: the factors. B is read in place if each of its matrices is row-major or the
+            transpose of such a matrix, and all follow each other without a gap. If `offs` divides
+            rows or columns, the divided factor is copied unless its groups are contiguous.
+        offs: i32 (groups), on the device of the factors: the end of each group. Entries must not
+            decrease. The first group begins at 0; a group may be empty.
+        bias: not supported yet, as in PyTorch.
+        out_dtype: None, or the type of the factors, as in PyTorch.
+
+    Returns:
+        A tensor of the type of the factors. Rows and columns that belong to no group are 0 in it
+        and in gradients; PyTorch leaves them uninitialized.
+
+    Raises:
+        LaunchError, CodegenError: as for `matmul`.
+    """
+    _refuse_layouts(mat_a, mat_b, offs)
+    if bias is not None:
+        raise LaunchError("grouped_mm takes no bias; leave it out and add it to the result")
+    if out_dtype is not None and out_dtype != mat_a.dtype:
+        raise LaunchError(
+            f"out_dtype = {out_dtype}, but the factors hold {mat_a.dtype}; leave out_dtype out and "
+            "convert the result with .to(…)"
+        )
+    if mat_a.dim() == mat_b.dim() == 3:
+        if offs is not None:
+            raise LaunchError(
+                "mat_a and mat_b have three axes, so that nothing is divided; leave out offs"
+            )
+        return MATMUL(mat_a, mat_b)
+    if offs is None:
+        raise LaunchError(
+            f"mat_a has {mat_a.dim()} axes and mat_b {mat_b.dim()}; pass offs, an i32 tensor with "
+            "the end of each group, or three axes each"
+        )
+    return GROUPED_MM(mat_a, mat_b, offs)

@@ -1,4 +1,4 @@
-"""The operators on tensors with data (not fake ones): each calls `codegen.matmul` once."""
+"""The operators on tensors with data: each calls `codegen.matmul` or `codegen.grouped_matmul`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from codegen.call.matmul import matmul
+from codegen.call.matmul import grouped_matmul, matmul
 from codegen.torch.host import on_host
 from coordgraph.epilogue import EpilogueFunction, epilogue
 from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["multiply", "multiply_and_add"]
+__all__ = ["multiply", "multiply_and_add", "multiply_groups"]
 
 
 @epilogue(bias="n")
@@ -45,11 +45,14 @@ def multiply_and_add(
     """`alpha·A·B + beta·C` of matrices, as a new tensor; C may need broadcasting to m x n.
 
     C with one row is an operand of the epilogue, and is not expanded in memory. If `beta` is 0, C
-    is not read, so its NaNs are not in the result.
+    is not read, so its NaNs are not in the result. If `alpha` is 0, A and B are not read, as in
+    BLAS and PyTorch.
     """
+    m, n = a.shape[0], b.shape[1]
+    if alpha == 0:
+        return a.new_zeros(m, n) if beta == 0 else (c * beta).expand(m, n).contiguous()
     if beta == 0:
         return multiply(a, b, alpha, invariant=invariant)
-    m, n = a.shape[0], b.shape[1]
     if c.dim() < 2 or c.shape[0] == 1:
         bias = c.reshape(-1).expand(n).contiguous()
         if alpha == beta == 1:
@@ -59,6 +62,32 @@ def multiply_and_add(
     c = c.expand(m, n)
     c = c if _has_rows(c) else c.contiguous()
     return _launch(a, b, c=c, alpha=alpha, beta=beta, invariant=invariant)
+
+
+def multiply_groups(
+    a: torch.Tensor, b: torch.Tensor, starts: torch.Tensor, shape: tuple[int, ...]
+) -> torch.Tensor:
+    """The products of groups of rows of A, or of groups of columns of A and rows of B.
+
+    Args:
+        a: (m, k).
+        b: (groups, k, n) for groups of rows, or (k, n).
+        starts: i32 (groups + 1), as the offsets of `codegen.grouped_matmul`.
+        shape: the shape of the result: (m, n), or (groups, m, n).
+
+    Returns:
+        A new tensor. Rows that belong to no group are 0: kernels do not write them, and a gradient
+        must be 0 there.
+    """
+    axis, a, b = (
+        ("m", a.contiguous(), _gapless(b)) if b.dim() == 3 else ("k", *map(_gapless, (a, b)))
+    )
+    if 0 in shape or starts.shape[0] == 1 or a.shape[1] == 0:
+        return a.new_zeros(shape)
+    out = a.new_zeros(shape) if axis == "m" else a.new_empty(shape)
+    arrays = (a, b, starts) if a.is_cuda else map(on_host, (a, b, starts))
+    grouped_matmul(*arrays, group_axis=axis, out=out if a.is_cuda else on_host(out))
+    return out
 
 
 def _launch(
@@ -112,3 +141,8 @@ def _has_rows(tensor: torch.Tensor) -> bool:
     """Whether a matrix, or each matrix of a batch, has rows of adjacent elements that are apart."""
     (rows, columns), (step, element) = tensor.shape[-2:], tensor.stride()[-2:]
     return (columns == 1 or element == 1) and (rows == 1 or step >= columns)
+
+
+def _gapless(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a contiguous copy unless it, or the transpose of each matrix, has no gaps."""
+    return tensor if tensor.is_contiguous() or tensor.mT.is_contiguous() else tensor.contiguous()

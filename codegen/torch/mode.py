@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from codegen.torch.functions import addmm, bmm, linear, matmul
+from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
 from coordgraph import LaunchError
 from coordgraph.validation import flag
 
@@ -19,6 +19,12 @@ TYPES = (torch.bfloat16, torch.float16)
 """The element types that kernels multiply on GPUs."""
 
 
+def _mm(input: Tensor, mat2: Tensor, *, invariant: bool = False) -> Tensor:
+    """`torch.mm`, which takes matrices only; PyTorch refuses other tensors."""
+    two = input.dim() == mat2.dim() == 2
+    return matmul(input, mat2, invariant=invariant) if two else torch.mm(input, mat2)
+
+
 def _reversed_matmul(input: Tensor, other: Tensor, *, invariant: bool = False) -> Tensor:
     """`Tensor.__rmatmul__`: the product with the second argument on the left."""
     return matmul(other, input, invariant=invariant)
@@ -26,20 +32,33 @@ def _reversed_matmul(input: Tensor, other: Tensor, *, invariant: bool = False) -
 
 REPLACED: dict[Any, Callable[..., Tensor]] = {
     torch.matmul: matmul,
-    torch.mm: matmul,
+    torch.mm: _mm,
     torch.bmm: bmm,
     torch.addmm: addmm,
     torch.nn.functional.linear: linear,
     Tensor.matmul: matmul,
-    Tensor.mm: matmul,
+    Tensor.mm: _mm,
     Tensor.bmm: bmm,
     Tensor.addmm: addmm,
     Tensor.__matmul__: matmul,
     Tensor.__rmatmul__: _reversed_matmul,
 }
 """For each replaced function of PyTorch, the function that computes the same by kernels."""
-OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2"}
+GROUPED = getattr(torch, "_grouped_mm", None)
+"""What `torch.nn.functional.grouped_mm` calls; None in a PyTorch that lacks it."""
+OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2", "offs"}
 """Keyword arguments that `codegen.torch` takes; PyTorch computes a call with any other one."""
+
+
+def _grouped_mm(
+    mat_a: Tensor, mat_b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """`grouped_mm` with the positional arguments of `torch._grouped_mm`."""
+    return grouped_mm(mat_a, mat_b, offs=offs, bias=bias)
+
+
+if GROUPED is not None:
+    REPLACED[GROUPED] = _grouped_mm
 
 
 class use_kernels(TorchFunctionMode):
@@ -51,15 +70,16 @@ class use_kernels(TorchFunctionMode):
     ```
 
     Calls of `torch.matmul`, `mm`, `bmm`, `addmm`, of the methods of these names, of `@`, and of
-    `torch.nn.functional.linear` become calls of `codegen.torch`, if all tensors hold one type of
-    `dtypes` and lie on one device of `devices`. All other calls are PyTorch's as before, and so
-    are products that PyTorch computes internally, such as those of `torch.einsum`.
+    `torch.nn.functional.linear` and `grouped_mm` become calls of `codegen.torch`, if all factors
+    hold one type of `dtypes` and lie on one device of `devices`. All other calls are PyTorch's as
+    before, and so are products that PyTorch computes internally, such as those of `torch.einsum`.
 
     Args:
         dtypes: the element types for which kernels are used.
         devices: the types of devices on which kernels are used: `"cuda"`, `"cpu"`.
         invariant: whether the bits of a row of a product must not depend on the other rows, as for
-            `codegen.matmul`. Products that PyTorch computes are not covered.
+            `codegen.matmul`. Products that PyTorch computes are not covered; then `grouped_mm` is
+            among them.
     """
 
     def __init__(
@@ -84,23 +104,32 @@ class use_kernels(TorchFunctionMode):
         """Call the function of this package if it fits, else the one of PyTorch."""
         kwargs = kwargs or {}
         ours = REPLACED.get(func)
-        if ours is not None and self._fits(args, kwargs):
-            return ours(*args, **kwargs, invariant=self.invariant)
+        if ours is not None:
+            given = {name: x for name, x in kwargs.items() if x is not None}
+            if self._fits(func, args, given):
+                options: Any = {"invariant": True} if self.invariant else {}
+                return ours(*args, **given, **options)
         return func(*args, **kwargs)
 
-    def _fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def _fits(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> bool:
         """Whether kernels multiply these arguments.
 
-        The type is the one that autocast casts to, where it is enabled.
+        The type is the one that autocast casts to, where it is enabled. PyTorch's `grouped_mm` is
+        not cast by autocast, so its factors need the type themselves.
         """
-        if not kwargs.keys() <= OPTIONS:
+        if not kwargs.keys() <= OPTIONS or (self.invariant and func is GROUPED):
             return False
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         device = tensors[0].device.type
         if device not in self.devices or any(x.device.type != device for x in tensors):
             return False
-        if torch.is_autocast_enabled(device):
+        if any(x.layout is not torch.strided or x.is_nested for x in tensors):
+            return False
+        if func is GROUPED:
+            tensors = [x for x in tensors if x.dtype != torch.int32]  # without `offs`
+        elif torch.is_autocast_enabled(device):
             cast = all(x.is_floating_point() and x.dtype != torch.float64 for x in tensors)
             return cast and torch.get_autocast_dtype(device) in self.dtypes
-        kind = tensors[0].dtype
-        return kind in self.dtypes and all(x.dtype == kind for x in tensors)
+        return all(x.dtype in self.dtypes and x.dtype == tensors[0].dtype for x in tensors)

@@ -1,15 +1,16 @@
-"""`Linear`, and `replace_linears`, which makes the linear layers of a model use it."""
+"""`Linear`, `SwiGLU`, and `replace_linears`, which makes a model's linear layers use kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from codegen.torch.functions import linear
 
-__all__ = ["Linear", "replace_linears"]
+__all__ = ["Linear", "SwiGLU", "replace_linears"]
 
 
 class Linear(torch.nn.Linear):
@@ -21,6 +22,49 @@ class Linear(torch.nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """`input·weightᵀ + bias`, for an input (…, in_features)."""
         return linear(input, self.weight, self.bias)
+
+
+class SwiGLU(torch.nn.Module):
+    """The feed-forward layer of Llama and Qwen: `down(silu(gate(x)) * up(x))`.
+
+    One product computes `gate(x)` and `up(x)`: their weights are one parameter, `gate_up.weight`,
+    with the rows of `gate` first. The activation is not fused into that product yet: PyTorch
+    computes `silu(gate) * up` as a step of its own, which `torch.compile` makes one kernel.
+
+    A `state_dict` with `gate_proj.weight`, `up_proj.weight` and `down_proj.weight`, the names of
+    Hugging Face's models, can be loaded, and so can biases of these names.
+
+    Args:
+        dim: extent of the input and of the result.
+        hidden: extent of `gate(x)` and of `up(x)`.
+        bias: whether the three products have a bias.
+        device, dtype: of the parameters, as for `torch.nn.Linear`.
+    """
+
+    def __init__(
+        self, dim: int, hidden: int, bias: bool = False, device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__()
+        self.gate_up = Linear(dim, 2 * hidden, bias=bias, device=device, dtype=dtype)
+        self.down = Linear(hidden, dim, bias=bias, device=device, dtype=dtype)
+        self.register_load_state_dict_pre_hook(_join_projections)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The layer's result (…, dim), for an input (…, dim)."""
+        gate, up = self.gate_up(input).chunk(2, -1)
+        return self.down(torch.nn.functional.silu(gate) * up)
+
+
+def _join_projections(
+    layer: torch.nn.Module, state: dict[str, Any], prefix: str, *unused: Any
+) -> None:
+    """Rename the projections of Hugging Face's models in a `state_dict`, and join gate and up."""
+    for kind in ("weight", "bias"):
+        gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
+        if gate in state and up in state:
+            state[f"{prefix}gate_up.{kind}"] = torch.cat([state.pop(gate), state.pop(up)])
+        if down in state:
+            state[f"{prefix}down.{kind}"] = state.pop(down)
 
 
 def replace_linears(

@@ -16,9 +16,10 @@ from torch import Tensor
 from codegen.torch.launching import multiply, multiply_and_add
 from coordgraph import LaunchError
 
-__all__ = ["ADDMM", "MATMUL"]
+__all__ = ["ADDMM", "DEVICES", "MATMUL", "cast_inputs", "check_types"]
 
 DEVICES = ("cpu", "cuda")
+"""Types of devices for which the operators have kernels."""
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 """Element types that are multiplied. On GPUs kernels refuse float32 and float64."""
 
@@ -82,14 +83,14 @@ def _shape(a: Tensor, b: Tensor) -> tuple[Any, ...]:
     """
     shapes = f"a is {tuple(a.shape)} and b is {tuple(b.shape)}"
     if a.dim() != b.dim() or a.dim() not in (2, 3):
-        raise LaunchError(f"{shapes}; two matrices or two batches of three axes are needed")
+        raise LaunchError(f"{shapes}; pass two matrices, or two batches of three axes")
     if a.shape[-1] != b.shape[-2]:
         raise LaunchError(
             f"{shapes}: k would be {a.shape[-1]} and {b.shape[-2]}; pass tensors with the same k"
         )
     if a.dim() == 3 and a.shape[0] != b.shape[0]:
         raise LaunchError(f"{shapes}; pass batches with the same number of matrices")
-    _check_types(a, b)
+    check_types(a, b)
     return (*a.shape[:-1], b.shape[-1])
 
 
@@ -98,7 +99,7 @@ def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
     if a.dim() != 2:
         raise LaunchError(f"a is {tuple(a.shape)}, but a matrix is needed; use bmm for a batch")
     shape = _shape(a, b)
-    _check_types(a, c)
+    check_types(a, c)
     fits = zip(reversed(c.shape), reversed(shape), strict=False)
     if c.dim() > 2 or any(x not in (1, y) for x, y in fits):
         raise LaunchError(
@@ -108,15 +109,18 @@ def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
     return shape
 
 
-def _check_types(a: Tensor, other: Tensor) -> None:
+def check_types(a: Tensor, other: Tensor) -> None:
     """Raise LaunchError if the tensors have different element types or devices, or integers."""
     if a.dtype != other.dtype:
         raise LaunchError(
             f"the tensors hold {a.dtype} and {other.dtype}; convert them to one type with .to(…)"
         )
     if a.dtype not in TYPES:
-        hint = "; codegen.matmul multiplies int8 and uint8" * (not a.is_floating_point())
-        raise LaunchError(f"the tensors hold {a.dtype}, which has no product here{hint}")
+        hint = ", or codegen.matmul" * (a.dtype in (torch.int8, torch.uint8))
+        raise LaunchError(
+            f"the tensors hold {a.dtype}, which has no product here; convert them to bf16 or f16 "
+            f"with .to(…), or use PyTorch's function{hint}"
+        )
     if a.device != other.device:
         raise LaunchError(
             f"the tensors lie on {a.device} and {other.device}; move them to one device"
@@ -180,7 +184,7 @@ def _gradients_of_addmm(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 addmm.register_autograd(_gradients_of_addmm, setup_context=_setup_addmm)
 
 
-def _cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
+def cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
     """The operator under autocast: floating-point tensors get autocast's type, except float64.
 
     `torch.library.register_autocast` casts to a type that is fixed when it is called, but each
@@ -204,8 +208,8 @@ def _cast_inputs(op: Any, device: str) -> Callable[..., Tensor]:
 
 for _device in DEVICES:
     _key = f"Autocast{_device.upper()}"
-    torch.library.impl("coordgraph::matmul", _key)(_cast_inputs(MATMUL, _device))
-    torch.library.impl("coordgraph::addmm", _key)(_cast_inputs(ADDMM, _device))
+    torch.library.impl("coordgraph::matmul", _key)(cast_inputs(MATMUL, _device))
+    torch.library.impl("coordgraph::addmm", _key)(cast_inputs(ADDMM, _device))
 
 
 def _in_front(x: Tensor, axis: int | None, count: int) -> Tensor:
@@ -241,7 +245,7 @@ def _(
 ) -> tuple[Tensor, int]:
     of_c, of_a, of_b, *_ = in_dims
     a, b = _in_front(a, of_a, info.batch_size), _in_front(b, of_b, info.batch_size)
-    product = MATMUL(a, b, invariant) * alpha
+    product = MATMUL(a, b, invariant) * alpha if alpha else a.new_zeros(*a.shape[:2], b.shape[2])
     if beta == 0:
         return product, 0
     c = _in_front(c, of_c, info.batch_size)

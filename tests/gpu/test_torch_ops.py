@@ -82,6 +82,67 @@ def test_batches():
     check_gradients(cgt.matmul, torch.matmul, strided.detach().requires_grad_(), normal(256, 64))
 
 
+def one_by_one(a: Any, b: Any, ends: list[int]) -> Any:
+    """The products of all groups, one after another; what belongs to no group is 0."""
+    if a.dim() == 3:
+        return one_by_one(b.mT, a.mT, ends).mT
+    spans = list(zip([0, *ends], ends, strict=False))
+    if b.dim() == 2:
+        return torch.stack([a[:, first:end] @ b[first:end] for first, end in spans])
+    parts = [a[first:end] @ b[group] for group, (first, end) in enumerate(spans)]
+    return torch.cat([*parts, a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])])
+
+
+@pytest.mark.parametrize("k", [256, 136, 70])
+@pytest.mark.parametrize("divided", ["rows", "columns", "terms"])
+def test_groups(divided: str, k: int):
+    """Groups of any size, one of them empty, and rows that belong to none."""
+    import codegen.torch as cgt
+
+    ends, rows, n = [130, 130, 395, 500], 520, 192
+    shapes = {
+        "rows": ((rows, k), (4, k, n)),
+        "columns": ((4, n, k), (k, rows)),
+        "terms": ((k, rows), (rows, n)),
+    }
+    offs = torch.tensor(ends, dtype=torch.int32, device="cuda")
+    check_gradients(
+        lambda a, b: cgt.grouped_mm(a, b, offs=offs),
+        lambda a, b: one_by_one(a, b, ends),
+        *(normal(*shape) for shape in shapes[divided]),
+    )
+
+
+def test_groups_in_a_cuda_graph():
+    """A replay uses the offsets of the moment, because the host never reads them."""
+    import codegen.torch as cgt
+
+    a, b = normal(512, 256).detach(), normal(3, 256, 128).detach()
+    offs = torch.tensor([100, 300, 512], dtype=torch.int32, device="cuda")
+    cgt.grouped_mm(a, b, offs=offs)  # compiles the kernel
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        d = cgt.grouped_mm(a, b, offs=offs)
+    for ends in ([100, 300, 512], [0, 77, 400], [512, 512, 512]):
+        offs.copy_(torch.tensor(ends, dtype=torch.int32))
+        graph.replay()
+        check(d, one_by_one(a.float(), b.float(), ends))
+
+
+def test_swiglu():
+    import codegen.torch as cgt
+
+    layer = cgt.SwiGLU(256, 384, device="cuda", dtype=torch.bfloat16)
+    weights = [x.detach().float() for x in (layer.gate_up.weight, layer.down.weight)]
+
+    def exact(x: Any) -> Any:
+        gate, up = (x @ weights[0].T).chunk(2, -1)
+        return (torch.nn.functional.silu(gate) * up) @ weights[1].T
+
+    check_gradients(layer, exact, normal(2, 130, 256))
+
+
 def test_codegen_matmul_has_a_gradient():
     a, b, c = normal(256, 512), normal(384, 512), normal(256, 384)
     check_gradients(
@@ -183,3 +244,5 @@ def test_opcheck():
     torch.library.opcheck(torch.ops.coordgraph.matmul.default, (a, b), test_utils=checks)
     inputs = bias, a, b, 1.0, 1.0
     torch.library.opcheck(torch.ops.coordgraph.addmm.default, inputs, test_utils=checks)
+    groups = normal(64, 128), normal(2, 128, 72), torch.tensor([20, 60]).int().cuda()
+    torch.library.opcheck(torch.ops.coordgraph.grouped_mm.default, groups, test_utils=checks)

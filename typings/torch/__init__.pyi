@@ -8,7 +8,9 @@ from torch import library as library
 from torch import nn as nn
 from torch import overrides as overrides
 
-class dtype: ...
+class dtype:
+    is_floating_point: bool
+    is_complex: bool
 
 class Tensor:
     shape: Any

@@ -63,7 +63,8 @@ def test_linear(torch: Any, make: Make, shape: tuple[int, ...], bias: bool):
 def test_addmm(torch: Any, make: Make, shape: tuple[int, ...], beta: float, alpha: float):
     import codegen.torch as cgt
 
-    inputs, factors = (make(*shape), make(5, 7), make(7, 6)), {"beta": beta, "alpha": alpha}
+    factors: dict[str, Any] = {"beta": beta, "alpha": alpha}
+    inputs = make(*shape), make(5, 7), make(7, 6)
     compare(torch, cgt.addmm(*inputs, **factors), torch.addmm(*inputs, **factors), inputs)
 
 
@@ -73,6 +74,18 @@ def test_addmm_does_not_read_what_beta_0_multiplies(torch: Any, make: Make, shap
 
     nan, a, b = torch.full(shape, float("nan"), dtype=torch.float64), make(5, 7), make(7, 6)
     torch.testing.assert_close(cgt.addmm(nan, a, b, beta=0, alpha=2), 2 * (a @ b))
+
+
+@pytest.mark.parametrize("beta", [0, 2])
+def test_addmm_does_not_read_what_alpha_0_multiplies(torch: Any, make: Make, beta: int):
+    import codegen.torch as cgt
+
+    inf, b, c = torch.full((5, 7), float("inf"), dtype=torch.float64), make(7, 6), make(6)
+    d = cgt.addmm(c, inf, b, beta=beta, alpha=0)
+    torch.testing.assert_close(d, torch.addmm(c, inf, b, beta=beta, alpha=0))
+    assert d.is_contiguous()
+    each = torch.vmap(lambda a: cgt.addmm(c, a, b, beta=beta, alpha=0))(inf[None])
+    torch.testing.assert_close(each[0], d)
 
 
 def test_strides_that_kernels_do_not_read_are_copied(torch: Any, make: Make):
@@ -128,8 +141,10 @@ def test_errors(torch: Any, make: Make):
         cgt.matmul(a, a)
     with pytest.raises(LaunchError, match=r"hold torch\.float64 and torch\.float32; convert"):
         cgt.matmul(a, b.float())
-    with pytest.raises(LaunchError, match=r"torch\.int32, which has no product here; codegen\."):
+    with pytest.raises(LaunchError, match=r"torch\.int32, which has no product here; convert"):
         cgt.matmul(a.int(), b.int())
+    with pytest.raises(LaunchError, match=r"use PyTorch's function, or codegen\.matmul"):
+        cgt.matmul(a.to(torch.int8), b.to(torch.int8))
     with pytest.raises(LaunchError, match="at least one axis"):
         cgt.matmul(a, b[0, 0])
     with pytest.raises(LaunchError, match="three of each; use matmul"):
@@ -162,3 +177,56 @@ def test_slices_are_read_in_place(torch: Any, make: Make, monkeypatch: pytest.Mo
     given.clear()
     torch.testing.assert_close(cgt.matmul(a[:, ::2], b[::2]), a[:, ::2] @ b[::2])
     assert given == [(32, 8), (48, 8)]
+
+
+def test_out(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    a, b, c = (make(*shape).detach() for shape in ((5, 7), (7, 6), (6,)))
+    out = torch.empty(6, 5, dtype=torch.float64).T  # any strides
+    assert cgt.matmul(a, b, out=out) is out
+    torch.testing.assert_close(out, a @ b)
+    torch.testing.assert_close(cgt.addmm(c, a, b, beta=2, out=out), torch.addmm(c, a, b, beta=2))
+    square = a[:, :5].clone()
+    right = square @ square
+    torch.testing.assert_close(cgt.matmul(square, square, out=square), right)
+    torch.testing.assert_close(cgt.bmm(a[None], b[None], out=out[None]), (a @ b)[None])
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # without effect on calls with out, as there
+        torch.testing.assert_close(cgt.matmul(a, b, out=out), a @ b)
+    with pytest.raises(
+        LaunchError, match=r"matmul\(out=…\) has none; call it under torch\.no_grad"
+    ):
+        cgt.matmul(a.requires_grad_(), b, out=out)
+    a.requires_grad_(False)
+    with pytest.raises(LaunchError, match=r"out is \(6, 5\) .* the result is \(5, 6\) .*; pass"):
+        cgt.matmul(a, b, out=out.T)
+    with pytest.raises(LaunchError, match=r"of torch\.float32 .*; pass a tensor like the result"):
+        cgt.matmul(a, b, out=out.float())
+
+
+def test_tensors_without_strides_are_refused(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    a, b = make(5, 7).detach(), make(7, 6)
+    with pytest.raises(LaunchError, match=r"torch\.sparse_coo, but kernels read dense .*convert"):
+        cgt.matmul(a.to_sparse(), b)
+    with pytest.raises(LaunchError, match=r"torch\.sparse_coo, but kernels read dense"):
+        cgt.linear(b.T, a.to_sparse())
+    with cgt.use_kernels(dtypes=(torch.float64,), devices=("cpu",)):
+        torch.testing.assert_close(a.to_sparse() @ b, a @ b)
+        with pytest.raises(RuntimeError):  # PyTorch's own refusal
+            torch.mm(a[None], b)
+
+
+def test_8_bit_floats_are_refused(torch: Any, make: Make):
+    import codegen.torch as cgt
+
+    with pytest.raises(
+        AttributeError, match=r"no 8-bit .* yet; use torch\.nn\.functional\.scaled_mm"
+    ):
+        cgt.scaled_mm  # noqa: B018 - the look-up raises
+    with pytest.raises(AttributeError, match=r"'codegen\.torch' has no attribute 'mm'"):
+        cgt.mm  # noqa: B018 - the look-up raises
+    a = make(16, 16).detach().to(torch.float8_e4m3fn)
+    with pytest.raises(LaunchError, match=r"torch\.float8_e4m3fn, which has no product here; conv"):
+        cgt.matmul(a, a)

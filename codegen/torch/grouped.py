@@ -1,0 +1,121 @@
+"""The custom operator `coordgraph::grouped_mm`: products of groups of rows, columns or terms.
+
+A matrix argument is divided into groups; an argument with three axes has one matrix for each group.
+`A·B` of two such arguments is a batch of equal sizes, which is `coordgraph::matmul`. The products
+of a gradient are calls of the same operator, so gradients can be differentiated too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codegen.torch.launching import multiply_groups
+from codegen.torch.ops import DEVICES, cast_inputs, check_types
+from coordgraph import LaunchError
+
+__all__ = ["GROUPED_MM"]
+
+
+@torch.library.custom_op(
+    "coordgraph::grouped_mm",
+    mutates_args=(),
+    device_types=DEVICES,
+    schema="(Tensor a, Tensor b, Tensor ends) -> Tensor",
+)
+def grouped_mm(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    """The products of all groups; `ends` holds the end of each group.
+
+    Groups divide the rows of A (m x k by groups x k x n), the columns of B (groups x m x k by
+    k x n), or the columns of A and rows of B (m x k by k x n, with a result groups x m x n). Rows
+    and columns of the result that belong to no group are 0.
+
+    Raises:
+        LaunchError: shapes, types or devices of the tensors do not fit; nothing was launched.
+        CodegenError: kernels of the device do not multiply this type.
+    """
+    shape = _shape(a, b, ends)
+    starts = torch.nn.functional.pad(ends, (1, 0))
+    if a.dim() == 3:  # Dᵀ = Bᵀ·Aᵀ has groups of rows
+        return multiply_groups(b.mT, a.mT, starts, shape[::-1]).mT.contiguous()
+    return multiply_groups(a, b, starts, shape)
+
+
+GROUPED_MM = torch.ops.coordgraph.grouped_mm.default
+
+
+def _shape(a: Tensor, b: Tensor, ends: Tensor) -> tuple[Any, ...]:
+    """The shape of the result.
+
+    Raises:
+        LaunchError: shapes, element types or devices do not fit.
+    """
+    shapes = f"mat_a is {tuple(a.shape)} and mat_b is {tuple(b.shape)}"
+    if (a.dim(), b.dim()) not in ((2, 2), (2, 3), (3, 2)):
+        raise LaunchError(
+            f"{shapes}; with offs pass two matrices, or a matrix and a tensor of three axes; leave "
+            "out offs for two tensors of three axes"
+        )
+    if a.shape[-1] != b.shape[-2]:
+        raise LaunchError(
+            f"{shapes}: k would be {a.shape[-1]} and {b.shape[-2]}; pass tensors with the same k"
+        )
+    check_types(a, b)
+    if ends.dim() != 1 or ends.dtype is not torch.int32:
+        raise LaunchError(
+            f"offs is {tuple(ends.shape)} of {ends.dtype}, but a vector of torch.int32 is needed: "
+            "the end of each group; convert it with .to(torch.int32)"
+        )
+    if ends.device != a.device:
+        raise LaunchError(
+            f"offs lies on {ends.device} and mat_a on {a.device}; move them to one device"
+        )
+    groups = ends.shape[0]
+    for name, matrices in (("mat_a", a), ("mat_b", b)):
+        if matrices.dim() == 3 and matrices.shape[0] != groups:
+            raise LaunchError(
+                f"{name} has {matrices.shape[0]} matrices, but offs ends {groups} groups; pass one "
+                "entry of offs for each matrix"
+            )
+    matrix = a.shape[-2], b.shape[-1]
+    return (groups, *matrix) if a.dim() == b.dim() == 2 else matrix
+
+
+@grouped_mm.register_fake
+def _(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+    return a.new_empty(_shape(a, b, ends))
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, ends = inputs
+    needs_a, needs_b = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, ends)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of A·B: `grad·Bᵀ` and `Aᵀ·grad` of every group."""
+    a, b, ends = ctx.saved_tensors
+    return (
+        None if b is None else GROUPED_MM(grad, b.mT, ends),
+        None if a is None else GROUPED_MM(a.mT, grad, ends),
+        None,
+    )
+
+
+grouped_mm.register_autograd(_gradients, setup_context=_setup)
+
+
+@grouped_mm.register_vmap
+def _(info: Any, in_dims: tuple[Any, ...], a: Tensor, b: Tensor, ends: Tensor) -> Any:
+    raise LaunchError(
+        "grouped_mm has no rule for torch.vmap; call it in a loop, or put what vmap maps over into "
+        "more groups"
+    )
+
+
+for _device in DEVICES:
+    torch.library.impl("coordgraph::grouped_mm", f"Autocast{_device.upper()}")(
+        cast_inputs(GROUPED_MM, _device)
+    )

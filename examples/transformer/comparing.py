@@ -1,0 +1,132 @@
+"""`compare`: the same model with PyTorch's products and with `codegen.torch`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import codegen.torch as cgt
+from examples.transformer.corpus import Corpus
+from examples.transformer.decoding import Decoder
+from examples.transformer.model import Config, Layers, Transformer
+from examples.transformer.training import Training, train
+
+__all__ = ["CONTROL", "OURS", "STOCK", "Comparison", "Settings", "compare"]
+
+STOCK, OURS, CONTROL = "PyTorch", "codegen.torch", "PyTorch, rounded weights"
+ROUNDS = 3
+"""Number of times that each model decodes; the median counts."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is trained and decoded.
+
+    Args:
+        device: where.
+        dtype: type of the products.
+        steps, batch, length, rate: as for `train`.
+        decode: number of tokens to decode, from prompts of 16 tokens.
+        compiled: whether to train what `torch.compile` makes of the models.
+        control: whether to train a third model. It is PyTorch's, but its initial weights are
+            rounded to bf16: its losses show how far apart equally good roundings lead.
+        seed: of the weights and of the corpus.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    steps: int
+    batch: int
+    length: int
+    rate: float
+    decode: int
+    compiled: bool = False
+    control: bool = False
+    seed: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the models."""
+        return [STOCK, OURS, *([CONTROL] * self.control)]
+
+
+@dataclass
+class Comparison:
+    """What one model gave.
+
+    Args:
+        training: its losses and speeds.
+        text: i64 (batch, tokens), the decoded texts with their prompts.
+        decodes: tokens per second of decoding.
+    """
+
+    training: Training
+    text: Tensor
+    decodes: float
+
+    @property
+    def trains(self) -> float:
+        """Tokens per second of training."""
+        return self.training.speed
+
+    def mean_loss(self, first: int, end: int) -> float:
+        """The mean of the losses of some steps."""
+        return fmean(self.training.losses[first:end])
+
+
+def _models(config: Config, settings: Settings) -> dict[str, Transformer]:
+    """The models, with the same weights."""
+    torch.manual_seed(settings.seed)
+    stock = Transformer(config)
+    models = {STOCK: stock, OURS: Transformer(config, Layers(cgt.Linear, cgt.SwiGLU))}
+    models[OURS].load_state_dict(stock.state_dict())
+    if settings.control:
+        models[CONTROL] = Transformer(config)
+        rounded = {name: x.bfloat16().float() for name, x in stock.state_dict().items()}
+        models[CONTROL].load_state_dict(rounded)
+    return {name: model.to(settings.device) for name, model in models.items()}
+
+
+def compare(
+    config: Config, settings: Settings, advance: Callable[[int], None] = lambda steps: None
+) -> dict[str, Comparison]:
+    """Train the models, then decode with each the same prompts.
+
+    Args:
+        config: the sizes of the models.
+        settings: what is trained and decoded.
+        advance: called with the number of steps that one model has made.
+
+    Returns:
+        The results by the names of the models: `STOCK`, `OURS`, and `CONTROL` if it is asked for.
+    """
+    models, corpus = _models(config, settings), Corpus(config.vocab, settings.seed)
+    trained: dict[str, Any] = dict(models)
+    if settings.compiled:
+        trained = {name: torch.compile(model) for name, model in models.items()}
+    trainings = train(
+        trained,
+        corpus,
+        steps=settings.steps,
+        batch=settings.batch,
+        length=settings.length,
+        rate=settings.rate,
+        dtype=settings.dtype,
+        device=settings.device,
+        advance=advance,
+    )
+    prompt = corpus.batch(settings.batch, 16).to(settings.device)
+    decoders = {
+        name: Decoder(model.to(settings.dtype).eval(), prompt, settings.decode)
+        for name, model in models.items()
+    }
+    rounds = [{name: decoder.decode() for name, decoder in decoders.items()} for _ in range(ROUNDS)]
+    return {
+        name: Comparison(trainings[name], rounds[0][name][0], median(r[name][1] for r in rounds))
+        for name in models
+    }

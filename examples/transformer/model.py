@@ -1,0 +1,199 @@
+"""`Transformer`: a decoder as in Qwen3, whose linear layers and feed-forward layers are chosen.
+
+RMSNorm before each part, rotary position embedding, grouped-query attention with normalized
+queries and keys, a SwiGLU feed-forward layer, and an output layer that shares the weight of the
+embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["Cache", "Config", "Layers", "StockSwiGLU", "Transformer"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of a model. The defaults are those of Qwen3-0.6B, but with fewer layers and tokens.
+
+    Args:
+        dim: extent of the vector of a token.
+        layers: number of layers (Qwen3-0.6B: 28).
+        heads: number of heads of the queries.
+        kv_heads: number of heads of the keys and values.
+        head_dim: extent of a head.
+        hidden: extent inside of the feed-forward layer.
+        vocab: number of different tokens (Qwen3-0.6B: 151,936).
+        rope_theta: base of the wavelengths of the rotary embedding.
+    """
+
+    dim: int = 1024
+    layers: int = 8
+    heads: int = 16
+    kv_heads: int = 8
+    head_dim: int = 128
+    hidden: int = 3072
+    vocab: int = 8192
+    rope_theta: float = 1e6
+
+
+class StockSwiGLU(nn.Module):
+    """The layer and parameters of `codegen.torch.SwiGLU`, with PyTorch's products."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(dim, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's result (…, dim), for an input (…, dim)."""
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers that multiply matrices.
+
+    Args:
+        linear: makes a linear layer; takes the arguments of `torch.nn.Linear`.
+        feed_forward: makes a feed-forward layer, from `dim` and `hidden`.
+    """
+
+    linear: Callable[..., Any] = nn.Linear
+    feed_forward: Callable[[int, int], Any] = StockSwiGLU
+
+
+@dataclass
+class Cache:
+    """Keys and values of earlier tokens, in memory that does not move.
+
+    Args:
+        keys, values: one tensor for each layer, (batch, kv_heads, length, head_dim).
+        positions: i64 (tokens), the positions of the tokens of the next call.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    positions: Tensor
+
+    @classmethod
+    def empty(cls, config: Config, batch: int, length: int, like: Tensor) -> Cache:
+        """A cache for `length` tokens, on the device and of the type of a tensor."""
+        shape = batch, config.kv_heads, length, config.head_dim
+        keys, values = ([like.new_zeros(shape) for _ in range(config.layers)] for _ in range(2))
+        return cls(keys, values, torch.zeros(1, dtype=torch.int64, device=like.device))
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The rotary embedding: pairs of elements, half a head apart, rotated by the position."""
+    one, other = x.chunk(2, -1)
+    return (x * cos + torch.cat((-other, one), -1) * sin).to(x.dtype)
+
+
+class Norm(nn.RMSNorm):
+    """`torch.nn.RMSNorm` of the last axis. PyTorch has a kernel for one type, so the weight has it.
+
+    Args:
+        extent: of the last axis.
+    """
+
+    def __init__(self, extent: int) -> None:
+        super().__init__(extent, eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalized tensor, of the type of `x`."""
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; one product computes queries, keys and values."""
+
+    def __init__(self, config: Config, linear: Callable[..., Any]) -> None:
+        super().__init__()
+        self.counts = config.heads, config.kv_heads, config.kv_heads
+        self.head_dim = config.head_dim
+        self.qkv = linear(config.dim, sum(self.counts) * config.head_dim, bias=False)
+        self.out = linear(config.heads * config.head_dim, config.dim, bias=False)
+        self.norm_q = Norm(config.head_dim)
+        self.norm_k = Norm(config.head_dim)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Any
+    ) -> Tensor:
+        """Attend to earlier tokens, and with a cache also to those of earlier calls."""
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        q, k, v = heads.split(self.counts, 1)
+        q, k = rotated(self.norm_q(q), cos, sin), rotated(self.norm_k(k), cos, sin)
+        if cache is not None:
+            keys, values, positions = cache
+            k = keys.index_copy_(2, positions, k.to(keys.dtype))
+            v = values.index_copy_(2, positions, v.to(values.dtype))
+        causal = mask is None
+        d = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=True)
+        return self.out(d.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """One layer of the model."""
+
+    def __init__(self, config: Config, layers: Layers) -> None:
+        super().__init__()
+        self.norm_attention = Norm(config.dim)
+        self.attention = Attention(config, layers.linear)
+        self.norm_feed_forward = Norm(config.dim)
+        self.feed_forward = layers.feed_forward(config.dim, config.hidden)
+
+    def forward(self, x: Tensor, *context: Any) -> Tensor:
+        """Add the attention, then the feed-forward layer."""
+        x = x + self.attention(self.norm_attention(x), *context)
+        return x + self.feed_forward(self.norm_feed_forward(x))
+
+
+class Transformer(nn.Module):
+    """A decoder with random weights.
+
+    Args:
+        config: the sizes.
+        layers: the layers that multiply matrices. Models of one config have the same parameters
+            whatever these are, so that one loads the `state_dict` of the other.
+    """
+
+    def __init__(self, config: Config, layers: Layers | None = None) -> None:
+        super().__init__()
+        layers = layers or Layers()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab, config.dim)
+        self.blocks = nn.ModuleList(Block(config, layers) for _ in range(config.layers))
+        self.norm = Norm(config.dim)
+        self.head = layers.linear(config.dim, config.vocab, bias=False)
+        self.head.weight = self.embedding.weight
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """The scores of each next token: (batch, length, vocab) of tokens (batch, length)."""
+        if cache is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+        else:
+            positions = cache.positions
+        half = torch.arange(0, self.config.head_dim, 2, device=tokens.device)
+        waves = self.config.rope_theta ** (-half / self.config.head_dim)
+        angles = (positions[:, None] * waves).repeat(1, 2)
+        context: list[Any] = [angles.cos(), angles.sin(), None, None]
+        if cache is not None:
+            slots = torch.arange(cache.keys[0].shape[2], device=tokens.device)
+            context[2] = slots <= positions[:, None]
+        x = self.embedding(tokens)
+        for number, block in enumerate(self.blocks):
+            if cache is not None:
+                context[3] = cache.keys[number], cache.values[number], positions
+            x = block(x, *context)
+        return self.head(self.norm(x))

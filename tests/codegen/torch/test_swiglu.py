@@ -1,0 +1,78 @@
+"""`SwiGLU` against the same layer of three `torch.nn.Linear`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.codegen.torch.conftest import Make
+
+
+def layers(torch: Any, bias: bool) -> tuple[Any, Any]:
+    """Our layer, and PyTorch's layers with the same weights, by the names of Hugging Face."""
+    import codegen.torch as cgt
+
+    nn = torch.nn
+    stock = nn.ModuleDict(
+        {
+            "gate_proj": nn.Linear(7, 10, bias, dtype=torch.float64),
+            "up_proj": nn.Linear(7, 10, bias, dtype=torch.float64),
+            "down_proj": nn.Linear(10, 7, bias, dtype=torch.float64),
+        }
+    )
+    ours = cgt.SwiGLU(7, 10, bias, dtype=torch.float64)
+    state = stock.state_dict()
+    ours.load_state_dict(state)
+    assert "gate_proj.weight" in state  # the caller's dictionary is left as it is
+    return ours, stock
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(7,), (5, 7), (2, 3, 7)], ids=str)
+def test_values_and_gradients(torch: Any, make: Make, shape: tuple[int, ...], bias: bool):
+    ours, stock = layers(torch, bias)
+    x = make(*shape)
+    gate, up = stock["gate_proj"], stock["up_proj"]
+    right = stock["down_proj"](torch.nn.functional.silu(gate(x)) * up(x))
+    d = ours(x)
+    torch.testing.assert_close(d, right)
+    for kind in ("weight", "bias") if bias else ("weight",):
+        joined = torch.cat(
+            torch.autograd.grad(
+                right.sum(), [getattr(gate, kind), getattr(up, kind)], retain_graph=True
+            )
+        )
+        ours_of = [getattr(ours.gate_up, kind), getattr(ours.down, kind), x]
+        found = torch.autograd.grad(d.sum(), ours_of, retain_graph=True)
+        rest = torch.autograd.grad(
+            right.sum(), [getattr(stock["down_proj"], kind), x], retain_graph=True
+        )
+        for one, other in zip(found, (joined, *rest), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_state_dict(torch: Any):
+    """A layer inside of a model loads its own `state_dict`, and one with three projections."""
+    import codegen.torch as cgt
+
+    ours, stock = layers(torch, False)
+    assert list(ours.state_dict()) == ["gate_up.weight", "down.weight"]
+    again = torch.nn.Sequential(cgt.SwiGLU(7, 10, dtype=torch.float64))
+    for source in (ours, stock):
+        states = {f"0.{name}": x for name, x in source.state_dict().items()}
+        again[0].gate_up.weight.data.zero_()
+        again.load_state_dict(states)
+        torch.testing.assert_close(again[0].gate_up.weight, ours.gate_up.weight)
+    incomplete = {"0.gate_proj.weight": stock["gate_proj"].weight}
+    with pytest.raises(RuntimeError, match="gate_proj"):
+        again.load_state_dict(incomplete)
+
+
+def test_one_product_of_gate_and_up(torch: Any, make: Make):
+    """The layer has two products, and is compiled without a graph break."""
+    ours, _ = layers(torch, False)
+    graphs = torch._dynamo.testing.EagerAndRecordGraphs()
+    x = make(5, 7)
+    torch.testing.assert_close(torch.compile(ours, fullgraph=True, backend=graphs)(x), ours(x))
+    assert graphs.graphs[0].code.count("coordgraph.matmul") == 2

@@ -1,0 +1,1 @@
+"""Random calls of `codegen.torch`, compared with the same calls of PyTorch."""

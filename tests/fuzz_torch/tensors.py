@@ -1,0 +1,128 @@
+"""Random tensors: extents, types, strides, and whether they require a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["DTYPES", "OTHER_DTYPES", "Drawn", "extent"]
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+OTHER_DTYPES = (torch.int32, torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn)
+
+
+def extent(draw: Random) -> int:
+    """An extent of an axis: mostly small, often 0 or 1, sometimes longer than a tile."""
+    if draw.random() < 0.15:
+        return draw.choice((0, 1))
+    return (
+        draw.choice((2, 3, 5, 7, 8, 16, 17, 33)) if draw.random() < 0.9 else draw.randint(60, 140)
+    )
+
+
+def _row_major(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
+    return shape, lambda x: x
+
+
+def _transposed(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
+    if len(shape) < 2:
+        return shape, lambda x: x
+    return (*shape[:-2], shape[-1], shape[-2]), lambda x: x.mT
+
+
+def _permuted(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
+    order = draw.sample(range(len(shape)), len(shape))
+    return tuple(shape[axis] for axis in order), lambda x: x.permute(
+        tuple(order.index(axis) for axis in range(len(shape)))
+    )
+
+
+def _stepped(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
+    steps = [draw.choice((1, 1, 2, 3)) for _ in shape]
+    base = tuple(size * step for size, step in zip(shape, steps, strict=True))
+    return base, lambda x: x[tuple(slice(None, None, step) for step in steps)]
+
+
+def _within(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
+    before, after = ([draw.randint(0, 3) for _ in shape] for _ in range(2))
+    base = tuple(map(sum, zip(shape, before, after, strict=True)))
+    spans = tuple(slice(b, b + size) for b, size in zip(before, shape, strict=True))
+    return base, lambda x: x[spans]
+
+
+def _expanded(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
+    base = tuple(1 if draw.random() < 0.4 else size for size in shape)
+    return base, lambda x: x.expand(shape)
+
+
+def _windows(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
+    """Rows that overlap in memory: row `i` begins at element `i`."""
+    if len(shape) != 2 or 0 in shape:
+        return shape, lambda x: x
+    return (shape[0] + shape[1] - 1,), lambda x: x.unfold(0, shape[1], 1)
+
+
+def _negated(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
+    """A view that PyTorch negates when it is read."""
+    return shape, lambda x: torch._neg_view(x) if x.is_floating_point() else x
+
+
+def _sparse(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
+    return shape, lambda x: x.to_sparse()
+
+
+VIEWS = {
+    **{"row-major": _row_major, "transposed": _transposed, "permuted": _permuted},
+    **{"stepped": _stepped, "within": _within, "expanded": _expanded, "windows": _windows},
+    **{"negated": _negated, "sparse": _sparse},
+}
+WEIGHTS = (6, 5, 2, 3, 3, 3, 1, 1, 0.3)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A tensor to make: a leaf, and a view of it.
+
+    Args:
+        shape: the shape of the view.
+        dtype: its type.
+        kind: the name of the view in `VIEWS`.
+        base: the shape of the leaf.
+        view: makes the view of the leaf.
+        gradient: whether the leaf requires a gradient.
+        seed: of the values.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    kind: str
+    base: tuple[int, ...]
+    view: Callable[[Tensor], Tensor]
+    gradient: bool
+    seed: int
+
+    @classmethod
+    def of(cls, draw: Random, shape: tuple[int, ...], dtype: torch.dtype) -> Drawn:
+        """A random tensor of a shape and a type."""
+        (kind,) = draw.choices(list(VIEWS), WEIGHTS)
+        base, view = VIEWS[kind](shape, draw)
+        gradient = draw.random() < 0.6 and (dtype.is_floating_point or dtype.is_complex)
+        return cls(shape, dtype, kind, base, view, gradient, draw.getrandbits(32))
+
+    def leaf(self, device: str) -> Tensor:
+        """A new leaf with the same values at every call; now and then one of them is infinite."""
+        random = torch.Generator().manual_seed(self.seed)
+        values = torch.randn(self.base, generator=random, dtype=torch.float64)
+        if self.seed % 16 == 0 and values.numel():
+            values.view(-1)[self.seed % values.numel()] = float("inf")
+        made = values.bool() if self.dtype is torch.bool else values.to(self.dtype)
+        return made.to(device).requires_grad_(self.gradient and made.dtype.is_floating_point)
+
+    def __str__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"{list(self.shape)} {kind} {self.kind}{' with gradient' * self.gradient}"

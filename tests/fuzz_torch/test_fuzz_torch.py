@@ -1,0 +1,89 @@
+"""Random calls of `codegen.torch` agree with PyTorch, and the fuzzer finds planted defects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from codegen.targets.cpu import code  # noqa: E402 - the fuzzer needs PyTorch
+from coordgraph import LaunchError  # noqa: E402
+from tests.fuzz_torch.cases import Case, Way, case  # noqa: E402
+from tests.fuzz_torch.tensors import VIEWS, Drawn  # noqa: E402
+from tests.fuzz_torch.trial import FINDINGS, Outcome, attempt  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "QUICK_LEVEL", 0)
+
+
+def test_the_first_calls_agree():
+    found = {number: attempt(case(5, number)) for number in range(25)}
+    assert {n: (str(case(5, n)), r) for n, r in found.items() if r.outcome in FINDINGS} == {}
+    assert Counter(r.outcome for r in found.values())[Outcome.SAME] > 15
+
+
+def test_calls_are_repeatable_and_of_every_kind():
+    made = [case(5, number) for number in range(400)]
+    assert [str(each) for each in made] == [str(case(5, number)) for number in range(400)]
+    assert {x.kind for each in made for x in each.tensors} == {*VIEWS}
+    assert len({each.name for each in made}) == 6
+    assert any(each.way.out for each in made)
+
+
+def planted(ours: Any, *shapes: tuple[int, ...], **changed: Any) -> Case:
+    """A call of a wrong function, which should be `torch.matmul`."""
+    tensors = tuple(
+        Drawn(shape, torch.float32, "row-major", shape, lambda x: x, True, number + 1)
+        for number, shape in enumerate(shapes or ((5, 7), (7, 6)))
+    )
+    made = Case("matmul", ours, torch.matmul, torch.matmul, tensors, {}, Way())
+    return replace(made, **changed)
+
+
+def scaled_gradient(a: Any, b: Any) -> Any:
+    return a @ b.detach() + a.detach() @ (b * 2 - b.detach() * 2)
+
+
+def raises(error: Exception) -> Any:
+    def function(*tensors: Any) -> Any:
+        raise error
+
+    return function
+
+
+def changes_a(a: Any, b: Any) -> Any:
+    d = a.clone() @ b
+    a.data.mul_(2)
+    return d
+
+
+@pytest.mark.parametrize(
+    ("ours", "outcome"),
+    [
+        (torch.matmul, Outcome.SAME),
+        (lambda a, b: a @ b * 1.01, Outcome.WRONG),
+        (scaled_gradient, Outcome.GRADIENT),
+        (lambda a, b: (a @ b).detach(), Outcome.UNLIKE),
+        (lambda a, b: (a @ b).double(), Outcome.UNLIKE),
+        (lambda a, b: (b.mT @ a.mT).mT, Outcome.UNLIKE),
+        (raises(KeyError("x")), Outcome.FOREIGN),
+        (raises(LaunchError("no")), Outcome.WORDLESS),
+        (raises(LaunchError("a is odd; pass another")), Outcome.TOO_STRICT),
+        (changes_a, Outcome.CHANGED),
+    ],
+)
+def test_planted_defects_are_found(ours: Any, outcome: Outcome):
+    assert attempt(planted(ours)).outcome is outcome
+
+
+def test_what_is_refused_is_compared():
+    shapes = (5, 7), (5, 6)
+    assert attempt(planted(lambda a, b: a.mT @ b, *shapes)).outcome is Outcome.TOO_LAX
+    both = attempt(planted(raises(LaunchError("k differs; pass the same k")), *shapes))
+    assert both.outcome is Outcome.BOTH_REFUSED

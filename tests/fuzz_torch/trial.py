@@ -1,0 +1,260 @@
+"""The trial of a case: results, types, strides and gradients of both libraries are compared."""
+
+from __future__ import annotations
+
+import re
+import traceback
+import warnings
+from contextlib import ExitStack
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import codegen.torch as cgt
+from coordgraph import CoordGraphError
+from tests.fuzz_torch.cases import Case
+from tests.fuzz_torch.tensors import DTYPES
+
+__all__ = ["FINDINGS", "Outcome", "Result", "attempt"]
+
+
+class Outcome(StrEnum):
+    """What a comparison found."""
+
+    SAME = "the same result and gradients"
+    BOTH_REFUSED = "both refuse"
+    REFUSED = "refused, as documented, while PyTorch computes it"
+    ACCEPTED = "computed, as documented, while PyTorch refuses it"
+    WRONG = "another result"
+    GRADIENT = "another gradient"
+    UNLIKE = "another shape, type, device, layout or requires_grad"
+    FOREIGN = "an exception that is not the library's"
+    WORDLESS = "refused without advice"
+    TOO_STRICT = "refused, while PyTorch computes it"
+    TOO_LAX = "computed, while PyTorch refuses it"
+    CHANGED = "an argument was changed"
+
+
+FINDINGS = tuple(Outcome)[4:]
+"""The outcomes that show a defect."""
+ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give)\b")
+"""A word that each refusal has, because it says what to do instead."""
+
+
+class Result(NamedTuple):
+    """The outcome of one case, with details for the report."""
+
+    outcome: Outcome
+    detail: str = ""
+
+
+class Ran(NamedTuple):
+    """One call.
+
+    Args:
+        d: the result, or None.
+        gradients: those of the leaves that require one; None if the result has none.
+        error: what was raised.
+        changed: whether an argument was changed.
+    """
+
+    d: Tensor | None
+    gradients: tuple[Tensor, ...] | None = None
+    error: Exception | None = None
+    changed: bool = False
+
+
+class _Arguments(NamedTuple):
+    leaves: list[Tensor]
+    views: list[Tensor]
+    options: dict[str, Any]
+
+
+def attempt(case: Case, device: str = "cpu") -> Result:
+    """Call both libraries, and compare them with each other and with float64."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs, ours = _run(case, device, ours=False), _run(case, device, ours=True)
+        if ours.changed:
+            return Result(Outcome.CHANGED)
+        if ours.error is not None or theirs.error is not None:
+            return _compare_errors(case, device, ours, theirs)
+        return _compare(case, device, ours, theirs)
+
+
+def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
+    if ours.error is None:
+        # PyTorch needs strides of multiples of 16 bytes for groups, and for some inputs refuses a
+        # bias of a weight that is a vector.
+        vector = case.name == "linear" and len(case.tensors[1].shape) == 1
+        if case.name == "grouped_mm" or vector:
+            return _compare(case, device, ours, None)
+        return Result(Outcome.TOO_LAX, f"PyTorch: {theirs.error!r}")
+    if not isinstance(ours.error, CoordGraphError):
+        if type(ours.error) is type(theirs.error):
+            return Result(Outcome.BOTH_REFUSED)
+        text = "".join(traceback.format_exception(ours.error)[-6:])
+        return Result(Outcome.FOREIGN, f"{text}\nPyTorch: {theirs.error!r}")
+    if not ADVICE.search(str(ours.error)):
+        return Result(Outcome.WORDLESS, str(ours.error))
+    if theirs.error is not None:
+        return Result(Outcome.BOTH_REFUSED)
+    unlike = len({x.dtype for x in case.tensors}) > 1  # PyTorch takes some without elements
+    known = any(x.dtype not in DTYPES or x.kind == "sparse" for x in case.tensors) or (
+        device == "cuda" and any(x.dtype in (torch.float32, torch.float64) for x in case.tensors)
+    )
+    return Result(Outcome.REFUSED if known or unlike else Outcome.TOO_STRICT, str(ours.error))
+
+
+def _arguments(case: Case, device: str) -> _Arguments:
+    leaves = [x.leaf(device) for x in case.tensors]
+    views = [x.view(leaf) for x, leaf in zip(case.tensors, leaves, strict=True)]
+    options = dict(case.options)
+    if case.ends is not None:
+        options["offs"] = torch.tensor(case.ends, dtype=torch.int32, device=device)
+    return _Arguments(leaves, views, options)
+
+
+def _run(case: Case, device: str, *, ours: bool) -> Ran:
+    try:
+        given = _arguments(case, device)
+    except RuntimeError as error:
+        return Ran(None, error=error)  # PyTorch has no such tensor
+    before = [leaf.detach().clone() for leaf in given.leaves]
+    function = case.ours if ours and not case.way.kernels else case.theirs
+    with ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(case.way.recorded))
+        if case.way.autocast:
+            stack.enter_context(torch.autocast(device, case.way.autocast))
+        if ours and case.way.kernels:
+            stack.enter_context(cgt.use_kernels(DTYPES, (device,)))
+        try:
+            if case.way.out:
+                shape = _result_shape(case, device)
+                kind = given.views[-1].dtype
+                given.options["out"] = torch.full(shape, 7, dtype=kind, device=device)
+            d = function(*given.views, **given.options)
+            if case.way.out and d is not given.options["out"]:
+                return Ran(None, error=AssertionError("the result is not `out`"))
+        except Exception as error:
+            return Ran(None, error=error)
+    changed = any(
+        not torch.equal(*(z.detach().reshape(-1).view(torch.uint8) for z in (x, y)))
+        for x, y in zip(given.leaves, before, strict=True)
+    )
+    try:
+        return Ran(d.detach(), _gradients(case, d, given.leaves), None, changed)
+    except Exception as error:
+        return Ran(None, error=error)
+
+
+def _result_shape(case: Case, device: str) -> Any:
+    """The shape of PyTorch's result, for `out`; (1,) if it refuses the arguments."""
+    given = _arguments(case, "cpu")
+    try:
+        return case.theirs(*(x.detach().double() for x in given.views), **given.options).shape
+    except Exception:
+        return (1,)
+
+
+def _gradients(case: Case, d: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...] | None:
+    if not d.requires_grad:
+        return None
+    random = torch.Generator().manual_seed(case.tensors[0].seed)
+    grad = torch.randn(d.shape, generator=random, dtype=torch.float64).to(d.dtype).to(d.device)
+    if case.tensors[0].seed % 3 == 0:
+        grad = grad.mT.contiguous().mT if d.dim() > 1 else grad
+    wanting = [leaf for leaf in leaves if leaf.requires_grad]
+    return torch.autograd.grad(d, wanting, grad)
+
+
+def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
+    """Compare a result with PyTorch's, if there is one, and with float64."""
+    assert ours.d is not None
+    if theirs is not None:
+        assert theirs.d is not None
+        pairs = [
+            (ours.d, theirs.d),
+            *zip(ours.gradients or (), theirs.gradients or (), strict=False),
+        ]
+        for one, other in pairs:
+            if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+                return Result(
+                    Outcome.UNLIKE, f"{one.shape} {one.dtype}; {other.shape} {other.dtype}"
+                )
+        if (ours.gradients is None) != (theirs.gradients is None):
+            return Result(Outcome.UNLIKE, f"has gradients: {ours.gradients is not None}")
+        if theirs.d.is_contiguous() and not ours.d.is_contiguous():
+            return Result(Outcome.UNLIKE, f"strides {ours.d.stride()}, not {theirs.d.stride()}")
+    if not ours.d.is_floating_point():
+        same = theirs is not None and theirs.d is not None and torch.equal(ours.d, theirs.d)
+        return Result(Outcome.SAME if same else Outcome.WRONG)
+    exact, size = (_exact(case, ours.d.dtype, absolute=x) for x in (False, True))
+    eps = max(torch.finfo(x).eps for x in (ours.d.dtype, *(x.dtype for x in case.tensors)))
+    found = _first_wrong(ours.d, exact.d, size.d, eps)
+    if found:
+        return Result(Outcome.WRONG, found)
+    if ours.gradients is not None:
+        assert exact.gradients is not None
+        assert size.gradients is not None
+        for one, right, scale in zip(ours.gradients, exact.gradients, size.gradients, strict=True):
+            found = _first_wrong(one, right, scale, eps)
+            if found:
+                return Result(Outcome.GRADIENT, found)
+    return Result(Outcome.SAME if theirs is not None else Outcome.ACCEPTED)
+
+
+def _exact(case: Case, dtype: torch.dtype, *, absolute: bool) -> Ran:
+    """The call in float64, with the gradient of a result of `dtype`.
+
+    With `absolute` it is computed of absolute values, which bounds rounding errors.
+    """
+    given = _arguments(case, "cpu")
+    leaves, views = list[Tensor](), list[Tensor]()
+    for drawn, leaf in zip(case.tensors, given.leaves, strict=True):
+        rounded = leaf.detach()
+        if case.way.autocast and rounded.dtype != torch.float64 and case.name != "grouped_mm":
+            rounded = rounded.to(case.way.autocast)
+        wide = (rounded.abs() if absolute else rounded).double().requires_grad_(leaf.requires_grad)
+        leaves.append(wide)
+        view = drawn.view(wide)
+        views.append(view.abs() if absolute else view)
+    options = {
+        name: abs(x) if absolute and name in ("alpha", "beta") else x
+        for name, x in given.options.items()
+    }
+    with torch.set_grad_enabled(case.way.recorded and not case.way.out):
+        d = case.exact(*views, **options)
+    wanting = [leaf for leaf in leaves if leaf.requires_grad]
+    if not d.requires_grad:
+        return Ran(d, tuple(torch.zeros_like(leaf) for leaf in wanting))
+    random = torch.Generator().manual_seed(case.tensors[0].seed)
+    grad = torch.randn(d.shape, generator=random, dtype=torch.float64).to(dtype).double()
+    grad = grad.abs() if absolute else grad
+    gradients = torch.autograd.grad(d, wanting, grad, materialize_grads=True)
+    return Ran(d.detach(), tuple(g.abs() for g in gradients) if absolute else gradients)
+
+
+def _first_wrong(found: Tensor, exact: Tensor | None, size: Tensor | None, eps: float) -> str:
+    """The first element that differs from the exact one by more than rounding explains, or ''.
+
+    Args:
+        found, exact: the elements.
+        size: what they are if all terms are positive.
+        eps: distance from 1 to the next number, of the coarsest type.
+    """
+    assert exact is not None
+    assert size is not None
+    wide = found.detach().cpu().double()
+    accumulated = min(eps, torch.finfo(torch.float32).eps)
+    bound = (6 * eps + 400 * accumulated) * size.detach() + (1e-4 if eps > 1e-6 else 1e-30)
+    bad = (wide - exact).abs() > bound
+    bad |= wide.isnan() != exact.isnan()
+    bad |= wide.isinf() != exact.isinf()
+    if not bad.any():
+        return ""
+    place = tuple(bad.nonzero()[0].tolist())
+    count = int(bad.sum())
+    return f"{count} of {bad.numel()} elements, [{place}]: {wide[place]:g}, not {exact[place]:g}"
