@@ -84,7 +84,7 @@ def import_cycles(modules: dict[str, ast.AST]) -> list[list[str]]:
 
 
 def modules_of(package: str) -> dict[str, ast.AST]:
-    """Every module of a package by its dotted name."""
+    """The syntax tree of every module of a package, by the module's dotted name."""
     named = {path: path.relative_to(ROOT).with_suffix("").parts for path in sources(package)}
     return {
         ".".join(parts).removesuffix(".__init__"): ast.parse(path.read_bytes())

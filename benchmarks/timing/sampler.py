@@ -50,7 +50,7 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Summarise samples: the seconds of one launch, one number per round."""
+        """The statistics of `samples`, which hold the seconds of one launch in each round."""
         low, high = samples[0], samples[0]
         if len(samples) > 1:
             low, _, high = statistics.quantiles(samples, n=4, method="inclusive")

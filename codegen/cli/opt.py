@@ -143,7 +143,7 @@ class _Watch:
 
 
 def _keep(reproducer: str, folder: Path | None) -> Path:
-    """Write a reproducer to the folder, or to a temporary file; return its path."""
+    """Write a reproducer to `folder` or, if that is None, to a temporary file; return the path."""
     if folder is not None:
         path = folder / REPRODUCER
         path.write_text(reproducer, encoding="utf-8")

@@ -24,7 +24,8 @@ FOLDER = Path(__file__).with_name("devices")
 VARIABLE = "COORDGRAPH_DEVICES"
 """The environment variable that holds the folder of the user's files of constants."""
 TIMES = ".times.json"
-"""End of the name of the file with the measured times of a calibration, beside the constants."""
+"""Suffix of the file with the measured times of a calibration; it is in the same folder as the
+device's file of constants."""
 MEASURED = "NVIDIA H200"
 """Name of the device whose constants, scaled by the number of SMs, are used for a device that has
 no file of calibrated constants."""

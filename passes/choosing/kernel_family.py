@@ -238,7 +238,7 @@ def _key_in(table: Table, row: int) -> Key:
 
 
 def _key_of(plan: Plan) -> Key:
-    """The key of a plan's kernel; empty if the cost model does not know its schedule."""
+    """The `Key` of a plan's kernel; () if the cost model does not know the plan's schedule."""
     if (known := schedule_in(plan)) is None:
         return ()
     schedule, width = known

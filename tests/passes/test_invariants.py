@@ -183,8 +183,8 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
     busiest = waves * pieces + -(-ragged * pieces // workgroups)
     assert max(found.iterations) == busiest * depth
     assert found.utilisation <= 1
-    # A persistent schedule that uses macro tiles only takes at least as long as one that divides
-    # some macro tiles into small tiles.
+    # The busiest workgroup has at most as many multiplications as in a persistent data-parallel
+    # schedule, in which every tile is a macro tile. A macro tile is `pieces` small tiles.
     persistent = trace(symbolic(PERSISTENT), parameters(symbolic(PERSISTENT), problem))
     assert max(found.iterations) <= max(persistent.iterations) * pieces
     if m % TILE[0] == n % TILE[1] == 0:

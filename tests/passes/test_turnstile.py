@@ -85,7 +85,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 @pytest.mark.parametrize("name", [*STREAMS[:2], *SPLITS[:2]])
 @pytest.mark.parametrize("pieces", [2, 3, 5])
 def test_sums_are_rounded_in_order(name: str, pieces: int):
-    """The partial sums of a tile are added in order, from the one farthest from the owner's.
+    """Partial sums of a tile are added in the order of their k ranges, and the owner's is the last.
 
     The matrices are made so that each workgroup's part of k sums to one known number.
     """

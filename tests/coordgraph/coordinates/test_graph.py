@@ -274,7 +274,7 @@ class TestDerivatives:
         assert evaluate(found, at) == after - here
 
     def test_where_the_path_divides(self):
-        """The derivative of a quotient depends on the index: it is 1 where the quotient grows."""
+        """The derivative of o // 8 is 1 at indices o where (o + 1) // 8 is larger, else 0."""
         graph = build({"a": 4, "b": 8, "o": 32}, Flatten(("a", "b"), "o"))
         found = graph.derivative("a", "o", ["o"])
         for o in range(31):
