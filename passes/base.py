@@ -197,7 +197,7 @@ class Pass(ABC):
         Raises:
             PassError: a check or `why_not` raises an error.
         """
-        if wrong := _wrong_name(type(self)):  # __post_init__ checks it too, but may be overridden
+        if wrong := _wrong_name(type(self)):  # a subclass may lack the check in __post_init__
             return wrong
         if wrong := wrong_option(self):
             return f"{self.name} refuses: {wrong}"

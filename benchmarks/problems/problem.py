@@ -137,8 +137,8 @@ class Problem:
         Args:
             rounded_partials: True if k may be split and partial sums be rounded to D's type.
         """
-        # Assumed: tensor cores truncate a sum to 24 bits after every 8 products, while the sum is
-        # at most 4 standard deviations.
+        # Assumed: tensor cores truncate the running sum to 24 bits after every 8 products, and its
+        # absolute value never exceeds 4 standard deviations of the result (`magnitude`).
         steps = (self.shape.k / 8 + 16) * 2.0**-23 * 4
         parts = 8 * self.rounding if rounded_partials else 0.0
         return (steps + parts) * self.magnitude + 2.0**-24

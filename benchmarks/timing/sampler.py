@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 MAX_GRAPH_LAUNCHES = 1024
-"""The most launches in one CUDA graph."""
+"""Largest number of launches in one CUDA graph, even if they take less than GRAPH_SECONDS."""
 GRAPH_SECONDS = 1e-3
 """Seconds that one graph replay should last, so that gaps between replays are negligible."""
 SPIN_CYCLES = 100_000

@@ -186,7 +186,7 @@ def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGrap
 
 
 def _report(graph: KernelGraph, target: str, level: Literal["default", "all"]) -> Report:
-    """Check a graph and, if the target is a GPU, also the graph that it is lowered to."""
+    """Verdicts of a graph's checks and, if the target is a GPU, of those of the lowered graph."""
     from codegen.cli.stages import Stage, lower
     from coordgraph.verification import Report
 

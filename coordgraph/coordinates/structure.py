@@ -30,9 +30,11 @@ Node = str | int
 """A node of the networkx graph: a dimension's id, or the position of an edge in
 `Structure.edges`."""
 Operands = dict[str, tuple[int, ...]]
-"""Attributes of an arc: `operands` has the positions of the dimension among the edge's operands."""
+"""Attributes of an arc of the networkx graph between a dimension and a coordinate transform:
+`operands` has the positions of the dimension among the transform's operands on that side."""
 ONLY: Operands = {"operands": (0,)}
-"""The attributes of an arc to or from an edge that has only one operand on that side."""
+"""Attributes of an arc of the networkx graph between a dimension and a coordinate transform, if the
+dimension is the transform's only operand on its side (input or output): it is operand number 0."""
 
 SHOWN = 20
 """Number of dimensions that the error about an unknown dimension lists."""
@@ -239,7 +241,7 @@ class Structure:
 
 
 def _by_operand(sides: Iterable[tuple[Edge, tuple[str, ...]]]) -> dict[str, tuple[Edge, ...]]:
-    """For each dimension id, the edges whose operands contain it, in the order of `sides`."""
+    """By dimension id, the edges that have it among the operands with which `sides` lists them."""
     found: dict[str, list[Edge]] = {}
     for edge, names in sides:
         for name in dict.fromkeys(names):
@@ -266,7 +268,7 @@ def _arcs(edges: Iterable[Edge]) -> Iterator[tuple[Node, Node, Operands]]:
 
 
 def _positions(names: tuple[str, ...]) -> Iterable[tuple[str, Operands]]:
-    """For each dimension among the operands `names` of an edge's side, the attributes of its arc.
+    """(id, attributes of its arc) of each dimension in `names`, an edge's operands on one side.
 
     A dimension that occurs at several operand positions has only one arc.
     """

@@ -63,7 +63,7 @@ class Known(Protocol):
         ...
 
     def exact(self, p: Polynomial, a: Atom) -> Polynomial | None:
-        """``p`` with the atom ``a`` replaced by an expression of equal value, or None."""
+        """``p`` with the atom ``a`` replaced by an equal expression; None if none is known."""
         ...
 
     def ends(self, target: Atom) -> SymbolBounds:
@@ -175,8 +175,8 @@ class SearchNode:
         return result
 
     def _by_term(self, a: Atom) -> list[_Replaced]:
-        # The polynomial has a power of the atom a. If all atoms are at least 0, every term is
-        # monotone in a.
+        # If all atoms are at least 0, every term is monotone in the atom a. So a term is bounded by
+        # replacing a by its lower bound if the coefficient is positive, else by its upper bound.
         p = self.polynomial
         if not all(self.prover.natural(monomial) for monomial in p):
             return []
@@ -252,7 +252,7 @@ class Elimination:
 
 
 def _numeric_low(step: Step) -> Bound:
-    """A numeric lower bound of the polynomial to which `step` is applied, or None."""
+    """A lower bound of the polynomial from which `step` started; None if none is known."""
     worst: Bound = None
     for node, constant in step:
         if node.low is None:

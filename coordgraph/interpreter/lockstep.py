@@ -274,6 +274,8 @@ class _Walk:
     ) -> npt.NDArray[np.bool_]:
         """Record an accumulation loop as one step of each workgroup for which this is possible.
 
+        It is possible if the loop has a single k tile, or all its k tiles are inside the tensors.
+
         Returns:
             For each of `lanes`, whether its loop was recorded; the others must be walked iteration
             by iteration.

@@ -132,9 +132,9 @@ def _operations(
     last, pending = -1, list[int]()
 
     def replaced(end: int) -> tuple[str, ...]:
-        """Short texts of the operations that the pass removed, between two that it kept.
+        """Short texts of the operations that the pass removed, from after `last` to before `end`.
 
-        The two have the positions `last` and `end` in preorder in the graph before the pass.
+        `last` and `end` are positions in preorder in the graph before the pass.
         """
         gone = (_short(old.operations[i]) for i in range(last + 1, end) if i not in kept)
         return tuple(dict.fromkeys(gone))

@@ -138,7 +138,7 @@ class _Layers:
                 self._place(row, wanted)
 
     def _place(self, row: list[Hashable], wanted: list[float]) -> None:
-        """The x coordinates of a layer's nodes, as near to the wanted ones as boxes allow."""
+        """Set the x coordinates of a layer's nodes, as near to `wanted` as boxes allow."""
         # Isotonic regression: nodes that touch form a block, which is placed at the mean of the
         # positions that its nodes want. An entry is the sum of these positions and their number.
         blocks: list[list[float]] = []

@@ -230,10 +230,10 @@ DETAILS = {
     "sharpness": 6.0,
     "evenness": 6.0,
 }
-"""Constants that do not improve the choice for sizes that were not fitted to.
+"""Constants without which the cost model chooses plans as well, for sizes to which none was fitted.
 
 The cost model uses their neutral defaults: a factor of 1, no seconds, or an unlimited rate. The
-values are first guesses for the fit of a simulation.
+values here are first guesses for the constants of the simulation, which are fitted separately.
 """
 FITTED = tuple(
     f.name

@@ -185,7 +185,7 @@ class Printer:
 
 
 def uniform_divisors(exprs: list[Basic]) -> list[Expr]:
-    """The divisors that depend on launch arguments alone."""
+    """The divisors in `exprs` that are not constant and depend on launch arguments alone."""
     found = {d.args[1] for e in exprs for d in e.atoms(FloorDiv, FloorMod)}
     uniform = (d for d in found if d.free_symbols and d.free_symbols <= UNIFORM)
     return sorted((d for d in uniform if isinstance(d, Expr)), key=str)

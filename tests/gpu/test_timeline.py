@@ -172,7 +172,7 @@ def test_roles_of_hopper_record_what_they_do():
     assert {*found.workgroup[loads].tolist()} == {*found.workgroup[multiplies].tolist()}
     # the producer loads for several tiles ahead, so its events have no tile number (-1)
     assert (found.m[loads] == -1).all()
-    # the ring has few stages, so the producer waits for free ones
+    # there are few pipeline stages, so the producer waits until one is free
     assert found.stalled[loads].sum() > 0
 
 

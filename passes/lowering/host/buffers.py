@@ -240,17 +240,17 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        """The row axis of the output tile in blocks; for a share of a tile, a single block."""
+        """The axis of the output tile's rows, in blocks; for a share of a tile, only its block."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
     @property
     def _columns(self) -> _Axis:
-        """The columns of the output tile, in blocks."""
+        """The axis of the output tile's columns, in blocks."""
         return self._axis("block.n", "block.column", self.block.columns, "tile.columns")
 
     def _axis(self, block: str, inside: str, step: int, extent: str) -> _Axis:
-        """An axis of the output tile, from names of coordinates without the accumulator's prefix.
+        """An axis of the output tile; adds this tile shape's prefix to the names of coordinates.
 
         Args:
             block: the coordinate that numbers the blocks along the axis.

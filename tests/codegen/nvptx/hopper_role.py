@@ -263,7 +263,7 @@ class Role(ControlFlow):
             self._box(node, op.source, "rows")
 
     def _end(self) -> int | None:
-        """The row at which the current tile's group ends, in a problem grouped along m."""
+        """In a problem grouped along m, the row at which the current group ends; else None."""
         offsets = self.machine.offsets
         if offsets is None or self.machine.ends:
             return None

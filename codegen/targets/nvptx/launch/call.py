@@ -234,7 +234,7 @@ class CheckedCall:
         self.function(table.config, table.address)
 
     def _workspace(self, owner: Hashable) -> list[tuple[int, int]]:
-        """(argument index, address) of each workspace buffer of `owner`, a stream or capture."""
+        """(argument index, address) of each workspace buffer of `owner`, a stream or CUDA graph."""
         found = [
             (place, self.workspaces.get(owner, name, size, zeroed=zeroed))
             for place, name, size, zeroed in self._work
