@@ -123,7 +123,7 @@ class Problem:
         self.magnitude = (a.square() @ b.square_()).sqrt_()
 
     def as_multiplied(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """A (m x k) and B (k x n) as views of the stored operands `a` and `b`."""
+        """A (m x k) and B (k x n) as views of `a` and `b`, which may be stored transposed."""
         return as_multiplied(a, b, self.layout)
 
     def launch(self, run: Any, number: int) -> None:

@@ -141,7 +141,7 @@ class Structure:
         return self[name].size
 
     def sizes(self, edge: Edge) -> Sizes:
-        """The sizes of an edge's operands, upstream and downstream."""
+        """The sizes of an edge's upstream and downstream operands, in operand order."""
         return Sizes(
             tuple(self[name].size for name in edge.upstream),
             tuple(self[name].size for name in edge.downstream),
@@ -241,7 +241,7 @@ class Structure:
 
 
 def _by_operand(sides: Iterable[tuple[Edge, tuple[str, ...]]]) -> dict[str, tuple[Edge, ...]]:
-    """By dimension id, the edges that have it among the operands with which `sides` lists them."""
+    """By dimension id, the edges in `sides`, pairs (edge, operands), that have it as an operand."""
     found: dict[str, list[Edge]] = {}
     for edge, names in sides:
         for name in dict.fromkeys(names):

@@ -27,12 +27,14 @@ from coordgraph.integers.polynomials import (
 FUEL = 64
 """The largest number of steps (replacing an atom or subtracting a guard) that one search tries."""
 MOST_TERMS = 1 << 13
-"""The largest number of terms that one search bounds; correct kernels need a tenth of that."""
+"""The largest number of terms, over all polynomials that one search bounds; proofs about correct
+kernels need a tenth of that."""
 
 _Replaced: TypeAlias = list[tuple[Polynomial, Guards]]
-"""The result of replacing an atom of a polynomial: polynomials, each with guards that hold for it.
+"""The result of replacing an atom of a polynomial: one polynomial for each case that is possible.
 
-The smallest lower bound of these polynomials is a lower bound of the original polynomial.
+The guards of a polynomial are polynomials that are at least 0 in its case. The smallest of the
+cases' lower bounds is a lower bound of the original polynomial.
 """
 Step: TypeAlias = "tuple[tuple[SearchNode, int], ...]"
 """The result of a step (such as replacing an atom) from a node: pairs of a node and a constant.

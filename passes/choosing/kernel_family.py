@@ -194,9 +194,9 @@ def _predicted(
     """All candidate kernels, and their predicted times for some sizes.
 
     Returns:
-        The kernels, as plans without grids; for the `Key` of each kernel, its column in the array;
-        and an array with a row for each size: the logarithm of each kernel's time divided by the
-        time of the size's best kernel.
+        The kernels, as plans without grids; a dict from the `Key` of a kernel to its column in the
+        array; and the array, with a row for each size: the logarithm of each kernel's time divided
+        by the time of the fastest kernel for that size.
     """
     plans: list[Plan] = []
     places: dict[Key, int] = {}

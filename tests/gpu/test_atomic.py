@@ -29,7 +29,7 @@ PLAIN = (
     Spec((LAST,), (128, 128, 32), "nt", "f16", "f32", target="sm_80"),
     Spec((TwoTileStreamK(first="dp", reduction="atomic"),), (96, 96, 48), "tt", target="sm_80"),
     Spec((SplitK(splits=5, reduction="atomic"),), (64, 64, 32), "tn", "f16", target="sm_80"),
-    # Too small for TMA and wgmma: a Hopper GPU runs mma.sync, and adds with vector atomics.
+    # TMA cannot load these tiles, so a Hopper GPU runs mma.sync, and adds with vector atomics.
     Spec((HybridStreamK(owner="last", reduction="atomic"),), (64, 64, 32), "nt", "f16", "f32"),
     Spec((SplitK(splits=3, reduction="atomic"),), (32, 48, 32), "nn"),
 )

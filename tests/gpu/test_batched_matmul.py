@@ -104,7 +104,7 @@ def test_a_batch_is_tuned(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     text = (tmp_path / measured.FILE).read_text()
     assert "24 of 384x640x512" in text
     matmul.forget()
-    # Measured times are stored, so plans are not measured again.
+    # The times are stored, so `find_fastest`, which would measure plans again, is not called.
     monkeypatch.setattr(tuning, "find_fastest", None)
     check(codegen.matmul(a, b, tune=True), want)
     check(codegen.matmul(a, b), want)

@@ -207,7 +207,7 @@ class TestGuards:
         assert guard == Lt(index_symbol("y"), 2)
 
     def test_only_what_a_selector_reads_is_guarded(self):
-        """A guard with symbolic selectors agrees with the guards for every value of the selectors.
+        """A guard with symbolic selectors, evaluated at numbers, equals the guard for the numbers.
 
         One segment of a `Sunder` has a ragged tile, another is divided by a second `Sunder`.
         """

@@ -155,7 +155,7 @@ def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
 
 
 def reachable(trial: Trial) -> set[tuple[int, ...]]:
-    """The upstream indices for which forward is defined: strides of a `Split` may leave gaps."""
+    """The upstream indices that a downstream index reaches; strides of a `Split` may leave gaps."""
     if Law.REVERSE_UNDOES_FORWARD in trial.edge.laws:
         return set(trial.upstream)
     return {trial.reverse(below) for below in trial.downstream}
