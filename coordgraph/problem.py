@@ -187,8 +187,8 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
         Table(
             starts,
             groups + 1,
-            # A bound on the tiles of all groups: rounding a group's extent up to whole tiles adds
-            # less than one tile.
+            # An upper bound on the sum of all groups' tiles: rounding a group's extent up to whole
+            # tiles adds at most tile - 1 elements, and an empty group counts as `least` elements.
             floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
             ceil_div(maximum(elements, least), Integer(tile)),
             note=f"tiles along {axis} in the groups before",

@@ -78,7 +78,7 @@ def module_imports(modules: dict[str, ast.AST]) -> nx.DiGraph[str]:
 
 
 def import_cycles(modules: dict[str, ast.AST]) -> list[list[str]]:
-    """Import cycles: groups of modules in which each imports all others, directly or indirectly."""
+    """Sets of modules that form import cycles: each imports all others, directly or indirectly."""
     found = nx.strongly_connected_components(module_imports(modules))
     return sorted(sorted(group) for group in found if len(group) > 1)
 

@@ -167,7 +167,7 @@ class Sampler:
 
 @cache
 def _stream() -> Any:
-    """The CUDA stream for all timing; graphs cannot be captured on the default stream."""
+    """The CUDA stream for all samples; CUDA graphs cannot be captured on the default stream."""
     import torch
 
     return torch.cuda.Stream()

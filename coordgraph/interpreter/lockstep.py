@@ -172,8 +172,8 @@ def _joined(s: Steps) -> Steps:
     starts = np.flatnonzero(np.concatenate([[True], ~same]))
     found = {name: getattr(s, name)[starts] for name in COLUMNS}
     found["count"] = np.add.reduceat(s.count, starts)
-    # Consecutive steps of a workgroup on one tile become one step, whose count is the sum of
-    # theirs. A step that is not joined keeps its count.
+    # found["count"] has the number of k tiles of joined steps. A step that was not joined with
+    # another keeps its count.
     return Steps(s.workgroups, s.tiles, s.slots, s.shapes, **found)
 
 

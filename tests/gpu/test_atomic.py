@@ -151,7 +151,7 @@ def test_the_first_launch_may_be_captured(spec: Spec):
 
 @pytest.mark.parametrize("spec", [PLAIN[1], PLAIN[3], *ADDED[:2], ADDED[4]], ids=str)
 def test_two_streams_at_once(spec: Spec):
-    """Kernels run on two streams at once, each with its own workspace."""
+    """Two streams may run a kernel at the same time, because each stream has its own workspace."""
     race([Lane(whole(spec, SHAPE)), Lane(whole(spec, OTHER, seed=1))], 20)
 
 

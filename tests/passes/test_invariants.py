@@ -143,7 +143,8 @@ def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Proble
         assert most <= -(-(found.tiles[2] - 1) // share) + 1
         return
     assert most <= 2
-    # Each workgroup gets Stream-K iterations of one to two tiles; all other tiles are whole.
+    # Each workgroup has an equal share of the divided tiles, one to two tiles' worth of iterations.
+    # The other tiles are whole. No tile is divided if the workgroups get equally many whole tiles.
     if tiles % workgroups == 0:
         assert not found.sends
     depth, least = found.tiles[2], 6 if "least=6" in name else 1

@@ -303,7 +303,7 @@ def _within(
     try:
         found = solve(coordinates, Direction.REVERSE, known, tiles, scope.ranges)
     except NoPath:
-        # No tile numbers are known at this point, so the loops cover the whole tile.
+        # The scope does not determine the tile's numbers, so the loops cover the whole tile.
         whole = (Assign(name, size) for name, size in sizes.items() if size is not None)
         return Scope("tile", (*whole, *(piece.op for piece in pieces)))
     assigns: list[Operation] = []
@@ -347,7 +347,8 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
         PassError: the guard that an element is inside the tensor is no upper bound of `index`.
     """
     coordinates = scope.coordinates
-    # Coordinates that an enclosing `Locate` sets are read by name; all others follow from `tile`.
+    # The indices that an enclosing `Locate` computed are symbols here; the other indices on the
+    # path to the axis are computed from `tile` and `index`.
     located = {dim for dim, value in scope.known.items() if value == coordinates.symbol(dim)}
     known = [*(located - {tile, index}), tile, index]
     found = solve(coordinates, Direction.REVERSE, known, [f"{tensor}.{axis}"])

@@ -229,8 +229,8 @@ class Role(ControlFlow):
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
         assert op.destination == "partials", "shared memory is filled where groups end"
-        # Only the clear in step 0 of a fix-up is simulated; it represents the clears in other
-        # steps.
+        # The simulation clears a whole slot in step 0 of a fix-up, although each step clears only a
+        # part of it.
         if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:
             self.machine.clear_partials(self.place(node, op.destination))
 
