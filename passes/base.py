@@ -219,7 +219,7 @@ class Pass(ABC):
     def kept_why_not(self, graph: KernelGraph) -> str | None:
         """The result of `why_not`, which passes of this library compute once per graph object."""
         if not _of_library(type(self)):
-            return self.why_not(graph)  # an outside pass may be mutable: not cached
+            return self.why_not(graph)  # not cached: passes of other packages may be mutable
         kept = kept_results(graph)
         if self not in kept:
             kept[self] = self.why_not(graph)

@@ -192,8 +192,8 @@ class Structure:
         The search visits the downstream operands of an edge in operand order.
         """
         tops = [node for node in self._dimensions if node not in self._above]
-        # The search of networkx starts from the first nodes, so dimensions without an edge above
-        # come first.
+        # networkx searches from the nodes in the order in which they were added, so dimensions
+        # without an edge above them are added first.
         ordered: networkx.DiGraph[Node] = networkx.DiGraph()
         ordered.add_nodes_from(tops)
         ordered.add_edges_from(self.nx.edges)

@@ -29,8 +29,6 @@ SHARE = index_symbol("fixup.share")
 class Role(ControlFlow):
     """One warpgroup that executes a kernel: its copies, products and exchange of partial sums."""
 
-    # Methods that simulate copies to shared memory, and wgmma.
-
     def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
         if op.tensor not in ("A", "B"):
             yield from self._copy_operand(node, op)
@@ -156,8 +154,6 @@ class Role(ControlFlow):
 
     def do_WaitMultiplies(self, node: Node, op: ops.WaitMultiplies) -> None:
         self.state.wait(op.pending)
-
-    # Methods that simulate operations on partial sums, on flags and on D.
 
     def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)

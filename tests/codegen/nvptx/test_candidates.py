@@ -23,8 +23,8 @@ LAYOUTS = {"nn": (False, False), "nt": (False, True)}
 EVERY = 7
 """Slow tests assemble one in this many kernels, because there are thousands."""
 LARGEST = (
-    # For each family of schedules, the candidate plans with the most accumulator registers: one
-    # with tiles that two warpgroups divide, one with tiles that one warpgroup computes alone.
+    # For each family of schedules, the candidate plans with the most accumulator registers: of
+    # those whose tiles two warpgroups divide, and of those whose tiles one warpgroup computes.
     ("nn", "144x256x64 two-tile-stream-k{owner=last,least_segment=8}"),
     ("nt", "288x256x64@c2x1 hybrid-stream-k{owner=last}"),
     ("nn", "128x288x64 hybrid-stream-k{owner=last,reduction=turnstile}"),

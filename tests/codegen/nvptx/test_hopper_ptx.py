@@ -165,7 +165,7 @@ def test_d_leaves_by_one_way(configuration: Configuration):
         for m in re.finditer(rf"stmatrix|fence\.proxy\.async\.shared|{STORE}|bulk\.commit", text)
     ]
     squeezed = [a for a, b in zip(order, [*order[1:], ""], strict=True) if a != b]
-    if runs:  # leave out loads of partial sums, which come before the first store of D
+    if runs:  # drop what loads partial sums: the code before the first stmatrix, which stages D
         squeezed = squeezed[squeezed.index("stmatrix") :]
     assert len(squeezed) == 4 * boxes
     assert squeezed[:2] == ["stmatrix", "fence.proxy.async.shared"]

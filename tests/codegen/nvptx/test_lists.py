@@ -70,9 +70,6 @@ def program(
     )
 
 
-# The following tests assemble kernels with ptxas.
-
-
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
@@ -150,9 +147,6 @@ def test_streamed_parts_that_are_too_large(schedule: str):
         assert why in found
     with pytest.raises(CodegenError, match=why):
         codegen.compile(graph(schedule, (128, 256, 64)), "sm_90a", lowering=LowerToHopper())
-
-
-# The following tests examine lowered graphs.
 
 
 def walk(*body: Operation) -> list[Operation]:
@@ -287,9 +281,6 @@ def test_what_the_host_need_not_know():
     for value in (*facts.scalars, *facts.divisors, facts.grid):
         assert facts.parameters.known_to_host(value)
     assert Facts.from_json(facts.to_json()) == facts
-
-
-# The following tests call kernels on a fake CUDA driver.
 
 
 @pytest.fixture(scope="module", autouse=True)
