@@ -150,8 +150,8 @@ def _matrices(
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1"}
 """Ids of the dimensions that number the output tiles along m and along n."""
 INSIDE = {"m": "row", "n": "column", "k": "depth"}
-"""For each axis, the word in dimension ids for an index that counts from the group's first
-element."""
+"""For each axis, the last part of the id of a dimension that numbers the elements of one group, as
+in `A.row`."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:

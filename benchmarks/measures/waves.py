@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plans_of(options: argparse.Namespace) -> list[Plan]:
-    """The plans to measure: one for every schedule, with the tile and cluster of the options."""
+    """The plans to measure: one per schedule, all with the tile and cluster of the command line."""
     tile = "x".join(map(str, options.tile)) + f"@c{options.cluster}"
     return [parse_plan(f"{tile} {schedule}") for schedule in options.schedules]
 

@@ -23,7 +23,8 @@ __all__ = [
 DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
 """For each element type: PyTorch's name for it, and a bound on the relative rounding error."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""Layouts, a letter for A and one for B. n: stored row-major; t: stored column-major."""
+"""Layouts of the operands: the first letter is for A, the second for B. n: stored row-major;
+t: stored column-major."""
 MIN_SAMPLED_ROWS, ROWS_PER_SAMPLE = 256, 64
 MAX_SETS, MAX_BYTES = 512, 16 << 30
 

@@ -28,7 +28,7 @@ GRAPH_SECONDS = 1e-3
 SPIN_CYCLES = 100_000
 """GPU cycles to spin before the first timing event, while the host enqueues the timed launches."""
 HEAT_SECONDS = 0.2
-"""How long the GPU is kept busy before the first round of a problem, by default."""
+"""Default number of seconds for which the GPU is kept busy before the first round of a problem."""
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class _Watch:
     files: list[Path] = field(default_factory=list[Path])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Record a pass; the pipeline calls this after every pass."""
+        """Record the time of a pass and write its result to the folder; called after every pass."""
         self.seconds.append((str(step), seconds))
         self.dump(step.name, result)
 

@@ -69,7 +69,7 @@ class Known(Protocol):
         ...
 
     def ends(self, target: Atom) -> SymbolBounds:
-        """All lower bounds and all upper bounds of an atom."""
+        """All known lower bounds and all known upper bounds of an atom."""
         ...
 
     def sign(self, p: Polynomial) -> int:
@@ -214,7 +214,7 @@ class Elimination:
         return self._bound(*self.prover.search_node(p, guards))
 
     def _bound(self, node: SearchNode, constant: int) -> Bound:
-        """The best lower bound found for a node's polynomial plus a constant, or None."""
+        """The best lower bound found for the sum of a node's polynomial and a constant, or None."""
         key = node, constant
         if key in self.seen:
             return self.seen[key]

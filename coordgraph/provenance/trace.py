@@ -67,7 +67,7 @@ def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -
 def _sources(
     key: tuple[Part, Key], record: Any, before: Snapshot, after: Snapshot
 ) -> Iterator[str]:
-    """What a dimension or edge that a pass added came from, as texts: see `Origin.sources`."""
+    """The `Origin.sources` of a dimension or edge that a pass added: names of what it came from."""
     part, name = key
     if part is Part.DIMENSION and isinstance(name, str):
         yield from _older(name, before.coordinates, after.coordinates)

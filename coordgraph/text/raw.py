@@ -48,7 +48,7 @@ class Where(Protocol):
         ...
 
     def after(self, tokens: int) -> Where:
-        """The position `tokens` tokens further on the line; plain data returns this position."""
+        """The position of the token `tokens` further on the line; in plain data, this position."""
         ...
 
 

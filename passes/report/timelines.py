@@ -242,7 +242,7 @@ def buckets_of(
 def _union(
     begin: NDArray[np.int64], end: NDArray[np.int64], slot: NDArray[np.int64], makespan: int
 ) -> int:
-    """Nanoseconds that events cover on their slot, overlaps counted once, summed over slots."""
+    """Nanoseconds in which at least one of the events runs on a slot, summed over all slots."""
     if not len(begin):
         return 0
     apart = slot * (2 * makespan + 1)
