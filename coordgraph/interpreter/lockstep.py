@@ -328,7 +328,7 @@ class _Walk:
                 pass
 
     def of_lanes(self, lanes: Lanes) -> list[Any]:
-        """The tile that the workgroups `lanes` summed last: product, m, n and index of its shape."""
+        """The tile that the workgroups `lanes` summed last: product, m, n, index of its shape."""
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 
     def send(self, work: Work, op: SendPartial | AccumulatePartial, lanes: Lanes) -> None:
