@@ -66,7 +66,7 @@ class Recorded:
         table: the plans as columns, for the cost model.
         plans: the same plans as objects, in the same order.
         seconds: the recorded seconds of each plan.
-        listed: the at most LISTED recorded plans that the cost model ranks first.
+        listed: the recorded plans that the cost model ranks first, at most LISTED of them.
     """
 
     problem: str

@@ -181,7 +181,7 @@ def _checks(recipe: Recipe) -> Iterator[str]:
 
 def _row_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
     """C statements that check whether rows of a tensor, and matrices of a batch, are aligned."""
-    if len(tensor.shape) < 2:  # `_checks` checks the address, and a vector has no strides
+    if len(tensor.shape) < 2:  # a vector has no rows; `_checks` checks its address
         return
     name, size = c_name(tensor.name), recipe.bytes(tensor)
     steps = {_value(tensor.shape[-1])}

@@ -34,7 +34,7 @@ Operands = dict[str, tuple[int, ...]]
 `operands` has the positions of the dimension among the transform's operands on that side."""
 ONLY: Operands = {"operands": (0,)}
 """Attributes of an arc of the networkx graph between a dimension and a coordinate transform, if the
-dimension is the transform's only operand on its side (input or output): it is operand number 0."""
+dimension is the transform's only upstream or only downstream operand, which has position 0."""
 
 SHOWN = 20
 """Number of dimensions that the error about an unknown dimension lists."""

@@ -383,7 +383,7 @@ class Trace:
             yield Fault("cover", message, who, tile)
 
     def _endings(self) -> Iterator[Fault]:
-        """A fault for each output tile that does not have exactly one epilogue and one store."""
+        """A fault for each output tile of which a part has no epilogue or no store, or has two."""
         for check, what, events in (
             ("fix-up", "epilogues", self.epilogues),
             ("cover", "stores", self.stores),

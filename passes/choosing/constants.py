@@ -230,7 +230,7 @@ DETAILS = {
     "sharpness": 6.0,
     "evenness": 6.0,
 }
-"""Constants without which the cost model chooses plans as well, for sizes to which none was fitted.
+"""Constants without which the cost model chooses equally fast plans, on sizes not used in the fit.
 
 The cost model uses their neutral defaults: a factor of 1, no seconds, or an unlimited rate. The
 values here are first guesses for the constants of the simulation, which are fitted separately.
