@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from codegen.kernel import Kernel
     from passes.simulation.launching import simulate
 else:
-    # Imported at the first use, because these modules load sympy, networkx and numpy.
+    # These names are imported at their first use, because their modules load sympy, networkx and
+    # numpy, which takes long.
     __getattr__, __dir__ = late_names(
         __name__,
         {

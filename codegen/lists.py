@@ -141,7 +141,7 @@ def _pitch(columns: int, step: int) -> int:
 
 
 def _starts(shapes: Sequence[Shape], step: int) -> Iterator[int]:
-    """The first index of each matrix in the packed vector, and the index after the last matrix."""
+    """Where matrices begin in the packed vector (element index), and the end of the last one."""
     return accumulate((rows * _pitch(columns, step) for rows, columns in shapes), initial=0)
 
 

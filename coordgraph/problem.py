@@ -158,8 +158,8 @@ def _matrices(
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1"}
 """Ids of the dimensions that number the output tiles along m and along n."""
 INSIDE = {"m": "row", "n": "column", "k": "depth"}
-"""For each axis, the word in dimension ids for an index that counts from the group's first
-element."""
+"""For each axis, the last part of the id of a dimension that numbers the elements of one group, as
+in `A.row`."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:
@@ -186,8 +186,8 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
     elements = _rise(gemm.offsets(axis), starts)
     if gemm.diagonal and axis == "k":
         # A group without rows or without columns counts as having k = 0, so it gets one k tile of
-        # padding. If all groups are empty, every output tile has one iteration along k, so no
-        # tile is shared, and no workgroup waits for a partial sum.
+        # padding. If all groups are empty, every output tile then has a single iteration, so no
+        # tile is divided and no workgroup waits for a partial sum.
         elements *= prod(minimum(_rise(gemm.offsets(other), starts), 1) for other in "mn")
     note = f"where groups begin along {axis}, and the end"
     e.table(Table(gemm.offsets(axis), groups + 1, extent, note=note))
@@ -195,8 +195,8 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
         Table(
             starts,
             groups + 1,
-            # A bound on the tiles of all groups: rounding a group's extent up to whole tiles adds
-            # less than one tile.
+            # An upper bound on the sum of all groups' tiles: rounding a group's extent up to whole
+            # tiles adds at most tile - 1 elements, and an empty group counts as `least` elements.
             floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
             ceil_div(maximum(elements, least), Integer(tile)),
             note=f"tiles along {axis} in the groups before",
@@ -208,9 +208,10 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
 
 
 def _rise(table: str, at: str) -> Expr:
-    """The expression `table[g + 1] - table[g]`, to be used in the step of the derived table `at`.
+    """The expression `table[g + 1] - table[g]`, for the definition of the derived table `at`.
 
-    In that step, the symbol g stands for the position of the entry (see `coordgraph.tables.Table`).
+    A derived table is defined by the difference of its entries g + 1 and g, an expression in the
+    symbol g (see `coordgraph.tables.Table`).
     """
     entries, place = index_symbol(table), place_of(at)
     return load(entries, place + 1) - load(entries, place)
@@ -331,7 +332,8 @@ def _connect(e: KernelEditor, name: str, size: Expr, shape: list[Expr], whole: E
         name: the tensor's name.
         size: the number of elements of the tensor.
         shape: extents of the tensor's axes, in elements.
-        whole: the edge; None for a tensor of a single element, which has no axes.
+        whole: the edge between the offset and the axes; None for a tensor of a single element,
+            which has no axes.
     """
     e.coordinates.add(User(name, size, tensor=name))
     for i, extent in enumerate(shape):

@@ -114,7 +114,7 @@ def _sender(
 
 
 def _live(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The nodes and all their descendants, without branches whose condition is always false."""
+    """The nodes and their descendants, without those in branches whose condition is never true."""
     for node in nodes:
         yield node
         decided = node.condition if isinstance(node.op, If) else None

@@ -197,7 +197,7 @@ class Pass(ABC):
         Raises:
             PassError: a check or `why_not` raises an error.
         """
-        if wrong := _wrong_name(type(self)):  # __post_init__ checks it too, but may be overridden
+        if wrong := _wrong_name(type(self)):  # a subclass may lack the check in __post_init__
             return wrong
         if wrong := wrong_option(self):
             return f"{self.name} refuses: {wrong}"
@@ -219,7 +219,7 @@ class Pass(ABC):
     def kept_why_not(self, graph: KernelGraph) -> str | None:
         """The result of `why_not`, which passes of this library compute once per graph object."""
         if not _of_library(type(self)):
-            return self.why_not(graph)  # an outside pass may be mutable: not cached
+            return self.why_not(graph)  # not cached: passes of other packages may be mutable
         kept = kept_results(graph)
         if self not in kept:
             kept[self] = self.why_not(graph)

@@ -78,13 +78,13 @@ def module_imports(modules: dict[str, ast.AST]) -> nx.DiGraph[str]:
 
 
 def import_cycles(modules: dict[str, ast.AST]) -> list[list[str]]:
-    """Import cycles: groups of modules in which each imports all others, directly or indirectly."""
+    """Sets of modules that form import cycles: each imports all others, directly or indirectly."""
     found = nx.strongly_connected_components(module_imports(modules))
     return sorted(sorted(group) for group in found if len(group) > 1)
 
 
 def modules_of(package: str) -> dict[str, ast.AST]:
-    """Every module of a package by its dotted name."""
+    """The syntax tree of every module of a package, by the module's dotted name."""
     named = {path: path.relative_to(ROOT).with_suffix("").parts for path in sources(package)}
     return {
         ".".join(parts).removesuffix(".__init__"): ast.parse(path.read_bytes())

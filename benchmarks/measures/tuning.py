@@ -66,7 +66,7 @@ class Recorded:
         table: the plans as columns, for the cost model.
         plans: the same plans as objects, in the same order.
         seconds: the recorded seconds of each plan.
-        listed: recorded plans among the candidates with the best predictions.
+        listed: the recorded plans that the cost model ranks first, at most LISTED of them.
     """
 
     problem: str
@@ -156,9 +156,9 @@ def replay(one: Recorded, device: Constants, most: int) -> Replay:
 
 
 def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
-    """For each way to choose a plan: mean, 90th percentile and maximum of its regrets.
+    """Statistics of the regrets of each way to choose a plan, over all problems.
 
-    Also how many regrets are at most 1 %.
+    They are the mean, the 90th percentile, the maximum, and how many regrets are at most 1 %.
     """
     ratios = {way: [cast(float, getattr(one, way)) for one in found] for way in WAYS}
     return {
@@ -214,7 +214,13 @@ def fit(found: Sequence[Recorded], device: Constants) -> Scales:
     start = np.log(astuple(FITTED))
 
     def loss(logarithms: NDArray[np.float64]) -> float:
-        """Minus the log-likelihood, with weak regularisation towards the first guess."""
+        """What the fit minimises: minus the log-likelihood of the cost model's errors.
+
+        A weak penalty on the distance from the first guess is added.
+
+        Args:
+            logarithms: the logarithms of the fields of `Scales`.
+        """
         scales, total = Scales(*map(float, np.exp(logarithms))), 0.0
         variance = max(scales.noise, LEAST_NOISE) ** 2
         for (_, error, near), each in zip(errors, similar, strict=True):

@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plans_of(options: argparse.Namespace) -> list[Plan]:
-    """The plans to measure: one for every schedule, with the tile and cluster of the options."""
+    """The plans to measure: one per schedule, all with the tile and cluster of the command line."""
     tile = "x".join(map(str, options.tile)) + f"@c{options.cluster}"
     return [parse_plan(f"{tile} {schedule}") for schedule in options.schedules]
 
@@ -117,11 +117,11 @@ def plans_of(options: argparse.Namespace) -> list[Plan]:
 def add_utilisation(
     rows: list[dict[str, Any]], whole: list[dict[str, Any]], workgroups: int, tiles: int
 ) -> None:
-    """Add the utilisation to the rows of coordgraph's kernels on one shape.
+    """Add the utilisation to each result row of a coordgraph kernel on one shape.
 
     Args:
-        rows: the rows of the shape.
-        whole: the rows of the same kernels on a shape of full waves.
+        rows: the result rows of the shape, which are changed.
+        whole: result rows of the same kernels on a shape whose waves are all full.
         workgroups: how many workgroups, or clusters, the GPU runs at the same time.
         tiles: the number of output tiles of the shape.
     """

@@ -23,7 +23,8 @@ __all__ = [
 DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
 """For each element type: PyTorch's name for it, and a bound on the relative rounding error."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""Layouts, a letter for A and one for B. n: stored row-major; t: stored column-major."""
+"""Layouts of the operands: the first letter is for A, the second for B. n: stored row-major;
+t: stored column-major."""
 MIN_SAMPLED_ROWS, ROWS_PER_SAMPLE = 256, 64
 MAX_SETS, MAX_BYTES = 512, 16 << 30
 
@@ -123,7 +124,7 @@ class Problem:
         self.magnitude = (a.square() @ b.square_()).sqrt_()
 
     def as_multiplied(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """A (m x k) and B (k x n) as views of the stored operands `a` and `b`."""
+        """A (m x k) and B (k x n) as views of `a` and `b`, which may be stored transposed."""
         return as_multiplied(a, b, self.layout)
 
     def launch(self, run: Any, number: int) -> None:
@@ -137,8 +138,8 @@ class Problem:
         Args:
             rounded_partials: True if k may be split and partial sums be rounded to D's type.
         """
-        # Assumed: tensor cores truncate a sum to 24 bits after every 8 products, while the sum is
-        # at most 4 standard deviations.
+        # Assumed: tensor cores truncate the running sum to 24 bits after every 8 products, and its
+        # absolute value never exceeds 4 standard deviations of the result (`magnitude`).
         steps = (self.shape.k / 8 + 16) * 2.0**-23 * 4
         parts = 8 * self.rounding if rounded_partials else 0.0
         return (steps + parts) * self.magnitude + 2.0**-24

@@ -22,13 +22,13 @@ __all__ = [
 ]
 
 MAX_GRAPH_LAUNCHES = 1024
-"""The most launches in one CUDA graph."""
+"""Largest number of launches in one CUDA graph, even if they take less than GRAPH_SECONDS."""
 GRAPH_SECONDS = 1e-3
 """Seconds that one graph replay should last, so that gaps between replays are negligible."""
 SPIN_CYCLES = 100_000
 """GPU cycles to spin before the first timing event, while the host enqueues the timed launches."""
 HEAT_SECONDS = 0.2
-"""How long the GPU is kept busy before the first round of a problem, by default."""
+"""Default number of seconds for which the GPU is kept busy before the first round of a problem."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Summarise samples: the seconds of one launch, one number per round."""
+        """The statistics of `samples`, which hold the seconds of one launch in each round."""
         low, high = samples[0], samples[0]
         if len(samples) > 1:
             low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -167,7 +167,7 @@ class Sampler:
 
 @cache
 def _stream() -> Any:
-    """The CUDA stream for all timing; graphs cannot be captured on the default stream."""
+    """The CUDA stream for all samples; CUDA graphs cannot be captured on the default stream."""
     import torch
 
     return torch.cuda.Stream()

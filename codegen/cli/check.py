@@ -32,8 +32,8 @@ class Inputs:
     alpha: float
     beta: float
     offsets: Array | None = None
-    """The start of each group along its axis and the end of the last; None for problems without
-    groups.
+    """The index at which each group starts along the axis that groups divide, and the end of the
+    last group; None for problems without groups.
     """
 
 

@@ -127,7 +127,7 @@ class _Watch:
     files: list[Path] = field(default_factory=list[Path])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Record a pass; the pipeline calls this after every pass."""
+        """Record the time of a pass and write its result to the folder; called after every pass."""
         self.seconds.append((str(step), seconds))
         self.dump(step.name, result)
 
@@ -143,7 +143,7 @@ class _Watch:
 
 
 def _keep(reproducer: str, folder: Path | None) -> Path:
-    """Write a reproducer to the folder, or to a temporary file; return its path."""
+    """Write a reproducer to `folder` or, if that is None, to a temporary file; return the path."""
     if folder is not None:
         path = folder / REPRODUCER
         path.write_text(reproducer, encoding="utf-8")

@@ -58,7 +58,7 @@ class Summary:
     fix_ups: int
     utilisation: float
     products: tuple[tuple[int, ...], ...] = ()
-    """For a list of products: each one's numbers of tiles in m, n and k; empty if all are equal."""
+    """Numbers of tiles in m, n and k of each product of a list; empty if all sizes are equal."""
 
     @classmethod
     def of(cls, trace: Trace) -> Summary:
@@ -78,7 +78,7 @@ class Summary:
         )
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """The lines of the summary, each with a label and a text."""
+        """The summary as (label, text) pairs, one for each line."""
         work = f"{self.iterations} iteration{_s(self.iterations)}"
         yield "tiles", f"{self._output()} deep: {work}"
         share = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"

@@ -77,8 +77,8 @@ def simulated_launch(
         made = scheduled(products.problem, how, fixed=False, reads_c=beta != 0)
     else:
         made = from_graph(products.problem, read_graph(source))
-    # Refused here, because the later error of code generation advises target='cpu', which is no
-    # remedy for a simulated GPU.
+    # An element type that the GPU does not multiply is refused here, because the error of code
+    # generation advises target='cpu', which is no remedy for a simulated GPU.
     check_elements(made.graph, gpu.architecture)
     kernel = Kernel(reads_c=beta != 0)
     if made.plan is not None:

@@ -177,7 +177,7 @@ def _print(
 
 
 def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, str]]:
-    """The lines of the summary, each with a label and a text."""
+    """The summary as (label, text) pairs, one for each line."""
     summary = t.summary()
     seconds, total = summary["slot_seconds"], t.lanes * t.makespan * len(t.processors)
     if not total:

@@ -28,7 +28,7 @@ STYLES = {
     "not examined": "yellow",
     "refuted": "bold red",
 }
-"""The style of each verdict in the table."""
+"""The style (of the package rich) in which the table shows each verdict."""
 
 
 MAKING = (

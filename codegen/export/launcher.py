@@ -27,7 +27,7 @@ BUFFER_ALIGNMENT = 256
 
 
 def header(recipe: Recipe) -> str:
-    """The text of `NAME.h`."""
+    """The text of the C header of an exported kernel."""
     return filled(
         "kernel.h.in",
         name=recipe.name,
@@ -45,7 +45,7 @@ def header(recipe: Recipe) -> str:
 
 
 def implementation(recipe: Recipe) -> str:
-    """The text of `NAME.c`."""
+    """The text of the C source file of an exported kernel."""
     facts = recipe.facts
     return filled(
         "kernel.c.in",
@@ -87,12 +87,12 @@ def _lines(lines: Iterable[str], indent: str = "    ") -> str:
 
 
 def _value(expr: object) -> str:
-    """An expression in the parameters, in terms of the struct `v` of a launch's values."""
+    """`expr` in C, where `v` is a pointer to the struct of the launch parameters."""
     return c_expression(expr, "v->")  # type: ignore[arg-type]
 
 
 def _preconditions(recipe: Recipe) -> Iterator[str]:
-    """What the kernel needs of the matrices of a launch, for the head of `NAME.h`."""
+    """Lines of the comment in the header file that says which matrices a launch accepts."""
     if recipe.alignment > 1:
         yield f"Addresses, rows and strides of matrices are multiples of {recipe.alignment} bytes."
     else:
@@ -107,7 +107,7 @@ def _preconditions(recipe: Recipe) -> Iterator[str]:
 
 
 def _members(recipe: Recipe) -> Iterator[str]:
-    """The members of the struct of a launch's arguments."""
+    """C declarations: the members of the struct in which the caller passes a launch's arguments."""
     for p in recipe.given:
         note = p.note
         if recipe.stride_tensor(p.name):
@@ -137,7 +137,7 @@ def _empty(recipe: Recipe) -> str:
 
 
 def _evaluation(recipe: Recipe) -> Iterator[str]:
-    """Statements that compute and check the values of a launch."""
+    """C statements that compute each launch parameter (struct `v`) and check its bounds."""
     given = {p.name for p in recipe.given}
     for p in recipe.facts.parameters.items:
         name = c_name(p.name)
@@ -159,7 +159,7 @@ def _evaluation(recipe: Recipe) -> Iterator[str]:
 
 
 def _bounds(p: Parameter, value: str) -> Iterator[str]:
-    """Statements that check the bounds of a parameter."""
+    """C statements that return an error message if the C expression `value` is out of bounds."""
     advice = "pass another value" if p.value is None else "the problem is too large"
     if p.name == WORKGROUPS and p.value is None:
         advice = "pass 0 for as many as the GPU runs at once"
@@ -173,7 +173,7 @@ def _quoted(text: str) -> str:
 
 
 def _checks(recipe: Recipe) -> Iterator[str]:
-    """Statements that check addresses, alignment and the number of workgroups."""
+    """C statements that check addresses, alignment and the number of workgroups."""
     for tensor in recipe.arguments:
         name = c_name(tensor.name)
         if tensor.role.value != "optional":
@@ -200,8 +200,8 @@ def _checks(recipe: Recipe) -> Iterator[str]:
 
 
 def _row_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
-    """Statements that check the bytes of a tensor's rows, and between its matrices."""
-    if len(tensor.shape) < 2:  # a vector has no rows; its address is checked
+    """C statements that check whether rows of a tensor, and matrices of a batch, are aligned."""
+    if len(tensor.shape) < 2:  # a vector has no rows; `_checks` checks its address
         return
     name, size = c_name(tensor.name), recipe.bytes(tensor)
     steps = {_value(tensor.shape[-1]): f"the rows of {name}"}
@@ -236,7 +236,7 @@ def _stride_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
 
 
 def _workspace(recipe: Recipe) -> Iterator[str]:
-    """Statements that place the workspace buffers one after another."""
+    """C statements that compute the offset of each workspace buffer, and the size of all."""
     for number, tensor in enumerate(recipe.workspace):
         yield f"offsets[{number}] = size; /* {tensor.name} */"
         size = f"({_value(tensor.elements)}) * {recipe.bytes(tensor)}"
@@ -245,7 +245,7 @@ def _workspace(recipe: Recipe) -> Iterator[str]:
 
 
 def _attributes(recipe: Recipe) -> Iterator[str]:
-    """Statements that set the launch attributes: see `Function` of the Python launcher."""
+    """C statements that set the CUDA launch attributes: cluster size, cooperative, overlapping."""
     facts = recipe.facts
     one = "attributes[config->numAttrs]"
     if facts.cluster > 1:
@@ -273,7 +273,7 @@ def _resident_variables(recipe: Recipe) -> Iterator[str]:
 
 
 def _resident(recipe: Recipe) -> Iterator[str]:
-    """Statements that count the workgroups which the GPU runs at once, and return a status."""
+    """C statements that store how many workgroups or clusters run at once; return a CUresult."""
     if recipe.facts.cluster > 1:
         if recipe.facts.cluster > LARGEST_PORTABLE_CLUSTER:
             yield "status = cuFuncSetAttribute("
@@ -296,7 +296,7 @@ def _resident(recipe: Recipe) -> Iterator[str]:
 
 
 def _variables(recipe: Recipe) -> Iterator[str]:
-    """Declarations of the kernel's arguments other than addresses."""
+    """C declarations of the variables that hold kernel arguments other than addresses."""
     if recipe.boxes:
         yield f"CUtensorMap maps[{len(recipe.boxes)}];"
         yield "CUresult status;"
@@ -307,7 +307,7 @@ def _variables(recipe: Recipe) -> Iterator[str]:
 
 
 def _launch(recipe: Recipe) -> Iterator[str]:
-    """Statements that compute the kernel's arguments from the values of the launch."""
+    """C statements that compute the kernel's arguments from the launch parameters."""
     facts, buffer = recipe.facts, 0
     for number, tensor in enumerate(facts.tensors):
         if tensor.role.workspace:
@@ -330,14 +330,14 @@ def _launch(recipe: Recipe) -> Iterator[str]:
 
 
 def _spelled(expr: object) -> str:
-    """An expression in terms of the local struct `v`."""
+    """`expr` in C, where the local variable `v` is the struct of the launch parameters."""
     return c_expression(expr, "v.")  # type: ignore[arg-type]
 
 
 def _map(
     recipe: Recipe, number: int, name: str, box: tuple[int, ...], argument: int
 ) -> Iterator[str]:
-    """Statements that encode one tensor map."""
+    """C statements that encode one tensor map, argument number `argument` of the kernel."""
     tensor = recipe.tensor(name)
     shape, size = tensor.shape, recipe.bytes(tensor)
     rank = len(shape)
@@ -363,7 +363,7 @@ def _map(
 
 
 def _argument_list(recipe: Recipe) -> Iterator[str]:
-    """The addresses of the kernel's arguments, in the kernel's order."""
+    """C expressions: the addresses of the kernel's arguments, in the kernel's order."""
     facts = recipe.facts
     yield from (f"&pointers[{i}], /* {t.name} */" for i, t in enumerate(facts.tensors))
     yield from (f"&maps[{i}], /* {name} */" for i, (name, _) in enumerate(recipe.boxes))

@@ -94,10 +94,10 @@ class Recipe:
 
     @cached_property
     def reads(self) -> dict[str, str]:
-        """For each parameter `read_NAME`, a C condition on the caller's struct `x`.
+        """For each parameter `read_NAME`, its value in C, from the caller's struct `x`.
 
-        The condition is that the kernel must read the optional operand: its address is not 0, and
-        the scalar that multiplies it in the epilogue is not 0.
+        The value is true if the kernel must read the optional operand: its address is not 0, and
+        the scalar that multiplies it in the epilogue, if any, is not 0.
         """
         found: dict[str, str] = {}
         for tensor, operand in self.gemm.operands.items():

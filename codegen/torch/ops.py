@@ -95,7 +95,12 @@ def _shape(a: Tensor, b: Tensor) -> tuple[Any, ...]:
 
 
 def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
-    """The shape of A·B + C; LaunchError as for A·B, or if C cannot be broadcast to it."""
+    """The shape of A·B + C.
+
+    Raises:
+        LaunchError: A or B is no matrix, C cannot be broadcast to the shape of A·B, or shapes,
+            element types or devices do not fit.
+    """
     if a.dim() != 2:
         raise LaunchError(f"a is {tuple(a.shape)}, but a matrix is needed; use bmm for a batch")
     shape = _shape(a, b)
@@ -110,7 +115,7 @@ def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
 
 
 def check_types(a: Tensor, other: Tensor) -> None:
-    """Raise LaunchError if the tensors have different element types or devices, or integers."""
+    """Raise LaunchError unless the tensors have the same device, and the same type of `TYPES`."""
     if a.dtype != other.dtype:
         raise LaunchError(
             f"the tensors hold {a.dtype} and {other.dtype}; convert them to one type with .to(…)"

@@ -322,7 +322,7 @@ def _map(dim: str) -> tuple[Access, ...]:
 def _matrix(
     extent: int, depth: int, strides: tuple[int, int], row: int, *, transposed: bool
 ) -> Matrix:
-    """The rows of one wgmma operand in shared memory (PTX ISA, "Strides").
+    """Which rows of shared memory one operand of a wgmma occupies (PTX ISA, "Strides").
 
     Args:
         extent: extent of the operand along m or n, in elements.

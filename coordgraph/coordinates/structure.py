@@ -30,10 +30,11 @@ Node = str | int
 """A node of the networkx graph: a dimension's id, or the position of an edge in
 `Structure.edges`."""
 Operands = dict[str, tuple[int, ...]]
-"""Attributes of an arc, which joins a dimension to an edge of the coordinate graph: `operands` has
-the positions of the dimension among the edge's operands. (networkx sees edges as nodes.)"""
+"""Attributes of an arc of the networkx graph between a dimension and a coordinate transform:
+`operands` has the positions of the dimension among the transform's operands on that side."""
 ONLY: Operands = {"operands": (0,)}
-"""The attributes of the arc between an edge and its only operand upstream or downstream."""
+"""Attributes of an arc of the networkx graph between a dimension and a coordinate transform, if the
+dimension is the transform's only upstream or only downstream operand, which has position 0."""
 Given = frozenset[tuple[str, int | None]]
 """Ids of dimensions whose indices are known, each with its index if that is a constant."""
 
@@ -147,7 +148,7 @@ class Structure:
         return self[name].size
 
     def sizes(self, edge: Edge) -> Sizes:
-        """The sizes of an edge's operands, upstream and downstream."""
+        """The sizes of an edge's upstream and downstream operands, in operand order."""
         return Sizes(
             tuple(self[name].size for name in edge.upstream),
             tuple(self[name].size for name in edge.downstream),
@@ -198,8 +199,8 @@ class Structure:
         The search visits the downstream operands of an edge in operand order.
         """
         tops = [node for node in self._dimensions if node not in self._above]
-        # The search of networkx starts from the first nodes, so dimensions without an edge above
-        # come first.
+        # networkx searches from the nodes in the order in which they were added, so dimensions
+        # without an edge above them are added first.
         ordered: networkx.DiGraph[Node] = networkx.DiGraph()
         ordered.add_nodes_from(tops)
         ordered.add_edges_from(self.nx.edges)
@@ -247,7 +248,7 @@ class Structure:
 
 
 def _by_operand(sides: Iterable[tuple[Edge, tuple[str, ...]]]) -> dict[str, tuple[Edge, ...]]:
-    """For each dimension id, the edges whose operands contain it, in the order of `sides`."""
+    """By dimension id, the edges in `sides`, pairs (edge, operands), that have it as an operand."""
     found: dict[str, list[Edge]] = {}
     for edge, names in sides:
         for name in dict.fromkeys(names):
@@ -274,7 +275,7 @@ def _arcs(edges: Iterable[Edge]) -> Iterator[tuple[Node, Node, Operands]]:
 
 
 def _positions(names: tuple[str, ...]) -> Iterable[tuple[str, Operands]]:
-    """For each dimension among the operands `names` of an edge's side, the attributes of its arc.
+    """(id, attributes of its arc) of each dimension in `names`, an edge's operands on one side.
 
     A dimension that occurs at several operand positions has only one arc.
     """

@@ -47,7 +47,7 @@ class Point:
 
     @property
     def numeric(self) -> bool:
-        """Whether formulas are evaluated: the caller gives at least one number or table."""
+        """True if the caller gives a number or a table: then formulas are evaluated to numbers."""
         indices = any(isinstance(value, Integer) for value in self.known.values())
         return indices or bool(self.numbers) or bool(self.tables)
 

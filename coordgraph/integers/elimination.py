@@ -27,12 +27,14 @@ from coordgraph.integers.polynomials import (
 FUEL = 64
 """The largest number of steps (replacing an atom or subtracting a guard) that one search tries."""
 MOST_TERMS = 1 << 13
-"""The largest number of terms that one search bounds; correct kernels need a tenth of that."""
+"""The largest number of terms, over all polynomials that one search bounds; proofs about correct
+kernels need a tenth of that."""
 
 _Replaced: TypeAlias = list[tuple[Polynomial, Guards]]
-"""The result of replacing an atom of a polynomial: polynomials, each with guards that hold for it.
+"""The result of replacing an atom of a polynomial: one polynomial for each case that is possible.
 
-The smallest lower bound of these polynomials is a lower bound of the original polynomial.
+The guards of a polynomial are polynomials that are at least 0 in its case. The smallest of the
+cases' lower bounds is a lower bound of the original polynomial.
 """
 Step: TypeAlias = "tuple[tuple[SearchNode, int], ...]"
 """The result of a step (such as replacing an atom) from a node: pairs of a node and a constant.
@@ -63,11 +65,11 @@ class Known(Protocol):
         ...
 
     def exact(self, p: Polynomial, a: Atom) -> Polynomial | None:
-        """``p`` with the atom ``a`` replaced by an expression of equal value, or None."""
+        """``p`` with the atom ``a`` replaced by an equal expression; None if none is known."""
         ...
 
     def ends(self, target: Atom) -> SymbolBounds:
-        """All lower bounds and all upper bounds of an atom."""
+        """All known lower bounds and all known upper bounds of an atom."""
         ...
 
     def sign(self, p: Polynomial) -> int:
@@ -141,7 +143,7 @@ class SearchNode:
     def _less_guards(self, constant: int) -> Iterator[_Replaced]:
         p = {**self.polynomial, (): constant} if constant else self.polynomial
         for index, guard in enumerate(self.guards):
-            # p >= 0 follows from p - c*guard >= 0, because guard >= 0.
+            # A lower bound of p - ratio*guard is one of p, because ratio > 0 and guard >= 0.
             ratios = [p[m] // c for m, c in guard.items() if m in p and p[m] * c > 0]
             if any(ratio > 0 for ratio in ratios):
                 ratio = min(r for r in ratios if r > 0)
@@ -175,8 +177,8 @@ class SearchNode:
         return result
 
     def _by_term(self, a: Atom) -> list[_Replaced]:
-        # The polynomial has a power of the atom a. If all atoms are at least 0, every term is
-        # monotone in a.
+        # If all atoms are at least 0, every term is monotone in the atom a. So a term is bounded by
+        # replacing a by its lower bound if the coefficient is positive, else by its upper bound.
         p = self.polynomial
         if not all(self.prover.natural(monomial) for monomial in p):
             return []
@@ -212,7 +214,7 @@ class Elimination:
         return self._bound(*self.prover.search_node(p, guards))
 
     def _bound(self, node: SearchNode, constant: int) -> Bound:
-        """The best lower bound found for a node's polynomial plus a constant, or None."""
+        """The best lower bound found for the sum of a node's polynomial and a constant, or None."""
         key = node, constant
         if key in self.seen:
             return self.seen[key]
@@ -252,7 +254,7 @@ class Elimination:
 
 
 def _numeric_low(step: Step) -> Bound:
-    """A numeric lower bound of the polynomial to which `step` is applied, or None."""
+    """A lower bound of the polynomial from which `step` started; None if none is known."""
     worst: Bound = None
     for node, constant in step:
         if node.low is None:

@@ -15,12 +15,12 @@ from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, M
 from coordgraph.integers.tables import Load, Search
 from coordgraph.integers.text import MAX_DIGITS, NAME, RESERVED
 
-# MAX_DEPTH and MAX_HEIGHT keep the parser, and later recursive walks over an expression, within
-# Python's stack.
 MAX_DEPTH = 50
-"""The largest nesting depth of parentheses, calls, `not` and unary minus in a text."""
+"""The largest nesting depth of parentheses, calls, `not` and unary minus in a text, so that the
+recursive parser does not exhaust Python's stack."""
 MAX_HEIGHT = 120
-"""The largest height (nodes from the root to a leaf) of the tree of a parsed expression."""
+"""The largest height (nodes from the root to a leaf) of the tree of a parsed expression, so that
+recursive walks over it do not exhaust Python's stack."""
 
 _TOKEN = re.compile(
     rf"\s*(?:(?P<number>[0-9]+)|(?P<name>{NAME.pattern})"

@@ -17,7 +17,7 @@ def bound_below(graph: CoordinateGraph, axis: Dimension, known: Mapping[str, Exp
 
     Args:
         graph: the coordinate graph.
-        axis: an index inside a macro tile.
+        axis: the dimension of an index inside a macro tile.
         known: values of dimensions, by id.
     """
     return [d for edge in graph.edges_below(axis) for d in edge.downstream if d in known]

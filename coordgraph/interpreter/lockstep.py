@@ -148,7 +148,7 @@ def record_steps(
 
 
 def _set_shares(columns: dict[str, Column]) -> None:
-    """Set which share of its tile each ADD step adds: the one of the workgroup's next FINISH."""
+    """Set the share of the tile that each ADD step adds: that of the workgroup's next FINISH."""
     adds = np.flatnonzero(columns["kind"] == StepKind.ADD)
     ends = np.flatnonzero(columns["kind"] == StepKind.FINISH)
     if not len(adds) or not len(ends):
@@ -172,8 +172,8 @@ def _joined(s: Steps) -> Steps:
     starts = np.flatnonzero(np.concatenate([[True], ~same]))
     found = {name: getattr(s, name)[starts] for name in COLUMNS}
     found["count"] = np.add.reduceat(s.count, starts)
-    # Consecutive steps of a workgroup on one tile become one step, whose count is the sum of
-    # theirs. A step that is not joined keeps its count.
+    # found["count"] has the number of k tiles of joined steps. A step that was not joined with
+    # another keeps its count.
     return Steps(s.workgroups, s.tiles, s.slots, s.shapes, **found)
 
 
@@ -196,8 +196,8 @@ class _Walk:
         self.columns: list[list[Column]] = [[] for _ in COLUMNS]
         self.tilings = {t.accumulator: i for i, t in enumerate(code.graph.tilings)}
         self.last: list[Any] = [0, 0, 0, 0]
-        """Product, m, n and tiling of the tile whose products each workgroup summed last: for each
-        of the four an array with an entry per workgroup, or one integer for all workgroups."""
+        """Product, m, n and index of the shape of the output tile of which each workgroup summed k
+        tiles last. Each of the four is an array by workgroup, or one integer for all of them."""
 
     def evaluate(self, formula: Formula, lanes: Lanes) -> tuple[Any, ...]:
         """Evaluate the expressions of `formula` for the workgroups `lanes`.
@@ -273,6 +273,8 @@ class _Walk:
         self, loop: Loop, work: Work, lanes: Lanes, start: Column, stop: Column
     ) -> npt.NDArray[np.bool_]:
         """Record an accumulation loop as one step of each workgroup for which this is possible.
+
+        It is possible if the loop has a single k tile, or all its k tiles are inside the tensors.
 
         Returns:
             For each of `lanes`, whether its loop was recorded; the others must be walked iteration

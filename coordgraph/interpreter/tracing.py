@@ -61,7 +61,7 @@ class Segment:
 
     @property
     def iterations(self) -> int:
-        """The number of (m, n, k) tiles that the segment sums: k tiles times tiles in its span."""
+        """How many (m, n, k) tiles the segment sums: k tiles times output tiles of its span."""
         return self.k_count * prod(self.span)
 
     @property
@@ -310,9 +310,9 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """The workgroups that send each partial sum; exactly one if the schedule is right.
+        """By (slot, turn), the workgroups that send this partial sum; one if the schedule is right.
 
-        A key is the workspace slot, and the number of partial sums sent to the slot before.
+        The turn is how many partial sums were sent to the workspace slot before.
         """
         found: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:
@@ -356,7 +356,7 @@ class Trace:
         return ((g, *tile) for g, (*own, _) in every for tile in product(*map(range, own)))
 
     def _coverage(self) -> Iterator[Fault]:
-        """Faults of (m, n, k) tiles that segments do not sum exactly once."""
+        """A fault for each range of k tiles of an output tile that is not summed exactly once."""
         shares: dict[OutputTile, list[tuple[int, int, int]]] = defaultdict(list)
         for s in self.segments:
             if not s.padding:
@@ -383,7 +383,7 @@ class Trace:
             yield Fault("cover", message, who, tile)
 
     def _endings(self) -> Iterator[Fault]:
-        """Faults of output tiles: an epilogue or a store of a part is missing, or occurs twice."""
+        """A fault for each output tile of which a part has no epilogue or no store, or has two."""
         for check, what, events in (
             ("fix-up", "epilogues", self.epilogues),
             ("cover", "stores", self.stores),

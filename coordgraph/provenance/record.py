@@ -20,7 +20,7 @@ PROBLEM = "problem"
 
 
 class Part(Enum):
-    """The kinds of parts of a graph that have an origin; values are names in the text form."""
+    """The kinds of parts of a graph that have an origin; their values name them in texts."""
 
     PARAMETER = "parameter"
     TABLE = "table"

@@ -67,7 +67,7 @@ def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -
 def _sources(
     key: tuple[Part, Key], record: Any, before: Snapshot, after: Snapshot
 ) -> Iterator[str]:
-    """What a dimension or edge that a pass added came from, as texts: see `Origin.sources`."""
+    """The `Origin.sources` of a dimension or edge that a pass added: names of what it came from."""
     part, name = key
     if part is Part.DIMENSION and isinstance(name, str):
         yield from _older(name, before.coordinates, after.coordinates)
@@ -132,9 +132,9 @@ def _operations(
     last, pending = -1, list[int]()
 
     def replaced(end: int) -> tuple[str, ...]:
-        """Short texts of the operations that the pass removed, between two that it kept.
+        """Short texts of the operations that the pass removed, from after `last` to before `end`.
 
-        The two have the positions `last` and `end` in preorder in the graph before the pass.
+        `last` and `end` are positions in preorder in the graph before the pass.
         """
         gone = (_short(old.operations[i]) for i in range(last + 1, end) if i not in kept)
         return tuple(dict.fromkeys(gone))

@@ -18,7 +18,8 @@ import networkx as nx
 __all__ = ["Arrow", "Box", "Drawing", "draw_layered"]
 
 SWEEPS = 10
-"""Number of sweeps that order the layers, and number of sweeps that move nodes."""
+"""Number of sweeps over all layers that order the nodes within layers, and of the later sweeps that
+set the nodes' x coordinates."""
 CHARACTER, LINE, PADDING = 6.7, 15, 8
 """Width of a character, height of a line, and padding around the text of a box, in pixels."""
 BETWEEN, LAYERS = 14, 46
@@ -137,7 +138,7 @@ class _Layers:
                 self._place(row, wanted)
 
     def _place(self, row: list[Hashable], wanted: list[float]) -> None:
-        """The x coordinates of a layer's nodes, as near to the wanted ones as boxes allow."""
+        """Set the x coordinates of a layer's nodes, as near to `wanted` as boxes allow."""
         # Isotonic regression: nodes that touch form a block, which is placed at the mean of the
         # positions that its nodes want. An entry is the sum of these positions and their number.
         blocks: list[list[float]] = []

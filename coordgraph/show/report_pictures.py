@@ -109,7 +109,7 @@ def _time(data: Mapping[str, Any]) -> str:
 
 
 def _segments(data: Mapping[str, Any], product: int) -> dict[tuple[int, int, int], list[Any]]:
-    """By output tile (tiling, m, n), its segments in the order of k.
+    """The segments of each output tile (index of its shape, m, n), in the order of k.
 
     A segment is (first k tile, number of k tiles, workgroup).
     """

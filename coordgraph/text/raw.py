@@ -48,7 +48,7 @@ class Where(Protocol):
         ...
 
     def after(self, tokens: int) -> Where:
-        """The position `tokens` tokens further on the line; plain data returns this position."""
+        """The position of the token `tokens` further on the line; in plain data, this position."""
         ...
 
 
@@ -64,9 +64,10 @@ class Path:
         return Path(f"{self.name}.{part}" if self.name else part)
 
     def after(self, tokens: int) -> Path:
-        """The position to name in an error about the item `tokens` tokens further on: this path.
+        """This path, whatever `tokens` is.
 
-        Plain data has no tokens, so the path of the whole value is named.
+        An error in a text names the token that is `tokens` tokens after a position. Plain data has
+        no tokens, so an error in it names the path of the whole value.
         """
         return self
 
@@ -92,7 +93,7 @@ class RawRecord:
     at: Where
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     places: dict[str, Where] = field(default_factory=dict[str, Where])
-    """By field name, the position in the input of the field's first dimension id."""
+    """Where each field with dimension ids begins: the position of its first id, by field name."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ class Order:
 
     Args:
         graph: the arcs between messages; a node's attribute `event` is the message.
-        nodes: the node of every message, by identity.
+        nodes: the node of every message, by the Python `id` of the message.
     """
 
     def __init__(self, graph: networkx.DiGraph[Node], nodes: dict[int, Node]) -> None:

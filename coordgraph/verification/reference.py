@@ -55,7 +55,7 @@ class Product(NamedTuple):
     number: int
     expected: Array
     place: Array
-    """For each element of the matrix, its offset from the start of the tensor D."""
+    """The position of each element of `expected` in the array of the tensor D, in elements."""
 
 
 def make_operands(graph: KernelGraph, launch: Launch) -> Operands:

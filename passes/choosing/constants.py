@@ -24,7 +24,8 @@ FOLDER = Path(__file__).with_name("devices")
 VARIABLE = "COORDGRAPH_DEVICES"
 """The environment variable that holds the folder of the user's files of constants."""
 TIMES = ".times.json"
-"""End of the name of the file with the measured times of a calibration, beside the constants."""
+"""Suffix of the file with the measured times of a calibration; it is in the same folder as the
+device's file of constants."""
 MEASURED = "NVIDIA H200"
 """Name of the device whose constants, scaled by the number of SMs, are used for a device that has
 no file of calibrated constants."""
@@ -229,10 +230,10 @@ DETAILS = {
     "sharpness": 6.0,
     "evenness": 6.0,
 }
-"""Constants that do not improve the choice for sizes that were not fitted to.
+"""Constants without which the cost model chooses equally fast plans, on sizes not used in the fit.
 
 The cost model uses their neutral defaults: a factor of 1, no seconds, or an unlimited rate. The
-values are first guesses for the fit of a simulation.
+values here are first guesses for the constants of the simulation, which are fitted separately.
 """
 FITTED = tuple(
     f.name

@@ -66,7 +66,7 @@ class KernelFamily:
         return len(self.kernels)
 
     def covers(self, size: tuple[int, int, int]) -> bool:
-        """Whether a size (m, n, k) is in one of the ranges."""
+        """Whether a size (m, n, k) is in a range for which the kernels were selected."""
         return any(size in each for each in self.ranges)
 
     def joined(self, other: KernelFamily) -> KernelFamily:
@@ -86,9 +86,9 @@ class KernelFamily:
 
     @cached_property
     def _codes(self) -> tuple[Mapping[Pass, int], NDArray[np.int64]]:
-        """A number for each schedule of the kernels, and the sorted numbers of the kernels.
+        """The kernels' schedules, numbered, and a sorted array of integers that identify kernels.
 
-        `_numbers` makes the number of a kernel from its schedule's number and its `COLUMNS`.
+        `_numbers` computes a kernel's integer from the number of its schedule and its `COLUMNS`.
         """
         keys = [key for key in map(_key_of, self.kernels) if key]
         places = {schedule: place for place, schedule in enumerate({key[-1]: None for key in keys})}
@@ -194,9 +194,9 @@ def _predicted(
     """All candidate kernels, and their predicted times for some sizes.
 
     Returns:
-        The kernels, as plans without grids; for the `Key` of each kernel, its column in the array;
-        and an array with a row for each size: the logarithm of each kernel's time divided by the
-        time of the size's best kernel.
+        The kernels, as plans without grids; a dict from the `Key` of a kernel to its column in the
+        array; and the array, with a row for each size: the logarithm of each kernel's time divided
+        by the time of the fastest kernel for that size.
     """
     plans: list[Plan] = []
     places: dict[Key, int] = {}
@@ -238,7 +238,7 @@ def _key_in(table: Table, row: int) -> Key:
 
 
 def _key_of(plan: Plan) -> Key:
-    """The key of a plan's kernel; empty if the cost model does not know its schedule."""
+    """The `Key` of a plan's kernel; () if the cost model does not know the plan's schedule."""
     if (known := schedule_in(plan)) is None:
         return ()
     schedule, width = known

@@ -218,12 +218,12 @@ class Accumulator:
         return (self._each(zero, self.width),)
 
     def add(self, source: str, width: int) -> Operation:
-        """Add elements of the tensor `source` to the accumulator, `width` elements an access."""
+        """Add elements of the tensor `source` to the accumulator, reading `width` per access."""
         op = AccumulateFragment(self.fragment, source, self.registers, self.width)
         return self._each(op, width)
 
     def store(self, destination: str, width: int) -> Operation:
-        """Write the accumulator to the tensor `destination`, `width` elements an access."""
+        """Write the accumulator to the tensor `destination`, with `width` elements per access."""
         op = StoreFragment(self.fragment, destination, self.registers, self.width)
         return self._each(op, width)
 

@@ -151,16 +151,17 @@ def measured_run(
 
 
 def dropped_records(measured: Measured) -> int:
-    """How many records a launch could not keep; 0 if the measured timeline has no such number."""
+    """Number of timeline records for which the buffer of a launch was too small; 0 if unknown."""
     if isinstance(measured, EventColumns):
         return int(getattr(measured, "dropped", 0))
     return int(measured.get("dropped_records", 0))
 
 
 def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list[int]:
-    """For each measured event, the index of the shape of its tile; -1 for an event without a tile.
+    """For each measured event, the index of its tile's shape; -1 for an event without a tile.
 
-    The shape is that of the same workgroup's event on the same tile in the simulation, else 0.
+    The index is that of a simulated event of the same workgroup on the same tile; 0 if there is
+    none.
     """
     count = len(columns["begin"])
     if simulated is None or "m" not in columns:
@@ -241,7 +242,7 @@ def buckets_of(
 def _union(
     begin: NDArray[np.int64], end: NDArray[np.int64], slot: NDArray[np.int64], makespan: int
 ) -> int:
-    """Nanoseconds that events cover on their slot, overlaps counted once, summed over slots."""
+    """Nanoseconds in which at least one of the events runs on a slot, summed over all slots."""
     if not len(begin):
         return 0
     apart = slot * (2 * makespan + 1)

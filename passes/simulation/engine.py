@@ -141,7 +141,7 @@ class Engine:
     def _dispatch(self, slot: int, seconds: float) -> None:
         """Start the next workgroup that has any steps, on `slot`.
 
-        It multiplies after `seconds`, plus the further time of a first iteration.
+        The workgroup begins to multiply after `seconds` plus the further time of a first iteration.
         """
         while self.dispatched < self.count:
             workgroup = self.dispatched
@@ -229,9 +229,10 @@ class Engine:
         self._continue(workgroup, step + 1)
 
     def _finishes(self, workgroup: int, step: int) -> bool:
-        """Ping-pong: finish a tile while another warpgroup multiplies; False if not possible.
+        """Simulate a ping-pong warpgroup that finishes a tile while the other begins the next one.
 
-        The other warpgroup begins the next tile when it has finished its own previous tile.
+        The other warpgroup begins as soon as it has finished its own previous tile. Returns False,
+        and simulates nothing, if a step other than FINISH or STORE precedes the next main loop.
         """
         following, stop = step, self.borders[workgroup + 1]
         while following < stop and self.kinds[following] != MULTIPLY:
@@ -255,7 +256,7 @@ class Engine:
         return True
 
     def _keys(self, step: int) -> list[tuple[int, int]]:
-        """(workspace slot, number among the sums sent to it) of each partial sum of a step."""
+        """(workspace slot, turn) of each partial sum that a step sends or receives; see `Send`."""
         place, first = self.places[step], self.firsts[step]
         return [(place, turn) for turn in range(first, first + self.counts[step])]
 

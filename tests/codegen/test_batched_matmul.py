@@ -324,7 +324,8 @@ def test_one_matrix_for_all_products_is_one_product(fake: FakeDriver):
         codegen.matmul(batch(4, 512, 1024, A), b, out=batch(4, 512, 768, D))
         assert fake.launches[-1] == fake.launches[0]
     assert len(fake.loaded) == 1
-    # With gaps between matrices of D the rows do not form one matrix.
+    # A batch whose B is one matrix is computed as one product, unless matrices of D have gaps
+    # between them: then the rows of all D do not form one matrix.
     gaps = batch(4, 512, 768, D, step=1024 * 768)
     codegen.matmul(batch(4, 512, 1024, A), matrix(1024, 768, B), out=gaps)
     assert "mma.sync" in fake.loaded[-1]

@@ -250,9 +250,9 @@ def test_entries_are_archives_that_any_tool_opens(folder: Path):
 
 
 def test_only_what_our_sources_define_is_kept():
-    """Only graphs whose edges are all the library's own are cached.
+    """Kernels made with an edge or a lowering pass of another package are not cached on disk.
 
-    The text of a graph does not define what other edges mean.
+    The cache key depends on the library's sources, which do not define that edge or pass.
     """
     tiled = Gemm().graph((64, 64, 32))
     ours = DataParallel()(tiled)

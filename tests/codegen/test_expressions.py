@@ -44,8 +44,8 @@ from coordgraph.integers import (
 
 I64 = ir.IntType(64)
 LARGEST = 2**31 - 1
-# A 31-bit launch argument, one of a few bits, indices less than these, a 64-bit symbol, and two
-# signed symbols.
+# N and G are launch arguments of 31 and of few bits; X and J are indices less than N and G; W needs
+# 64 bits; S and T are signed. RANGES has their bounds.
 N, G = size_symbol("n"), size_symbol("g")
 X, J, W = index_symbol("i"), index_symbol("j"), index_symbol("w")
 S, T = Symbol("s", integer=True), Symbol("t", integer=True)
@@ -185,7 +185,7 @@ class Printer:
 
 
 def uniform_divisors(exprs: list[Basic]) -> list[Expr]:
-    """The divisors that depend on launch arguments alone."""
+    """The divisors in `exprs` that are not constant and depend on launch arguments alone."""
     found = {d.args[1] for e in exprs for d in e.atoms(FloorDiv, FloorMod)}
     uniform = (d for d in found if d.free_symbols and d.free_symbols <= UNIFORM)
     return sorted((d for d in uniform if isinstance(d, Expr)), key=str)
@@ -236,7 +236,7 @@ TRICKY: tuple[Expr, ...] = (
     floor_div(T, Integer(8)),
     floor_mod(T, Integer(8)),
     floor_div(S * N, Integer(1000)),
-    # Values at the limits of 32-bit integers.
+    # Values near the limits of 32-bit integers.
     G**3,
     N**2 * G,
     N + X,

@@ -149,8 +149,8 @@ CLUSTERS = (
         "stages freed in a row and a column of the cluster only",
         PERSISTENT,
         RACE,
-        # In a 2 x 2 cluster, ranks r and 3 - r share neither A nor B; here they do not signal each
-        # other.
+        # In a 2 x 2 cluster, the CTAs of ranks r and 3 - r share neither A nor B. With this fault,
+        # they do not signal each other that a stage is free.
         ("barrier=barrier.empty arrivals=4", "barrier=barrier.empty arrivals=3"),
         (
             "workitem % 128 < 4 {",

@@ -29,7 +29,7 @@ PLAIN = (
     Spec((LAST,), (128, 128, 32), "nt", "f16", "f32", target="sm_80"),
     Spec((TwoTileStreamK(first="dp", reduction="atomic"),), (96, 96, 48), "tt", target="sm_80"),
     Spec((SplitK(splits=5, reduction="atomic"),), (64, 64, 32), "tn", "f16", target="sm_80"),
-    # A tile that TMA cannot load: partial sums are added with vector atomics.
+    # TMA cannot load these tiles, so a Hopper GPU runs mma.sync, and adds with vector atomics.
     Spec((HybridStreamK(owner="last", reduction="atomic"),), (64, 64, 32), "nt", "f16", "f32"),
     Spec((SplitK(splits=3, reduction="atomic"),), (32, 48, 32), "nn"),
 )
@@ -151,7 +151,7 @@ def test_the_first_launch_may_be_captured(spec: Spec):
 
 @pytest.mark.parametrize("spec", [PLAIN[1], PLAIN[3], *ADDED[:2], ADDED[4]], ids=str)
 def test_two_streams_at_once(spec: Spec):
-    """Kernels run on two streams at once, each with its own workspace."""
+    """Two streams may run a kernel at the same time, because each stream has its own workspace."""
     race([Lane(whole(spec, SHAPE)), Lane(whole(spec, OTHER, seed=1))], 20)
 
 

@@ -104,7 +104,7 @@ def test_a_batch_is_tuned(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     text = (tmp_path / measured.FILE).read_text()
     assert "24 of 384x640x512" in text
     matmul.forget()
-    # Measured times are stored, so plans are not measured again.
+    # The times are stored, so `find_fastest`, which would measure plans again, is not called.
     monkeypatch.setattr(tuning, "find_fastest", None)
     check(codegen.matmul(a, b, tune=True), want)
     check(codegen.matmul(a, b), want)
@@ -173,7 +173,7 @@ def test_as_pytorch_has_groups():
 
 
 def test_other_groups_in_a_cuda_graph():
-    """A replayed CUDA graph uses the offsets of groups that were overwritten in place before it."""
+    """A CUDA graph can be replayed for other groups, by overwriting the offsets in place before."""
     matmul.forget()
     a, b, out = normal(2048, 512), normal(5, 512, 256), poisoned(2048, 256)
     borders = on_device(GROUPS[0])

@@ -26,7 +26,7 @@ BOXES = Spec((DataParallel(),), (128, 128, 64))
 """A kernel whose launches overlap on GPUs with TMA."""
 STREAMED = Spec((TwoTileStreamK(owner="last"),), (128, 128, 64))
 PER_THREAD = 2
-"""CU_STREAM_PER_THREAD: the handle of each thread's own default stream."""
+"""The value of the stream handle CU_STREAM_PER_THREAD: each thread's own default stream."""
 MOST_TIMES = 4
 """Allowed ratio of a call's host time to that of torch.matmul."""
 every = pytest.mark.parametrize("spec", [DATA_PARALLEL, STREAM_K, BOXES, STREAMED], ids=str)

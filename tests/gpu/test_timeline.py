@@ -172,7 +172,7 @@ def test_roles_of_hopper_record_what_they_do():
     assert {*found.workgroup[loads].tolist()} == {*found.workgroup[multiplies].tolist()}
     # the producer loads for several tiles ahead, so its events have no tile number (-1)
     assert (found.m[loads] == -1).all()
-    # the ring has few stages, so the producer waits for free ones
+    # there are few pipeline stages, so the producer waits until one is free
     assert found.stalled[loads].sum() > 0
 
 
@@ -217,7 +217,7 @@ def test_a_stream_that_captures_a_graph_is_refused():
     with torch.cuda.stream(stream):
         graph.capture_begin()
         try:
-            d.fill_(0)  # work for the CUDA graph, because PyTorch warns if it is empty
+            d.fill_(0)  # captured, because PyTorch warns about an empty CUDA graph
             with pytest.raises(LaunchError, match="captures"):
                 kernel.timeline(a, b, out=d)
         finally:

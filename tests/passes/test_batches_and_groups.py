@@ -294,8 +294,9 @@ def test_a_tensor_without_a_path_to_its_rows_is_refused():
 
 
 def test_the_host_checks_assumptions_for_every_table():
-    """Bounds of indices are checked for all tables that the sizes allow, not for the given
-    tables.
+    """A launch is refused if some group offsets that fit its sizes would exceed bounds of indices.
+
+    The host cannot read the offsets, which are in device memory.
     """
     made = graph("stream-k", grouped=True)
     sizes = {"n": 1, "groups": 1, "read_c": 0, "workgroups": 1}

@@ -143,7 +143,8 @@ def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Proble
         assert most <= -(-(found.tiles[2] - 1) // share) + 1
         return
     assert most <= 2
-    # Each workgroup gets Stream-K iterations of one to two tiles; all other tiles are whole.
+    # Each workgroup has an equal share of the divided tiles, one to two tiles' worth of iterations.
+    # The other tiles are whole. No tile is divided if the workgroups get equally many whole tiles.
     if tiles % workgroups == 0:
         assert not found.sends
     depth, least = found.tiles[2], 6 if "least=6" in name else 1
@@ -177,14 +178,14 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
     large = [s for s in found.segments if s.span != (1, 1)]
     assert len(large) == waves * workgroups
     assert all(len(found.of(w)) >= waves for w in range(workgroups))
-    # Iterations are counted in small tiles. A workgroup has its macro tiles and at most an equal
-    # share, rounded up, of the small tiles of the ragged wave.
+    # Iterations are those of small tiles. The busiest workgroup has a macro tile of each full wave,
+    # and an equal share, rounded up, of the small tiles into which the last wave is divided.
     depth = found.tiles[2]
     busiest = waves * pieces + -(-ragged * pieces // workgroups)
     assert max(found.iterations) == busiest * depth
     assert found.utilisation <= 1
-    # A persistent schedule that uses macro tiles only takes at least as long as one that divides
-    # some macro tiles into small tiles.
+    # The busiest workgroup has at most as many multiplications as in a persistent data-parallel
+    # schedule, in which every tile is a macro tile. A macro tile is `pieces` small tiles.
     persistent = trace(symbolic(PERSISTENT), parameters(symbolic(PERSISTENT), problem))
     assert max(found.iterations) <= max(persistent.iterations) * pieces
     if m % TILE[0] == n % TILE[1] == 0:

@@ -37,8 +37,8 @@ EVERY = (*STREAMS, *SPLITS)
 def in_order(name: str, found: Trace) -> None:
     """Check the order in which the partial sums of each tile are added.
 
-    The workgroup farthest from the owner sends first. Each next one receives the sum so far, adds
-    its own and sends the result.
+    The workgroup whose k range is farthest from the owner's sends first. Each next workgroup
+    receives the sum so far, adds its own sum and sends the result.
     """
     assert found.problems() == ()
     lower = waits_for_lower(name)
@@ -50,8 +50,8 @@ def in_order(name: str, found: Trace) -> None:
         (slot,) = {s.slot for s in found.sends if s.tile == tile}
         turns = {s.workgroup: s.turn for s in found.sends if s.tile == tile}
         assert list(turns) == sorted(workgroups[:-1])
-        # A workgroup's turn is the position of its piece in the order of k, from 0, even if the
-        # piece with the largest k is added first.
+        # Turns are numbered from 0 in the order of the pieces' k ranges, even with owner=first,
+        # where the piece with the largest k is added first.
         numbers = {w: number for number, (_, w) in enumerate(pieces)}
         assert turns == {w: numbers[w] for w in turns}
         got = [(r.workgroup, r.slot, r.turn) for r in found.receives if r.tile == tile]
@@ -85,7 +85,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 @pytest.mark.parametrize("name", [*STREAMS[:2], *SPLITS[:2]])
 @pytest.mark.parametrize("pieces", [2, 3, 5])
 def test_sums_are_rounded_in_order(name: str, pieces: int):
-    """The partial sums of a tile are added in order, from the one farthest from the owner's.
+    """Partial sums of a tile are added in the order of their k ranges, and the owner's is the last.
 
     The matrices are made so that each workgroup's part of k sums to one known number.
     """

@@ -19,7 +19,7 @@ class Gpu:
 
     name: str
     capability: tuple[int, int]
-    workgroup_slots: int  # number of SMs (streaming multiprocessors)
+    workgroup_slots: int  # counted as one for each SM (streaming multiprocessor)
 
 
 def require_gpu() -> Gpu:

@@ -44,7 +44,8 @@ from coordgraph.tensors import dtype
 __all__ = ["HostKernel", "Plan", "compile_host"]
 
 WORKGROUPS_PER_THREAD = 2
-"""How many workgroups a launch has for each thread, if neither schedule nor call says a number."""
+"""Number of workgroups that a launch has for each thread, if neither the schedule nor the caller
+sets the number of workgroups."""
 BRIEF = 0.01
 """If the last launch with the same parameters took less than this many seconds, the next one also
 uses the caller's thread, although Ctrl-C cannot interrupt it there. A longer launch leaves the main

@@ -29,8 +29,8 @@ class _Latest(threading.local):
         self.call: CheckedCall | None = None
         self.stream = 0
         self.alone = False
-        """True while `timeline` runs: the host then waits for earlier launches of the stream before
-        it launches the kernel, so that the kernel does not overlap them."""
+        """True while this thread runs the method `timeline`: the host then waits for all earlier
+        work on the stream before it launches the kernel, so that nothing overlaps the kernel."""
 
 
 class _Noted:

@@ -41,7 +41,8 @@ from coordgraph.verification.memory_order.thread_values import TooLarge
 __all__ = ["Machine"]
 
 MOST_BYTES = 1 << 31
-"""Largest number of bytes of the clocks that a simulated launch keeps, one for each access."""
+"""Memory budget in bytes of a simulated launch, which keeps a clock (a bit for each event so far)
+for every memory access."""
 
 
 class Machine:

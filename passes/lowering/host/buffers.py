@@ -240,17 +240,17 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        """The row axis of the output tile in blocks; for a share of a tile, a single block."""
+        """The axis of the output tile's rows, in blocks; for a share of a tile, only its block."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
     @property
     def _columns(self) -> _Axis:
-        """The columns of the output tile, in blocks."""
+        """The axis of the output tile's columns, in blocks."""
         return self._axis("block.n", "block.column", self.block.columns, "tile.columns")
 
     def _axis(self, block: str, inside: str, step: int, extent: str) -> _Axis:
-        """An axis of the output tile, from names of coordinates without the accumulator's prefix.
+        """An axis of the output tile; adds this tile shape's prefix to the names of coordinates.
 
         Args:
             block: the coordinate that numbers the blocks along the axis.
@@ -303,7 +303,7 @@ def _within(
     try:
         found = solve(coordinates, Direction.REVERSE, known, tiles, scope.ranges)
     except NoPath:
-        # No tile numbers are known at this point, so the loops cover the whole tile.
+        # The scope does not determine the tile's numbers, so the loops cover the whole tile.
         whole = (Assign(name, size) for name, size in sizes.items() if size is not None)
         return Scope("tile", (*whole, *(piece.op for piece in pieces)))
     assigns: list[Operation] = []
@@ -347,7 +347,8 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
         PassError: the guard that an element is inside the tensor is no upper bound of `index`.
     """
     coordinates = scope.coordinates
-    # Coordinates that an enclosing `Locate` sets are read by name; all others follow from `tile`.
+    # The indices that an enclosing `Locate` computed are symbols here; the other indices on the
+    # path to the axis are computed from `tile` and `index`.
     located = {dim for dim, value in scope.known.items() if value == coordinates.symbol(dim)}
     known = [*(located - {tile, index}), tile, index]
     found = solve(coordinates, Direction.REVERSE, known, [f"{tensor}.{axis}"])

@@ -83,11 +83,11 @@ def test_charts_are_drawn_from_files_of_events(
     assert b"measured, H200" in before[0]
     assert b"output tiles" in before[1]
     main()
-    assert (chart.read_bytes(), tiles.read_bytes()) == before  # equal records give equal files
+    assert (chart.read_bytes(), tiles.read_bytes()) == before  # drawing again changes no file
 
 
 def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():
-    """`pieces` lists each sum with its k tiles, workgroup, and whether it is finished or sent.
+    """`pieces` says whether each main loop's workgroup then finishes the tile or sends its sum.
 
     Workgroups 0 and 1 sum parts of tile 0; workgroup 1 sums tile 1, and workgroup 2 tile 2.
     """

@@ -51,7 +51,7 @@ def test_a_burst_rests_before_every_sample_and_sustained_never():
     device = Device()
     device.sample_rounds(2, "burst")
     assert device.slept == [REGIMES["burst"].gap] * 6
-    # In the burst regime there is no warm-up before the first round.
+    # Only the sustained regime, tested below, warms up with a further "abc" before the rounds.
     assert "".join(device.order) == "abc" + "bca"
     device = Device()
     device.sample_rounds(2, "sustained", heat_seconds=0.5)

@@ -61,8 +61,8 @@ class Lowered:
         ]
 
     def operations(self, kind: type[K]) -> list[K]:
-        """The operations of one kind in program order, without the nodes that hold their
-        coordinates.
+        """The operations of the class `kind` in program order, without their coordinates, which
+        the method `nodes` returns as well.
         """
         return [node.op for node in self.everything if isinstance(node.op, kind)]
 

@@ -48,7 +48,7 @@ def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[
 
 
 def fill(role: ControlFlow, node: Node) -> None:
-    """Store zeros in one branch of a condition, by all threads of the warpgroup that take it."""
+    """Simulate a branch with a `FillElements`: the threads that take it store zeros."""
     (inner,) = (*node.body, *node.orelse)
     assert isinstance(inner.op, FillElements)
     home, found = inner.op.destination, inner.place(inner.op.destination)

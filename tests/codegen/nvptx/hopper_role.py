@@ -29,8 +29,6 @@ SHARE = index_symbol("fixup.share")
 class Role(ControlFlow):
     """One warpgroup that executes a kernel: its copies, products and exchange of partial sums."""
 
-    # Methods that simulate copies to shared memory, and wgmma.
-
     def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
         if op.tensor not in ("A", "B"):
             yield from self._copy_operand(node, op)
@@ -157,8 +155,6 @@ class Role(ControlFlow):
     def do_WaitMultiplies(self, node: Node, op: ops.WaitMultiplies) -> None:
         self.state.wait(op.pending)
 
-    # Methods that simulate operations on partial sums, on flags and on D.
-
     def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)
         senders = self.value(node.scope.resolve(op.senders))
@@ -229,8 +225,8 @@ class Role(ControlFlow):
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
         assert op.destination == "partials", "shared memory is filled where groups end"
-        # Only the clear in step 0 of a fix-up is simulated; it represents the clears in other
-        # steps.
+        # The simulation clears a whole slot in step 0 of a fix-up, although each step clears only a
+        # part of it.
         if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:
             self.machine.clear_partials(self.place(node, op.destination))
 
@@ -263,7 +259,7 @@ class Role(ControlFlow):
             self._box(node, op.source, "rows")
 
     def _end(self) -> int | None:
-        """The row at which the current tile's group ends, in a problem grouped along m."""
+        """In a problem grouped along m, the row at which the current group ends; else None."""
         offsets = self.machine.offsets
         if offsets is None or self.machine.ends:
             return None

@@ -23,8 +23,8 @@ LAYOUTS = {"nn": (False, False), "nt": (False, True)}
 EVERY = 7
 """Slow tests assemble one in this many kernels, because there are thousands."""
 LARGEST = (
-    # For each family of schedules, the candidate plans with the most accumulator registers: one
-    # with tiles that two warpgroups divide, one with tiles that one warpgroup computes alone.
+    # For each family of schedules, the candidate plans with the most accumulator registers: of
+    # those whose tiles two warpgroups divide, and of those whose tiles one warpgroup computes.
     ("nn", "144x256x64 two-tile-stream-k{owner=last,least_segment=8}"),
     ("nt", "288x256x64@c2x1 hybrid-stream-k{owner=last}"),
     ("nn", "128x288x64 hybrid-stream-k{owner=last,reduction=turnstile}"),
@@ -72,12 +72,12 @@ def test_what_is_assembled_are_candidates():
     plans = [Plan.parse(text) for _, text in LARGEST]
     every = [plan for layout in LAYOUTS for plan in kernels(layout)]
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
-        # Not assembled: families whose kernels were run on a GPU with every tile.
+        # Left out of LARGEST: their kernels were run on a GPU with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
-        # Not assembled: families with the reduction of a hybrid Stream-K family, but only one of
-        # its two main loops.
+        # Left out of LARGEST: hybrid Stream-K families with the same reduction are in it, and
+        # have the main loop of these families and one more.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
-        # Not assembled: hybrid families with the fix-up code of another hybrid Stream-K family.
+        # Left out of LARGEST: a hybrid Stream-K family with the same fix-up code is in it.
         *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),
     }
     assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}

@@ -147,7 +147,7 @@ def test_d_leaves_by_one_way(configuration: Configuration):
     assert sums == 1, "shared memory is free once at the end"
     assert boxes % (this.size("store.m") * this.size("store.box")) == 0
     received = this.nodes(AccumulateFragment, source="fixup.shared")
-    # If accesses do not fill the last step of a fix-up, its code is emitted separately.
+    # If the last step of a fix-up has fewer accesses than the others, it has code of its own.
     shorter = bool(received) and this.size("piece.vector") % this.size("fixup.place") > 0
     places = len(received) // (1 + shorter)
     runs = places * this.size("fixup.step") if received else 0
@@ -165,7 +165,7 @@ def test_d_leaves_by_one_way(configuration: Configuration):
         for m in re.finditer(rf"stmatrix|fence\.proxy\.async\.shared|{STORE}|bulk\.commit", text)
     ]
     squeezed = [a for a, b in zip(order, [*order[1:], ""], strict=True) if a != b]
-    if runs:  # leave out loads of partial sums, which come before the first store of D
+    if runs:  # drop what loads partial sums: the code before the first stmatrix, which stages D
         squeezed = squeezed[squeezed.index("stmatrix") :]
     assert len(squeezed) == 4 * boxes
     assert squeezed[:2] == ["stmatrix", "fence.proxy.async.shared"]

@@ -98,7 +98,7 @@ def test_every_k_of_a_group_is_multiplied_once(schedule: str, groups: str, name:
     assert {row // machine.rows for row, _ in machine.stored} == set(range(len(sizes)))
     for (row, _), steps in machine.stored.items():
         begin, end = borders[row // machine.rows]
-        # A group with k = 0 has one k tile, which is all zeros.
+        # A group with k = 0 has one k tile of zeros, so its range is not empty.
         wanted = list(range(begin, max(end, begin + 1), depth))
         assert sorted(k for (_, k), _ in steps) == wanted
         assert sorted(k for _, (k, _) in steps) == wanted
@@ -165,7 +165,7 @@ def test_the_machine_refuses_what_is_wrong(how: str, why: str, name: str):
 
 
 def test_what_is_not_cut_is_not_touched():
-    """If groups are whole k tiles, nothing is zeroed and no barrier is added."""
+    """If groups are whole k tiles, a kernel without the stores of zeros or the barrier is right."""
     graph = lowered(SCHEDULES[0], "two warpgroups")
     play(bent(graph, "A keeps what is behind"), (64, 128, 64))
     play(bent(graph, "no barrier"), (64, 128, 64))

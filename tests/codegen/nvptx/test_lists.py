@@ -70,9 +70,6 @@ def program(
     )
 
 
-# The following tests assemble kernels with ptxas.
-
-
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
@@ -95,8 +92,8 @@ HOPPER: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
     ((64, 256, 64), LowerToHopper(), HYBRID, "nt", False),
     ((128, 256, 64), LowerToHopper(), f"longest-first,{PERSISTENT}", "nt", False),
     ((128, 192, 64), LowerToHopper(), f"longest-first,{TWO_TILE}", "nt", False),
-    # Shares of tiles are computed before whole tiles; ptxas must not serialise wgmma because of
-    # that.
+    # This kernel has two main loops: for the divided tiles, and then for whole tiles. ptxas must
+    # not serialise the wgmma of either.
     ((64, 128, 64), LowerToHopper(), "two-tile-stream-k{reduction=scatter}", "nt", False),
 )
 MORE: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
@@ -150,9 +147,6 @@ def test_streamed_parts_that_are_too_large(schedule: str):
         assert why in found
     with pytest.raises(CodegenError, match=why):
         codegen.compile(graph(schedule, (128, 256, 64)), "sm_90a", lowering=LowerToHopper())
-
-
-# The following tests examine lowered graphs.
 
 
 def walk(*body: Operation) -> list[Operation]:
@@ -252,11 +246,10 @@ ALONG = ["m_tile_starts", "n_tile_starts", "k_tile_starts"]
 def test_tables_that_are_read_by_several_warps_at_once(
     schedule: str, counted: list[str], target: str
 ):
-    """Each warp computes one table of prefix sums; after a barrier, one more table is computed from
-    them.
+    """Six warps compute a table of prefix sums each; after a barrier, one warp computes a seventh.
 
-    The last table has the number of iterations before each product, or of output tiles if all tiles
-    are whole.
+    The seventh table is computed from the others. It has the number of iterations before each
+    product or, if the schedule divides no tile, the number of output tiles before it.
     """
     made = hopper(schedule) if target == "sm_90a" else program(schedule, (128, 128, 32))
     control = made.lowered.control
@@ -288,9 +281,6 @@ def test_what_the_host_need_not_know():
     for value in (*facts.scalars, *facts.divisors, facts.grid):
         assert facts.parameters.known_to_host(value)
     assert Facts.from_json(facts.to_json()) == facts
-
-
-# The following tests call kernels on a fake CUDA driver.
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -30,7 +30,7 @@ both_tensors = pytest.mark.parametrize("tensor", ["A", "B"])
 
 
 def writes(this: Lowered, tensor: str, ahead: int) -> dict[tuple[int, int], int]:
-    """By (pass, thread): the first element of shared memory that the thread writes in that pass.
+    """By (pass of the copy, thread): the first element of shared memory that the thread writes.
 
     Threads whose guard is false have no entry.
     """

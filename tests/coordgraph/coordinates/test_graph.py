@@ -220,7 +220,7 @@ class TestGuards:
                 e.graph.reverse({"a": 3, "x": 1}, ["i"])
 
     def test_only_what_a_selector_reads_is_guarded(self):
-        """A guard with symbolic selectors agrees with the guards for every value of the selectors.
+        """A guard with symbolic selectors, evaluated at numbers, equals the guard for the numbers.
 
         One segment of a `Sunder` has a ragged tile, another is divided by a second `Sunder`.
         """
@@ -287,7 +287,7 @@ class TestDerivatives:
         assert evaluate(found, at) == after - here
 
     def test_where_the_path_divides(self):
-        """The derivative of a quotient depends on the index: it is 1 where the quotient grows."""
+        """The derivative of o // 8 is 1 at indices o where (o + 1) // 8 is larger, else 0."""
         graph = build({"a": 4, "b": 8, "o": 32}, Flatten(("a", "b"), "o"))
         found = graph.derivative("a", "o", ["o"])
         for o in range(31):

@@ -1,4 +1,4 @@
-"""Every registered edge obeys its laws, its size rule and its guard, at every index."""
+"""Every registered edge obeys its size rule, its guard and its declared laws at every index."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_edge_declares_laws_and_has_a_strategy(name: str):
 @pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.slow)])
 @every_edge
 def test_every_edge_keeps_its_laws(name: str, examples: int):
-    """Size rule, guard, forward and reverse of each kind of edge obey its laws at every index."""
+    """The size rule, the guard and the declared laws of each kind of edge hold at every index."""
 
     @settings(max_examples=examples)
     @given(STRATEGIES[name]())
@@ -155,7 +155,7 @@ def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
 
 
 def reachable(trial: Trial) -> set[tuple[int, ...]]:
-    """The upstream indices for which forward is defined: strides of a `Split` may leave gaps."""
+    """The upstream indices that a downstream index reaches; strides of a `Split` may leave gaps."""
     if Law.REVERSE_UNDOES_FORWARD in trial.edge.laws:
         return set(trial.upstream)
     return {trial.reverse(below) for below in trial.downstream}

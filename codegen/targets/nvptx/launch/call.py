@@ -139,7 +139,7 @@ class CheckedCall:
             source, shift = order.index(OFFSETS), 0
             if tensor.name in order:
                 source = order.index(tensor.name)
-            else:  # for a list of products: one row of the array `offsets`
+            else:  # of a list of products: `tensor` is one row of the array `offsets`
                 shift = [*OFFSETS_OF.values()].index(tensor.name)
             self._places.append((place, source, shift * size))
             self.bytes[source] += size
@@ -238,7 +238,7 @@ class CheckedCall:
         self.function(table.config, table.address)
 
     def _workspace(self, owner: Hashable) -> list[tuple[int, int]]:
-        """(argument index, address) of each workspace buffer of `owner`, a stream or capture."""
+        """(argument index, address) of each workspace buffer of `owner`, a stream or CUDA graph."""
         found = [
             (place, self.workspaces.get(owner, name, size, zeroed=zeroed))
             for place, name, size, zeroed in self._work
