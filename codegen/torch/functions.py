@@ -202,7 +202,8 @@ def grouped_mm(
     | (groups, m, k) | (groups, k, n) | nothing: leave out `offs`   | (groups, m, n) |
 
     Extents and strides may be any; PyTorch needs rows of a multiple of 16 bytes. The host never
-    reads `offs`, so that a CUDA graph may be replayed with other values.
+    reads `offs`, so that a CUDA graph may be replayed with other values. A region of
+    `torch.autocast` casts the factors as those of `matmul`; PyTorch casts them in no region.
 
     Args:
         mat_a, mat_b: the factors. B is read in place if each of its matrices is row-major or the
