@@ -130,7 +130,7 @@ def warm_up(target: str) -> None:
 def measure(plan: Plan, target: str, runs: int = RUNS) -> dict[str, float]:
     """The seconds of each stage, their `total`, and the number of Python `calls`, for one plan."""
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["benchmarks.measures.generation_warm"])
+    server.set_forkserver_preload(["benchmarks.warm_generator"])
     with ProcessPoolExecutor(1, mp_context=server, max_tasks_per_child=1) as pool:
         found = list(pool.map(time_in_process, *zip(*[(plan, target)] * runs, strict=True)))
         (calls,) = pool.map(count_in_process, [plan], [target])

@@ -61,7 +61,7 @@ def verify(
     check: Annotated[
         list[str] | None,
         typer.Option(
-            "--check",
+            "--checks",
             metavar="NAME",
             help="Run only this check; may be repeated. batch-invariance runs only if it is named.",
             show_default=False,
@@ -87,7 +87,7 @@ def verify(
     signal, and partial sums are not lost), progress (no workgroup waits for ever) and bounds (no
     index leaves its tensor). With --target sm_90a or another GPU, the graph is also lowered, and
     memory order is checked: no data race and no deadlock between the threads of the kernel.
-    --check batch-invariance checks that the bits of a row of D depend neither on m nor on the other
+    --checks batch-invariance checks that the bits of a row of D depend neither on m nor on other
     rows. Sizes that are given are examined alone; the others are chosen, such as those just below
     and above a multiple of the tile. A file takes --m, --n, --k and -w only.
 
@@ -101,7 +101,7 @@ def verify(
       coordgraph verify -s 'split-k{splits=3}' --level all
       coordgraph verify --m 300 --n 200 --k 64 -s stream-k -w 7
       coordgraph verify -s stream-k -t sm_90a           # the lowered graph, too
-      coordgraph verify -s data-parallel --check batch-invariance
+      coordgraph verify -s data-parallel --checks batch-invariance
       coordgraph show text -s stream-k -o graph.txt     # edit this file, then check it
       coordgraph verify graph.txt
       coordgraph show text -s stream-k | coordgraph verify - --json

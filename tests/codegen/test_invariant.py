@@ -124,7 +124,7 @@ def test_what_cannot_be_invariant_is_refused():
     with pytest.raises(LaunchError, match="invariant=True excludes"):
         codegen.matmul(A, B, invariant=True, tune=True)
     with pytest.raises(LaunchError, match="invariant"):
-        codegen.matmul(A, B, invariant="yes")
+        codegen.matmul(A, B, invariant="yes")  # type: ignore[arg-type]
     offsets = np.array([0, 100, K], np.int32)
     with pytest.raises(LaunchError, match="every group has its own k"):
         codegen.grouped_matmul(A, B, offsets, group_axis="k", invariant=True)

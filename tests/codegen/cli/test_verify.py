@@ -156,7 +156,7 @@ def test_a_lowered_graph_from_a_file_is_checked(tmp_path: Path):
     ],
 )
 def test_a_named_check_runs_alone(schedule: str, code: ExitCode, verdict: str):
-    words = ("verify", "-s", schedule, *TILE, "--check", "batch-invariance")
+    words = ("verify", "-s", schedule, *TILE, "--checks", "batch-invariance")
     done = coordgraph(*words, "--json")
     assert done.code == code
     (found,) = done.json["verdicts"]
@@ -166,5 +166,5 @@ def test_a_named_check_runs_alone(schedule: str, code: ExitCode, verdict: str):
 
 
 def test_an_unknown_check_is_named():
-    done = coordgraph("verify", "-s", "stream-k", *TILE, "--check", "speed")
+    done = coordgraph("verify", "-s", "stream-k", *TILE, "--checks", "speed")
     assert "a scheduled graph has no check 'speed'; its checks are sizes, cover" in done.err

@@ -69,6 +69,7 @@ def multiplies(graph: KernelGraph) -> Multiplies:
     (only,) = found
     assert step_along_k(graph) == only.depth
     tile = graph.coordinates["A.index.1"].size
+    assert tile is not None
     assert graph.coordinates[LOOP].size == tile / only.depth
     return only
 
