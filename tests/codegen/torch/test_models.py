@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -153,4 +153,4 @@ def test_rows_do_not_depend_on_the_batch(torch: Any, make: Make):
             assert torch.equal(part, all_rows[:m])
     assert torch.equal(results(x.t().contiguous().t())[0], whole[0])
     with pytest.raises(LaunchError, match="invariant"):
-        cgt.use_kernels(invariant=None)
+        cgt.use_kernels(invariant=cast(Any, None))
