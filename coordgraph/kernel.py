@@ -85,8 +85,8 @@ class KernelGraph:
     history: History = field(default=NO_HISTORY, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Interpretation and generated code bind arguments by position, so that equal graphs must
-        # have their tensors in the same order.
+        # The interpreter and generated code bind arguments by position, so equal graphs must have
+        # their tensors in the same order.
         names = ("A", "B", *self.gemm.operands, "D", *(t.name for t in self.parameters.tables))
         object.__setattr__(self, "tensors", tensors_in_order(self.tensors, names))
 

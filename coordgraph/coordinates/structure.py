@@ -248,7 +248,11 @@ class Structure:
 
 
 def _by_operand(sides: Iterable[tuple[Edge, tuple[str, ...]]]) -> dict[str, tuple[Edge, ...]]:
-    """By dimension id, the edges in `sides`, pairs (edge, operands), that have it as an operand."""
+    """A dictionary from each dimension id to the edges that have the dimension as an operand.
+
+    Args:
+        sides: pairs of an edge and the ids of its operands on one side (upstream or downstream).
+    """
     found: dict[str, list[Edge]] = {}
     for edge, names in sides:
         for name in dict.fromkeys(names):

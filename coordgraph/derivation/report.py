@@ -150,7 +150,10 @@ def _unit(address: Address | None) -> str:
 
 
 def _verdict(derivation: Derivation) -> Iterator[Line]:
-    """The line that says whether the index is padding, or computed at all."""
+    """The line that says whether the index is padding, or is computed by no workgroup at all.
+
+    There is no such line in the forward direction.
+    """
     if derivation.direction is Direction.FORWARD:
         return
     guard = to_text(derivation.guard)
