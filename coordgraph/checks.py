@@ -220,8 +220,8 @@ def _holds(rule: Boolean, values: Mapping[str, int]) -> bool:
     """Whether a condition is true for these values of symbols; False if it cannot be evaluated."""
     try:
         return bool(evaluate(rule, values))
-    except (ArithmeticError, LookupError, TypeError):  # no value: it reads a table or divides by 0
-        return False
+    except (ArithmeticError, LookupError, TypeError):
+        return False  # the condition has no value: it reads a table or divides by 0
 
 
 def _unknown_names(graph: KernelGraph) -> Iterator[str]:

@@ -102,9 +102,10 @@ class KernelGraph:
     def dangling(self) -> tuple[Dimension, ...]:
         """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
-        Schedules start from these dimensions, so that passes compose. The dimension that numbers
-        the products of a batch or of groups comes first, so that tiles of one product are computed
-        after one another.
+        Schedules connect these dimensions to workgroups. A pass before the schedule may add edges
+        to new dimensions, for example to reorder tiles; those are then dangling instead. The
+        dimension that numbers the products of a batch or of groups comes first, so that tiles of
+        one product are computed after one another.
         """
         return dangling_tiles(self)
 

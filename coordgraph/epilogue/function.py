@@ -279,7 +279,8 @@ class EpilogueFunction:
             return taken.get(value, value) if isinstance(value, str) else value
 
         waiting = [result]
-        while waiting:  # depth-first search, so that every step comes after its arguments
+        # Visit steps depth first, so that every step comes after the steps of its arguments.
+        while waiting:
             value = waiting[-1]
             if not isinstance(value, str) or not value.startswith("%") or value in taken:
                 waiting.pop()

@@ -128,7 +128,7 @@ class _Point(dict[Atom, int | None]):
                 home = home.outer[0]
             found = home[target]
         else:
-            self[target] = None  # a value that depends on itself is unknown
+            self[target] = None  # while it is computed; a value that needs itself stays unknown
             found = self._find(target)
         self[target] = found
         return found
