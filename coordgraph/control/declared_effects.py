@@ -63,7 +63,8 @@ NONE = (
     hopper.AllowNextLaunch,
     hopper.PrefetchMap,
 )
-"""Classes of lowered operations that do not access memory which other threads use."""
+"""Classes of lowered operations without declared effects: they access no memory that other threads
+use. An exception is `DeriveParameters`, which reads tables; the check records these reads itself."""
 
 
 @singledispatch
