@@ -63,8 +63,8 @@ NONE = (
     hopper.AllowNextLaunch,
     hopper.PrefetchMap,
 )
-"""Classes of lowered operations without declared effects: they access no memory that other threads
-use. An exception is `DeriveParameters`, which reads tables; the check records these reads itself."""
+"""Classes of lowered operations without declared effects, because they access no memory that other
+threads use. Only `DeriveParameters` does: it reads tables, and the check records these reads."""
 
 
 @singledispatch

@@ -228,8 +228,8 @@ def emitted(
     Args:
         operation: the operation.
         emit: the emitter of LLVM instructions.
-        kind: the element type of the values.
-        values: the operands, as values of the emitter.
+        kind: the kind of the values: f32, f64, i32 or bool.
+        values: the arguments of the operation, as values of the emitter.
         options: the values of the operation's options, by name.
 
     Raises:
