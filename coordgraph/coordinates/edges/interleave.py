@@ -113,5 +113,7 @@ class Interleave(Edge):
         """The number of indices of a tile."""
         depth = sizes.upstream[1]
         if depth is None:
-            raise NotInvertible(f"{self}: the second upstream operand must have a size")
+            raise NotInvertible(
+                f"{self}: the second upstream operand has no size; give that dimension a size"
+            )
         return depth
