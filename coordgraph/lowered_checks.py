@@ -69,7 +69,7 @@ def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
 
 
 def _size(graph: KernelGraph, dim: str) -> int | None:
-    """The size of a dimension; None if it depends on launch arguments, or there is no such one."""
+    """The size of a dimension; None if it depends on launch arguments, or `dim` is unknown."""
     size = graph.coordinates.size(dim) if dim in graph.coordinates else None
     return int(size) if isinstance(size, Integer) else None
 

@@ -68,7 +68,7 @@ class _Deriver:
 
     Args:
         graph: the graph.
-        direction: the direction of the path: from the machine to tensors, or the reverse.
+        direction: the direction of the path: to the tensors, or from the tensors.
         point: the indices, launch parameters and tables that the caller gives.
         used: names of the given coordinates that the path reads, as `starts_of` finds them.
         missing: names of the coordinates that the path reads and that the caller did not give.

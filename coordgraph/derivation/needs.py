@@ -1,4 +1,4 @@
-"""Find the coordinates from which a dimension's index is computed, and those not yet known."""
+"""Find the coordinates from which an index is computed, and which of them the caller must give."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _index(index: IndexStep) -> Iterator[Line]:
     if formula == value:
         yield [(head, ""), (value, "green")]
         return
-    # the formula is a single symbol: with numbers in place of names it is the value itself
+    # The formula is a single symbol, so its text with a number in place of the symbol is the value.
     if index.numbers.strip("()") == value:
         yield [(head, ""), (f"{formula} = ", ""), (value, "green")]
         return

@@ -83,7 +83,7 @@ class Edge(ABC):
 
     Args:
         upstream: the operands toward the tensors, as dimensions or ids.
-        downstream: the operands toward the machine, as dimensions or ids.
+        downstream: the operands toward workgroups, loops and threads, as dimensions or ids.
 
     Raises:
         VerifyError: the number of operands on a side does not match the class's arity.
@@ -197,7 +197,8 @@ class Edge(ABC):
     def reads_when(self, downstream: Sequence[Expr | None]) -> tuple[Boolean, ...]:
         """For each downstream operand, the condition under which `reverse` depends on its index.
 
-        `reverse` computes upstream indices (of tensors) from downstream indices (of the machine).
+        `reverse` computes upstream indices (of tensors) from downstream indices (of workgroups,
+        loops and threads).
         If the condition does not hold, the index may have any value, and guards on it are ignored.
         """
         return (true,) * len(self.downstream)
