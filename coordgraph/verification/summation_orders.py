@@ -109,9 +109,11 @@ def summation_orders(
     most_steps: int | None = None,
     budget: Budget | None = None,
 ) -> dict[OutputTile, tuple[Term, ...]]:
-    """The terms of every output tile when its epilogue begins, one for each share of the tile.
+    """For each output tile, the terms to which its epilogue is applied.
 
-    Output tiles whose partial sums are awaited for ever, or that have no epilogue, are left out.
+    A tile has one term; in a reduce-scatter, in which several workgroups each finish a share of the
+    tile's rows, it has one term for each share. Output tiles without an epilogue, and tiles whose
+    partial sums are awaited for ever, are left out.
 
     Args:
         code: the program of a scheduled graph.
@@ -153,7 +155,8 @@ class _Replay:
     Args:
         slots: the terms that were written to each place of the workspace; several if they are
             added atomically.
-        finished: for each output tile, the terms of its shares when their epilogue began.
+        finished: for each output tile, the term of each of its shares (parts with an epilogue of
+            their own) when the epilogue began, by the number of the share.
     """
 
     def __init__(
@@ -177,7 +180,11 @@ class _Replay:
         return True
 
     def receive(self, name: str, places: Sequence[Place]) -> bool:
-        """Add the partial sums at the places, which are added to one another in any order."""
+        """Add the partial sums in the workspace slots `places` to the accumulator `name`.
+
+        Returns False, and adds nothing, if one of them has not been written yet. If there are
+        several, they were added atomically, so they have no order.
+        """
         if not all(self.slots.get(place) for place in places):
             return False
         found = [term for place in places for term in self.slots[place]]
@@ -204,7 +211,10 @@ class _Worker:
         self._tile: OutputTile = ()
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Collect a loop over consecutive k tiles as one operation, if none of them is padding."""
+        """Collect a loop over consecutive k tiles as one operation; return whether that is done.
+
+        It is not done if a k tile is padding; `walk` then executes the iterations one by one.
+        """
         product = loop.accumulation
         if product is None or stop <= start:
             return False
@@ -273,6 +283,11 @@ class _Worker:
 
 
 def _first(tile: Sequence[int], span: tuple[int, int]) -> OutputTile:
-    """The number of the first unit tile that a macro tile covers."""
+    """The number of the first unit tile (largest tile that divides every tile shape) in a tile.
+
+    Args:
+        tile: the tile's number in its product's grid of tiles of the same shape.
+        span: how many unit tiles the tile covers along m and along n.
+    """
     *batch, m, n = tile
     return (*batch, m * span[0], n * span[1])

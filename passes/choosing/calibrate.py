@@ -244,8 +244,10 @@ class Calibration:
 
     Args:
         constants: the constants, fitted to all measurements.
-        held_out: quality on a quarter of the sizes, of constants fitted to the other sizes.
-        before: quality on the same quarter of the constants that were used before.
+        held_out: how well constants that were fitted to three quarters of the sizes choose plans
+            for the other quarter of the sizes.
+        before: how well the constants that were used before this calibration choose plans for that
+            quarter.
     """
 
     constants: Constants
@@ -264,8 +266,9 @@ def calibrated(measured: Measurements, first: Constants, before: Constants) -> C
 
     Args:
         measured: the measured times of plans.
-        first: constants of the device, whose fitted constants are replaced.
-        before: the constants that were used before.
+        first: constants of the device; those named in `FITTED` are ignored, since the fit starts
+            from their defaults.
+        before: the constants that were used before this calibration, for comparison.
     """
     first = with_guesses(first)
     rest = held_out(measured.table, HELD_OUT)

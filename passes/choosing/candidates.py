@@ -256,7 +256,7 @@ def _is_taken(problem: Gemm, kind: Kind) -> bool:
 
 @cache
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
-    """Whether a schedule accepts a grouped problem, which does not depend on the macro tile."""
+    """Whether a schedule accepts a grouped problem; the answer is the same for every macro tile."""
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 
@@ -298,7 +298,8 @@ def _cut(
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
-        few, most = 0, GROUPED_ROWS  # m is a mean: groups with more rows need taller tiles
+        # Here m is the mean number of rows of a group; groups with more rows need taller tiles.
+        few, most = 0, GROUPED_ROWS
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
     if problem.grouped:

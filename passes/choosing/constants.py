@@ -37,8 +37,9 @@ class Constants:
 
     Constants in `KNOWN` come from a data sheet or from a direct measurement. Constants in `FITTED`
     are fitted by `passes.choosing.calibrate`; their defaults are its first guesses. Constants in
-    `DETAILS` have neutral defaults, and files of devices leave them out: plans for sizes that were
-    not fitted to are chosen as well without them. The simulation of workgroups fits some of them.
+    `DETAILS` have neutral defaults, and files of devices leave them out: on sizes that were not
+    used in the fit, they did not improve the choice of plans. The simulation of workgroups fits
+    some of them.
 
     Args:
         device: name of the device, as the driver reports it.
@@ -230,7 +231,7 @@ DETAILS = {
     "sharpness": 6.0,
     "evenness": 6.0,
 }
-"""Constants without which the cost model chooses equally fast plans, on sizes not used in the fit.
+"""Constants that did not improve the cost model's choice of plans on sizes not used in the fit.
 
 The cost model uses their neutral defaults: a factor of 1, no seconds, or an unlimited rate. The
 values here are first guesses for the constants of the simulation, which are fitted separately.

@@ -1,9 +1,9 @@
 """Draw sizes and plans whose times determine the constants of a device, with few kernels.
 
 A fit needs plans that the cost model prefers, the best plan of every family of schedules, and
-slower plans: if a model is fitted only to plans that it prefers, errors about others stay unknown.
-A plan's kernel takes every size, so the plans of all sizes are limited to the kernels that most
-sizes want, and compiling them takes little of the time.
+slower plans: measurements of the preferred plans alone do not show the errors of the predicted
+times of other plans. One kernel accepts problems of every size. So the plans of all sizes are
+limited to a few kernels, those that are good for the most sizes; that saves time for compilation.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class Table:
         columns = [given[name][chosen] for name in _COLUMNS]
         found = Table(*columns, schedules=self.schedules, alike=alike)
         if "counters" in given:
-            vars(found)["counters"] = given["counters"]  # fill the cached property
+            vars(found)["counters"] = given["counters"]  # keep the cached property `counters`
         return found
 
     @cached_property

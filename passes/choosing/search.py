@@ -136,9 +136,10 @@ class _Search:
     def leaders(self, given: Sequence[int], count: int) -> list[int]:
         """The rows of the first plans to measure: `given`, then plans that differ from them.
 
-        Added are the best predicted plan of each other schedule or reduction, up to `count` rows in
-        all, then that of each other cluster shape, up to `count + CLUSTERS` rows in all. Plans that
-        are predicted to take more than NEAR times the shortest time are left out.
+        First, the plan with the shortest predicted time of each further pair of schedule and
+        reduction is added, until there are `count` rows; then that of each further cluster shape,
+        until there are `count + CLUSTERS` rows. Plans that are predicted to take more than NEAR
+        times the shortest time are not added.
         """
         t = self.table
         names = [schedule.name for schedule in t.schedules]

@@ -119,7 +119,7 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """Events and clocks of the arrivals that may count for a later phase of their mbarrier.
+    """The events and clocks of the arrivals in `early`, to compare two simulations of a launch.
 
     A launch is simulated again until two simulations in a row give equal events and clocks.
     """

@@ -173,7 +173,17 @@ class Machine:
     def _use_registers(
         self, agent: Agent, access: Registers, read: int, write: int, *, asynchronous: bool
     ) -> None:
-        """Check that a thread uses no registers of a running wgmma, and fences its own uses."""
+        """Check and record that a thread, or wgmma for it, accesses registers of a fragment.
+
+        A thread must not access registers while wgmma may change them. A fence must separate the
+        thread's own accesses from a later wgmma.
+
+        Args:
+            agent: the simulated thread.
+            access: the registers.
+            read, write: the bits of the read event and of the write event.
+            asynchronous: whether wgmma makes the access.
+        """
         used = self.registers.setdefault((id(agent), access.fragment), [EARLIER, 0])
         own, pending = used
         if asynchronous:

@@ -200,7 +200,14 @@ def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> t
 
 
 def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int, bool]]:
-    """Yield each earlier use that wrote, and whether its thread is the one that accesses now."""
+    """Yield (write, same_thread) for each earlier write to the elements that are accessed now.
+
+    Args:
+        writers: for each element, the position in `uses` of its last write; negative if none.
+        writing: for each element, the thread that made this write.
+        threads: for each element, the thread that accesses it now. `same_thread` is True if both
+            are the same single thread.
+    """
     same = (writing == threads) & (threads != MANY)
     for pair in np.unique(writers * 2 + same):
         other, equal = divmod(int(pair), 2)
