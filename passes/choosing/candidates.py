@@ -49,9 +49,9 @@ GROUPED_ROWS = 128
 BANDS = (4, 8, 16)
 """Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
 CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
-"""CLUSTERED_EXTENT: smallest extent along m and n, and CLUSTERED_DEPTHS: smallest and largest
-extent along k, of products for which the cost model may choose clusters of more than two CTAs. For
-the two sizes with a larger k that were measured, plans without such clusters were at least as fast.
+"""The cost model may choose clusters of more than two CTAs for products whose m and n are at least
+CLUSTERED_EXTENT and whose k is in the range CLUSTERED_DEPTHS (smallest, largest), in elements. Two
+sizes with larger k were measured: on these, plans without such clusters were at least as fast.
 """
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""

@@ -137,7 +137,10 @@ class Table:
 
     @cached_property
     def interleaved(self) -> Flag:
-        """For each row, whether k is interleaved: workgroups are near the same k at any time."""
+        """For each row, whether the plan's schedule has `k_order=interleaved`.
+
+        With this option, all workgroups are at nearly the same k at any time.
+        """
         orders = [getattr(schedule, "k_order", "") for schedule in self.schedules]
         return self.of_schedule([order == "interleaved" for order in orders])
 
