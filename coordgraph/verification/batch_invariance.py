@@ -176,7 +176,10 @@ def _depends(graph: KernelGraph, value: Expr) -> set[str]:
 
 
 def _examined(evidence: Evidence) -> list[tuple[Launch, dict[OutputTile, tuple[Term, ...]]]]:
-    """The launches that are compared, with the orders of the sums of every output tile."""
+    """(launch, terms of each output tile) for every launch that is compared.
+
+    A term says in which order the products of an output tile are added.
+    """
     code, parameters = evidence.program, evidence.graph.parameters
     least = {p.name: 0 for p in parameters.given if p.minimum == 0}
     found: list[tuple[Launch, dict[OutputTile, tuple[Term, ...]]]] = []
@@ -253,7 +256,12 @@ def _counterexamples(
 def _difference(
     before: tuple[Launch, OutputTile, Term], launch: Launch, tile: OutputTile, term: Term
 ) -> Counterexample:
-    """The counterexample for two output tiles with equal n and k and different orders."""
+    """The counterexample for two output tiles whose n and k are equal and whose terms differ.
+
+    Args:
+        before: the launch, number and term of the first output tile.
+        launch, tile, term: those of the second one.
+    """
     other, place, order = before
     return Counterexample(
         f"the sum is {term}; with {other} it is {order} in output tile {place}",

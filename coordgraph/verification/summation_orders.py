@@ -47,7 +47,7 @@ class Products:
     start: Term | None = None
 
     def then(self, first: int, end: int) -> Products:
-        """The sum after the k tiles from `first` to `end` were added, too."""
+        """The sum that results if the k tiles `first` to `end - 1` are added to this sum."""
         *before, last = self.ranges or ((first, first),)
         if last[1] == first:
             return Products((*before, (last[0], end)), self.start)
@@ -95,7 +95,7 @@ class Unordered:
 
 
 Term = Products | Sum | Unordered
-"""A sum, as the order of its additions."""
+"""Type of a symbolic sum: it says what is added in which order, and has no numeric value."""
 ZERO = Products()
 Place = tuple[int, int, OutputTile]
 """Where a partial sum is: its workspace slot, its turn in the slot, and its output tile."""
@@ -135,7 +135,10 @@ def summation_orders(
 
 
 def _replayed(steps: Sequence[Sequence[Step]]) -> dict[OutputTile, tuple[Term, ...]]:
-    """Execute the operations of all workgroups, each as soon as its partial sums are written."""
+    """Execute the operations of all workgroups, and return the terms of every output tile.
+
+    An operation that receives partial sums is executed as soon as these are written.
+    """
     slots: dict[Place, list[Term]] = defaultdict(list)
     finished: dict[OutputTile, dict[int, Term]] = defaultdict(dict)
     replays = [_Replay(slots, finished) for _ in steps]

@@ -60,7 +60,8 @@ CLOSE, DIFFERENCE = 0.1, 2.0
 """CLOSE: a plan has the weight exp(-(t / best - 1) / CLOSE) in the penalty on differences between
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 HELD_OUT = 4
-"""Number of equal parts of the sizes: one is held out to judge a fit to the others."""
+"""The measured sizes are divided into this number of parts. One part is held out: constants that
+are fitted to the other parts are judged on it."""
 FACTORS = ("short", "split", "paired", "beside", "split_store", "odd_store")
 LEAST: dict[str, float] = dict.fromkeys(FACTORS, 1.0)
 """Lower bounds of fitted constants, by name: the time factors of slower cases are at least 1."""

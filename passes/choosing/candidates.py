@@ -62,7 +62,7 @@ class Kernels(Protocol):
 
     @property
     def tilings(self) -> frozenset[tuple[int, ...]]:
-        """Tile m, n, k, cluster m, n, k and number of pingpong warpgroups of every kernel."""
+        """Seven numbers for each kernel: tile m, n, k; cluster m, n, k; pingpong warpgroups."""
         ...
 
     def holds(self, table: Table) -> Flag:

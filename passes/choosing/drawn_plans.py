@@ -35,7 +35,7 @@ RANGES = (
 """Ranges from which problem sizes are drawn: the default range; problems with few rows (m at most
 128); and problems with few output tiles but large k."""
 KEPT = 600
-"""Number of candidates of a size, the best by prediction, from which its plans are drawn."""
+"""The plans of a size are drawn from this many candidates with the shortest predicted times."""
 LIKELY, SAME_TILE = 5, 2
 """LIKELY: number of plans of a size that are drawn because they are predicted to be the fastest.
 SAME_TILE: largest number of these with equal tile and cluster."""

@@ -88,7 +88,7 @@ def _order_in_graph(pipeline: str, tile: tuple[int, int, int], problem: Gemm) ->
 
 
 def _refusal(graph: KernelGraph) -> str | None:
-    """The counterexample to the batch invariance of a graph; None if there is none."""
+    """Text with a counterexample to the batch invariance of a graph; None if none is found."""
     verdict = graph.check(checks=(NAME,))[NAME]
     if verdict.refuted:
         return f"it is not batch invariant: {verdict.counterexamples[0]}"

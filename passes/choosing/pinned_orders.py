@@ -26,7 +26,7 @@ from passes.lowering import WGMMA
 __all__ = ["ROWS", "Prediction", "forget", "pinned_order", "predict"]
 
 ROWS = tuple(1 << power for power in range(14))
-"""The m for which times are predicted: 1, 2, 4, … 8192."""
+"""Values of m for which times are predicted: 1, 2, 4, … 8192."""
 ENOUGH = 0.97
 """Orders with more segments are not tried once an order reaches this fraction of the default plan's
 predicted speed at every m. The default plan is the one that is chosen without a fixed order."""
@@ -84,7 +84,8 @@ def pinned_order(problem: Gemm, instructions: str, unit: int) -> SummationOrder:
     if n is None or k is None:
         raise ValueError("the order of additions depends on n and k; give both")
     if instructions != WGMMA.instructions or problem.grouped:
-        # The cost model covers wgmma only, and the host does not know how many tiles groups have.
+        # One segment: the cost model, which would choose the number of segments, covers only wgmma
+        # and needs the number of tiles, which the host does not know for groups.
         return SummationOrder.of(instructions, k, unit)
     single = Gemm(
         problem.dtype,

@@ -35,7 +35,8 @@ each later step."""
 FAR = 2.5
 """Plans whose predicted time exceeds this many times the shortest predicted time are left out."""
 WORTH = 1e-5
-"""The search ends if no plan has an expected improvement of this fraction of the best time."""
+"""The search ends if the expected improvement of every plan is less than this fraction of the
+shortest measured time."""
 LEADERS, CLUSTERS, NEAR = 5, 3, 1.2
 """The first plans measured include up to LEADERS that differ in schedule or reduction, and up to
 CLUSTERS with other clusters, each predicted to take at most NEAR times the best of all: the model

@@ -149,7 +149,10 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
 
 def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
-    """(rows, columns) of the halves or quarters of a macro tile that can be small tiles."""
+    """(rows, columns) of the small tiles into which `HeterogeneousTiles` can divide a macro tile.
+
+    A small tile is a half or a quarter of the macro tile.
+    """
     tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
     if tiling[5] > 1:
         return ()

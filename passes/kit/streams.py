@@ -119,7 +119,9 @@ class Stream:
             count = e.parameter(
                 "shares", minimum(self.workgroups, iterations), note="shares of iterations"
             )
-            e.assume(count**2)  # checked at launch: products in the edge `Balance` fit 32 bits
+            # The host checks before a launch that this number fits 32 bits; then the products in
+            # the formulas of the edge `Balance` fit, too.
+            e.assume(count**2)
             c.add(Linear("sk.share", count, note="shares of iterations"))
             c.connect(Tile("sk.share", "sk.workgroup"))
             shares = Balance(self.space.id, ("sk.share", "sk.local"))

@@ -63,7 +63,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Setup:
-    """Seconds before a workgroup multiplies, without `TileWork.first`.
+    """Seconds before a workgroup multiplies, without the further time of its first iteration.
 
     Attributes:
         launch: seconds of a launch before any workgroup begins.

@@ -161,7 +161,11 @@ class Machine:
             agent.open[effect.group] = reads | read, every | read | write
 
     def _kept(self, agent: Agent) -> Clock:
-        """A copy of a thread's clock, which has a bit for each event of the launch so far."""
+        """A copy of a thread's clock, to be kept for an access.
+
+        Raises:
+            TooLarge: all clocks that are kept need more than MOST_BYTES.
+        """
         clock = agent.clock.copy()
         self._bytes += (clock.time.bit_length() + clock.seen.bit_length()) // 8
         if self._bytes > MOST_BYTES:

@@ -182,7 +182,13 @@ def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
 
 
 def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> tuple[Array, Array]:
-    """The distinct elements, ascending, and the thread that accesses each (or `MANY` threads)."""
+    """Return (distinct elements, ascending; for each, the thread that accesses it).
+
+    The thread is `MANY` for an element that several threads access.
+
+    Raises:
+        Violation: several threads write one element, and may write different values.
+    """
     order = np.argsort(elements, kind="stable")
     elements, threads = elements[order], threads[order]
     unique, starts = np.unique(elements, return_index=True)
