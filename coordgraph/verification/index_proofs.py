@@ -53,7 +53,7 @@ class IndexProofs:
         graph: a scheduled graph.
         program: the graph as the interpreter executes it.
         questions: the largest number of inequalities that all proofs together ask `Ranges` to
-            prove; accesses after that remain unproved.
+            prove; accesses that are left when this budget is spent remain unproved.
     """
 
     def __init__(self, graph: KernelGraph, program: Program, questions: int) -> None:

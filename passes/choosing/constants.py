@@ -86,8 +86,8 @@ class Constants:
         odd_store: time factor of stores if rows of D begin inside cache lines and the TMA boxes of
             D are not swizzled.
         send_seconds: seconds to send a partial sum to another CTA.
-        receive_seconds, receive_rate: seconds for each step of adding a partial sum, and its bytes
-            per second.
+        receive_seconds, receive_rate: adding a partial sum takes receive_seconds for each of its
+            steps (see `Shape.steps`), plus its bytes divided by receive_rate (bytes per second).
         level_seconds: further seconds for each level of the `tree` reduction of partial sums.
         scatter_rate: bytes of partial sums per second that a CTA adds up in a `scatter` reduction.
         sum_rate: bytes per second of sums over a cluster whose CTAs divide k.

@@ -128,7 +128,8 @@ def choose_family(
         count: the largest number of kernels; selection ends earlier if no kernel lowers the cost.
         reads_c: whether the epilogue reads C.
         drawn: number of random sizes by which the kernels are selected.
-        advance: reports progress: the number of sizes done, and of all sizes.
+        advance: a function to report progress; its arguments are the number of sizes that are done
+            and the number of all sizes.
     """
     ranges = tuple(ranges)
     sizes = draw_sizes(ranges, drawn)
@@ -169,7 +170,7 @@ def losses_of(
         family: the kernels.
         problem: the element types and layouts; its sizes are ignored.
         device: the constants of the cost model for the device.
-        sizes: the sizes (m, n, k); to judge a family, draw others than it was selected for.
+        sizes: the sizes (m, n, k); to judge a family, pass sizes that did not select it.
         reads_c: whether the epilogue reads C.
 
     Returns:

@@ -223,7 +223,7 @@ class LowerToHopper(Pass):
         """How tiles of each shape are divided; all shapes use the same number of warpgroups.
 
         A single warpgroup multiplies a workgroup's part of a tile if that is possible for every
-        shape; else no shape uses a single warpgroup unless its tiles cannot be halved.
+        shape; else two warpgroups divide the part, for every shape whose part can be halved.
         """
         found = tuple(self._division(graph, tiling) for tiling in graph.tilings)
         if len({division.team for division in found}) > 1:
