@@ -127,7 +127,7 @@ def _iterations(found: Trace, slots: int) -> Numbers:
     for segment in found.segments:
         begin = begins[segment.workgroup]
         begins[segment.workgroup] += segment.k_count
-        if not segment.padding:  # a padding tile takes time, but requests no block
+        if not segment.padding:  # k tiles outside the tensors take time, but request no block
             shares.append(
                 (begin, segment.workgroup, *segment.tile, segment.k_first, segment.k_count)
             )

@@ -258,7 +258,8 @@ def _run(words: list[str], seconds: float) -> tuple[int, str]:
     with subprocess.Popen(
         words,
         cwd=ROOT,
-        env={**os.environ, "LC_ALL": "C"},  # ncu then prints numbers without thousands separators
+        # LC_ALL=C makes ncu print numbers without thousands separators.
+        env={**os.environ, "LC_ALL": "C"},
         text=True,
         start_new_session=True,
         stdout=subprocess.PIPE,

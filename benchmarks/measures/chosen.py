@@ -223,7 +223,8 @@ def main() -> None:
 
 
 NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that streams"}
-"""By value of --streaming: the measurements that a problem needs, as text for error messages."""
+"""The measurements that a problem needs, as text for error messages: without --streaming (False),
+and with it (True)."""
 
 
 def print_chosen(

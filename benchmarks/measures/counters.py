@@ -11,8 +11,8 @@ Each contender runs once, with an empty L2 cache and no other load, so the clock
   tensor     utilisation of the tensor cores while SMs are active
   memory     share of the memory's peak throughput
   L2         share of the L2 cache's peak throughput
-  delivered  sectors that SMs receive per sector requested from the L2 cache; more than 1 by
-             multicast, and if SMs of a GPC request the same sector at the same time
+  delivered  sectors that SMs receive per sector requested from the L2 cache: more than 1 with
+             multicast, or if SMs of a GPC request the same sector at the same time
 
 Throughputs are averages over the whole GPU, including idle SMs. If cuBLAS launches several kernels,
 cycles are their sum, and the other columns are those of the longest kernel.

@@ -106,7 +106,7 @@ def library() -> Any:
 
 
 def launches(where: Device) -> dict[str, Ways]:
-    """By name, the driver calls of a launch of a kernel with the argument list of `KERNEL`."""
+    """The driver functions that a launch of `KERNEL` calls, by name, each callable in two ways."""
     driver, direct = bindings(), library()
     function = Function(where, KERNEL.encode(), "empty", threads=128, shared_bytes=0)
     address = int(function.handle)

@@ -73,7 +73,8 @@ DEVICE, PROCESSORS = "NVIDIA H200", 132
 RUNS, SIZES = 3, 100
 """Default numbers of processes of each row, and of sizes for which a plan is chosen."""
 DRAWN = 60
-"""Number of sizes for which the family's kernels are selected; few, to save time."""
+"""Number of random sizes for which `choose_family` selects a family of kernels; few, to save
+time."""
 
 
 def stages_of(plan: Plan, target: str, clock: Callable[[], float] = process_time) -> list[float]:
@@ -151,14 +152,16 @@ def count_in_process(plan: Plan, target: str) -> int:
 
 
 def choosing_times(count: int = SIZES, seed: int = 0) -> dict[str, dict[str, float]]:
-    """CPU seconds (`median`, `low` and `high` quartile) to choose the first plan for new sizes.
+    """Measure the CPU time to choose the first plan for sizes that this process has not seen.
 
     Args:
         count: number of sizes.
         seed: seeds the sizes; plans of a seed that was used before come from a cache.
 
     Returns:
-        The figures, and the Python `calls` of one choice, among `all plans` and `a family`.
+        For the choice among `all plans` and among the kernels of `a family`: the `median` and the
+        quartiles `low` and `high` of the CPU seconds, and `calls`, the number of calls of Python
+        functions in one choice.
     """
     drawn = random.Random(seed)
     problem = Gemm("bf16", transpose_b=True)

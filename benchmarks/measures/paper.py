@@ -129,7 +129,7 @@ def scheduled(schedule: str, tile: Tile, dtype: str, layout: str) -> KernelGraph
 
 @cache
 def costs_of(tile: Tile, dtype: str, layout: str, machine: str) -> Costs:
-    """Seconds of an iteration, of a send and of a receive of a workgroup on a simulated GPU."""
+    """The time of each kind of step of a Stream-K workgroup on a simulated GPU, in seconds."""
     graph = scheduled("stream-k", tile, dtype, layout)
     sizes = dict.fromkeys("mnk", 4096)
     work = tile_works(graph, sizes, machine_named(machine), Kernel())[0]
@@ -143,7 +143,7 @@ def grid_of(shape: Shape, options: argparse.Namespace, processors: int) -> int:
 
 
 def plans_of(shape: Shape, options: argparse.Namespace, processors: int) -> tuple[int, list[Plan]]:
-    """The best Stream-K grid by the cost formula, and a plan for each schedule in `WAYS`."""
+    """The number of workgroups from `best_grid`, and a plan for each schedule in `WAYS`."""
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)
     chosen = best_grid(shape, options.tile, processors, costs)
     return chosen, [parse_plan(way.plan(options.tile, processors, chosen)) for way in WAYS]

@@ -304,7 +304,7 @@ def measure(
 
 
 def show(rows: Sequence[Row], worst: int, console: Console) -> None:
-    """Print speeds relative to libraries, the `worst` slowest problems, and all faults."""
+    """Print speeds relative to libraries, the `worst` slowest problems, and all errors."""
     found = compare(rows)
     if found:
         console.print(table_of(summaries(found)))

@@ -146,7 +146,7 @@ class GroupedProblem(ABC):
         return self.shape.k
 
     def fault(self, compute: Callable[[], Any]) -> str | None:
-        """Check the D that `compute` returns for the first set; what is wrong, or None if right."""
+        """Check the D that `compute` returns for operand set 0; returns an error text or None."""
         self.sets[0][2].fill_(math.nan)
         self.torch.cuda.synchronize()
         out = compute()
