@@ -122,9 +122,10 @@ def problem_parameters(
     beta: float = 0.0,
     scalars: Mapping[str, float] | None = None,
 ) -> dict[str, int]:
-    """Values of the graph's size parameters (m, n, k, batches, …), and of `read_c` and its like.
+    """Values of the graph's size parameters (m, n, k, batches, …) and `read_NAME` parameters.
 
-    `read_NAME` is 1 if the kernel reads the optional epilogue operand NAME, else 0.
+    `read_NAME`, such as `read_c`, is 1 if the kernel reads the optional epilogue operand NAME,
+    else 0.
 
     Sizes may be 0, which kernels do not support: see `codegen.call.zero_extents`.
 
@@ -338,7 +339,7 @@ def _check_layout(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
 
 
 def _wrong_layout(tensor: Tensor, view: TensorView) -> ArgumentMismatch:
-    """What is wrong with an array whose strides are not those of its tensor."""
+    """The error for an array whose strides are not those of its tensor."""
     name, more = label(tensor.name), ""
     if min(view.strides) < 0:
         return ArgumentMismatch(

@@ -48,8 +48,8 @@ class Warmed:
     Attributes:
         kernels: the plans without grids whose kernels are built, the most useful first.
         ranges: the ranges of sizes for which `matmul` now chooses among built kernels.
-        loss: the geometric mean, over random sizes, of the predicted time divided by that of the
-            best of all plans, less 1; 0.0 if there is no cost model.
+        loss: the geometric mean, over random sizes, of the predicted time of the best of these
+            kernels divided by that of the best of all plans, less 1; 0.0 if there is no cost model.
         refused: for each kernel that cannot be built, the reason.
     """
 

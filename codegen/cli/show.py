@@ -206,7 +206,7 @@ def render(
         form: the form of the text.
         part: the graph that a diagram shows.
         only: the coordinates that a diagram shows; empty for all.
-        provenance: whether text and JSON have the origin of each record.
+        provenance: whether text and JSON name the pass that made each dimension, edge, and so on.
     """
     if form is Form.MERMAID:
         drawn = getattr(stage.graph, part.value)

@@ -63,7 +63,7 @@ def export(
         alignment: 16 for the fastest code, which needs addresses and rows that are multiples of 16
             bytes; 1 for code that takes all other tensors.
         reads_c: whether launches may pass C.
-        workgroups: how many workgroups a launch has if it does not say, for schedules with
+        workgroups: the number of workgroups of a launch that passes no number, for schedules with
             `workgroups=None`; None for as many as the GPU runs at once.
 
     Raises:

@@ -245,7 +245,10 @@ def _workspace(recipe: Recipe) -> Iterator[str]:
 
 
 def _attributes(recipe: Recipe) -> Iterator[str]:
-    """C statements that set the CUDA launch attributes: cluster size, cooperative, overlapping."""
+    """C statements that set CUDA launch attributes.
+
+    They are the cluster size, and cooperative or programmatic dependent launch.
+    """
     facts = recipe.facts
     one = "attributes[config->numAttrs]"
     if facts.cluster > 1:

@@ -16,7 +16,7 @@ from examples.transformer.comparing import Settings, compare
 from examples.transformer.model import Config
 
 SMALL = Config(dim=64, layers=2, heads=4, kv_heads=2, head_dim=16, hidden=160, vocab=256)
-"""The sizes on a CPU."""
+"""The sizes of the model that runs on a CPU."""
 
 
 app = typer.Typer()
