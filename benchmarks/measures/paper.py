@@ -12,9 +12,9 @@ checked first. Stream-K has one workgroup for each SM (`on W`), or the number of
 which the paper's cost model predicts the least time (`on g`); if there are fewer output tiles than
 SMs, that number may be less than the number of SMs.
 
-A row of the record has `us`, the microseconds of each entry of `ways` in order. Row i is of size i
-of `log_uniform_shapes(count, seed)`; rows of measured times also have m, n, k, and the chosen grid
-`g`, which those of simulated times leave out to keep the file small.
+A row of the record has `us`, the microseconds of each schedule in the record's list `ways`, in
+order. Row i is about size i of `log_uniform_shapes(count, seed)`. Rows of measured times also have
+m, n, k, and the chosen grid `g`; rows of simulated times leave them out to keep the file small.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ Launch = Callable[[int], Any]
 def uneven(rows: int, groups: int, skew: float, seed: int = 0) -> list[int]:
     """Divide an extent (rows, or k) unevenly among groups; one group in 8 is empty.
 
-    The sizes fall by the power `skew` of a group's rank, and ranks are shuffled by `seed`.
+    The size of the group with rank 1, 2, … is proportional to rank^(-skew). Ranks are shuffled by
+    the seed if there are at least 8 groups.
 
     >>> uneven(1000, 4, 1.0)
     [480, 240, 160, 120]

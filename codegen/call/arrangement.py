@@ -167,7 +167,8 @@ class Arrangement:
         """Launch a kernel with rearranged arrays; returns the caller's D.
 
         Args:
-            start: launches the kernel, with the rearranged arrays and the rest as given.
+            start: the function that launches the kernel. It gets the rearranged arrays, and the
+                other arguments unchanged.
             a, b, c, out: the caller's arrays.
             scalars: alpha, beta and the stream.
             operands: further operands by name.

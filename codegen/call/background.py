@@ -34,7 +34,7 @@ class background_builds:
     calls after that. If no loaded kernel serves, the call waits for the compiler. So do calls with
     `background=False`, `tune=True` or `plan`.
 
-    Two plans may add in another order, so equal calls may give other last bits before and after the
+    Two plans may add in different orders, so the last bits of a result may change when the
     preferred kernel is built.
     """
 

@@ -61,7 +61,11 @@ class TensorView:
 
     @property
     def rows_follow(self) -> bool:
-        """Whether this is a batch whose rows are at one distance, like those of a single matrix."""
+        """Whether this is a batch that can be read as one matrix with more rows.
+
+        It can if all consecutive rows are the same distance apart, also from the last row of a
+        matrix to the first row of the next.
+        """
         if len(self.shape) < len("lmn"):
             return False
         if 0 in self.shape or self.contiguous:
