@@ -1,4 +1,4 @@
-"""Speed measures: `python -m benchmarks NAME …`; without a name it is `gemm`."""
+"""Speed measures: `python -m benchmarks NAME …`; without a name it runs `gemm`."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ PROBLEM = Gemm("bf16")
 DEVICE, PROCESSORS = "NVIDIA H200", 132
 """The GPU for which plans are chosen, and its number of SMs."""
 RUNS, SIZES = 3, 100
-"""Default numbers of processes of each row, and of sizes for which a plan is chosen."""
+"""RUNS: default number of processes that measure a row of the first table. SIZES: default number of
+sizes for which a plan is chosen."""
 DRAWN = 60
 """Number of random sizes for which `choose_family` selects a family of kernels; few, to save
 time."""
@@ -156,7 +157,8 @@ def choosing_times(count: int = SIZES, seed: int = 0) -> dict[str, dict[str, flo
 
     Args:
         count: number of sizes.
-        seed: seeds the sizes; plans of a seed that was used before come from a cache.
+        seed: the seed of the random sizes. Plans for sizes that this process has used before come
+            from a cache, so each call needs another seed.
 
     Returns:
         For the choice among `all plans` and among the kernels of `a family`: the `median` and the

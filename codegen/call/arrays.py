@@ -124,7 +124,7 @@ class Library:
         return 0
 
     def finish(self, stream: int) -> None:
-        """Make the result of a launch visible to the library, which may need to wait for it."""
+        """Make the result of a launch visible to the library; this may wait for the launch."""
 
 
 class _Raw(Library):

@@ -144,7 +144,7 @@ class _Compiler:
         """
         if cache_directory() is None:
             return
-        with suppress(Exception):  # raised if the job cannot be pickled or no process started
+        with suppress(Exception):  # errors if a job cannot be pickled, or a process not started
             if job.is_done:
                 return
             sent = pickle.dumps(job)
@@ -183,7 +183,7 @@ def _load(job: Job) -> None:
         ours = isinstance(error, CoordGraphError)
         kept = error if ours else CodegenError(f"{type(error).__name__}: {error}")
         build.fail(job.plan, job.request, kept)
-        with suppress(RuntimeWarning):  # raised if Python is set to treat warnings as errors
+        with suppress(RuntimeWarning):  # Python may be set to raise warnings as errors
             warnings.warn(
                 f"the kernel of the plan '{job.plan.kernel}' cannot be built, so calls use other "
                 f"plans: {kept}",

@@ -118,7 +118,7 @@ def calibrate(
         LaunchError: `minutes` is too short, or too few plans could be measured.
         ImportError: scipy is not installed.
     """
-    import_module("scipy.optimize")  # raises ImportError before minutes of measurements
+    import_module("scipy.optimize")  # if it is not installed, fail before minutes of measurements
     from codegen.targets.nvptx.driver import device as gpu
 
     start = time.monotonic()
@@ -273,7 +273,10 @@ def _loaded(plan: Plan, request: PlanRequest) -> Any:
 
 
 def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
-    """How many clusters of 2, 4 and 8 CTAs the GPU holds: constants `pairs`, `fours`, `eights`."""
+    """How many clusters of 2, 4 and 8 CTAs the GPU runs at the same time.
+
+    They are the constants `pairs`, `fours` and `eights` of the cost model.
+    """
     found: dict[str, int] = {}
     for text, kernel in built.items():
         workgroups = prod(Plan.parse(text).cluster)

@@ -1,4 +1,4 @@
-"""Refuse calls in which D overlaps another array, unless D is in place of an epilogue operand."""
+"""Refuse calls in which D overlaps another array, unless D is also an operand of the epilogue."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _overlap(one: TensorView, other: TensorView) -> str:
     if not -other.bytes < apart < one.bytes:
         return ""
     # The address ranges overlap, but rows or matrices of one array may be in gaps of the other.
-    limit: Any = MOST_WORK  # Any, because numpy's type hints allow only 0 and -1
+    limit: Any = MOST_WORK  # typed as Any, because numpy's type hints allow only 0 and -1
     try:
         shared = np.shares_memory(_memory(one, 0), _memory(other, apart), max_work=limit)
         return "overlaps {}" * shared

@@ -95,7 +95,7 @@ class TensorView:
 
     @property
     def without_gaps(self) -> bool:
-        """Whether matrices, or each matrix of a batch, are row-major without gaps."""
+        """Whether a matrix, or each matrix of a batch, is row-major without gaps."""
         matrix = replace(self, shape=self.shape[-2:], strides=self.strides[-2:])
         return matrix.contiguous
 

@@ -24,7 +24,7 @@ __all__ = ["Exported", "export"]
 ALIGNMENTS = (1, ALIGNED_BYTES)
 """The alignments in bytes for which a kernel has code of its own."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-"""The names that an exported kernel may have: the start of C identifiers."""
+"""The names that an exported kernel may have; C identifiers begin with the name."""
 
 
 @dataclass(frozen=True)

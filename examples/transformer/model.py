@@ -20,7 +20,7 @@ __all__ = ["Cache", "Config", "Layers", "StockSwiGLU", "Transformer"]
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of a model. The defaults are those of Qwen3-0.6B, but with fewer layers and tokens.
+    """Sizes of a model: by default those of Qwen3-0.6B, with fewer layers and a smaller vocabulary.
 
     Args:
         dim: extent of the vector of a token.

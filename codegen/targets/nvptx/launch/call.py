@@ -297,7 +297,7 @@ class Depthless:
 
 
 class Launches(Protocol):
-    """Protocol of a checked call: kept by a kernel, for later calls with the same cache key."""
+    """Protocol of the objects that launch calls with a cache key that was checked before."""
 
     shape: tuple[int, ...]
 
