@@ -15,6 +15,7 @@ from coordgraph.gemm import (
     elements_of,
     ld_of,
     read_of,
+    rows_of,
     stride_of,
     tensor_of,
 )
@@ -106,6 +107,10 @@ class Gemm(GemmProblem):
         given += (
             Parameter(ld_of(name), 0, LARGEST_STRIDE, note=f"from one row of {name} to the next")
             for name in self.leading_dimensions
+        )
+        given += (
+            Parameter(rows_of(name), 1, LARGEST_SIZE, note=f"rows of the array {name}")
+            for name in self.tables_of_rows.values()
         )
         if self.grouped:
             given.append(

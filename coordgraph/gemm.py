@@ -23,13 +23,16 @@ __all__ = [
     "MOST_TOGETHER",
     "OFFSETS",
     "OFFSETS_OF",
+    "ROWS",
     "ROW_STEP",
+    "TARGETS",
     "TENSORS",
     "GemmProblem",
     "elements_of",
     "ld_of",
     "read_of",
     "row_step",
+    "rows_of",
     "stride_of",
     "tensor_of",
 ]
@@ -43,7 +46,7 @@ RESERVED = frozenset(
     "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before piece "
     "read_c rest_tiles row_tile selector share sk_iterations sk_tiles small_tiles_m small_tiles_n "
     "small_waves stride_a stride_b stride_c stride_d tile_starts tiles_k tiles_m tiles_n wave "
-    "waves".split()
+    "waves rows targets rows_a rows_d".split()
 )
 """Names that an epilogue operand must not have: arguments of kernel calls, and dimensions of
 graphs."""
@@ -83,6 +86,9 @@ Groups that differ along all axes have one such table per axis instead, see `OFF
 """
 AXES = ("m", "n", "k")
 """The axes of a matrix product: rows of D, columns of D, and the summed axis."""
+ROWS, TARGETS = "rows", "targets"
+"""ROWS: name of the table with the row of the array A for each row of the product, if A's rows are
+gathered. TARGETS: name of the table with the row of the array D, if D's rows are scattered."""
 OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
 """Names of the tables of group starts, by axis, for groups that differ along all axes.
 
@@ -136,6 +142,12 @@ class GemmProblem:
             next in memory) is a launch argument, so that their rows may have gaps. They are A, B, D
             and operands of the epilogue along m and n, such as C. The matrices of all other tensors
             have no gaps.
+        gathered_rows: read A's rows through a table: row i of the product is row `rows[i]` of the
+            array A, which has `rows_a` rows (launch arguments). Rows may occur several times. A
+            must not be given as its transpose.
+        scattered_rows: write D's rows through a table: row i of the product is row `targets[i]` of
+            the array D, which has `rows_d` rows. The entries must be distinct: of rows with equal
+            targets any one may remain. Rows of D that are no target are not written.
         transposed_operands: names of operands of the epilogue along m and n, such as C, that are
             given as their transpose, row-major n x m tensors.
 
@@ -156,6 +168,8 @@ class GemmProblem:
     epilogue: EpilogueFunction = ALPHA_BETA
     leading_dimensions: tuple[str, ...] = ()
     transposed_operands: tuple[str, ...] = ()
+    gathered_rows: bool = False
+    scattered_rows: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
@@ -182,7 +196,10 @@ class GemmProblem:
             if not 1 <= extent <= most:
                 raise VerifyError(f"Gemm: {name} = {extent} must be in 1..{most}")
             object.__setattr__(self, name, extent)
-        for name in ("transpose_a", "transpose_b", "batched", "grouped"):
+        for name in (
+            *("transpose_a", "transpose_b", "batched", "grouped"),
+            *("gathered_rows", "scattered_rows"),
+        ):
             object.__setattr__(self, name, flag(getattr(self, name), f"Gemm: {name}"))
         if self.batched and self.grouped:
             raise VerifyError(
@@ -209,8 +226,25 @@ class GemmProblem:
                 f"{', '.join(fixed)} as None"
             )
 
+        self._check_tables_of_rows()
         self._check_epilogue()
         self._check_layouts()
+
+    def _check_tables_of_rows(self) -> None:
+        """Check that the problem can have tables of rows, if it gathers or scatters rows."""
+        for name, given in self.tables_of_rows.items():
+            field = {ROWS: "gathered_rows", TARGETS: "scattered_rows"}[name]
+            if self.batched or (self.grouped and self.group_axis != "m"):
+                kind = "batched=True" if self.batched else f"group_axis={self.group_axis}"
+                raise VerifyError(
+                    f"Gemm: {field}=True has one table of the rows of all products, which {kind} "
+                    "does not allow; use a single product, or group_axis=m"
+                )
+            if given == "A" and self.transpose_a:
+                raise VerifyError(
+                    f"Gemm: {field}=True reads whole rows of A, so A cannot be given as its "
+                    "transpose; set transpose_a=False"
+                )
 
     def _check_layouts(self) -> None:
         """Check the tensors with leading dimensions, or given as transposes; sort their names."""
@@ -307,6 +341,12 @@ class GemmProblem:
         """The tensors with rows and columns: A, B, operands of the epilogue such as C, and D."""
         axes = self.axes
         return tuple(x for x in ("A", "B", *self.operands, "D") if len(axes[x]) == len("mn"))
+
+    @property
+    def tables_of_rows(self) -> dict[str, str]:
+        """The tables of rows by name, and the tensor whose rows each numbers: A or D."""
+        there = ((ROWS, "A", self.gathered_rows), (TARGETS, "D", self.scattered_rows))
+        return {table: tensor for table, tensor, given in there if given}
 
     def is_transposed(self, tensor: str) -> bool:
         """Whether a tensor is given as its transpose."""
@@ -408,6 +448,11 @@ class GemmProblem:
         The scalars alpha and beta have this type, too.
         """
         return dtype(self.dtype).accumulator
+
+
+def rows_of(tensor: str) -> str:
+    """The launch parameter with the number of rows of an array whose rows a table numbers."""
+    return f"rows_{tensor.lower()}"
 
 
 def row_step(kind: str) -> int:

@@ -163,6 +163,9 @@ def _matrix(
         values: the parameters of the launch and the entries of its tables.
     """
     axes = gemm.axes[tensor]
+    for table, of in gemm.tables_of_rows.items():
+        if of == tensor:
+            array = array[np.array(values[table], np.intp)]
     transposed = gemm.is_transposed(tensor)
     stored = axes[::-1] if transposed else axes
     borders = {axis: values[gemm.offsets(axis)] for axis in AXES if gemm.ragged(axis)}
