@@ -165,8 +165,11 @@ def _matrices(
 
 
 def product_row(tensor: str) -> str:
-    """The id of the dimension that numbers the rows of the product, if a table leads from it to
-    the rows of the array of `tensor`."""
+    """The id of the dimension that numbers the product's rows, if a table numbers the array's rows.
+
+    Args:
+        tensor: `A` or `D`, the tensor of the array.
+    """
     return f"{tensor}.product_row"
 
 

@@ -1,10 +1,11 @@
 """Tables of integers in device memory that index expressions of a kernel read.
 
-A *given* table is an argument of the kernel call; its entries are non-decreasing, unless its rule is
-`any`: then they are indices in any order. A *derived* table is computed by the kernel from its *step*, an expression in earlier tables that is evaluated at each
-position. A derived table with the rule `sums` holds prefix sums of the steps: entry 0 is 0,
-and entry i + 1 is entry i plus step i. A derived table with the rule `sorts` is an argsort of the
-steps: entry i is the position of the i-th largest step.
+A *given* table is an argument of the kernel call; its entries are non-decreasing, unless its rule
+is `any`: then they are in any order. A *derived* table is computed by the kernel from its *step*,
+an expression in earlier tables that is evaluated at each position. A derived table with the rule
+`sums` holds prefix sums of the steps: entry 0 is 0, and entry i + 1 is entry i plus step i. A
+derived table with the rule `sorts` is an argsort of the steps: entry i is the position of the i-th
+largest step.
 """
 
 from __future__ import annotations
@@ -222,8 +223,8 @@ class TableNeed:
             )
         if self.below is not None and not ranges.prove_less(table.maximum, self.below):
             yield (
-                f"the entries of the table '{table.name}' may be {to_text(table.maximum)}, but must "
-                f"be less than {to_text(self.below)}; lower its maximum, or name another table"
+                f"entries of the table '{table.name}' may be {to_text(table.maximum)}, but must be "
+                f"less than {to_text(self.below)}; lower its maximum, or name another table"
             )
         other = tables.get(self.inverse_of)
         if other is not None and not (table.inverts(other) or other.inverts(table)):

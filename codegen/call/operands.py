@@ -1,4 +1,4 @@
-"""`Operands`: the arrays and scalars that a call passes to its epilogue."""
+"""`Operands`: the arrays and scalars that a call passes besides A, B, C, D and offsets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Operands"]
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands that a call passes to its epilogue.
+    """The operands of the epilogue, and the tables of rows, that a call passes.
 
     Args:
-        arrays: the operands in memory, by the names of the graph's tensors.
+        arrays: the operands in memory, and tables of rows, by the names of the graph's tensors.
         scalars: the operands passed by value, by name, in the order of the function's parameters.
     """
 
@@ -32,13 +32,17 @@ class Operands:
     ) -> Operands:
         """The operands of a call, from its arguments `c`, `alpha`, `beta` and keyword arguments.
 
+        The keyword arguments `rows` and `targets` are tables of rows, if the problem has them.
+
         Raises:
             LaunchError: an operand is missing, an argument is no operand of the epilogue, or a
                 scalar is not a number.
         """
+        tables = {name: others[name] for name in gemm.tables_of_rows if name in others}
+        others = {name: value for name, value in others.items() if name not in tables}
         given = with_defaults(gemm.epilogue, {"c": c, "alpha": alpha, "beta": beta, **others})
         function = gemm.epilogue
-        arrays = {tensor_of(o.name): given.get(o.name) for o in function.tensors}
+        arrays = {tensor_of(o.name): given.get(o.name) for o in function.tensors} | tables
         kinds = function.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).operands
         numbers = {
             o.name: scalar(given[o.name], o.name, dtype(kinds[o.name])) for o in function.scalars

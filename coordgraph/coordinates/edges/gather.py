@@ -1,4 +1,4 @@
-"""`Gather`: read indices from a table that the caller gives, as for the rows of a gathered matrix."""
+"""`Gather`: read indices from a table of the caller, such as the rows of a gathered matrix."""
 
 from __future__ import annotations
 

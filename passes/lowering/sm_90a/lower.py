@@ -56,7 +56,14 @@ from passes.lowering.sm_90a.division import (
 )
 from passes.lowering.sm_90a.k_index import computed_once
 from passes.lowering.sm_90a.maps import Maps
-from passes.lowering.sm_90a.refusals import cut_along, extents, no_division, no_team
+from passes.lowering.sm_90a.refusals import (
+    cut_along,
+    extents,
+    no_boxes,
+    no_division,
+    no_team,
+    table_of_rows,
+)
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
@@ -159,7 +166,7 @@ class LowerToHopper(Pass):
                 f"architecture={self.architecture} has no wgmma; choose {' or '.join(known)}, or "
                 "LowerToTensorCores"
             )
-        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph):
+        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_boxes(graph):
             return why
         if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
@@ -299,6 +306,8 @@ class LowerToHopper(Pass):
         """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS:
+            return ()
+        if table_of_rows(graph, "D"):
             return ()
 
         def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int, int]:

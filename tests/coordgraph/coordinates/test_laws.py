@@ -36,7 +36,8 @@ def one_way(kind: type[Edge]) -> bool:
     """Whether an edge has no forward formula, so that no law can hold for it."""
     edge = kind("u0", "d0", "t") if kind.arity == (1, 1) and reads_table(kind) else None
     try:
-        return edge is not None and not edge.forward([Integer(0)], Sizes((None,), (None,)), Ranges())
+        sizes = Sizes((None,), (None,))
+        return edge is not None and not edge.forward([Integer(0)], sizes, Ranges())
     except NotInvertible as error:
         return "ask for the reverse direction" in str(error)
 

@@ -14,7 +14,7 @@ from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.packing import ArgumentTable
 from codegen.targets.nvptx.launch.tensormaps import TensorMaps
 from coordgraph import LaunchError
-from coordgraph.gemm import OFFSETS, OFFSETS_OF, row_step
+from coordgraph.gemm import OFFSETS, OFFSETS_OF, ROWS, TARGETS, row_step
 from coordgraph.integers import evaluate
 from coordgraph.tensors import Role, Tensor, dtype
 
@@ -32,8 +32,15 @@ addresses of a kernel's workspace buffers are kept. A repeated call then need no
 
 
 def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """Names of the epilogue's operand tensors other than C, in the order of a call's pointers."""
-    return tuple(t.name for t in tensors if t.role.finishes and t.name not in ARGUMENTS)
+    """Names of the tensors that a call passes by keyword, in the order of a call's pointers.
+
+    They are the epilogue's operands other than C, and the tables of rows.
+    """
+    return tuple(
+        t.name
+        for t in tensors
+        if (t.role.finishes and t.name not in ARGUMENTS) or t.name in (ROWS, TARGETS)
+    )
 
 
 class Loaded:
