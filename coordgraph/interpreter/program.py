@@ -327,7 +327,7 @@ class Work:
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for a tuple: number of the tile's share, number of shares; (0, 1) if undivided."""
+        """Formula for a tuple: the tile's share, the number of shares; (0, 1) if it is whole."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op
