@@ -203,7 +203,7 @@ class EpilogueFunction:
 
     @cached_property
     def _needs(self) -> dict[str, frozenset[str]]:
-        """By name of a value (such as `%1`): which of `acc` and the operands it depends on."""
+        """The names of `acc` and operands on which each value depends, by value name (`%1`)."""
         found = {
             name: frozenset((name,)) for name in (ACCUMULATOR, *(o.name for o in self.operands))
         }

@@ -88,7 +88,7 @@ class Memory:
         flat = self.flat[tensor]
         flat[places] = np.broadcast_to(value, elements.extents)[mask].astype(flat.dtype)
         written = self.written[tensor]
-        # If each element occurs once, `+=` is correct; `add.at` takes ten times as long.
+        # If no offset occurs twice, `+=` counts correctly; `np.add.at` takes ten times as long.
         if (places[1:] > places[:-1]).all():
             written[places] += 1
         else:
@@ -319,7 +319,7 @@ class Machine:
     def _exchange(self, work: Work, env: Environment) -> Iterator[Event]:
         """Execute a send or receive: an operation on the workspace and its flags.
 
-        It yields an event before each access, because other workgroups can observe it.
+        It yields an event before each access, because other workgroups can observe the access.
         """
         match op := work.node.op:
             case SendPartial():
