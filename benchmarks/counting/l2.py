@@ -62,7 +62,8 @@ class Traffic:
     Args:
         asked_bytes: bytes requested from the L2 cache.
         read_a, read_b: bytes of A and of B read from memory.
-        compulsory_bytes: bytes of all distinct blocks; no order and no cache can read fewer.
+        compulsory_bytes: bytes of all distinct blocks. Each must be read from memory at least once,
+            whatever the order of tiles and the cache.
     """
 
     asked_bytes: int

@@ -50,7 +50,7 @@ UNITS |= {"cycle": 1, "%": 1, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "ms": 1e-
 GRACE = 10.0
 """Seconds that ncu may take to end after the last launch."""
 FORBIDDEN = "ERR_NVGPUCTRPERM"
-"""The message of ncu if the driver does not permit this user to read hardware counters."""
+"""The error that ncu prints if the driver does not permit this user to read hardware counters."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -197,7 +197,8 @@ def count(jobs: dict[str, Any], seconds: float) -> dict[tuple[str, str], Counter
 
     Args:
         jobs: the input of `benchmarks.launches`.
-        seconds: the time after which no launch starts; launches not made have no counters.
+        seconds: the time from now after which no launch starts. Plans that are not launched have no
+            entry in the result.
 
     Raises:
         NoCounters: ncu is not installed, is not permitted to count, or failed.

@@ -127,7 +127,7 @@ def per_call(
 
 
 def load_in_this_process(plan: Plan, target: str) -> dict[str, Any]:
-    """Measure how long scheduling a graph, and compiling and loading its kernel, take here.
+    """Measure how long scheduling, compiling and loading a kernel take in this process.
 
     Returns:
         `schedule_seconds`; `load_seconds`, to compile and load; and `cache`, the folder of

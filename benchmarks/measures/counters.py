@@ -4,7 +4,7 @@
     python -m benchmarks counters --groups D --shapes 512x512x65536
 
 Each contender runs once, with an empty L2 cache and no other load, so the clock is higher than in
-`gemm`: compare cycles rather than seconds. Columns:
+`benchmarks gemm`: compare cycles rather than seconds. Columns:
 
   cycles     elapsed cycles of the GPCs
   of cuBLAS  cuBLAS's cycles divided by the contender's

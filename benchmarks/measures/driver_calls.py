@@ -3,10 +3,9 @@
     python -m benchmarks driver
 
 The figure is host microseconds of one call of each function. Calls by cuda-python and by ctypes are
-timed in turn.
-Calls are asynchronous, and the launch queue is kept short so that no call waits for the GPU. The
-functions are those that every launch of a coordgraph kernel calls: to get the current context, to
-ask whether the stream is being captured, and to launch.
+timed in turn. Calls are asynchronous, and the launch queue is kept short so that no call waits for
+the GPU. The functions are those that every launch of a coordgraph kernel calls: to get the current
+context, to ask whether the stream is being captured, and to launch.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ The first table has, for each target and plan, the CPU milliseconds from a plan 
 ptxas: `schedule`, building and scheduling the graph; `lower`, checking and lowering it; `emit`,
 generating LLVM IR; `llvm`, LLVM's optimisation and code generation; and `total`. Each is the least
 of several runs. Every run is a new process, forked from one that has generated small other kernels,
-so imports are not timed. `calls` are the Python functions that a run calls, in thousands, which are
-the same in every run and on every machine.
+so imports are not timed. `calls` is the number of calls of Python functions in a run, in thousands;
+it is the same in every run and on every machine.
 
 The second table has the CPU milliseconds to choose the first plan for a size that the process has
 not seen: among all plans, and among the kernels of a family (see `codegen.warm`). The GPU's name
@@ -105,7 +105,7 @@ def stages_of(plan: Plan, target: str, clock: Callable[[], float] = process_time
 
 
 def python_calls(step: Callable[[], object]) -> int:
-    """The number of Python functions that a call of `step` enters."""
+    """The number of calls of Python functions during a call of `step`."""
     count = 0
 
     def counted(_frame: Any, event: str, _argument: Any) -> None:

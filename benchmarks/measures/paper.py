@@ -181,7 +181,7 @@ def simulate_all(
         task = progress.add_task("simulating", total=len(shapes))
         found = map(work, chunks)
         if options.jobs > 1:
-            # not fork, which is unsafe while other threads run, such as the progress bar's
+            # New processes are not forked, because the progress bar runs a thread.
             spawn = get_context("spawn")
             pool = stack.enter_context(ProcessPoolExecutor(options.jobs, mp_context=spawn))
             found = pool.map(work, chunks)

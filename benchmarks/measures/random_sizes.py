@@ -59,9 +59,9 @@ __all__ = ["Comparison", "compare", "faults", "main", "summaries"]
 
 COUNT = 80
 MICROSECONDS = (8, 20, 60)
-"""Bounds between classes of problems: cuBLAS's time in microseconds."""
+"""Bounds, in microseconds, by which problems are divided into classes of cuBLAS's time."""
 DEPTHS = (512, 1024, 2048, 4096)
-"""Bounds between classes of problems: their extent along k."""
+"""Bounds by which problems are divided into classes of their extent along k."""
 SLOW = 0.9
 """A problem is slow if the speed relative to the fastest library is below this ratio."""
 

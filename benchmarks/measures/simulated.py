@@ -234,9 +234,10 @@ def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[s
 
 
 def better(groups: dict[str, dict[str, dict[str, Accuracy]]]) -> list[str]:
-    """Two sentences: the groups of launches for which the simulation is better, or the cost model.
+    """Two sentences: they list the groups of launches that each way of predicting predicts better.
 
-    Better means that the median error is smaller by a tenth at least.
+    The ways are the simulation and the cost model. Better means that the median error is smaller by
+    a tenth at least.
     """
     found: list[str] = []
     for ways in ((SIMULATION, MODEL), (MODEL, SIMULATION)):

@@ -1,4 +1,4 @@
-"""Binding of cuBLASLt by ctypes: the algorithms that its heuristics propose, and their products.
+"""Call cuBLASLt by ctypes: list the algorithms that its heuristics propose, multiply by each.
 
 Names and numbers are those of cublasLt.h, cublas_api.h and library_types.h of CUDA 12 and 13.
 """

@@ -48,7 +48,7 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> str:
 
 
 def _headings(contenders: Sequence[str]) -> dict[str, str]:
-    """By contender, the heading of its column: its name, or a letter if the name is long."""
+    """For each contender, the heading of its column: its name, or a letter if the name is long."""
     letters = iter("abcdefghijklmnopqrstuvwxyz" * len(contenders))
     return {name: name if len(name) <= LONGEST_HEADING else next(letters) for name in contenders}
 

@@ -61,7 +61,7 @@ class background_builds:
 
 
 class _Setting:
-    """Whether this process builds kernels in the background by default."""
+    """The default of the option `background` in this process."""
 
     @property
     def on(self) -> bool:

@@ -253,7 +253,7 @@ def check_call(
 
 
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
-    """What is wrong with an array that has more or fewer axes than its tensor."""
+    """The error for an array that has more or fewer axes than its tensor."""
     name, axes = label(tensor.name), len(tensor.shape)
     shape = " x ".join(map(to_text, tensor.shape))  # for example groups x k x n
     what = {1: "a vector", 2: "a matrix"}.get(axes, shape)

@@ -147,9 +147,9 @@ class PlanRequest:
         """Candidate plans: those of the cost model, the best first, then a fallback.
 
         The fallback is `simple_plan`, which is computed from the sizes alone. It is the only plan
-        if the lowering or the element types have no cost model. If `order` is not None, all plans
-        have this order of additions, by the cost model's figures or by construction;
-        `passes.choosing.order_in_graph` checks it on the scheduled graph of a plan.
+        if the lowering or the element types have no cost model. If `order` is not None, the cost
+        model ranks only plans with this order of additions, and the fallback is made with it.
+        `passes.choosing.order_in_graph` checks the order on the scheduled graph of a plan.
         """
         if (device := self.constants) is not None:
             limits: dict[str, Any] = {"batches": self.batches, "order": self.order}

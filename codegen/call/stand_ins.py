@@ -31,8 +31,8 @@ class StandIn(NamedTuple):
 
     Attributes:
         plan: a plan whose kernel is loaded.
-        job: builds the kernel of the plan that is chosen for the call; None if no plan that is
-            chosen for it can be built.
+        job: the kernel to build in the background, which is that of the plan chosen for the call;
+            None if no such kernel can be built.
     """
 
     plan: Plan

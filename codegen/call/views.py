@@ -22,7 +22,10 @@ def label(tensor: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """Address, shape, strides (in elements), type and device of an array (None for host memory)."""
+    """Address, shape, strides (in elements), type and device of an array.
+
+    The device is None for an array in host memory.
+    """
 
     pointer: int
     shape: tuple[int, ...]

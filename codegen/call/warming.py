@@ -82,8 +82,8 @@ def warm(
     Kernels are compiled in parallel processes, stored in the kernel cache on disk, and loaded on
     the GPU. From then on, for single products of these types and layouts whose rows have a multiple
     of 16 bytes, `matmul` chooses among these kernels if the size is in the range; for other sizes
-    it chooses as before. Several calls add up. Another process that calls `warm` with the same
-    arguments loads what this one compiled.
+    it chooses as before. After several calls of `warm`, the kernels of all of them are candidates.
+    Another process that calls `warm` with the same arguments loads what this one compiled.
 
     Args:
         dtype: the element type of A and B.
@@ -101,7 +101,7 @@ def warm(
 
     Raises:
         CodegenError: there is no GPU, or none of the kernels can be built.
-        LaunchError: `kernels` or `device` is no such number, or a flag is not a bool.
+        LaunchError: `kernels` or `device` is not a valid number, or a flag is not a bool.
         PassError: an extent is not an integer of at least 1, or a range is empty.
         VerifyError: an element type is unknown, or not supported.
     """

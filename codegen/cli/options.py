@@ -362,7 +362,7 @@ class Problem:
         )
 
     def of(self, gemm: GemmProblem) -> Problem:
-        """These options with types, layouts and fixed sizes of a problem from a graph."""
+        """A copy of these options with the types, layouts and fixed sizes of `gemm`."""
         return replace(
             self,
             m=self.m if gemm.m is None else gemm.m,

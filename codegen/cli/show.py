@@ -251,7 +251,7 @@ def _print_json(
 
 
 def _print_provenance(graph: KernelGraph, only: Sequence[str], *, as_json: bool) -> None:
-    """Print which pass made each dimension, edge, operation and other record of a graph."""
+    """Print which pass made each dimension, edge, operation and other part of a graph."""
     if as_json:
         origins = graph.json(provenance=True)["origins"]
         kept = [o for o in origins if o["part"] == "dimension" and o["key"] in only]
