@@ -235,6 +235,11 @@ class _Jax(Library):
         return sys.modules["jax"].numpy.broadcast_to(array, shape)
 
     def view(self, array: Any, what: str) -> TensorView:
+        if isinstance(array, sys.modules["jax"].core.Tracer):
+            raise LaunchError(
+                f"{what} is traced by JAX, and has no memory yet; in jax.jit, jax.grad and "
+                "jax.vmap use codegen.jax.matmul"
+            )
         array.block_until_ready()
         (place,) = array.devices()
         if place.platform != "gpu":

@@ -90,12 +90,12 @@ class Drawn:
 
     Args:
         shape: the shape of the view.
-        dtype: its type.
+        dtype: the element type.
         kind: the name of the view in `VIEWS`.
         base: the shape of the leaf.
         view: makes the view of the leaf.
         gradient: whether the leaf requires a gradient.
-        seed: of the values.
+        seed: the seed of the random values.
     """
 
     shape: tuple[int, ...]

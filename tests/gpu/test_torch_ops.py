@@ -96,7 +96,7 @@ def one_by_one(a: Any, b: Any, ends: list[int]) -> Any:
 @pytest.mark.parametrize("k", [256, 136, 70])
 @pytest.mark.parametrize("divided", ["rows", "columns", "terms"])
 def test_groups(divided: str, k: int):
-    """Groups of any size, one of them empty, and rows that belong to none."""
+    """Results and gradients are right if a group is empty and if rows belong to no group."""
     import codegen.torch as cgt
 
     ends, rows, n = [130, 130, 395, 500], 520, 192

@@ -132,7 +132,7 @@ class Workplace:
         except subprocess.TimeoutExpired:
             return -1, ""
         failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
-        if done.returncode in (0, 5):  # 5: no test was selected
+        if done.returncode in (0, 5):  # pytest's exit status 5: no test was selected
             return 0, ""
         if done.returncode in (-SIGXCPU, -SIGKILL):
             return -1, ""

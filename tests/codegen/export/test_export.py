@@ -167,7 +167,7 @@ def launched_by_python(
     """A fake driver that has recorded one launch of the kernel by Python."""
     monkeypatch.setenv("COORDGRAPH_CACHE", "off")
     fake = install(monkeypatch)
-    # The exported variant is that for C if the epilogue has a C.
+    # If the epilogue has a tensor C, the exported variant of the kernel is the one that reads C.
     facts = Facts.of(kernel.program(kernel.variant(reads_c="C" in arrays)))
     boxes = sum(map(len, facts.boxes.values()))
     integers = len(facts.scalars) + 2 * len(facts.divisors)

@@ -1,4 +1,4 @@
-"""The workspace of a captured launch never moves, and serves no other owner."""
+"""A launch captured in a CUDA graph has a workspace that no launch outside the capture uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def freed(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
 
 def test_a_captured_workspace_never_moves(fake_driver: FakeDriver, freed: list[int]):
-    """Larger launches in the same capture, in others and outside get other buffers."""
+    """A captured workspace is neither freed nor shared while the kernel exists.
+
+    Larger launches in the same capture, launches in other captures or on other streams, and
+    launches outside captures get buffers of their own.
+    """
     made = codegen.compile(StreamK()(Gemm("bf16").graph((64, 64, 32))), "sm_80")
     assert isinstance(made, CudaKernel)
     entry = made.ptx[made.ptx.index(".entry") : made.ptx.index("{")]

@@ -134,8 +134,10 @@ def test_threads_read_what_tma_has_loaded(
                     wanted = (int(row), int(column)) if tensor == "residual" else (int(column),)
                     assert loaded[int(address)] == wanted
                     checked += 1
-    if schedule != "heterogeneous-tiles":  # `tile` is only one of its two shapes
-        assert checked == len(reads) * tile[0] * tile[1]  # 2 operands, 2 columns per read
+    # The schedule `heterogeneous-tiles` has tiles of two shapes, of which `tile` is only one.
+    if schedule != "heterogeneous-tiles":
+        # Each of the two operands is read once for every element of the tile.
+        assert checked == len(reads) * tile[0] * tile[1]
 
 
 def load(

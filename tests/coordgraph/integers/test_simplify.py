@@ -116,7 +116,8 @@ def test_rules(before: str, after: str) -> None:
         ("(share*wg + t + k + 2*TK) // TK", "(share*wg + t) // TK + 2"),
         ("(share*wg + t + k) // TK // TN", "(share*wg + t) // (TK*TN)"),
         ("(share*wg + t + k) // TK % TN", "(share*wg + t) // TK % TN"),
-        # Not simplified: known is k < TK - (share*wg + t) % TK, but nothing for share*wg alone.
+        # This is not simplified: k < TK - (share*wg + t) % TK is known, but no bound is known that
+        # contains share*wg without t.
         ("(share*wg + k) % TK", "(share*wg + k) % TK"),
     ],
 )
