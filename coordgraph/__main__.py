@@ -27,7 +27,8 @@ def main() -> None:
     if reason := hidden():
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(UNAVAILABLE)
-    # `coordgraph` is the lower package, so its modules have no import statement of `codegen`.
+    # `codegen` is built on `coordgraph`, so no module of `coordgraph` has an import statement for
+    # it; the command line is found by name when it runs.
     import_module("codegen.cli").main()
 
 

@@ -36,8 +36,8 @@ def default_tile(
 ) -> tuple[int, int, int]:
     """The macro tile (m, n, k), in elements, of a problem whose caller gives no tile.
 
-    It is 128 x 128 elements of D and 128 bytes of k on every target, because every lowering takes
-    it: LLVM's on the CPU, mma.sync on sm_80 and later, and wgmma with TMA on sm_90a.
+    It is 128 x 128 elements of D and 128 bytes along k on every target, because the lowerings for
+    all targets support this tile: the CPU, mma.sync (sm_80 and later), and wgmma with TMA (sm_90a).
 
     Args:
         kind: the element type of A and B.

@@ -68,8 +68,8 @@ LARGEST_STRIDE = 2**40
 """Largest stride from one matrix of a batch to the next, in elements: a limit of TMA
 descriptors."""
 MOST_PROBLEMS = 64
-"""Largest number of groups that differ along all axes (`group_axis="mnk"`). Their kernels keep more
-tables in shared memory than those in which groups differ along one axis."""
+"""Largest number of groups that differ along all axes (`group_axis="mnk"`). Kernels for such groups
+keep more tables in shared memory than kernels for groups that differ along one axis."""
 ROW_STEP = 8
 """Alignment of matrix rows in a list of products (`group_axis="mnk"`), in elements.
 

@@ -79,8 +79,8 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         kind = Linear if gemm.group_axis == "m" else MacroTileNumber
         groups = e.parameters["groups"].symbol
         e.coordinates.add(kind("group", groups, note="which product"))
-        # Every group has all tiles along m and n, so the tiles of all groups together must fit 32
-        # bits.
+        # With group_axis="k", every group has an output tile at each position along m and n, and
+        # the number of output tiles of all groups must fit 32 bits.
         if gemm.group_axis == "k":
             e.assume(groups * counts["m"] * counts["n"])
     if gemm.diagonal:

@@ -107,7 +107,7 @@ class Table:
             yield (
                 f"table '{self.name}' sorts {to_text(self.length)} positions, so its entries reach "
                 f"{to_text(self.length - 1)}, but its declared maximum is {to_text(self.maximum)}; "
-                f"declare <= {to_text(self.length - 1)}"
+                f"declare the maximum {to_text(self.length - 1)}"
             )
 
     def inverts(self, other: Table) -> bool:

@@ -223,13 +223,17 @@ def main() -> None:
 
 
 NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that streams"}
-"""By value of --streaming: the measurements that a problem needs, as text for error messages."""
+"""The measurements that a problem needs, as text for error messages: without --streaming (False),
+and with it (True)."""
 
 
 def print_chosen(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the model's choices and the `worst` problems; return them as data for JSON, or None.
+    """Print how good the model's choices are; return them as data for JSON, or None.
+
+    The problems where the chosen plan is slowest, relative to the fastest, are printed too: as many
+    as `worst` says.
 
     The result is None if there is no problem on which both cuBLAS and a candidate plan were timed.
     """

@@ -122,9 +122,10 @@ def problem_parameters(
     beta: float = 0.0,
     scalars: Mapping[str, float] | None = None,
 ) -> dict[str, int]:
-    """Values of the graph's size parameters (m, n, k, batches, …), and of `read_c` and its like.
+    """Values of the graph's size parameters (m, n, k, batches, …) and `read_NAME` parameters.
 
-    `read_NAME` is 1 if the kernel reads the optional epilogue operand NAME, else 0.
+    `read_NAME`, such as `read_c`, is 1 if the kernel reads the optional epilogue operand NAME,
+    else 0.
 
     Sizes may be 0, which kernels do not support: see `codegen.call.zero_extents`.
 
@@ -252,7 +253,7 @@ def check_call(
 
 
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
-    """What is wrong with an array that has more or fewer axes than its tensor."""
+    """The error for an array that has more or fewer axes than its tensor."""
     name, axes = label(tensor.name), len(tensor.shape)
     shape = " x ".join(map(to_text, tensor.shape))  # for example groups x k x n
     what = {1: "a vector", 2: "a matrix"}.get(axes, shape)
@@ -338,7 +339,7 @@ def _check_layout(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
 
 
 def _wrong_layout(tensor: Tensor, view: TensorView) -> ArgumentMismatch:
-    """What is wrong with an array whose strides are not those of its tensor."""
+    """The error for an array whose strides are not those of its tensor."""
     name, more = label(tensor.name), ""
     if min(view.strides) < 0:
         return ArgumentMismatch(

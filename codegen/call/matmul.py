@@ -157,7 +157,7 @@ def matmul(
             right = library(b).transposed(b) if swap_b else b
             return launch(left, right, c, out, alpha, beta, stream)
     except (ArgumentMismatch, CodegenError):
-        pass  # `first_launch` reports the error, or tries the next plan
+        pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     axes = len(a.shape), len(b.shape)
     if 0 < min(axes) < MATRIX or max(axes) > MATRICES:
         transposes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
@@ -217,7 +217,7 @@ def _with_epilogue(
             right = library(b).transposed(b) if swap_b else b
             return launch(left, right, c, out, *scalars, **groups, **operands)
     except (ArgumentMismatch, CodegenError):
-        pass  # `first_launch` reports the error, or tries the next plan
+        pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     every = {**matrices, **groups, **arrays}
     return first_launch(
         _prepared, key, every, scalars, numbers=numbers, epilogue=epilogue, **options
@@ -325,7 +325,7 @@ def grouped_matmul(
             right = library(b).transposed(b) if swap_b else b
             return launch(left, right, c, out, alpha, beta, stream, offsets=offsets)
     except (ArgumentMismatch, CodegenError):
-        pass  # `first_launch` reports the error, or tries the next plan
+        pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     return first_launch(
         _prepared,
         key,

@@ -23,7 +23,7 @@ from coordgraph.interpreter import interpret
 __all__ = ["InterpretedKernel"]
 
 WORKGROUPS = 4
-"""How many workgroups the interpreter runs if neither the graph nor the call says a number."""
+"""How many workgroups the interpreter runs if neither the graph nor the call gives a number."""
 
 
 class InterpretedKernel(Kernel):

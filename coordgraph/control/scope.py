@@ -31,7 +31,7 @@ MOST_STEPS = 2**30
 
 @dataclass(frozen=True)
 class Loop:
-    """The loop that executes a `For`: `symbol` counts from `start` up to `stop` by `step`."""
+    """The loop that executes a `For`: `for (symbol = start; symbol < stop; symbol += step)`."""
 
     symbol: Symbol
     start: Expr

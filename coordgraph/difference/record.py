@@ -25,7 +25,7 @@ PARTS = {
     "edge": "edges",
     "operation": "operations",
 }
-"""The kinds of parts of a graph that are compared, each with its plural, as reports order them."""
+"""The kinds of parts of a graph that are compared, with their plurals, in the order of reports."""
 
 
 class Kind(Enum):

@@ -124,7 +124,7 @@ class EpilogueFunction:
 
         Args:
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
 
         Raises:
             VerifyError: the arguments of a step differ in kind, or have a kind that the step's
@@ -138,7 +138,7 @@ class EpilogueFunction:
         Args:
             values: the arrays of `acc` and of every operand by name, which broadcast together.
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
         """
         import numpy as np
 
@@ -163,7 +163,7 @@ class EpilogueFunction:
             emit: the code generator.
             values: the values of `acc` and of every operand for the element, by name.
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
         """
         kinds = self.kinds(accumulator, default)
         known_as = {ACCUMULATOR: accumulator, **kinds.operands}
@@ -260,7 +260,7 @@ class EpilogueFunction:
 
         Args:
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
         """
         return _stages(self, accumulator, default)
 
@@ -279,7 +279,8 @@ class EpilogueFunction:
             return taken.get(value, value) if isinstance(value, str) else value
 
         waiting = [result]
-        while waiting:  # depth-first search, so that every step comes after its arguments
+        # Visit steps depth first, so that every step comes after the steps of its arguments.
+        while waiting:
             value = waiting[-1]
             if not isinstance(value, str) or not value.startswith("%") or value in taken:
                 waiting.pop()

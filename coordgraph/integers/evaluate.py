@@ -128,8 +128,8 @@ class Evaluation:
                 a, b = expr.args
                 return _COMPARE[comparison_sign(expr)](self.value(a), self.value(b))
             case And():
-                # Evaluate all arguments: the order of SymPy's arguments varies, so stopping early
-                # would vary, too.
+                # Evaluate all arguments, even after one that decides: SymPy's order of arguments
+                # varies, so an error in a later argument would be raised only in some runs.
                 return all([self.value(arg) for arg in expr.args])
             case Or():
                 return any([self.value(arg) for arg in expr.args])

@@ -251,7 +251,7 @@ class Machine:
         self.type = numpy_dtype(self.program.graph.gemm.accumulator)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Return False, so that `walk` executes every iteration: the sums need each of them."""
+        """Return False, so that `walk` executes every iteration: each one adds a product."""
         return False
 
     def iterate(self) -> None:

@@ -190,7 +190,7 @@ class _Writer:
 
     def _branch(self, op: If | Inside, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         condition = scope.condition(op)
-        if condition in (true, false):  # the ranges of the sizes decide which body is executed
+        if condition in (true, false):  # print only the body that is executed for all sizes
             yield from self.body(op.body if condition == true else op.orelse, scope, seen)
             return
         yield f"if ({to_c(condition, scope.ranges)})"

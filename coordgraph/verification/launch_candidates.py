@@ -174,7 +174,10 @@ def _missing(extent: int, number: int) -> int:
 
 
 def _group_sizes(extent: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
-    """Extents of three groups along an axis; one is 0, unless `diagonal` (lists of products)."""
+    """Extents of three groups along an axis, in elements; which one is 0 depends on `number`.
+
+    If `diagonal` is True (each group has A, B and D of its own), no extent is 0.
+    """
     small = extent // 2 + 1
     if diagonal:
         return (extent, small, extent // 3 + 1)

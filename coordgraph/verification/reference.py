@@ -76,8 +76,8 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
             given.setdefault(parameter.name, int(adds) if parameter.name.startswith("read_") else 0)
     host = {axis: getattr(gemm, axis) for axis in AXES if getattr(gemm, axis)}
     for tensor in graph.tensors:
-        # Rows with a leading dimension get gaps, which no operation may write. The stride of a
-        # batch is that of matrices one after another.
+        # Rows with a leading dimension get gaps, which no operation may write. The matrices of a
+        # batch follow each other without a gap.
         size = 1
         for extent, stride in zip(
             reversed(tensor.shape), reversed(tensor.strides or ()), strict=False
@@ -196,7 +196,10 @@ def _all(gemm: GemmProblem, tensor: str) -> str:
 def _packed_starts(
     gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """Offset of each matrix of a list in the tensor's vector, and the end of the last matrix."""
+    """The offset in the tensor's vector of each product's matrix, and the end of the last matrix.
+
+    All offsets are in elements.
+    """
     axes = gemm.axes[tensor]
     if gemm.is_transposed(tensor):
         axes = axes[::-1]

@@ -34,7 +34,10 @@ class Decoder:
 
     @torch.no_grad()
     def decode(self) -> tuple[Tensor, float]:
-        """The texts (batch, tokens), and the tokens per second after the prompt was read."""
+        """Decode the texts; return them as i64 (batch, tokens), and the tokens per second.
+
+        The time to read the prompt does not count.
+        """
         self._read_prompt()
         if self.prompt.is_cuda and self.graph is None:
             self._capture()

@@ -173,7 +173,7 @@ EDITS = {
     ),
     "an order under a false maximum": (
         ("<= groups - 1 sorts", "<= groups - 3 sorts"),
-        "entries reach groups - 1, but its declared maximum is groups - 3; declare <= groups - 1",
+        "its declared maximum is groups - 3; declare the maximum groups - 1",
     ),
 }
 

@@ -143,11 +143,12 @@ def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
     def defer(number: int, frame: FrameType | None) -> None:
         caught.append((number, frame))
-        if before is signal.default_int_handler:  # KeyboardInterrupt follows: stop early
+        # Python's default handler will raise KeyboardInterrupt, so the launch can end early.
+        if before is signal.default_int_handler:
             stop()
 
     before = signal.getsignal(signal.SIGINT)
-    if not callable(before):  # SIG_IGN, SIG_DFL, or a handler that C code has set
+    if not callable(before):  # the handler is SIG_IGN, SIG_DFL, or was set by C code
         yield
         return
     signal.signal(signal.SIGINT, defer)

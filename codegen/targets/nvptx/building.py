@@ -290,7 +290,10 @@ class Builder:
         return loaded
 
     def _make(self, where: Device, variant: Variant, key: str | None) -> Loaded:
-        """Compile and load a variant; while registers spill, halve the bytes in flight and retry.
+        """Compile and load a variant.
+
+        While the driver spills registers, the epilogue's bytes in flight are halved, and the
+        variant is compiled again.
 
         Args:
             where: the GPU.

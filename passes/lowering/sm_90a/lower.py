@@ -68,8 +68,9 @@ __all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper", "accumulators_beside"]
 LEAST_STAGES, MOST_STAGES = 2, 12
 """The fewest and the most stages of the ring of k tiles."""
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
-"""Stages of the ring, by the kind of consumers, beyond which shared memory is better used for
-another output slot of D. Steps of ping-pong consumers are shorter, so they need more stages."""
+"""For each kind of consumers: with this number of stages in the ring, further shared memory is
+better used for another output slot of D than for another stage. Ping-pong consumers need more
+stages because their steps are shorter."""
 MOST_ACCUMULATORS = 192
 """The most accumulator registers of a thread if the epilogue reads no operand as large as D: the
 other registers hold addresses and other values."""
@@ -222,7 +223,7 @@ class LowerToHopper(Pass):
         """How tiles of each shape are divided; all shapes use the same number of warpgroups.
 
         A single warpgroup multiplies a workgroup's part of a tile if that is possible for every
-        shape; else no shape uses a single warpgroup unless its tiles cannot be halved.
+        shape; else two warpgroups divide the part, for every shape whose part can be halved.
         """
         found = tuple(self._division(graph, tiling) for tiling in graph.tilings)
         if len({division.team for division in found}) > 1:

@@ -139,7 +139,7 @@ class CheckedCall:
             source, shift = order.index(OFFSETS), 0
             if tensor.name in order:
                 source = order.index(tensor.name)
-            else:  # of a list of products: `tensor` is one row of the array `offsets`
+            else:  # for a list of products, `tensor` is one row of the array `offsets`
                 shift = [*OFFSETS_OF.values()].index(tensor.name)
             self._places.append((place, source, shift * size))
             self.bytes[source] += size
@@ -297,7 +297,7 @@ class Depthless:
 
 
 class Launches(Protocol):
-    """Protocol of a checked call: kept by a kernel, for later calls with the same cache key."""
+    """Protocol of the objects that launch calls with a cache key that was checked before."""
 
     shape: tuple[int, ...]
 
