@@ -276,8 +276,7 @@ def _resident_variables(recipe: Recipe) -> Iterator[str]:
 
 
 def _resident(recipe: Recipe) -> Iterator[str]:
-    """C statements that store how many workgroups or clusters run at once; they return a CUresult.
-    """
+    """C statements that store how many workgroups or clusters run at once, or return an error."""
     if recipe.facts.cluster > 1:
         if recipe.facts.cluster > LARGEST_PORTABLE_CLUSTER:
             yield "status = cuFuncSetAttribute("
