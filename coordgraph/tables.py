@@ -243,9 +243,10 @@ def _wrong_rule(table: Table, needed: str) -> str:
             f"the table '{table.name}' must be a permutation, but it {kind}; name a table with the "
             "rule 'sorts'"
         )
+    given = "that the caller gives, or one " if table.rule == SORTS else ""
     return (
         f"the entries of the table '{table.name}' must be non-decreasing, but it has the rule "
-        f"'{table.rule}'; name a table with the rule 'sums'"
+        f"'{table.rule}'; name a table {given}with the rule 'sums'"
     )
 
 
