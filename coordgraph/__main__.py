@@ -27,8 +27,8 @@ def main() -> None:
     if reason := hidden():
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(UNAVAILABLE)
-    # `codegen` is built on `coordgraph`, so no module of `coordgraph` has an import statement for
-    # it; the command line is found by name when it runs.
+    # Import the command line by name at run time: `codegen` is built on `coordgraph`, so modules of
+    # `coordgraph` have no import statement for it.
     import_module("codegen.cli").main()
 
 

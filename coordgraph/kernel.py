@@ -87,7 +87,8 @@ class KernelGraph:
     def __post_init__(self) -> None:
         # The interpreter and generated code bind arguments by position, so equal graphs must have
         # their tensors in the same order.
-        names = ("A", "B", *self.gemm.operands, "D", *(t.name for t in self.parameters.tables))
+        tables = (t.name for t in self.parameters.tables)
+        names = ("A", "B", *self.gemm.operands, "D", *self.gemm.outputs, *tables)
         object.__setattr__(self, "tensors", tensors_in_order(self.tensors, names))
 
     @property
@@ -234,8 +235,7 @@ class KernelGraph:
             at: the point: values of coordinates, of launch parameters, and entries of tables, by
                 name. None as a value keeps a coordinate or parameter a symbol. Without `at`, all
                 coordinates at which the path starts are symbols.
-            forward: compute indices of workgroups, loops and threads from indices of tensors,
-                instead of the reverse.
+            forward: compute an index of workgroups, loops or threads from indices of tensors.
 
         Raises:
             EvaluationError: values that the index depends on are missing in `at`, or an index is
@@ -279,9 +279,8 @@ class KernelGraph:
             sizes: the launch arguments to examine, by name; None chooses small launches, such as
                 those just below and above a multiple of the tile.
             level: `default` takes a few tenths of a second, `all` a few seconds.
-            checks: the names of the checks to run; None runs all checks that are listed above. The
-                check `batch-invariance` runs only if it is named: it refutes graphs in which the
-                order of additions depends on m.
+            checks: the names of the checks to run; None runs all above. `batch-invariance`, which
+                refutes graphs whose order of additions depends on m, runs only if it is named.
 
         Raises:
             VerifyError: the graph has no schedule, fails the checks of its structure, or a check's

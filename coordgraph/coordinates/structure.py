@@ -54,10 +54,10 @@ class Structure:
         self._dimensions: dict[str, Dimension] = {d.id: d for d in dimensions}
         self._edges: tuple[Edge, ...] = tuple(edges)
         self.cached_definers: dict[tuple[str, Given], dict[str, list[Edge]]] = {}
-        """By direction and known indices, the edges that compute each dimension; a cache of
+        """The edges that compute each dimension, by direction and known indices; a cache of
         `coordgraph.coordinates.traverse`."""
         self.cached_paths: dict[tuple[str, Given, tuple[str, ...]], tuple[Edge, ...]] = {}
-        """By direction, known indices and wanted dimensions, the edges to evaluate in order."""
+        """The edges to evaluate, in order, by direction, known indices and wanted dimensions."""
 
     @cached_property
     def nx(self) -> networkx.DiGraph[Node]:

@@ -239,7 +239,7 @@ def emitted(
         found = operation.llvm(emit, kind, *values, **options)
     except CoordGraphError:
         raise
-    except Exception as error:  # the method may be a user's, and may raise any exception
+    except Exception as error:  # a user may have written `llvm`, which may raise any exception
         raise CodegenError(
             f"{operation.name}: its method llvm(emit, …) raised {type(error).__name__}: {error}; "
             f"correct the method; the methods of emit are {', '.join(emitter_methods())}"

@@ -261,7 +261,7 @@ class NumericBounds:
             if not any(c < 0 or not self.natural(m) for m, c in polynomial.items())
         ]
         if all(a in self._lowers for polynomial, _ in self.facts for m in polynomial for a in m):
-            self._usable_facts = found  # final: all lower bounds that it depends on are cached
+            self._usable_facts = found  # cached only if all lower bounds of atoms are final
         return found
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
@@ -270,7 +270,7 @@ class NumericBounds:
         No symbol is replaced by a symbolic bound. The result is cached.
         """
         constant = p.get((), 0)
-        if constant:  # the cache has bounds of polynomials without a constant term
+        if constant:  # `_minima` caches bounds of polynomials without a constant term
             p = dict(p)
             del p[()]
         key = frozenset(p.items())
@@ -357,7 +357,7 @@ class NumericBounds:
             if len(terms) > MAX_TERMS:
                 return None
         expanded = tuple(terms)
-        if final:  # all bounds are cached; a bound that is not may be provisional (see `_once`)
+        if final:  # cached only if no bound of an atom is provisional (see `_once`)
             self._expansions[monomial] = expanded
         return expanded
 

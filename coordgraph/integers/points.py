@@ -128,7 +128,8 @@ class _Point(dict[Atom, int | None]):
                 home = home.outer[0]
             found = home[target]
         else:
-            self[target] = None  # while it is computed; a value that needs itself stays unknown
+            # A value is unknown while it is computed: a value that depends on itself stays unknown.
+            self[target] = None
             found = self._find(target)
         self[target] = found
         return found

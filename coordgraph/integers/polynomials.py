@@ -88,7 +88,7 @@ def order_key(expr: Basic) -> str:
     if isinstance(expr, Integer):
         return f"{int(expr):x}"
     parts = [order_key(arg) for arg in expr.args]
-    if isinstance(expr, (Add, Mul)):  # SymPy's order of their arguments differs between processes
+    if isinstance(expr, (Add, Mul)):  # SymPy's order of terms and factors varies between processes
         parts.sort()
     key = f"{type(expr).__name__}({','.join(parts)})"
     return key if len(key) < MAX_KEY else sha256(key.encode()).hexdigest()
@@ -306,7 +306,8 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         monomial = max(remaining, key=lambda m: (len(m), [a.key for a in m]))
         c = remaining[monomial]
         rest = without(monomial, lead)
-        # Round the quotient toward 0, so that the coefficient that remains keeps the sign of c.
+        # Round the quotient of the coefficients toward 0, so that the remainder has the sign of c,
+        # the dividend's coefficient.
         ratio = abs(c) // abs(divisor[lead]) * (1 if (c > 0) == (divisor[lead] > 0) else -1)
         if rest is None or not ratio:
             done = add(done, {monomial: c})

@@ -378,8 +378,7 @@ class Ranges:
     def _stated(self) -> frozenset[Symbol]:
         """All symbols in the statements, with the symbols that are set to results of searches.
 
-        A symbol that only has a bound or a definition, and occurs in no other statement, is not in
-        the set.
+        A symbol that only has a bound or a definition is left out.
         """
         exprs = chain(
             self.definitions.values(),

@@ -243,7 +243,7 @@ def bind(
         for o in gemm.epilogue.scalars
     }
     if gemm.epilogue == ALPHA_BETA:
-        # Only for the error that `scalars` raises if C cannot be added to the sums.
+        # Call `scalars` only for the error that it raises if C cannot be added to the sums.
         scalars(gemm, operands["alpha"], operands["beta"])
     given = {name: whole(value, name, LaunchError) for name, value in parameters.items()}
     for tensor in graph.tensors:

@@ -327,10 +327,7 @@ class Work:
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for a tuple: the number of the share of the tile, and the number of shares.
-
-        The tuple is (0, 1) for an operation on a whole tile.
-        """
+        """Formula for a tuple: the tile's share, the number of shares; (0, 1) if it is whole."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op

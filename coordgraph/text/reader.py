@@ -38,9 +38,9 @@ __all__ = ["parse_graph"]
 
 T = TypeVar("T")
 ELSE = {"else": "orelse"}
-"""By keyword of the text form, the field that holds the operations in the braces after it.
+"""Names of fields by keyword, for keywords of the text form that differ from their field's name.
 
-Other keywords are equal to the name of their field.
+The operations of the field follow the keyword in braces.
 """
 
 

@@ -59,7 +59,7 @@ class Deal(Edge):
         # which avoids a division by 0; the result `later` is then not selected.
         late, least = maximum(index - end, Integer(0)), maximum(length, Integer(1))
         later = floor_mod(late, least) * self.groups + floor_div(late, least) + longer
-        # The index is less than the size anyway; the minimum lets the prover see that.
+        # The minimum does not change the index; with it, proofs see that it is less than the size.
         return (minimum(select(Lt(index, end), early, later), size - 1),)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:

@@ -76,7 +76,7 @@ class Interleave(Edge):
         time = floor_mod(first + place, self.share)
         number = floor_div(first + place, self.share) - floor_div(first, self.share)
         index = (count - 2) * time + maximum(time - begin, Integer(-1)) + minimum(time, end)
-        # The minimum and the maximum never change the value. They make the bounds provable.
+        # The minimum and the maximum never change the index. With them, its bounds are provable.
         return tile, maximum(minimum(index + number, depth - 1), Integer(0))
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
