@@ -95,7 +95,9 @@ def extent_ranges(
         low, high = getattr(options, f"{axis}_low"), getattr(options, f"{axis}_high")
         low, high = options.low if low is None else low, options.high if high is None else high
         if not 1 <= low <= high:
-            parser.error(f"{axis} cannot be between {low} and {high}")
+            parser.error(
+                f"{axis} cannot be between {low} and {high}; give limits from 1 on, lower first"
+            )
         found[axis] = low, high
     if options.step < 1:
         parser.error("--step must be positive")

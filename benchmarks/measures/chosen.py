@@ -3,9 +3,9 @@
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
     python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
 
-`benchmarks sweep` writes such a file: seconds by problem and plan; the plan `cublas` stands for
-cuBLAS. To make one of the Stream-K paper's corpus (arXiv:2301.03598), 300 shapes with extents
-log-uniform from 128 to 8192 and the dozen most promising plans of each, on a GPU:
+A file is a record of `benchmarks sweep`: seconds by problem and plan; the plan `cublas` stands for
+cuBLAS. This command makes a record of the Stream-K paper's corpus (arXiv:2301.03598) on a GPU, with
+300 shapes, whose extents are log-uniform from 128 to 8192, and the 12 most promising plans of each:
 
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt --time-limit 8
 

@@ -190,7 +190,7 @@ def main() -> None:
     options = made.parse_args()
     require_positive(made, options)
     if min(options.counts) < 1 or options.skew < 0:
-        made.error("--counts must be positive, --skew not negative")
+        made.error("--counts must be positive, and --skew must not be negative")
     if reason := unavailable():
         sys.exit(f"no GPU: {reason}; `python -m benchmarks cpu` measures the CPU target instead")
     shapes, plans = DEFAULTS[options.axis]

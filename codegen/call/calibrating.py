@@ -118,7 +118,7 @@ def calibrate(
         LaunchError: `minutes` is too short, or too few plans could be measured.
         ImportError: scipy is not installed.
     """
-    import_module("scipy.optimize")  # if it is not installed, fail before minutes of measurements
+    import_module("scipy.optimize")  # fail now if scipy is missing, not after the measurements
     from codegen.targets.nvptx.driver import device as gpu
 
     start = time.monotonic()

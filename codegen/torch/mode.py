@@ -78,8 +78,8 @@ class use_kernels(TorchFunctionMode):
         dtypes: the element types for which kernels are used.
         devices: the types of devices on which kernels are used: `"cuda"`, `"cpu"`.
         invariant: whether the bits of a row of a product must not depend on the other rows, as for
-            `codegen.matmul`. If it is True, PyTorch computes `grouped_mm`; products that PyTorch
-            computes may be different.
+            `codegen.matmul`. Products that PyTorch computes do not have this property. If
+            `invariant` is True, PyTorch also computes `grouped_mm`.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class Decoder:
         return self.text.clone(), self.prompt.shape[0] * (self.count - 1) / seconds
 
     def _read_prompt(self) -> None:
-        """Fill the cache, and choose the first new token."""
+        """Run the model on the prompt, which fills the cache, and choose the first new token."""
         length = self.prompt.shape[1]
         self.cache.positions = torch.arange(length, device=self.prompt.device)
         scores = self.model(self.prompt, self.cache)

@@ -59,11 +59,11 @@ class StockSwiGLU(nn.Module):
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers that multiply matrices.
+    """The classes of the layers that multiply matrices.
 
     Args:
-        linear: makes a linear layer; takes the arguments of `torch.nn.Linear`.
-        feed_forward: makes a feed-forward layer, from `dim` and `hidden`.
+        linear: makes a linear layer from the arguments of `torch.nn.Linear`.
+        feed_forward: makes a feed-forward layer from `dim` and `hidden`.
     """
 
     linear: Callable[..., Any] = nn.Linear
@@ -100,7 +100,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Norm(nn.RMSNorm):
     """`torch.nn.RMSNorm` of the last axis, with the weight converted to the type of the input.
 
-    PyTorch has a fast kernel only if both have the same type.
+    PyTorch has a fused kernel only if both have the same type.
 
     Args:
         extent: the extent of the last axis.
@@ -153,7 +153,7 @@ class Block(nn.Module):
         self.feed_forward = layers.feed_forward(config.dim, config.hidden)
 
     def forward(self, x: Tensor, *context: Any) -> Tensor:
-        """Add the attention, then the feed-forward layer."""
+        """Add the result of attention to `x`, then that of the feed-forward layer."""
         x = x + self.attention(self.norm_attention(x), *context)
         return x + self.feed_forward(self.norm_feed_forward(x))
 

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 def test_a_loaded_kernel_serves_until_the_better_one_is_built(slow: Builder, used: list[str]):
-    product(300)  # nothing is built yet, so this call waits for the compiler
+    product(300)  # no kernel is built yet, so this call waits for the compiler
     assert slow.plans == []
     for _ in range(2):
         product(20)
@@ -230,7 +230,8 @@ def test_a_process_compiles(used: list[str], monkeypatch: pytest.MonkeyPatch):
     assert made.from_cache
     codegen.matmul(small, small, background=True)
     assert used == [LARGE, LARGE, SMALL]
-    matmul.forget()  # as in another process, which finds the kernel in the cache on disk
+    # Without kernels in memory, the next call finds this one on disk, as another process would.
+    matmul.forget()
     codegen.matmul(large, large)
     codegen.matmul(small, small, background=True)
     assert used[3:] == [LARGE, SMALL]

@@ -292,7 +292,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
         patch.setattr(tuning, "_refuse_capture", lambda _: None)
         codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)
     matmul.forget()
-    measured.forget()  # drops the times in memory, so that they are read from disk
+    measured.forget()  # forgets the times in memory, so that they are read from disk
     return plans[::order]
 
 

@@ -1,4 +1,4 @@
-"""`examples/transformer` on the CPU: `codegen.torch` learns and decodes what PyTorch does."""
+"""`examples/transformer` on the CPU: losses and decoded tokens agree with those of PyTorch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_products_of_the_model_are_ours(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ops, "multiply", noted)
     compare(TINY, settings(steps=1, decode=2))
     forward, backward = 5, 10
-    decoding = 3 * 2 * forward  # three rounds, each with the prompt and one more token
+    # decoding has three rounds, each of the prompt and of one more token
+    decoding = 3 * 2 * forward
     assert len(called) == forward + backward + decoding
 
 

@@ -104,7 +104,7 @@ class Workplace:
         """Check that the tests that killed a mutant pass on the unchanged source."""
         code, by = self._pytest(tests, limit)
         if code:
-            raise RuntimeError(f"without a mutation there fails too: {by or 'time is over'}")
+            raise RuntimeError(f"without a mutation this fails too: {by or 'the time limit'}")
 
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
         """Run pytest; return the exit status and the first test or file that failed.
@@ -137,7 +137,7 @@ class Workplace:
         if done.returncode in (-SIGXCPU, -SIGKILL):
             return -1, ""
         if done.returncode == 4:
-            raise RuntimeError(f"pytest does not find the tests; record again\n{done.stderr}")
+            raise RuntimeError(f"pytest does not find recorded tests; record again\n{done.stderr}")
         return done.returncode, failed[1] if failed else f"exit status {done.returncode}"
 
 

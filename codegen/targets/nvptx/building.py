@@ -165,7 +165,7 @@ class Builder:
         return found
 
     def why_not(self, lowering: Lowering) -> str | None:
-        """Why a lowering refuses the graph even for aligned tensors and no C; else None."""
+        """Why a lowering refuses the graph; None if it accepts it for aligned tensors without C."""
         name = lowering.instructions
         if name not in self._refusals:
             best = lowering.variant(self.aligned, reads_c=False)

@@ -158,7 +158,7 @@ def test_an_error_of_a_kernel_is_the_error_of_the_program(jax: Any, make: Make):
         matmul(a, b, epilogue=scaled, bias=make(15), scale=1.0).block_until_ready()
     with pytest.raises(jax.errors.JaxRuntimeError, match="kernels do not read"):
         matmul(make(4, 4, dtype="int16"), make(4, 4, dtype="int16")).block_until_ready()
-    same(matmul(a, b), a @ b)  # later calls work
+    same(matmul(a, b), a @ b)  # a call after the failed one works
 
 
 def test_no_array_is_copied(jax: Any, make: Make, monkeypatch: pytest.MonkeyPatch):

@@ -165,7 +165,8 @@ def test_d_leaves_by_one_way(configuration: Configuration):
         for m in re.finditer(rf"stmatrix|fence\.proxy\.async\.shared|{STORE}|bulk\.commit", text)
     ]
     squeezed = [a for a, b in zip(order, [*order[1:], ""], strict=True) if a != b]
-    if runs:  # drop what loads partial sums: the code before the first stmatrix, which stages D
+    # The code before the first stmatrix, which stages D, loads partial sums; it is left out here.
+    if runs:
         squeezed = squeezed[squeezed.index("stmatrix") :]
     assert len(squeezed) == 4 * boxes
     assert squeezed[:2] == ["stmatrix", "fence.proxy.async.shared"]

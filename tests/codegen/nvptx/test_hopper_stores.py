@@ -249,7 +249,7 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
             }
             at = {key: np.asarray(value) for key, value in given.items()}
             first = this.place(node, "D.shared", at) * 2
-            # the alignment that the PTX ISA asks of TMA's shared-memory addresses
+            # the PTX ISA requires this alignment of TMA's shared-memory addresses
             begins = 2 * wide * 8 if swizzled(this) else 128
             assert first % begins == 0, "a box begins where its swizzle does"
             places = isa.swizzled(first + 2 * (row * wide + column), 2 * wide) // 2

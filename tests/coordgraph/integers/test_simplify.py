@@ -149,7 +149,7 @@ def test_flatten_then_reverse_gives_back_the_indices_quickly(ranges: Ranges) -> 
         floor_mod(floor_div(g, TK), TN),
         floor_div(floor_div(g, TK), TN),
     )
-    for expr in exprs:  # sympy is slow when a class is used for the first time
+    for expr in exprs:  # sympy is slow when a class is first used, so this run is not timed
         simplify(expr, ranges)
     fresh = ranges.with_fact(0, 0)
     start = time.perf_counter()

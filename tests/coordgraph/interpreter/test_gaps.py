@@ -75,7 +75,8 @@ def test_memory_is_laid_out_by_strides(axes: list[tuple[int, int]], contiguous: 
     """Each element of a tensor is at the sum of its indices times strides."""
     shape = tuple(extent for extent, _ in axes)
     strides, least = [], 1
-    for size, more in reversed(axes):  # strides that nest: elements do not share addresses
+    # Each stride exceeds the extent of the axes inside, so no two elements share an address.
+    for size, more in reversed(axes):
         strides.insert(0, least + (0 if contiguous else more))
         least = strides[0] * size
     values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
