@@ -230,7 +230,7 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
         tensor = getattr(op, "tensor", None)
         named = (tensor,) if tensor is not None else ()
         if isinstance(op, Epilogue):
-            named = (op.output, *op.operands)
+            named = (op.output, *op.operands, *op.stores)
             yield from _epilogue(graph, op, position)
         for tensor in named:
             if all(t.name != tensor for t in graph.tensors):
@@ -259,7 +259,7 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
 
 
 def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
-    """Check that an `Epilogue` has the problem's function and the operands of that function."""
+    """Check that an `Epilogue` has the problem's function, and its operands and outputs."""
     if op.function != graph.gemm.epilogue:
         yield (
             f"{op.kind} (operation {position}): its function is not the epilogue of the problem; "
@@ -270,6 +270,12 @@ def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
         yield (
             f"{op.kind} (operation {position}): its operands are ({', '.join(op.operands)}), but "
             f"its function has the operands ({names})"
+        )
+    elif op.stores != tuple(graph.gemm.outputs):
+        names = ", ".join(graph.gemm.outputs)
+        yield (
+            f"{op.kind} (operation {position}): it stores ({', '.join(op.stores)}), but its "
+            f"function has the outputs ({names}) besides D"
         )
 
 

@@ -5,9 +5,10 @@ The subclass `coordgraph.frontend.Gemm` builds kernel graphs from a `GemmProblem
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand
+from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand, Output
 from coordgraph.errors import VerifyError
 from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
@@ -45,8 +46,8 @@ RESERVED = frozenset(
     "small_waves stride_a stride_b stride_c stride_d tile_starts tiles_k tiles_m tiles_n wave "
     "waves".split()
 )
-"""Names that an epilogue operand must not have: arguments of kernel calls, and dimensions of
-graphs."""
+"""Names that operands and outputs of an epilogue must not have: arguments of kernel calls, and
+dimensions of graphs."""
 IS_NUMBER = {"c": False, "alpha": True, "beta": True}
 """For each epilogue operand that every kernel call accepts, whether it is a number or a tensor.
 
@@ -134,8 +135,8 @@ class GemmProblem:
             by default `alpha·acc + beta·C`. See `coordgraph.epilogue`.
         leading_dimensions: names of tensors whose leading dimension (elements from one row to the
             next in memory) is a launch argument, so that their rows may have gaps. They are A, B, D
-            and operands of the epilogue along m and n, such as C. The matrices of all other tensors
-            have no gaps.
+            and operands and outputs of the epilogue along m and n, such as C. The matrices of all
+            other tensors have no gaps.
         transposed_operands: names of operands of the epilogue along m and n, such as C, that are
             given as their transpose, row-major n x m tensors.
 
@@ -233,11 +234,11 @@ class GemmProblem:
                 )
             object.__setattr__(self, field, tuple(name for name in known if name in given))
         names = {of(name) for name in self.leading_dimensions for of in (ld_of, stride_of)}
-        for operand in self.epilogue.operands:
-            if operand.name in names:
+        for what, name in _named(self.epilogue):
+            if name in names:
                 raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' has the name of a kernel "
-                    "parameter for a leading dimension; rename the operand"
+                    f"Gemm: the epilogue's {what} '{name}' has the name of a kernel "
+                    f"parameter for a leading dimension; rename the {what}"
                 )
 
     def _check_epilogue(self) -> None:
@@ -268,6 +269,7 @@ class GemmProblem:
                     "which group_axis=mnk does not allow; use 'lmn' (stored like D), 'l' (one "
                     "element per group) or '' (one element)"
                 )
+        self._check_outputs(function, out)
         kind, sums = function.kinds(self.accumulator, out).result, dtype(self.accumulator)
         if kind not in (sums.name, "f32"):
             raise VerifyError(
@@ -281,20 +283,32 @@ class GemmProblem:
                 f"of {out}; convert its result with ep.cast(value, to='{dtype(out).accumulator}')"
             )
 
-    def _check_names(self, function: EpilogueFunction) -> None:
-        """Check that no epilogue operand has a name that kernels use for something else."""
-        for operand in function.operands:
-            if operand.name in RESERVED:
+    def _check_outputs(self, function: EpilogueFunction, out: str) -> None:
+        """Check that each output besides D can be stored as elements of its type."""
+        kinds = function.kinds(self.accumulator, out).outputs
+        for output in function.outputs:
+            kind, stored = kinds[output.name], dtype(output.dtype or out)
+            if kind == "bool" or not dtype(kind).becomes(stored):
                 raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' has a name that kernels "
-                    "already use; rename the operand"
+                    f"Gemm: the epilogue {function.name} returns {kind} for the output "
+                    f"'{output.name}', which cannot be stored as {stored}; convert the value with "
+                    f"ep.cast(value, to='{stored.accumulator}')"
+                )
+
+    def _check_names(self, function: EpilogueFunction) -> None:
+        """Check that no operand and no output has a name that kernels use for something else."""
+        for what, name in _named(function):
+            if name in RESERVED or (what == "output" and name in IS_NUMBER):
+                raise VerifyError(
+                    f"Gemm: the epilogue's {what} '{name}' has a name that kernels "
+                    f"already use; rename the {what}"
                 )
             for other in function.tensors:
-                if other.optional and operand.name == read_of(tensor_of(other.name)):
+                if other.optional and name == read_of(tensor_of(other.name)):
                     raise VerifyError(
-                        f"Gemm: the epilogue's operand '{operand.name}' has the name of the "
+                        f"Gemm: the epilogue's {what} '{name}' has the name of the "
                         f"kernel parameter that says whether '{other.name}' is read; rename the "
-                        "operand"
+                        f"{what}"
                     )
 
     @property
@@ -303,10 +317,16 @@ class GemmProblem:
         return {tensor_of(o.name): o for o in self.epilogue.tensors}
 
     @property
+    def outputs(self) -> dict[str, Output]:
+        """The epilogue's outputs besides D, by tensor name."""
+        return {o.name: o for o in self.epilogue.outputs}
+
+    @property
     def matrices(self) -> tuple[str, ...]:
-        """The tensors with rows and columns: A, B, operands of the epilogue such as C, and D."""
+        """The tensors with rows and columns: A, B, operands of the epilogue, D, other outputs."""
         axes = self.axes
-        return tuple(x for x in ("A", "B", *self.operands, "D") if len(axes[x]) == len("mn"))
+        names = ("A", "B", *self.operands, "D", *self.outputs)
+        return tuple(name for name in names if len(axes[name]) == len("mn"))
 
     def is_transposed(self, tensor: str) -> bool:
         """Whether a tensor is given as its transpose."""
@@ -320,7 +340,8 @@ class GemmProblem:
         The axis that numbers products is left out.
         """
         found = {t: axes for t, axes in TENSORS.items() if t != "C"}
-        return found | {t: o.axes.replace("l", "") for t, o in self.operands.items()}
+        found |= {t: o.axes.replace("l", "") for t, o in self.operands.items()}
+        return found | {t: o.axes for t, o in self.outputs.items()}
 
     def is_apart(self, tensor: str) -> bool:
         """Whether a tensor has a separate matrix, vector or element for every product.
@@ -330,7 +351,7 @@ class GemmProblem:
         if tensor in self.operands:
             axes = self.operands[tensor].axes
             return "l" in axes and bool(self.leading) and not any(map(self.ragged, axes))
-        return tensor in self.batched_tensors
+        return ("D" if tensor in self.outputs else tensor) in self.batched_tensors
 
     def ragged(self, axis: str) -> bool:
         """Whether the extents of groups differ along `axis` (`m`, `n` or `k`).
@@ -408,6 +429,12 @@ class GemmProblem:
         The scalars alpha and beta have this type, too.
         """
         return dtype(self.dtype).accumulator
+
+
+def _named(function: EpilogueFunction) -> Iterator[tuple[str, str]]:
+    """What each operand and each output besides D is, `operand` or `output`, and its name."""
+    yield from (("operand", o.name) for o in function.operands)
+    yield from (("output", o.name) for o in function.outputs)
 
 
 def row_step(kind: str) -> int:

@@ -87,7 +87,8 @@ class KernelGraph:
     def __post_init__(self) -> None:
         # The interpreter and generated code bind arguments by position, so equal graphs must have
         # their tensors in the same order.
-        names = ("A", "B", *self.gemm.operands, "D", *(t.name for t in self.parameters.tables))
+        tables = (t.name for t in self.parameters.tables)
+        names = ("A", "B", *self.gemm.operands, "D", *self.gemm.outputs, *tables)
         object.__setattr__(self, "tensors", tensors_in_order(self.tensors, names))
 
     @property

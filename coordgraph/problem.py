@@ -6,7 +6,7 @@ Schedules decide later which workgroup computes which tile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from sympy import Expr, Integer
@@ -97,7 +97,7 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
     e.coordinates.add(ForLoop("k_tile", None if gemm.ragged("k") else counts["k"], name="K"))
     e.coordinates.connect(PassThrough(("A.tile.1",), ("k_tile",)))
     e.coordinates.connect(PassThrough(("B.tile.0",), ("k_tile",)))
-    for name in (*gemm.operands, "D"):
+    for name in (*gemm.operands, "D", *gemm.outputs):
         for i, axis in enumerate(axes_of[name]):
             e.coordinates.connect(PassThrough((f"{name}.tile.{i}",), (NUMBERS[axis],)))
     if gemm.group_axis == "m" and gemm.grouped:
@@ -123,7 +123,7 @@ def _matrices(
     counts: Mapping[str, Expr],
     tiles: Mapping[str, int],
 ) -> None:
-    """Add A, B, the epilogue's operands and D, and cut each axis of them into macro tiles.
+    """Add A, B, the epilogue's operands and outputs, and cut each axis of them into macro tiles.
 
     Args:
         gemm: the problem.
@@ -136,7 +136,7 @@ def _matrices(
         ("A", Role.INPUT),
         ("B", Role.INPUT),
         *((name, _role(operand)) for name, operand in gemm.operands.items()),
-        ("D", Role.OUTPUT),
+        *((name, Role.OUTPUT) for name in ("D", *gemm.outputs)),
     ):
         axes, transposed = gemm.axes[name], gemm.is_transposed(name)
         _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
@@ -259,12 +259,15 @@ def _role(operand: Operand) -> Role:
 def _kind(gemm: GemmProblem, tensor: str) -> str:
     """The name of a tensor's element type.
 
-    An epilogue operand without a declared type has the type of D if it is a matrix or a vector,
-    and the accumulator's type if it is a single element.
+    An output of the epilogue without a declared type has the type of D. An operand without a
+    declared type has the type of D if it is a matrix or a vector, and the accumulator's type if it
+    is a single element.
     """
     if tensor in ("A", "B"):
         return gemm.dtype
     out, operand = gemm.out_dtype or gemm.dtype, gemm.operands.get(tensor)
+    if tensor in gemm.outputs:
+        return gemm.outputs[tensor].dtype or out
     if operand is None:
         return out
     return operand.dtype or (out if operand.axes else gemm.accumulator)
@@ -357,7 +360,8 @@ def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
         rows = "row_tile" if together and name != "B" else f"{name}.tile.0"
         return (*leading, rows, f"{name}.tile.1")
 
-    own = (f"{n}.tile.{i}" for n in gemm.operands for i in range(len(gemm.axes[n])))
+    def tiles_of(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{n}.tile.{i}" for n in names for i in range(len(gemm.axes[n])))
 
     group = index_symbol("group")
 
@@ -371,7 +375,15 @@ def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
     work = (
         InitAccumulator(),
         For("k_tile", Integer(0), depth, body=(*loads, MultiplyAccumulate())),
-        Epilogue("D", tile("D"), tuple(gemm.operands), tuple(own), gemm.epilogue),
+        Epilogue(
+            "D",
+            tile("D"),
+            tuple(gemm.operands),
+            tiles_of(gemm.operands),
+            gemm.epilogue,
+            stores=tuple(gemm.outputs),
+            store_tiles=tiles_of(gemm.outputs),
+        ),
         StoreTile("D", tile("D")),
     )
     if gemm.grouped:

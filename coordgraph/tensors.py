@@ -23,7 +23,7 @@ class Role(Enum):
     OPERAND = "operand"
     """A tensor operand of the epilogue that every kernel call must give."""
     OUTPUT = "output"
-    """The result D."""
+    """The result D, or another output of the epilogue."""
     PARTIALS = "partials"
     """Workspace through which workgroups pass partial sums; it needs no initial value."""
     MAPS = "maps"
@@ -98,8 +98,8 @@ def tensors_in_order(tensors: Sequence[Tensor], names: Sequence[str]) -> tuple[T
 
     Args:
         tensors: the tensors in any order.
-        names: the names of the problem's tensors in order: A, B, operands of the epilogue, D, and
-            tables.
+        names: the names of the problem's tensors in order: A, B, operands of the epilogue, D, other
+            outputs, and tables.
     """
     places = {name: place for place, name in enumerate(names)}
 

@@ -50,12 +50,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Tiling:
-    """The macro tiles of A, B, D and epilogue operands that belong to one accumulator.
+    """The macro tiles of A, B, D, epilogue operands and outputs that belong to one accumulator.
 
     Args:
         accumulator: the name of the accumulator.
-        numbers: for each axis of A, B, D and the epilogue's operands, the id of the dimension that
-            numbers tiles along the axis.
+        numbers: for each axis of A, B, D and the epilogue's operands and outputs, the id of the
+            dimension that numbers tiles along the axis.
         indices: for each of these axes, the id of the dimension that numbers elements inside a tile
             along the axis.
     """
@@ -146,6 +146,7 @@ class Tilings:
                     named = {t: loaded.get(t, ()) for t in (op.a, op.b)}
                 case Epilogue():
                     named = dict.fromkeys(op.operands, op.operand_tiles) | {op.output: op.tile}
+                    named |= dict.fromkeys(op.stores, op.store_tiles)
                 case StoreTile():
                     named = {op.tensor: op.tile}
                 case _:

@@ -156,7 +156,8 @@ def _(op: lowered.ApplyFragment) -> tuple[Effect, ...]:
         for memory, width in zip(op.read_from.values(), widths, strict=True)
     )
     single = (Access(Kind.READ, tensor) for tensor in op.elements)
-    return (*reads, *single, Registers(Kind.WRITE, op.fragment))
+    writes = (Access(Kind.WRITE, tensor, op.width) for tensor in op.stores)
+    return (*reads, *single, Registers(Kind.WRITE, op.fragment), *writes)
 
 
 @effects.register

@@ -227,7 +227,8 @@ class AccumulateFragment(Operation):
 class ApplyFragment(Operation):
     """Apply an epilogue function to `width` registers of a fragment, in place.
 
-    An operand of the function that is neither in `sources` nor in `elements` is taken as 0.
+    The function's outputs besides D are written to their tensors. An operand of the function that
+    is neither in `sources` nor in `elements` is taken as 0.
 
     Args:
         fragment: the name of the fragment; its registers are the function's `acc`.
@@ -243,6 +244,8 @@ class ApplyFragment(Operation):
         width: the number of consecutive registers.
         memories: for each tensor in `sources`, the dimension of the memory that its elements are
             read from, such as shared memory; () for the tensors themselves.
+        stores: tensors of the function's outputs besides D, in the order of the function's outputs.
+            `width` consecutive elements of each are written; padding is not written.
     """
 
     fragment: str
@@ -254,8 +257,9 @@ class ApplyFragment(Operation):
     optional: tuple[str, ...] = ()
     width: int = 1
     memories: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
 
-    ROLES = ("sources", "memories", "registers")
+    ROLES = ("sources", "memories", "registers", "stores")
 
     @property
     def read_from(self) -> dict[str, str]:

@@ -122,8 +122,8 @@ class Memory:
         """The current value of a flag, given as (tensor, offset); 0 means that it is not set."""
         return int(self.flat[flag[0]][flag[1]])
 
-    def finish(self) -> tuple[Array, Array]:
-        """Check the memory after a launch; returns the output and the mask of written elements.
+    def finish(self) -> dict[str, tuple[Array, Array]]:
+        """Check the memory after a launch; returns each output and the mask of written elements.
 
         Raises:
             EvaluationError: an output element of a product was not written exactly once, an output
@@ -132,8 +132,8 @@ class Memory:
         """
         if problems := [fault.message for fault in self.faults()]:
             raise EvaluationError("; ".join(problems))
-        (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
-        return self._axes(output, self.flat), self._axes(output, self.written) > 0
+        outputs = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
+        return {t: (self._axes(t, self.flat), self._axes(t, self.written) > 0) for t in outputs}
 
     def _axes(self, tensor: str, memory: Mapping[str, Array]) -> Array:
         """A view of a tensor's part of `memory` that has the tensor's axes, without gaps."""
@@ -279,7 +279,7 @@ class Machine:
                 yield from self._exchange(work, env)
 
     def _finished(self, work: Work, op: Epilogue, env: Environment) -> Array:
-        """The result of the epilogue for one accumulator.
+        """Store the epilogue's outputs besides D for one accumulator, and return D's values.
 
         Optional operands that the kernel does not read count as 0.
         """
@@ -294,7 +294,11 @@ class Machine:
             for operand in stage.function.tensors:
                 if self._given(tensor_of(operand.name)):
                     values[operand.name] = self._operand(work, tensor_of(operand.name), env)
-            values[ACCUMULATOR] = stage.function.evaluate(values, gemm.accumulator, out)
+            found, more = stage.function.evaluate_all(values, gemm.accumulator, out)
+            for tensor, value in more.items():
+                elements = work.elements(self.memory.user(tensor))
+                self.memory.write(tensor, elements, env, value)
+            values[ACCUMULATOR] = found
         return values[ACCUMULATOR]
 
     def _given(self, tensor: str) -> bool:

@@ -244,6 +244,9 @@ class _Writer:
         for tensor in op.operands:
             axes = [gemm.leading] * gemm.is_apart(tensor) + [*gemm.axes[tensor]]
             names[gemm.operands[tensor].name] = f"{tensor}[{', '.join(axes or '0')}]"
+        for tensor in op.stores:
+            axes = [gemm.leading] * gemm.is_apart(tensor) + [*gemm.axes[tensor]]
+            names[tensor] = f"{tensor}[{', '.join(axes)}]"
         for stage in function.stages(gemm.accumulator, gemm.out_dtype or gemm.dtype):
             given = f"if ({read_of(tensor_of(stage.optional))}) " if stage.optional else ""
             yield from (f"// {given}{line}" for line in statements(stage.function, names))
@@ -323,7 +326,8 @@ def _headline(graph: KernelGraph) -> str:
     what = f"alpha * {a} * {b} + beta * C"
     if gemm.epilogue != ALPHA_BETA:
         what = f"{gemm.epilogue.name}({', '.join([f'{a} * {b}', *gemm.operands])})"
-    return f"D = {what}, {gemm.dtype} to {gemm.out_dtype}{steps}"
+    outputs = ", ".join(("D", *gemm.outputs))
+    return f"{outputs} = {what}, {gemm.dtype} to {gemm.out_dtype}{steps}"
 
 
 def _loop(name: str, start: Expr, stop: Expr | None, step: Expr, known: Ranges) -> str:

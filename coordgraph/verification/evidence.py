@@ -32,7 +32,6 @@ from coordgraph.interpreter.schedulers import SCHEDULERS
 from coordgraph.interpreter.tracing import Trace
 from coordgraph.interpreter.walking import Fuel
 from coordgraph.kernel import KernelGraph
-from coordgraph.tensors import Role
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
 from coordgraph.verification.launch_candidates import far_launches
@@ -350,14 +349,13 @@ def _coordinates(code: Program, work: Work, env: Environment) -> dict[str, int]:
 def _wrong(
     graph: KernelGraph, operands: Operands, memory: Memory, launch: Launch
 ) -> Iterator[Counterexample]:
-    """For each product whose D is wrong, a counterexample with the first wrong element."""
-    (output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
-    flat: Array = memory.flat[output.name]
-    written = memory.written[output.name]
+    """For each wrong matrix of an output, a counterexample with its first wrong element."""
     shape = macro_tile(graph.coordinates)
     for product in products(graph, operands):
         if not product.place.size:
             continue
+        flat: Array = memory.flat[product.tensor]
+        written = memory.written[product.tensor]
         found = flat[product.place].astype(np.float64)
         wanted = product.expected.astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -376,7 +374,7 @@ def _wrong(
         batch = (product.number,) if graph.gemm.leading else ()
         name = ", ".join(map(str, (*batch, row, column)))
         yield Counterexample(
-            f"{output.name}[{name}] {what}; {int(wrong.sum())} of {prod(wrong.shape)} elements "
+            f"{product.tensor}[{name}] {what}; {int(wrong.sum())} of {prod(wrong.shape)} elements "
             "are wrong",
             launch,
             (),

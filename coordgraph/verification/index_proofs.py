@@ -270,7 +270,7 @@ def accesses(work: Work) -> tuple[User, ...]:
         case LoadTile() | StoreTile():
             return _users(work, op.tensor)
         case Epilogue():
-            return tuple(user for tensor in op.operands for user in _users(work, tensor))
+            return tuple(u for t in (*op.operands, *op.stores) for u in _users(work, t))
         case AwaitPartial():
             roles = (Role.FLAGS,)
         case AddPartial():

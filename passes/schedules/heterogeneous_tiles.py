@@ -245,7 +245,7 @@ def _renamed(work: TileWork, names: dict[str, str]) -> TileWork:
         }
         if hasattr(op, "accumulator"):
             changes["accumulator"] = SMALL
-        for role in ("tile", "operand_tiles"):
+        for role in ("tile", "operand_tiles", "store_tiles"):
             if tile := op.bindings.get(role):
                 changes[role] = tuple(names.get(number, number) for number in tile)
         return replace(op, **changes)

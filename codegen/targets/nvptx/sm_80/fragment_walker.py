@@ -142,9 +142,23 @@ class FragmentWalker(Walker):
     def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
         address, guard = self._address(node, op.destination)
         values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
-        element = self._element(op.destination)
         kind = self.result if self._is_output(op.destination) else self.sums.kind
-        packed, size = self._packed(values, element, kind), op.width * element.bytes
+        values = self._of_kind(values, kind)
+        self._write(values, self._element(op.destination), kind, address, guard)
+
+    def _write(
+        self, values: list[ir.Value], element: DType, kind: DType, address: ir.Value, guard: Any
+    ) -> None:
+        """Emit one store of adjacent elements, unless `guard` is false (padding).
+
+        Args:
+            values: the values of the elements.
+            element: the element type in memory, to which the values are converted.
+            kind: the type of the values.
+            address: the pointer to the first element.
+            guard: the condition under which the elements are stored.
+        """
+        packed, size = self._packed(values, element, kind), len(values) * element.bytes
         if guard is True:
             self.builder.store(packed, address, align=size)
         elif guard is not False:
@@ -171,19 +185,23 @@ class FragmentWalker(Walker):
         gemm = self.graph.gemm
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
+    def _of_kind(self, values: list[ir.Value], kind: DType) -> list[ir.Value]:
+        """The values of accumulator registers that hold the bits of values of type `kind`."""
+        if kind == self.sums.kind:
+            return values
+        number = Arithmetic(self.builder, kind).type
+        return [self.builder.bitcast(value, number) for value in values]
+
     def _packed(self, values: list[ir.Value], element: DType, kind: DType) -> ir.Value:
-        """Convert registers to an element type, and pack them as they are stored in memory.
+        """Convert values to an element type, and pack them as they are stored in memory.
 
         Values of another type than `element` are converted to f32, and from f32 to `element`.
 
         Args:
-            values: the registers.
+            values: the values.
             element: the element type in memory.
-            kind: the type of the values, whose bits the registers hold.
+            kind: the type of the values.
         """
-        if kind != self.sums.kind:
-            number = Arithmetic(self.builder, kind).type
-            values = [self.builder.bitcast(value, number) for value in values]
         if element == kind:
             return self._vector(values)
         rounded = [Arithmetic(self.builder, SINGLE).convert(v, kind) for v in values]
@@ -259,14 +277,21 @@ class FragmentWalker(Walker):
         # `ptx.pinned` makes LLVM and ptxas compute one register after another. Otherwise they
         # compute many at once; the temporary values need too many registers, which are spilled.
         pinned = bool(op.sources) or op.function.registers > 0
+        stored: dict[str, list[ir.Value]] = {tensor: [] for tensor in op.stores}
         for i, slot in enumerate(slots):
             values = {n: each[i % len(each)] for n, each in operands.items()}
             values[ACCUMULATOR] = self.builder.load(slot, typ=self.sums.type)
-            result = op.function.emit(emit, values, gemm.accumulator, out)
+            result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
+            for tensor, value in outputs.items():
+                stored[tensor].append(value)
             # The register has the type of the sum (i32), so the bits of an f32 result are stored.
             if result.type != self.sums.type:
                 result = self.builder.bitcast(result, self.sums.type)
             self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
+        types = op.function.kinds(gemm.accumulator, out).outputs
+        for tensor, each in stored.items():
+            address, guard = self._address(node, tensor)
+            self._write(each, self._element(tensor), dtype(types[tensor]), address, guard)
         if self.issued > before:
             self._count(self.issued - before)
 
