@@ -85,8 +85,7 @@ class KernelGraph:
     history: History = field(default=NO_HISTORY, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # The interpreter and generated code bind arguments by position, so equal graphs must have
-        # their tensors in the same order.
+        # Code binds arguments by position, so equal graphs must have tensors in the same order.
         tables = (t.name for t in self.parameters.tables)
         names = ("A", "B", *self.gemm.operands, "D", *self.gemm.outputs, *tables)
         object.__setattr__(self, "tensors", tensors_in_order(self.tensors, names))

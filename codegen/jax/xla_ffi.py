@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from coordgraph import LaunchError
+from coordgraph.elements import DTYPES
 
 __all__ = ["Buffer", "Call", "address_of_handler"]
 
@@ -33,10 +34,14 @@ BOOLEAN = 1
 """XLA_FFI_DataType_PRED: the type of an attribute that is True or False."""
 INTERNAL = 13
 """XLA_FFI_Error_Code_INTERNAL: the status of a call whose Python function raised an exception."""
+NUMBERS = {"S8": 2, "S32": 4, "U8": 6, "F16": 10, "F32": 11, "F64": 12, "BF16": 16}
+"""The numbers of element types in XLA, by the names of XLA_FFI_DataType."""
 TYPES = {
-    2: "i8", 4: "i32", 6: "u8", 10: "f16", 11: "f32", 12: "f64", 16: "bf16",
-}  # fmt: skip
-"""Names of element types by their numbers in XLA (XLA_FFI_DataType)."""
+    NUMBERS[name]: kind.name
+    for kind in DTYPES.values()
+    if (name := kind.name.upper().replace("I", "S")) in NUMBERS
+}
+"""Names of the element types that kernels read, by their numbers in XLA."""
 
 
 def _structure(name: str, *fields: tuple[str, Any], extensible: bool = True) -> type[Structure]:

@@ -106,7 +106,7 @@ class Prover(NumericBounds):
         return depth
 
     def _at(self, depth: int) -> "Prover":
-        """The enclosing prover, or this one, that `depth` provers enclose."""
+        """The prover that `depth` provers enclose: this one, or one of those that enclose it."""
         return self if depth == len(self._outers) else self._outers[depth]
 
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:

@@ -376,9 +376,9 @@ class Ranges:
 
     @cached_property
     def _stated(self) -> frozenset[Symbol]:
-        """All symbols in the statements, with the symbols that are set to results of searches.
+        """All symbols in facts, guards, tables, and the expressions of bounds and definitions.
 
-        A symbol that only has a bound or a definition is left out.
+        A symbol that only has bounds or a definition of its own is left out.
         """
         exprs = chain(
             self.definitions.values(),

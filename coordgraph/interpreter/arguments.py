@@ -339,7 +339,7 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
     """
     for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
         more, symbol = extent.as_coeff_Add()
-        if isinstance(symbol, Symbol):  # the extent is `n`, or `n + 1` as for `offsets`
+        if isinstance(symbol, Symbol):  # an extent such as `n`, or such as `groups + 1`
             expected = given.setdefault(symbol.name, found - int(more)) + int(more)
         elif isinstance(extent, Integer):
             expected = int(extent)

@@ -104,6 +104,15 @@ class IndexProofs:
         ):
             yield f"{work.node.op.kind} of {user.tensor}", self._access(work, user)
 
+    def without_index(self) -> Iterator[str]:
+        """A sentence about each access whose index no path of the coordinate graph computes."""
+        for work in self.program.work(Operation):
+            for user in accesses(work):
+                try:
+                    work.solution(user)
+                except CoordGraphError as error:
+                    yield f"{work.node.op.kind} of {user.tensor} has no index: {error}"
+
     def reads(self) -> Iterator[tuple[str, bool]]:
         """Yield (text of a read of a table, whether its index is proved to be inside it)."""
         tables = {table.symbol: table for table in self.graph.parameters.tables}

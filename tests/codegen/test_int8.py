@@ -57,8 +57,9 @@ def whole(dtype: str, *shape: int, seed: int = 0) -> Any:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[str, Any, Any]:
-    """Sizes that are not multiples of the tile, and values of which many are the type's
-    extremes.
+    """(element type, A, B), drawn by Hypothesis.
+
+    Few sizes are multiples of the tile; many elements are extreme values of the type.
     """
     dtype = draw(st.sampled_from(sorted(TYPES)))
     info = np.iinfo(TYPES[dtype])

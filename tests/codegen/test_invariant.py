@@ -191,7 +191,7 @@ def test_kernels_have_the_pinned_instructions_only(monkeypatch: pytest.MonkeyPat
 
 
 def views(pointer: int = 0, matrices: int = 1, stride: int | None = None) -> dict[str, TensorView]:
-    """A of 16 x 7168 and B of 512 x 7168 (its transpose), in bf16."""
+    """Fake bf16 arrays: A of 16 x 7168, or a batch of such matrices, and B given as 512 x 7168."""
     size = 16 * 7168
     shape, strides = (16, 7168), (7168, 1)
     if matrices > 1:

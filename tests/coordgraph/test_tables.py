@@ -39,7 +39,10 @@ def edited(before: str, after: str) -> KernelGraph:
 
 
 def replaced(before: str, name: str) -> tuple[str, str]:
-    """A text replacement that makes a fault: an edge's text, and the text with `name` as table."""
+    """A replacement in a graph's text that makes a fault: (old text, new text).
+
+    The old text is the line of an edge; in the new text the edge reads the table `name`.
+    """
     return before, f"{before.rpartition('=')[0]}={name}"
 
 

@@ -100,8 +100,8 @@ class Edge(ABC):
     """Whether `reverse` maps consecutive downstream indices to consecutive upstream indices.
 
     Where an index wraps, as at the border of a tile, an edge with `consecutive = True` may break
-    this rule. An index behind an edge with `consecutive = False` takes several instructions, so a
-    kernel computes it once per iteration of the loop over k tiles, not at every use.
+    this rule. The upstream index of an edge with `consecutive = False` takes several instructions,
+    so kernels compute it once per iteration of the loop over k tiles, not at every use.
     """
 
     def __init_subclass__(cls) -> None:

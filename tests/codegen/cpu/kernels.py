@@ -104,7 +104,7 @@ class Problem:
         return self.out
 
     def check(self, **options: Any) -> np.ndarray:
-        """Run the kernel, and compare every element of D with the float64 result."""
+        """Run the kernel, compare every element of D with the float64 result, and return D."""
         d = self.run(**options)
         assert untouched(self.out)
         gemm = self.kernel.graph.gemm

@@ -268,7 +268,7 @@ def test_which_code_serves_which_address(fake_driver: FakeDriver, at: dict[str, 
 
 
 def work(fake: FakeDriver) -> list[tuple[int, ...]]:
-    """The addresses of the partial sums and of the flags that each launch gets."""
+    """For each recorded launch: (address of its partial sums, address of its flags)."""
     return [launch.values[4:6] for launch in fake.launches]
 
 

@@ -76,7 +76,7 @@ def test_multicast_reaches_all_of_the_cluster(configuration: Configuration, tens
 
 
 def integers(text: str, rank: int) -> dict[str, int]:
-    """Values of the 32-bit registers that a kernel computes from its rank in the cluster alone."""
+    """By name, the value of each register that the kernel computes from its cluster rank alone."""
     known: dict[str, int] = {}
 
     def value(name: str) -> int | None:

@@ -158,7 +158,7 @@ def swizzled(this: Lowered) -> bool:
 
 
 def boxes(this: Lowered) -> list[tuple[int, int]]:
-    """The boxes of D, block by block, in the order in which they are stored."""
+    """(block of rows, box in the block) of each box of D, in the order in which they are stored."""
     return list(product(range(this.size("store.m")), range(this.size("store.box"))))
 
 

@@ -57,7 +57,10 @@ def test_products_of_arrays_with_gaps(count, m, n, k, of_a, of_b, of_c, batched)
 
 @pytest.mark.parametrize("step", [12, 13, 40])
 def test_gaps_of_d_are_not_written(step: int):
-    """A launch argument sets the distance of D's rows; D has its own shape without gaps."""
+    """The launch argument `ld_d` sets the distance between rows of D, in elements.
+
+    The returned D is a view without the gaps. Rows that would overlap are an error.
+    """
     graph = DataParallel()(Gemm("f32", leading_dimensions=("D",)).graph((8, 8, 8)))
     a, b = whole(10, 9), whole(9, 12)
     found = interpret(graph, a, b, parameters={"ld_d": step})
