@@ -137,8 +137,8 @@ class GemmProblem:
             next in memory) is a launch argument, so that their rows may have gaps. They are A, B, D
             and operands and outputs of the epilogue along m and n, such as C. The matrices of all
             other tensors have no gaps.
-        transposed_operands: names of operands of the epilogue along m and n, such as C, that are
-            given as their transpose, row-major n x m tensors.
+        transposed_operands: names of operands and outputs of the epilogue along m and n, such as
+            C, that are given as their transpose, row-major n x m tensors.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -215,7 +215,8 @@ class GemmProblem:
 
     def _check_layouts(self) -> None:
         """Check the tensors with leading dimensions, or given as transposes; sort their names."""
-        operands = tuple(name for name in self.matrices if name in self.operands)
+        others = {**self.operands, **self.outputs}
+        operands = tuple(name for name in self.matrices if name in others)
         fields = {"leading_dimensions": self.matrices, "transposed_operands": operands}
         for field, known in fields.items():
             given = getattr(self, field)
