@@ -143,14 +143,15 @@ class GemmProblem:
             next in memory) is a launch argument, so that their rows may have gaps. They are A, B, D
             and operands and outputs of the epilogue along m and n, such as C. The matrices of all
             other tensors have no gaps.
+        transposed_operands: names of operands and outputs of the epilogue along m and n, such as
+            C, that are given as their transpose, row-major n x m tensors.
         gathered_rows: read A's rows through a table: row i of the product is row `rows[i]` of the
             array A, which has `rows_a` rows (launch arguments). Rows may occur several times. A
             must not be given as its transpose.
         scattered_rows: write D's rows through a table: row i of the product is row `targets[i]` of
             the array D, which has `rows_d` rows. The entries must be distinct: of rows with equal
-            targets any one may remain. Rows of D that are no target are not written.
-        transposed_operands: names of operands of the epilogue along m and n, such as C, that are
-            given as their transpose, row-major n x m tensors.
+            targets any one may remain. Rows of D that are no target are not written. Outputs
+            besides D have the rows of the product.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -249,7 +250,8 @@ class GemmProblem:
 
     def _check_layouts(self) -> None:
         """Check the tensors with leading dimensions, or given as transposes; sort their names."""
-        operands = tuple(name for name in self.matrices if name in self.operands)
+        others = {**self.operands, **self.outputs}
+        operands = tuple(name for name in self.matrices if name in others)
         fields = {"leading_dimensions": self.matrices, "transposed_operands": operands}
         for field, known in fields.items():
             given = getattr(self, field)

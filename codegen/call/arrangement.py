@@ -51,7 +51,8 @@ class Arrangement:
         turned: whether the kernel computes Dᵀ = Bᵀ·Aᵀ, because D is column-major: A and B are then
             exchanged, and C and D are passed as their transposes.
         operands_turned: names of the other arguments that are passed as their transposes: operands
-            of the epilogue.
+            and outputs of the epilogue.
+        outputs: names of the epilogue's outputs besides D.
     """
 
     transpose: tuple[bool, bool] = NEITHER
@@ -60,6 +61,7 @@ class Arrangement:
     as_one_product: bool = False
     turned: bool = False
     operands_turned: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -164,25 +166,38 @@ class Arrangement:
     def launch(
         self, start: Launch, a: Any, b: Any, c: Any, out: Any, *scalars: Any, **operands: Any
     ) -> Any:
-        """Launch a kernel with rearranged arrays; returns the caller's D.
+        """Launch a kernel with rearranged arrays; returns the caller's D, and all other outputs.
 
         Args:
             start: the function that launches the kernel. It gets the rearranged arrays, and the
                 other arguments unchanged.
             a, b, c, out: the caller's arrays.
             scalars: alpha, beta and the stream.
-            operands: further operands by name.
+            operands: further operands, and arrays for outputs besides D, by name.
         """
         a, b, c, d = self.operands(a, b, c, out)
+        given = dict(operands)
         for name in self.operands_turned:
             if name == "c":
                 c = c if c is None else library(c).transposed(c)
             else:
                 operands[name] = library(operands[name]).transposed(operands[name])
-        d = start(a, b, c, d, *scalars, **operands)
-        if out is not None:
-            return out
-        return d.reshape(self.batch) if self.as_one_product else d
+        found = start(a, b, c, d, *scalars, **operands)
+        if not self.outputs:
+            return self._as_given(found, out)
+        names = ("", *self.outputs)
+        return tuple(
+            self._as_given(array, given.get(name) if name else out)
+            for name, array in zip(names, found, strict=True)
+        )
+
+    def _as_given(self, found: Any, given: Any) -> Any:
+        """An output as the call returns it: the caller's array, or the kernel's new array."""
+        if given is not None:
+            return given
+        if self.turned:
+            return library(found).transposed(found)
+        return found.reshape(self.batch) if self.as_one_product else found
 
 
 def _is_column_major(views: Mapping[str, TensorView], sizes: Mapping[str, int]) -> bool:

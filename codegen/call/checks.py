@@ -75,6 +75,7 @@ def numpy_views(
     out: Any,
     offsets: Any = None,
     operands: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | None = None,
 ) -> dict[str, TensorView]:
     """Views of the numpy arrays of a call, by the names of tensors.
 
@@ -83,18 +84,23 @@ def numpy_views(
         offsets: the offsets of groups, or None.
         operands: the operands of the epilogue, and tables of rows, by tensor. C may be among them
             if `c` is None.
+        outputs: the arrays for outputs besides D, by tensor.
 
     Raises:
         LaunchError: an argument is no numpy array, or has an element type or layout that kernels do
-            not support; A or B is missing; or `out` is read-only.
+            not support; A or B is missing; or the array of an output is read-only.
     """
-    arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets, **(operands or {})}
+    written = {"D": out, **(outputs or {})}
+    arrays = {"A": a, "B": b, "C": c, **written, OFFSETS: offsets, **(operands or {})}
     views = {n: single(n, numpy_view(x, label(n))) for n, x in arrays.items() if x is not None}
     for name in "AB":
         if name not in views:
             raise LaunchError(f"argument '{label(name)}' is missing; pass the matrix {name}")
-    if out is not None and not out.flags.writeable:
-        raise LaunchError("argument 'out' is a read-only array; pass an array that may be written")
+    for name, array in written.items():
+        if array is not None and not array.flags.writeable:
+            raise LaunchError(
+                f"argument '{label(name)}' is a read-only array; pass an array that may be written"
+            )
     return views
 
 
@@ -290,7 +296,7 @@ def check_call(
     if len({view.device for view in views.values()}) > 1:
         where = ", ".join(f"{label(n)} on {v.device}" for n, v in views.items())
         raise LaunchError(f"the tensors lie on different devices: {where}; move them to one device")
-    check_overlap(views)
+    check_overlap(views, ("D", *graph.gemm.outputs))
 
 
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
@@ -351,8 +357,9 @@ def _extents(tensor: Tensor) -> str:
 
 def _other_kernel(tensor: Tensor, view: TensorView) -> str:
     """The end of a message about a wrong element type: how to make a kernel for it, or ''."""
-    if tensor.name not in ARRAYS and tensor.role.finishes:
-        return f', or declare the operand with dtype="{view.dtype}"'
+    if tensor.name not in ARRAYS and (tensor.role.finishes or tensor.role is Role.OUTPUT):
+        what = "operand" if tensor.role.finishes else "output"
+        return f', or declare the {what} with dtype="{view.dtype}"'
     kind, operand = dtype(view.dtype), tensor.role is Role.INPUT
     if tensor.role is Role.TABLE or not (kind.operand if operand else kind.is_float):
         return ""

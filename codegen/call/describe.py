@@ -139,7 +139,7 @@ def describe(
         transpose_b=transpose_b,
         batched=not grouped,
         # A batch can be computed as one product with more rows. Epilogue operands other than C may
-        # depend on the batch index, which that product lacks.
+        # depend on the batch index, which that product lacks. Given outputs need not be joined.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
     )
     if arrangement.turned:
@@ -169,7 +169,9 @@ def describe(
         batched=arrangement.batch is not None and not arrangement.as_one_product,
         **problem,
     )
-    operands = [x for x in gemm.operands if x in gemm.matrices and x in views]
+    arrangement = replace(arrangement, outputs=tuple(gemm.outputs))
+    every = (*gemm.operands, *gemm.outputs)
+    operands = [x for x in every if x in gemm.matrices and x in views]
     # Operands with fewer than two axes are left out here; later checks refuse them.
     operands = [x for x in operands if len(views[x].shape) > 1]
     if operands and not grouped:
@@ -189,13 +191,13 @@ def describe(
 def _with_operands(
     gemm: Gemm, views: Mapping[str, TensorView], arrangement: Arrangement, operands: Sequence[str]
 ) -> tuple[Gemm, dict[str, TensorView], Arrangement]:
-    """The problem, views and arrangement of a call whose epilogue reads matrices.
+    """The problem, views and arrangement of a call whose epilogue reads or writes matrices.
 
     Args:
         gemm: the problem, as if all operands were row-major.
         views: the arrays; C is arranged as D is, but other operands are as the caller gave them.
         arrangement: how A, B, C and D become the arrays in `views`.
-        operands: tensors of the operands of the epilogue that the call gives as matrices.
+        operands: names of the operands and outputs of the epilogue that the call gives as matrices.
     """
     others = [name for name in operands if name != "C" and arrangement.turned]
     found = {**views, **{name: views[name].transposed for name in others}}

@@ -88,7 +88,12 @@ def matmul(
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
             parameters of these names.
-        operands: operands of the epilogue by name: arrays, and numbers for its scalars.
+        operands: operands of the epilogue by name: arrays, and numbers for its scalars. An array
+            with the name of one of its outputs besides D receives this output.
+
+    Returns:
+        D. If the epilogue has outputs besides D, a tuple: D, then these outputs in the order of
+        their declaration. Arrays are made for outputs that the call does not pass.
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do
@@ -199,16 +204,19 @@ def _with_epilogue(
     a, b, c, out = (matrices[name] for name in "ABCD")
     given = {"c": c, "alpha": alpha, "beta": beta, **operands}
     refuse_gradients({"a": a, "b": b, **given}, "a product with this epilogue")
-    with_defaults(epilogue, given)
+    outputs = [o.name for o in epilogue.outputs]
+    with_defaults(epilogue, {name: x for name, x in given.items() if name not in outputs})
     arrays = {
-        tensor_of(o.name): operands[o.name]
-        for o in epilogue.tensors
-        if operands.get(o.name) is not None
+        tensor_of(name): operands[name]
+        for name in (*(o.name for o in epilogue.tensors), *outputs)
+        if operands.get(name) is not None
     }
     numbers = {name: x for name, x in operands.items() if tensor_of(name) not in arrays}
+    numbers = {name: x for name, x in numbers.items() if name not in outputs}
     groups: dict[str, Any] = {} if offsets is None else {OFFSETS: offsets}
     inputs = {"a": a, "b": b, **groups, **arrays}
-    key = (array_key(inputs, c, out), beta == 0, epilogue, *sorted(options.items()))
+    # The names are in the key, because arrays of one layout may be given for different operands.
+    key = (array_key(inputs, c, out), *arrays, beta == 0, epilogue, *sorted(options.items()))
     prepared = None if options.get("tune") else _prepared.get(key)
     try:
         if prepared is not None:
@@ -271,7 +279,8 @@ def grouped_matmul(
         invariant: as for `matmul`; only with `group_axis="m"`. Every sum is then one segment of k,
             so the bits may differ from those of `matmul` for the same n and k.
         background: as for `matmul`.
-        epilogue, operands: as for `matmul`; the coordinate `l` of an operand is the group.
+        epilogue, operands: as for `matmul`, also what is returned; the coordinate `l` of an
+            operand is the group.
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do

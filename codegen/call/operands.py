@@ -1,4 +1,4 @@
-"""`Operands`: the arrays and scalars that a call passes besides A, B, C, D and offsets."""
+"""`Operands`: what a call passes besides A, B, C, D and offsets: operands, outputs and tables."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ __all__ = ["Operands"]
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands of the epilogue, and the tables of rows, that a call passes.
+    """The epilogue's operands and outputs besides D, and the tables of rows, that a call passes.
 
     Args:
         arrays: the operands in memory, and tables of rows, by the names of the graph's tensors.
         scalars: the operands passed by value, by name, in the order of the function's parameters.
+        outputs: the arrays that the call passes for outputs besides D, by name.
     """
 
     arrays: Mapping[str, Any]
     scalars: Mapping[str, float]
+    outputs: Mapping[str, Any]
 
     @classmethod
     def of(
@@ -32,16 +34,18 @@ class Operands:
     ) -> Operands:
         """The operands of a call, from its arguments `c`, `alpha`, `beta` and keyword arguments.
 
-        The keyword arguments `rows` and `targets` are tables of rows, if the problem has them.
+        Keyword arguments with the name of an output besides D are arrays for this output; `rows`
+        and `targets` are tables of rows, if the problem has them.
 
         Raises:
             LaunchError: an operand is missing, an argument is no operand of the epilogue, or a
                 scalar is not a number.
         """
-        tables = {name: others[name] for name in gemm.tables_of_rows if name in others}
-        others = {name: value for name, value in others.items() if name not in tables}
-        given = with_defaults(gemm.epilogue, {"c": c, "alpha": alpha, "beta": beta, **others})
         function = gemm.epilogue
+        outputs = {o.name: others[o.name] for o in function.outputs if o.name in others}
+        tables = {name: others[name] for name in gemm.tables_of_rows if name in others}
+        operands = {name: x for name, x in others.items() if name not in {**outputs, **tables}}
+        given = with_defaults(function, {"c": c, "alpha": alpha, "beta": beta, **operands})
         arrays = {tensor_of(o.name): given.get(o.name) for o in function.tensors} | tables
         kinds = function.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).operands
         numbers = {
@@ -49,4 +53,6 @@ class Operands:
         }
         if function == ALPHA_BETA:
             scalars(gemm, alpha, beta)  # refuses beta != 0 where C cannot be added
-        return cls({name: x for name, x in arrays.items() if x is not None}, numbers)
+        present = ({n: x for n, x in each.items() if x is not None} for each in (arrays, outputs))
+        read, written = present
+        return cls(read, numbers, written)

@@ -37,12 +37,14 @@ class Result:
         trace: the segments, sends, receives, epilogues and stores of every workgroup; None unless
             `trace=True` was passed.
         outputs: the epilogue's outputs besides D, by name, as `d` holds D.
+        stored: for each output besides D, what `written` is for D.
     """
 
     d: Array
     written: Array
     trace: Trace | None = None
     outputs: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    stored: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
 
 def interpret(
@@ -132,7 +134,8 @@ def _interpreted(
     found = memory.finish()
     d, written = found.pop("D")
     outputs = {name: array for name, (array, _) in found.items()}
-    return Result(d, written, record(code, values) if trace else None, outputs)
+    stored = {name: mask for name, (_, mask) in found.items()}
+    return Result(d, written, record(code, values) if trace else None, outputs, stored)
 
 
 def execute(memory: Memory, machine: Maker, count: int, schedule: Scheduler, resident: int) -> None:

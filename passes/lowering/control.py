@@ -252,8 +252,8 @@ class Accumulator:
         """
         apply = applied(gemm, stage, self.fragment, self.registers, width, absent)
         own = width if apply.sources or apply.elements or apply.stores else self.width
-        # Elements of a transposed operand that are adjacent in a row of D are apart in memory.
-        own = 1 if any(map(gemm.is_transposed, apply.sources)) else own
+        # Elements of a transposed tensor that are adjacent in a row of D are apart in memory.
+        own = 1 if any(map(gemm.is_transposed, (*apply.sources, *apply.stores))) else own
         return read_if(stage, self._each(replace(apply, width=self.width), own))
 
     def send(self, turn: str = "") -> Body:

@@ -42,7 +42,7 @@ class _Noted:
     """
 
     def __init__(self, plan: CheckedCall | Depthless, latest: _Latest) -> None:
-        self.plan, self.latest, self.shape = plan, latest, plan.shape
+        self.plan, self.latest, self.shapes = plan, latest, plan.shapes
 
     def overlaps(self, pointers: Pointers) -> bool:
         """Whether the address ranges of D and another tensor overlap."""
