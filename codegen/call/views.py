@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coordgraph import LaunchError, VerifyError
-from coordgraph.gemm import ARRAYS, OFFSETS, OFFSETS_OF
+from coordgraph.gemm import ARRAYS, OFFSETS, OFFSETS_OF, ROWS, TARGETS
 from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import DTYPES, dtype
 
@@ -146,10 +146,10 @@ def type_name(name: str, what: str) -> str:
     try:
         return dtype(name).name
     except VerifyError as error:
-        if what == label(OFFSETS):
+        if what in (label(OFFSETS), ROWS, TARGETS):
             raise LaunchError(
-                f"offsets holds {name}, but must hold i32; convert it by offsets.to(torch.int32), "
-                "or by offsets.astype('int32') for numpy, CuPy and JAX"
+                f"{what} holds {name}, but must hold i32; convert it by {what}.to(torch.int32), "
+                f"or by {what}.astype('int32') for numpy, CuPy and JAX"
             ) from error
         raise LaunchError(f"{what}: {error}; {_advice(name, what)}") from error
 

@@ -222,3 +222,47 @@ def test_the_interpreter_takes_tables_by_name():
     found = interpret(scheduled, given["a"], given["b"], **options)
     assert np.array_equal(found.d, expected, equal_nan=True)
     assert found.written.sum() == M * N
+
+
+def test_matmul_chooses_a_kernel_for_tables():
+    given, expected = call("both", False)
+    a, b, rows, targets = (given[name] for name in ("a", "b", "rows", "targets"))
+    exact = a[rows] @ b
+    for _ in range(2):  # the second call finds the first one's kernel
+        assert np.array_equal(codegen.matmul(a, b, rows=rows), exact)
+    out = np.zeros_like(expected)
+    assert (
+        codegen.matmul(a, b.T.copy(), transpose_b=True, rows=rows, targets=targets, out=out) is out
+    )
+    assert np.array_equal(out[targets], exact)
+    assert not np.delete(out, targets, axis=0).any()
+    operands = {"epilogue": scaled, "bias": given["bias"], "scale": given["scale"]}
+    codegen.matmul(a, b, rows=rows, targets=targets, out=out, **operands)
+    assert np.array_equal(out[targets], expected[targets])
+
+
+def test_grouped_matmul_takes_tables():
+    """A mixture of experts: rows of tokens are gathered by expert, and scattered back."""
+    given, _ = call("both", True)
+    a, b, rows, targets = (given[name] for name in ("a", "b", "rows", "targets"))
+    out = np.zeros((ROWS_D, N), np.float32)
+    codegen.grouped_matmul(a, b, OFFSETS, rows=rows, targets=targets, out=out)
+    for group, (start, end) in enumerate(pairwise(OFFSETS)):
+        assert np.array_equal(out[targets[start:end]], a[rows[start:end]] @ b[group])
+    assert not np.delete(out, targets[: OFFSETS[-1]], axis=0).any()
+
+
+def test_refusals_of_matmul_say_what_to_pass():
+    given, _ = call("both", False)
+    a, b, rows, targets = (given[name] for name in ("a", "b", "rows", "targets"))
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"targets": targets}, "argument 'out' is missing, whose rows the table targets numbers"),
+        ({"rows": rows.astype(np.int64)}, r"convert it by rows\.to\(torch\.int32\)"),
+        ({"rows": [0, 1]}, "rows is a list, which is no array"),
+        ({"rows": rows, "tune": True}, "leave out tune"),
+    )
+    for options, why in cases:
+        with pytest.raises(LaunchError, match=why):
+            codegen.matmul(a, b, **options)
+    with pytest.raises(VerifyError, match="which group_axis=k does not allow"):
+        codegen.grouped_matmul(a, b, OFFSETS, group_axis="k", rows=rows)
