@@ -29,6 +29,18 @@ def test_the_summary_and_the_files(folder: Path):
     for label in ("multiplying", "epilogue", "fix-up", "idle"):
         assert f"\n{label} " in done.out
     assert "█" in done.out
+    lines = [line.split() for line in done.out.splitlines()]
+    names = ["threads", "multiplying", "epilogue", "fix-up", "waiting", "idle", "tail"]
+    rows = [line for line in lines[lines.index(names) + 1 :] if line]
+    assert rows
+    assert {row[0] for row in rows} <= {"0", "1"}
+    for row in rows:
+        multiplying, epilogue, fix_up, waiting, idle, tail = (
+            float(cell.removesuffix("%")) for cell in row[1:]
+        )
+        assert waiting <= fix_up
+        assert tail <= idle
+        assert 90 < multiplying + epilogue + fix_up + idle < 100.5
     shown = json.loads((folder / "out.json").read_text())["traceEvents"]
     record = json.loads((folder / "events.json").read_text())
     assert record["workgroups"] == 5
