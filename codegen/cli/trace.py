@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -24,11 +24,11 @@ from codegen.cli.options import (
     Import,
     Instructions,
     Json,
-    Output,
     Problem,
     Scheduling,
     Seed,
     Threads,
+    output_option,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
@@ -57,7 +57,9 @@ def trace_command(
     scheduling: Scheduling,
     threads: Threads = None,
     check: Checked = False,
-    output: Output = None,
+    output: Annotated[
+        Path | None, output_option("The file of the timeline; by default timeline.json.")
+    ] = None,
     events: Events = None,
     instructions: Instructions = None,
     modules: Import = None,
