@@ -304,6 +304,44 @@ def test_the_doctor_says_what_is_broken(monkeypatch: pytest.MonkeyPatch):
     assert "a package, the interpreter or the CPU does not work" in done.out
 
 
+@pytest.fixture
+def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `doctor` report the targets without making kernels."""
+    monkeypatch.setattr(doctor, "_multiply", lambda target, dtype: "not tried")
+    monkeypatch.setattr(doctor, "_assemble", lambda architecture: "not tried")
+
+
+@pytest.mark.usefixtures("quick_doctor")
+def test_the_doctor_names_what_fails_though_nothing_needed_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
+    done = coordgraph("doctor")
+    assert done.out.splitlines()[-1] == "the packages, the interpreter and the CPU work"
+    (tmp_path / "passes.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    done = coordgraph("doctor")
+    assert done.code == 0
+    assert done.out.splitlines()[-1].endswith("; this does not: import passes")
+
+
+@pytest.mark.usefixtures("quick_doctor")
+def test_the_doctor_tries_the_kernel_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A cache that cannot be written is never an error, so only the doctor reports it."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
+    assert re.search(rf"^ok +kernel cache +{tmp_path}/cache$", coordgraph("doctor").out, re.M)
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(file))
+    done = coordgraph("doctor")
+    assert re.search(rf"^FAIL +kernel cache +{file} cannot be written", done.out, re.MULTILINE)
+    assert done.out.splitlines()[-1].endswith("; this does not: kernel cache")
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+    assert re.search(
+        r"^- +kernel cache +off, by COORDGRAPH_CACHE=off$", coordgraph("doctor").out, re.M
+    )
+
+
 def test_the_doctor_asks_the_registry_of_architectures(monkeypatch: pytest.MonkeyPatch):
     class Own(MmaSync):
         instructions = "mma.sync.own"
