@@ -192,13 +192,14 @@ def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, 
         return {name: seconds[name] for name in names if seconds[name] / total >= 0.0005}
 
     what = "threads" if t.target == "cpu" else "SMs"
+    processors = f"{len(t.processors)} {what if len(t.processors) > 1 else what[:-1]}"
     fix_up, parts = summary["fix_up_seconds"] / total, some("send", "wait", "receive")
     idle = seconds["idle"] / total
     lines = [
         ("schedule", made.title if made.plan is None else str(made.plan)),
         (
             "workgroups",
-            f"{t.workgroups} on {len(t.processors)} {what}, {t.lanes} at a time on each",
+            f"{t.workgroups} on {processors}, {t.lanes} at a time on each",
         ),
         ("time", f"{duration(t.makespan)}, {speed(products.flops / t.makespan)}"),
         ("multiplying", f"{summary['utilisation']:.1%} of the {what}' time"),

@@ -119,6 +119,10 @@ def test_what_is_refused():
     refused("first parameter must be acc", lambda: ep.epilogue()(first))
     refused("does not depend on the operand bias", lambda: ep.epilogue(bias="n")(unused))
     refused("bias is not declared", lambda: ep.epilogue()(unused))
+    refused(
+        "bia is no parameter of the function, whose parameters are acc, bias; declare the operand",
+        lambda: ep.epilogue(bia="n")(unused),
+    )
     refused("use ep.where", lambda: ep.epilogue()(branch))
     refused("traced values and numbers", lambda: ep.epilogue()(array))
     refused("returns .*, which is not computed from acc", lambda: ep.epilogue()(number))
