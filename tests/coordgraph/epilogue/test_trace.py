@@ -131,7 +131,7 @@ def test_what_is_refused():
     refused(
         "must be 'none' or 'tanh'", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, approximate="x"))
     )
-    refused("takes 1 values, not 2", lambda: ep.epilogue()(lambda acc: ep.relu(acc, acc)))
+    refused("takes 1 value, not 2", lambda: ep.epilogue()(lambda acc: ep.relu(acc, acc)))
 
 
 class Adding:
@@ -172,8 +172,8 @@ def test_coordinates_that_are_no_text(given: Any):
         (lambda acc: np.exp(acc), "does not support ufuncs .*ep.exp for numpy.exp"),
         (lambda acc: np.maximum(acc, 0), "does not support ufuncs"),
         (lambda acc: acc.max(), "no attribute 'max'; traced values take"),
-        (lambda acc: ep.leaky_relu(acc, 0.1), "takes 1 values, not 2; .* by name: slope=0.01"),
-        (lambda acc: ep.cast(acc, "f32"), "takes 1 values, not 2; .* by name: to='f32'"),
+        (lambda acc: ep.leaky_relu(acc, 0.1), "takes 1 value, not 2; .* by name: slope=0.01"),
+        (lambda acc: ep.cast(acc, "f32"), "takes 1 value, not 2; .* by name: to='f32'"),
         (lambda *acc: acc, r"the parameter \*acc cannot be passed by name"),
         (lambda acc, /: acc, "the parameter acc cannot be passed by name"),
         (5, "write a function"),
