@@ -99,6 +99,12 @@ def _import(modules: list[str] | None) -> list[str] | None:
     if modules and (here := os.getcwd()) not in sys.path:
         sys.path.append(here)  # appended, so that installed modules have precedence
     for module in modules or ():
+        if module.endswith(".py") or os.sep in module:
+            path = Path(module)
+            raise typer.BadParameter(
+                f"'{module}' is a file; give the name of its module, {path.stem}, and start in its "
+                f"folder, {path.resolve().parent}, or set PYTHONPATH to that"
+            )
         try:
             import_module(module)
         except Exception as error:  # a module may raise anything while it is imported

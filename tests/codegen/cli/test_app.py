@@ -103,6 +103,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("run", *SIZES, "-t", "sm_70"), 3, "sm_70 is too old"),
         (("compile", "--plan", "auto", "-t", "cpu", "--m", "8"), 2, "give --n, --k too"),
         (("show", "--import", "no.such.module"), 2, "ModuleNotFoundError: No module named 'no'"),
+        (("show", "--import", "./my_passes.py"), 2, "give the name of its module, my_passes,"),
         (("compile", "-t", "sm_80", "--dtype", "f32"), 3, "use target='cpu'"),
         (("compile", "-t", "sm_70"), 3, "too old"),
         (("compile", "-t", "cpu", "--emit", "ptx"), 3, "there is no ptx for 'cpu'"),
