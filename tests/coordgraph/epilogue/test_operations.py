@@ -301,6 +301,34 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
             lambda emit, kind, a: emit.select(emit.compare("<", kind, a, a), a, a),
             r"emit.compare\(<, f32, …\) is not possible; write compare\(kind, relation",
         ),
+        (
+            lambda emit, kind, a: emit.intrinsic("llvm.misspelt", kind, a),
+            r"emit.intrinsic\('llvm.misspelt', f32, …\): LLVM has no intrinsic of this name",
+        ),
+        (
+            lambda emit, kind, a: emit.intrinsic("llvm.fma", kind, a),
+            "that takes 1 of f32 and returns f32",
+        ),
+        (
+            lambda emit, kind, a: emit.add("f16", a, a),
+            "emit.add: 'f16' is no kind; choose one of f32, f64, i32, bool",
+        ),
+        (
+            lambda emit, kind, a: emit.mul("f64", a, a),
+            r"emit.mul\(f64, …\): an argument is of f32; write emit.convert\(value, 'f32', 'f64'\)",
+        ),
+        (
+            lambda emit, kind, a: 3.0,
+            r"test_wrong: its method llvm\(emit, …\) must return a value of f32; .* emitted value",
+        ),
+        (
+            lambda emit, kind, a: emit.compare(kind, "<", a, a),
+            r"must return a value of f32; .*: an argument is of bool; write emit.convert",
+        ),
+        (
+            lambda emit, kind, a: emit.library("exp", kind, 3.0),
+            r"emit.library\(f32, …\): 3.0 is no emitted value; write emit.constant\(3.0, 'f32'\)",
+        ),
     ],
 )
 def test_what_a_host_s_code_cannot_call(call: Any, why: str):
