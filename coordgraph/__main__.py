@@ -27,7 +27,8 @@ def main() -> None:
     if reason := hidden():
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(UNAVAILABLE)
-    # `coordgraph` is the lower package, so its modules have no import statement of `codegen`.
+    # Import the command line by name at run time: `codegen` is built on `coordgraph`, so modules of
+    # `coordgraph` have no import statement for it.
     import_module("codegen.cli").main()
 
 

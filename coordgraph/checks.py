@@ -115,8 +115,8 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
     ranges, launches = parameters.ranges(definitions=True), parameters.examples
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # A size rule that holds in an example launch cannot be refuted for all launches: skip
-            # the slow attempt.
+            # A size rule that holds in an example launch cannot be false in all launches, so the
+            # slow attempt to refute it is skipped.
             if not any(_holds(rule, at) for at in launches) and decide(rule, ranges) is False:
                 yield f"{edge}: its size rule {rule} does not hold; change the operands' sizes"
     yield from _tables(graph, ranges)
@@ -127,8 +127,8 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
 def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
     """Check that each table reads only earlier tables, and that no table is read out of bounds.
 
-    The length and the order of entries that edges and searches need of a table must follow from the
-    table's declaration, because generated code reads tables without bounds checks.
+    The declaration of a table must guarantee the length and the order of entries that edges and
+    searches rely on, because generated code reads tables without bounds checks.
     """
     coordinates, parameters = graph.coordinates, graph.parameters
     known = {p.symbol for p in parameters.items if p.name not in parameters.deferred}
@@ -220,8 +220,8 @@ def _holds(rule: Boolean, values: Mapping[str, int]) -> bool:
     """Whether a condition is true for these values of symbols; False if it cannot be evaluated."""
     try:
         return bool(evaluate(rule, values))
-    except (ArithmeticError, LookupError, TypeError):  # no value: it reads a table or divides by 0
-        return False
+    except (ArithmeticError, LookupError, TypeError):
+        return False  # the condition has no value: it reads a table or divides by 0
 
 
 def _unknown_names(graph: KernelGraph) -> Iterator[str]:
@@ -325,7 +325,12 @@ check("tensors")(problems_of_tensors)
 
 @check("problem")
 def _problem(graph: KernelGraph) -> Iterator[str]:
-    """Check a graph of level `problem`: free tile-number dimensions, and one accumulation loop."""
+    """Check a graph of level `problem`, to which no schedule has been applied.
+
+    At least one tile-number dimension must not be connected to workgroups or loops yet. Exactly one
+    loop, directly in the kernel's body, must sum products of tiles. A, B, C and D must be cut into
+    tiles of equal extents.
+    """
     if graph.control.root.workgroup:
         yield (
             "a schedule has tied this graph to workgroups already; start from the graph of "

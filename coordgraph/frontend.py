@@ -15,6 +15,7 @@ from coordgraph.gemm import (
     elements_of,
     ld_of,
     read_of,
+    rows_of,
     stride_of,
     tensor_of,
 )
@@ -36,8 +37,8 @@ def default_tile(
 ) -> tuple[int, int, int]:
     """The macro tile (m, n, k), in elements, of a problem whose caller gives no tile.
 
-    It is 128 x 128 elements of D and 128 bytes of k on every target, because every lowering takes
-    it: LLVM's on the CPU, mma.sync on sm_80 and later, and wgmma with TMA on sm_90a.
+    It is 128 x 128 elements of D and 128 bytes along k on every target, because the lowerings for
+    all targets support this tile: the CPU, mma.sync (sm_80 and later), and wgmma with TMA (sm_90a).
 
     Args:
         kind: the element type of A and B.
@@ -106,6 +107,10 @@ class Gemm(GemmProblem):
         given += (
             Parameter(ld_of(name), 0, LARGEST_STRIDE, note=f"from one row of {name} to the next")
             for name in self.leading_dimensions
+        )
+        given += (
+            Parameter(rows_of(name), 1, LARGEST_SIZE, note=f"rows of the array {name}")
+            for name in self.tables_of_rows.values()
         )
         if self.grouped:
             given.append(

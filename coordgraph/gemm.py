@@ -25,13 +25,16 @@ __all__ = [
     "MOST_TOGETHER",
     "OFFSETS",
     "OFFSETS_OF",
+    "ROWS",
     "ROW_STEP",
+    "TARGETS",
     "TENSORS",
     "GemmProblem",
     "elements_of",
     "ld_of",
     "read_of",
     "row_step",
+    "rows_of",
     "stride_of",
     "tensor_of",
 ]
@@ -45,7 +48,7 @@ RESERVED = frozenset(
     "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before piece "
     "read_c rest_tiles row_tile selector share sk_iterations sk_tiles small_tiles_m small_tiles_n "
     "small_waves stride_a stride_b stride_c stride_d tile_starts tiles_k tiles_m tiles_n wave "
-    "waves".split()
+    "waves rows targets rows_a rows_d".split()
 )
 """Names that operands and outputs of an epilogue must not have: arguments of kernel calls, and
 dimensions of graphs."""
@@ -70,8 +73,8 @@ LARGEST_STRIDE = 2**40
 """Largest stride from one matrix of a batch to the next, in elements: a limit of TMA
 descriptors."""
 MOST_PROBLEMS = 64
-"""Largest number of groups that differ along all axes (`group_axis="mnk"`). Their kernels keep more
-tables in shared memory than those in which groups differ along one axis."""
+"""Largest number of groups that differ along all axes (`group_axis="mnk"`). Kernels for such groups
+keep more tables in shared memory than kernels for groups that differ along one axis."""
 ROW_STEP = 8
 """Alignment of matrix rows in a list of products (`group_axis="mnk"`), in elements.
 
@@ -85,6 +88,9 @@ Groups that differ along all axes have one such table per axis instead, see `OFF
 """
 AXES = ("m", "n", "k")
 """The axes of a matrix product: rows of D, columns of D, and the summed axis."""
+ROWS, TARGETS = "rows", "targets"
+"""ROWS: name of the table with the row of the array A for each row of the product, if A's rows are
+gathered. TARGETS: name of the table with the row of the array D, if D's rows are scattered."""
 OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
 """Names of the tables of group starts, by axis, for groups that differ along all axes.
 
@@ -141,6 +147,13 @@ class GemmProblem:
             other tensors have no gaps.
         transposed_operands: names of operands and outputs of the epilogue along m and n, such as
             C, that are given as their transpose, row-major n x m tensors.
+        gathered_rows: read A's rows through a table: row i of the product is row `rows[i]` of the
+            array A, which has `rows_a` rows (launch arguments). Rows may occur several times. A
+            must not be given as its transpose.
+        scattered_rows: write D's rows through a table: row i of the product is row `targets[i]` of
+            the array D, which has `rows_d` rows. The entries must be distinct: of rows with equal
+            targets any one may remain. Rows of D that are no target are not written. Outputs
+            besides D have the rows of the product.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -159,6 +172,8 @@ class GemmProblem:
     epilogue: EpilogueFunction = ALPHA_BETA
     leading_dimensions: tuple[str, ...] = ()
     transposed_operands: tuple[str, ...] = ()
+    gathered_rows: bool = False
+    scattered_rows: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
@@ -189,7 +204,10 @@ class GemmProblem:
             if not 1 <= extent <= most:
                 raise VerifyError(f"Gemm: {name} = {extent} must be in 1..{most}")
             object.__setattr__(self, name, extent)
-        for name in ("transpose_a", "transpose_b", "batched", "grouped"):
+        for name in (
+            *("transpose_a", "transpose_b", "batched", "grouped"),
+            *("gathered_rows", "scattered_rows"),
+        ):
             object.__setattr__(self, name, flag(getattr(self, name), f"Gemm: {name}"))
         if self.batched and self.grouped:
             raise VerifyError(
@@ -216,6 +234,7 @@ class GemmProblem:
                 f"{', '.join(fixed)} as None"
             )
 
+        self._check_tables_of_rows()
         self._check_epilogue()
         self._check_layouts()
 
@@ -229,6 +248,22 @@ class GemmProblem:
             return ""
         kind = self.epilogue.kinds(dtype(self.dtype).accumulator, out).result
         return kind if kind in QUANTIZED else ""
+
+    def _check_tables_of_rows(self) -> None:
+        """Check that the problem can have tables of rows, if it gathers or scatters rows."""
+        for name, given in self.tables_of_rows.items():
+            field = {ROWS: "gathered_rows", TARGETS: "scattered_rows"}[name]
+            if self.batched or (self.grouped and self.group_axis != "m"):
+                kind = "batched=True" if self.batched else f"group_axis={self.group_axis}"
+                raise VerifyError(
+                    f"Gemm: {field}=True has one table of the rows of all products, which {kind} "
+                    "does not allow; use a single product, or group_axis=m"
+                )
+            if given == "A" and self.transpose_a:
+                raise VerifyError(
+                    f"Gemm: {field}=True reads whole rows of A, so A cannot be given as its "
+                    "transpose; set transpose_a=False"
+                )
 
     def _check_layouts(self) -> None:
         """Check the tensors with leading dimensions, or given as transposes; sort their names."""
@@ -346,6 +381,12 @@ class GemmProblem:
         names = ("A", "B", *self.operands, "D", *self.outputs)
         return tuple(name for name in names if len(axes[name]) == len("mn"))
 
+    @property
+    def tables_of_rows(self) -> dict[str, str]:
+        """The tables of rows by name, and the tensor whose rows each numbers: A or D."""
+        there = ((ROWS, "A", self.gathered_rows), (TARGETS, "D", self.scattered_rows))
+        return {table: tensor for table, tensor, given in there if given}
+
     def is_transposed(self, tensor: str) -> bool:
         """Whether a tensor is given as its transpose."""
         flags = {"A": self.transpose_a, "B": self.transpose_b}
@@ -447,6 +488,11 @@ class GemmProblem:
         The scalars alpha and beta have this type, too.
         """
         return dtype(self.dtype).accumulator
+
+
+def rows_of(tensor: str) -> str:
+    """The launch parameter with the number of rows of an array whose rows a table numbers."""
+    return f"rows_{tensor.lower()}"
 
 
 def _named(function: EpilogueFunction) -> Iterator[tuple[str, str]]:

@@ -92,7 +92,7 @@ WORKSPACES = (Role.PARTIALS, Role.SUMS, Role.FLAGS, Role.MAPS, Role.TIMELINE)
 
 
 def tensors_in_order(tensors: Sequence[Tensor], names: Sequence[str]) -> tuple[Tensor, ...]:
-    """Sort the tensors of a kernel, so that declaration order has no influence on anything.
+    """Sort the tensors of a kernel, so that the order in which they are declared does not matter.
 
     The problem's tensors come first, then workspaces by role and name, then all other tensors.
 

@@ -88,7 +88,7 @@ class Tiling:
         return m, n, k
 
     def problems(self) -> Iterator[str]:
-        """Error messages: pairs of axes (k of A and k of B, …) along which tile extents differ."""
+        """An error message for each pair of axes, such as k of A and of B, with unequal tiles."""
         for one, other in FITTING:
             a, b = self.indices.get(one), self.indices.get(other)
             if a is not None and b is not None and a.size != b.size:
@@ -98,7 +98,7 @@ class Tiling:
                 )
 
     def cuts(self, coordinates: CoordinateGraph) -> Iterator[str]:
-        """Error messages: pairs of axes (k of A and k of B, …) that are cut into tiles differently.
+        """An error message for each pair of axes (k of A and k of B, …) that tiles cut differently.
 
         Element i of tile t must be at the same position along both axes.
         """

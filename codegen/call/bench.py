@@ -79,9 +79,7 @@ def other_operands(gemm: Gemm, views: Mapping[str, TensorView]) -> dict[str, Any
     return {**dict.fromkeys((one.name for one in gemm.epilogue.scalars), 1), **arrays}
 
 
-def _like(
-    gemm: Gemm, output: str, d: TensorView, views: Mapping[str, TensorView]
-) -> TensorView:
+def _like(gemm: Gemm, output: str, d: TensorView, views: Mapping[str, TensorView]) -> TensorView:
     """An array with the layout of an output besides D: of the caller's, or of D without gaps."""
     if output in views:
         return views[output]

@@ -174,7 +174,8 @@ def describe(
     arrangement = replace(arrangement, outputs=tuple(gemm.outputs))
     every = (*gemm.operands, *gemm.outputs)
     operands = [x for x in every if x in gemm.matrices and x in views]
-    operands = [x for x in operands if len(views[x].shape) > 1]  # others are refused later
+    # Operands with fewer than two axes are left out here; later checks refuse them.
+    operands = [x for x in operands if len(views[x].shape) > 1]
     if operands and not grouped:
         gemm, views, arrangement = _with_operands(gemm, views, arrangement, operands)
     known = [(name, views[name]) for name in gemm.matrices if name in views]
@@ -198,14 +199,14 @@ def _with_operands(
         gemm: the problem, as if all operands were row-major.
         views: the arrays; C is arranged as D is, but other operands are as the caller gave them.
         arrangement: how A, B, C and D become the arrays in `views`.
-        operands: names of the operands and outputs of the epilogue along m and n that the call
-            gives.
+        operands: names of the operands and outputs of the epilogue that the call gives as matrices.
     """
     others = [name for name in operands if name != "C" and arrangement.turned]
     found = {**views, **{name: views[name].transposed for name in others}}
     columns = [name for name in operands if found[name].is_transposed]
     found |= {name: found[name].transposed for name in columns}
-    # An operand that is exchanged with D and column-major is passed on as it is.
+    # The kernel takes the transpose of `others` (it computes the transpose of D) and of `columns`
+    # (column-major arrays). An operand in both lists is transposed twice, so it is not changed.
     turned = tuple(LABELS.get(x, x) for x in operands if (x in others) != (x in columns))
     gemm = replace(gemm, transposed_operands=tuple(columns))
     return gemm, found, replace(arrangement, operands_turned=turned)

@@ -16,9 +16,9 @@ from coordgraph.tensors import dtype
 __all__ = ["check_overlap"]
 
 MADE_UP = 1 << 62
-"""An address beyond all memory: layouts are compared there."""
+"""A made-up address beyond all memory, at which numpy compares the layouts of two arrays."""
 MOST_WORK = 10_000
-"""Candidate solutions that numpy tries to find an address that two layouts share."""
+"""Largest number of candidates that numpy tries when it looks for an address in both arrays."""
 
 
 def check_overlap(views: Mapping[str, TensorView], outputs: Sequence[str] = ("D",)) -> None:
@@ -63,7 +63,7 @@ def _overlap(one: TensorView, other: TensorView) -> str:
     if not -other.bytes < apart < one.bytes:
         return ""
     # The address ranges overlap, but rows or matrices of one array may be in gaps of the other.
-    limit: Any = MOST_WORK  # numpy's stubs know only two values
+    limit: Any = MOST_WORK  # typed as Any, because numpy's type hints allow only 0 and -1
     try:
         shared = np.shares_memory(_memory(one, 0), _memory(other, apart), max_work=limit)
         return "overlaps {}" * shared

@@ -77,7 +77,7 @@ class Commands(TyperGroup):
 
 
 def _plain(error: Exception) -> None:
-    """The message of an error about an option's value, without pydantic's "Value error, "."""
+    """Remove pydantic's prefix "Value error, " from the message of an error, in place."""
     said = getattr(error, "message", None)
     if isinstance(said, str) and said.startswith(PYDANTIC):
         error.message = said.removeprefix(PYDANTIC)  # type: ignore[attr-defined]

@@ -194,7 +194,7 @@ def _targets() -> Iterator[Finding]:
 
 
 def _one_for_each_lowering() -> list[str]:
-    """The oldest architecture for each lowering that is the fastest of some architecture."""
+    """For each lowering that is the fastest of some architectures, the oldest of these."""
     from codegen.architectures import architecture_of, names
 
     found: dict[str, str] = {}

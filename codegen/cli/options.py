@@ -97,7 +97,7 @@ def _target(text: str) -> str:
 def _import(modules: list[str] | None) -> list[str] | None:
     """Import modules, which registers the passes and edges that they define."""
     if modules and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # appended, so that installed modules have precedence
+        sys.path.append(here)  # at the end, so that installed modules have precedence
     for module in modules or ():
         try:
             import_module(module)
@@ -362,7 +362,7 @@ class Problem:
         )
 
     def of(self, gemm: GemmProblem) -> Problem:
-        """These options with types, layouts and fixed sizes of a problem from a graph."""
+        """A copy of these options with the types, layouts and fixed sizes of `gemm`."""
         return replace(
             self,
             m=self.m if gemm.m is None else gemm.m,

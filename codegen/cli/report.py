@@ -27,7 +27,7 @@ __all__ = ["report"]
 
 
 HOSTS = ("cpu", "interpreter")
-"""Targets whose kernels run on the CPU, which no report simulates."""
+"""Targets whose kernels run on the CPU; a report simulates only launches on GPUs."""
 
 
 @takes_groups(without=("batched",))

@@ -206,7 +206,7 @@ def render(
         form: the form of the text.
         part: the graph that a diagram shows.
         only: the coordinates that a diagram shows; empty for all.
-        provenance: whether text and JSON have the origin of each record.
+        provenance: whether text and JSON name the pass that made each dimension, edge, and so on.
     """
     if form is Form.MERMAID:
         drawn = getattr(stage.graph, part.value)
@@ -251,7 +251,7 @@ def _print_json(
 
 
 def _print_provenance(graph: KernelGraph, only: Sequence[str], *, as_json: bool) -> None:
-    """Print which pass made each dimension, edge, operation and other record of a graph."""
+    """Print which pass made each dimension, edge, operation and other part of a graph."""
     if as_json:
         origins = graph.json(provenance=True)["origins"]
         kept = [o for o in origins if o["part"] == "dimension" and o["key"] in only]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.call.checks import check_call, numpy_views, problem_parameters, rows_of_offsets
+from codegen.call.checks import check_call, numpy_views, problem_parameters, tables_of_call
 from codegen.call.operands import Operands
 from codegen.call.outputs import returned, written
 from codegen.call.zero_extents import (
@@ -26,7 +26,7 @@ from coordgraph.interpreter.arguments import Array
 __all__ = ["InterpretedKernel"]
 
 WORKGROUPS = 4
-"""How many workgroups the interpreter runs if neither the graph nor the call says a number."""
+"""How many workgroups the interpreter runs if neither the graph nor the call gives a number."""
 
 
 class InterpretedKernel(Kernel):
@@ -87,9 +87,9 @@ class InterpretedKernel(Kernel):
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
                 "workgroups out, or apply the schedule with workgroups=None"
             )
-        for name in ("elements_d",) if self.graph.gemm.diagonal else ():
-            parameters[name] = sizes[name]
-        tables = rows_of_offsets(self.graph.gemm, offsets)
+        # extents of D that do not follow from A and B
+        parameters |= {name: sizes[name] for name in ("elements_d", "rows_d") if name in sizes}
+        tables = tables_of_call(self.graph.gemm, offsets, given.arrays)
         values = {
             o.name: given.arrays.get(tensor_of(o.name)) for o in self.graph.gemm.epilogue.tensors
         }

@@ -182,7 +182,7 @@ class WaitBarrier(Operation):
     Args:
         barrier: the dimension of shared memory whose index is the mbarrier.
         phase: the dimension whose index is the parity of the phase.
-        before: whether to wait for the phase with the other parity, which precedes that phase. In a
+        before: whether to wait for the preceding phase instead, which has the other parity. In a
             newly initialised mbarrier, the phase before the first counts as complete.
         cluster: whether writes of other workgroups before their `ArriveBarrier` with `publish`
             become visible (acquire at cluster scope).

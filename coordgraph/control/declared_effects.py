@@ -63,7 +63,8 @@ NONE = (
     hopper.AllowNextLaunch,
     hopper.PrefetchMap,
 )
-"""Classes of lowered operations that do not access memory which other threads use."""
+"""Classes of lowered operations without declared effects, because they access no memory that other
+threads use. Only `DeriveParameters` does: it reads tables, and the check records these reads."""
 
 
 @singledispatch

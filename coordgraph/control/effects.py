@@ -54,7 +54,7 @@ class Kind(Enum):
     READ = "reads"
     WRITE = "writes"
     ADD = "adds to"
-    """An atomic addition. Several of them to one element are no data race."""
+    """An atomic addition. Several atomic additions to one element are no data race."""
     REWRITE = "rewrites"
     """A write whose value is the same in all writes to this address during a launch."""
 

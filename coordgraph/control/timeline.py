@@ -38,7 +38,7 @@ __all__ = [
 
 ZERO = Integer(0)
 END = "end"
-"""Name of the activity in the last record of each role of threads: the workgroup has ended."""
+"""Activity name in the last record of each role of threads, written when the workgroup ends."""
 ACTIVITIES = (
     "start",
     "multiply",

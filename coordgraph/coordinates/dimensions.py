@@ -151,8 +151,8 @@ class MacroTile(_OfTensor):
 class MacroTileNumber(_OfTensorAxis):
     """The number of a macro tile along one axis of a tensor.
 
-    The dimension is *dangling* until a schedule ties it to workgroups or loops: no edge leads from
-    it to the machine.
+    The dimension is *dangling* as long as no edge leads from it toward workgroups or loops.
+    Schedules add such edges.
     """
 
 

@@ -34,9 +34,9 @@ class Direction(Enum):
     """The direction of a traversal of the coordinate graph."""
 
     REVERSE = "reverse"
-    """The direction from the machine (downstream) to the tensors (upstream)."""
+    """From workgroups, loops and threads (downstream) to the tensors (upstream)."""
     FORWARD = "forward"
-    """The direction from the tensors (upstream) to the machine (downstream)."""
+    """From the tensors (upstream) to workgroups, loops and threads (downstream)."""
 
 
 @dataclass(frozen=True)

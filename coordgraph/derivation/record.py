@@ -39,7 +39,8 @@ class ParameterStep:
 
     Args:
         name: the name of the parameter.
-        formula: its value in earlier parameters; None if the caller of the kernel gives it.
+        formula: the value as an expression in earlier parameters; None if the caller of the kernel
+            gives the parameter.
         value: the parameter's value; None if the caller gives no numbers.
         note: what the parameter means.
     """
@@ -114,7 +115,7 @@ class GuardStep:
 
     @property
     def refuses(self) -> bool:
-        """Whether this guard does not hold, so that the wanted index is padding."""
+        """Whether this guard applies and does not hold, so that the wanted index is padding."""
         return self.value is False and self.applied is not False
 
     def as_data(self) -> dict[str, Any]:

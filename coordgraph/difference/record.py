@@ -25,7 +25,7 @@ PARTS = {
     "edge": "edges",
     "operation": "operations",
 }
-"""The kinds of parts of a graph that are compared, each with its plural, as reports order them."""
+"""The kinds of parts of a graph that are compared, with their plurals, in the order of reports."""
 
 
 class Kind(Enum):
@@ -146,7 +146,7 @@ class Difference:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """By part and by kind of change, such as `added`: the number of changes, if not 0."""
+        """The numbers of changes, by part and by kind such as `added`; zeros are left out."""
         found: dict[str, dict[str, int]] = {}
         for part in PARTS:
             kinds = Counter(change.kind.name.lower() for change in self.of_part(part))

@@ -1,9 +1,9 @@
 """Find dimensions that two graphs have under different names, and rename those of one graph.
 
-Dimensions of both graphs that have one name are taken to be the same. The others get a *colour*:
-their class, size and fields, and in each round the colours of the dimensions on their edges and the
-operations that use them (colour refinement, also called the Weisfeiler-Leman algorithm). Dimensions
-whose colours agree are paired.
+Dimensions that have the same name in both graphs are taken to be the same. Each other dimension
+gets a *colour* from its class, its size, its fields and the operations that use it. Each round adds
+the colours of the dimensions on its edges (colour refinement, also called the Weisfeiler-Leman
+algorithm). Dimensions with equal colours are paired.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _pairs(
     first: Mapping[str, Colour],
     second: Mapping[str, Colour],
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of dimensions with the same colour; several of one colour are paired in order."""
+    """Pairs (left, right) of dimensions with equal colours; those of one colour pair in order."""
     there: defaultdict[Colour, list[str]] = defaultdict(list)
     for name in right:
         there[second[name]].append(name)

@@ -139,7 +139,7 @@ class EpilogueFunction:
 
         Args:
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
 
         Raises:
             VerifyError: the arguments of a step differ in kind, or have a kind that the step's
@@ -153,7 +153,7 @@ class EpilogueFunction:
         Args:
             values: the arrays of `acc` and of every operand by name, which broadcast together.
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
         """
         result, _ = self.evaluate_all(values, accumulator, default)
         return result
@@ -192,7 +192,7 @@ class EpilogueFunction:
             emit: the code generator.
             values: the values of `acc` and of every operand for the element, by name.
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
         """
         kinds = self.kinds(accumulator, default)
         known_as = {ACCUMULATOR: accumulator, **kinds.operands}
@@ -234,7 +234,7 @@ class EpilogueFunction:
 
     @cached_property
     def _needs(self) -> dict[str, frozenset[str]]:
-        """By name of a value (such as `%1`): which of `acc` and the operands it depends on."""
+        """The names of `acc` and operands on which each value depends, by value name (`%1`)."""
         found = {
             name: frozenset((name,)) for name in (ACCUMULATOR, *(o.name for o in self.operands))
         }
@@ -293,7 +293,7 @@ class EpilogueFunction:
 
         Args:
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
         """
         return _stages(self, accumulator, default)
 
@@ -315,7 +315,8 @@ class EpilogueFunction:
             return taken.get(value, value) if isinstance(value, str) else value
 
         waiting = [*(o.value for o in reversed(outputs)), result]
-        while waiting:  # depth-first search, so that every step comes after its arguments
+        # Visit steps depth first, so that every step comes after the steps of its arguments.
+        while waiting:
             value = waiting[-1]
             if not isinstance(value, str) or not value.startswith("%") or value in taken:
                 waiting.pop()

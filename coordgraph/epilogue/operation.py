@@ -116,7 +116,7 @@ class Elementwise:
     def _option(self, name: str, value: object) -> Constant:
         """Convert the value of the option `name` to the type of the option's default value."""
         default = self.options[name]
-        if getattr(value, "shape", None) == ():  # a NumPy scalar
+        if getattr(value, "shape", None) == ():  # convert a NumPy scalar to a Python number
             value = cast("Any", value).item()
         if isinstance(value, Value):
             why = "it must be a constant, not a traced value: options are fixed at tracing"
@@ -242,8 +242,8 @@ def emitted(
     Args:
         operation: the operation.
         emit: the emitter of LLVM instructions.
-        kind: the element type of the values.
-        values: the operands, as values of the emitter.
+        kind: the kind of the values: f32, f64, i32 or bool.
+        values: the arguments of the operation, as values of the emitter.
         options: the values of the operation's options, by name.
 
     Raises:
@@ -253,7 +253,7 @@ def emitted(
         found = operation.llvm(emit, kind, *values, **options)
     except CoordGraphError:
         raise
-    except Exception as error:  # a method that a user wrote may raise any exception
+    except Exception as error:  # a user may have written `llvm`, which may raise any exception
         raise CodegenError(
             f"{operation.name}: its method llvm(emit, …) raised {type(error).__name__}: {error}; "
             f"correct the method; the methods of emit are {', '.join(emitter_methods())}"

@@ -94,7 +94,7 @@ def peel(x: Expr, d: Expr, natural: Callable[[Expr], bool]) -> tuple[Expr, Expr]
 
 
 def _peel_expanded(x: Expr, d: Expr) -> tuple[Expr, Expr] | None:
-    # Expand only if a product of sums may contain a multiple of d.
+    # Expand the dividend x only if its products of sums may contain a multiple of the divisor d.
     nested = any(f.is_Add for term in terms_of(x) for f in factors_of(term)[1])
     if not nested and not d.is_Add:
         return None

@@ -106,7 +106,7 @@ class Prover(NumericBounds):
         return depth
 
     def _at(self, depth: int) -> "Prover":
-        """The enclosing prover, or this one, that `depth` provers enclose."""
+        """The prover that `depth` provers enclose: this one, or one of those that enclose it."""
         return self if depth == len(self._outers) else self._outers[depth]
 
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:
@@ -179,7 +179,8 @@ class Prover(NumericBounds):
         lows = self.bounds.get(symbol, ((), ()))[0]
         for low in lows:
             best = largest(best, self.minimum(low))
-        # Searching the best bound of a definition takes long; declared bounds are nearly as good.
+        # Use the definition only if no bound is declared: searching its best bound takes long, and
+        # declared bounds are nearly as good.
         if symbol in self.definitions and not lows:
             best = largest(best, self.minimum(to_polynomial(self.definitions[symbol])))
         return best
@@ -296,7 +297,7 @@ class Prover(NumericBounds):
             return (constant(0),), (add(d, constant(1), -1), *below)
         uppers: list[Polynomial] = []
         for top in self.maxima(x):
-            # x <= top = q*d + r, so x//d <= q + r//d.
+            # From x <= top and top = q*d + r follows x//d <= q + r//d.
             quotient, rest = divide(top, d)
             if self.at_least_zero(add(negate(rest), constant(1), -1)):
                 uppers.append(add(quotient, constant(1), -1))

@@ -81,7 +81,7 @@ def scalar(value: Any, what: str, sums: DType) -> float:
             whole number in its range.
     """
     try:
-        if isinstance(value, str | bytes):  # refused, because float("2") would accept it
+        if isinstance(value, str | bytes):  # refuse text: float("2") below would accept it
             raise TypeError
         found = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -243,7 +243,8 @@ def bind(
         for o in gemm.epilogue.scalars
     }
     if gemm.epilogue == ALPHA_BETA:
-        scalars(gemm, operands["alpha"], operands["beta"])  # raises if C cannot be added
+        # Call `scalars` only for the error that it raises if C cannot be added to the sums.
+        scalars(gemm, operands["alpha"], operands["beta"])
     given = {name: whole(value, name, LaunchError) for name, value in parameters.items()}
     for tensor in graph.tensors:
         if tensor.name in arrays and not tensor.role.finishes:
@@ -338,7 +339,7 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
     """
     for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
         more, symbol = extent.as_coeff_Add()
-        if isinstance(symbol, Symbol):  # a parameter n, or n + 1 as for offsets
+        if isinstance(symbol, Symbol):  # an extent such as `n`, or such as `groups + 1`
             expected = given.setdefault(symbol.name, found - int(more)) + int(more)
         elif isinstance(extent, Integer):
             expected = int(extent)

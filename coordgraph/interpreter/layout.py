@@ -21,8 +21,8 @@ Array: TypeAlias = npt.NDArray[Any]
 def read_strides(tensor: Tensor, array: Array | None, given: dict[str, int]) -> None:
     """Set the launch parameters that are strides of `tensor`, in elements, to those of `array`.
 
-    Without an array, or if its strides are not those of such a tensor, the tensor is taken to have
-    no gaps; `laid_out` then copies the array.
+    Without an array, or if the array does not have the tensor's fixed strides, such as stride 1
+    along a row, the tensor is taken to have no gaps; `laid_out` then copies the array.
 
     Args:
         tensor: the graph's tensor.
@@ -39,7 +39,7 @@ def read_strides(tensor: Tensor, array: Array | None, given: dict[str, int]) -> 
     shape = tuple(int(evaluate(extent, given)) for extent in tensor.shape)
     whole = {name: prod(shape[axis + 1 :]) for axis, name in wanted.items()}
     if array is not None and array.size:
-        # The stride of an axis of extent 1 is arbitrary, so the contiguous one is taken.
+        # The stride of an axis of extent 1 is arbitrary: take the stride of a contiguous array.
         own = {
             name: array.strides[axis] // array.itemsize if array.shape[axis] != 1 else whole[name]
             for axis, name in wanted.items()

@@ -23,7 +23,7 @@ from coordgraph.control.operations import (
     StoreTile,
 )
 from coordgraph.coordinates.dimensions import SubDimension, User
-from coordgraph.coordinates.edges import Diagonal, Ragged
+from coordgraph.coordinates.edges import Diagonal, Gather, Ragged
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.errors import EvaluationError, OutOfBounds
 from coordgraph.gemm import read_of, tensor_of
@@ -88,7 +88,7 @@ class Memory:
         flat = self.flat[tensor]
         flat[places] = np.broadcast_to(value, elements.extents)[mask].astype(flat.dtype)
         written = self.written[tensor]
-        # If each element occurs once, `+=` is correct; `add.at` takes ten times as long.
+        # If no offset occurs twice, `+=` counts correctly; `np.add.at` takes ten times as long.
         if (places[1:] > places[:-1]).all():
             written[places] += 1
         else:
@@ -194,12 +194,24 @@ class Memory:
         wanted = np.ones(shape, np.bool_)
         for dim in coordinates.of_kind(SubDimension, tensor=tensor):
             axis = dim.axis
-            for edge in coordinates.edges_below(dim):
-                if isinstance(edge, Ragged) and axis is not None and axis < len(shape):
-                    borders = self.values[edge.table]
-                    places = np.arange(shape[axis])
-                    inside = (borders[0] <= places) & (places < borders[-1])
-                    wanted &= inside.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+            if axis is not None and axis < len(shape):
+                inside = self._wanted_along(dim.id, shape[axis])
+                wanted &= inside.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        return wanted
+
+    def _wanted_along(self, dim: str, size: int) -> Array:
+        """Mask of the indices along a dimension that products write: of their groups and tables."""
+        wanted = np.ones(size, np.bool_)
+        for edge in self.graph.coordinates.edges_below(dim):
+            if isinstance(edge, Ragged):
+                borders = self.values[edge.table]
+                places = np.arange(size)
+                wanted &= (borders[0] <= places) & (places < borders[-1])
+            elif isinstance(edge, Gather):
+                targets = np.array(self.values[edge.table], np.intp)
+                named = np.zeros(size, np.bool_)
+                named[targets[self._wanted_along(edge.downstream[0], len(targets))]] = True
+                wanted &= named
         return wanted
 
     def _blocks(self, edge: Diagonal, shape: tuple[int, ...]) -> Array:
@@ -251,7 +263,7 @@ class Machine:
         self.type = numpy_dtype(self.program.graph.gemm.accumulator)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Return False, so that `walk` executes every iteration: the sums need each of them."""
+        """Return False, so that `walk` executes every iteration: each one adds a product."""
         return False
 
     def iterate(self) -> None:
@@ -323,7 +335,7 @@ class Machine:
     def _exchange(self, work: Work, env: Environment) -> Iterator[Event]:
         """Execute a send or receive: an operation on the workspace and its flags.
 
-        It yields an event before each access, because other workgroups can observe it.
+        It yields an event before each access, because other workgroups can observe the access.
         """
         match op := work.node.op:
             case SendPartial():

@@ -310,7 +310,7 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """By (slot, turn), the workgroups that send this partial sum; one if the schedule is right.
+        """The workgroups that send each partial sum, by (slot, turn); one if the schedule is right.
 
         The turn is how many partial sums were sent to the workspace slot before.
         """
@@ -424,7 +424,7 @@ class Trace:
         for at in sorted(sent.keys() | got.keys()):
             expected: Counter[OutputTile] = Counter()
             for send in sent[at]:
-                # A count, not a list: a graph that was read from text may have millions of readers.
+                # Count readers instead of listing them: a graph from a text may have millions.
                 expected[send.tile] += send.readers
             if expected != Counter(receive.tile for receive in got[at]):
                 events = [*sent[at], *got[at]]

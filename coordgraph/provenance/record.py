@@ -20,7 +20,7 @@ PROBLEM = "problem"
 
 
 class Part(Enum):
-    """The kinds of parts of a graph that have an origin; their values name them in texts."""
+    """The kinds of parts of a graph that have an origin; the values are their names in messages."""
 
     PARAMETER = "parameter"
     TABLE = "table"

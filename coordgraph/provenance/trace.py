@@ -86,8 +86,8 @@ def _sources(
 def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[str]:
     """The dimensions from before a pass that are nearest to the dimension `name` that it added.
 
-    They are sought toward the tensors; if there are none, as for a new workspace, toward the
-    machine; and if there are none either, along edges in both directions.
+    The function first searches upstream, toward the tensors. If that finds none, as for a new
+    workspace, it searches downstream, and at last along edges in both directions.
     """
     return (
         _reached(name, before, after, (True,))

@@ -3,12 +3,11 @@
 Dimensions are drawn as stadiums, with tensors at the top and workgroups and loops at the bottom. An
 edge between two dimensions is a labelled arrow. An edge with more operands is a box, whose arrows
 have operand numbers. Green outlines mark loops, and tile numbers that no schedule has tied to
-workgroups or loops yet.
+workgroups or loops yet. A diagram with more arrows than Mermaid draws is replaced by an overview.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,16 +19,14 @@ from coordgraph.coordinates import graph as coordinate_graph
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.graph import CoordinateGraph
-from coordgraph.errors import VerifyError
 from coordgraph.integers import to_text
 from coordgraph.show.fields import shown, written
+from coordgraph.show.mermaid_collapsed import draw_scopes, operations_inside
+from coordgraph.show.mermaid_picture import Picture
 
 __all__ = ["control", "coordinates"]
 
 GREEN = "stroke:#3f3"
-ADDED = "fill:#dbeafe,color:#111"
-ADDED_ARROW = "stroke:#2563eb,stroke-width:2px"
-DIRECTIONS = ("TD", "TB", "BT", "LR", "RL")
 
 
 @coordinate_graph.MERMAID.implement
@@ -42,6 +39,9 @@ def coordinates(
     direction: str = "TD",
 ) -> str:
     """The mermaid source of a diagram of a coordinate graph.
+
+    A graph with more arrows than Mermaid draws (500) becomes an overview with a node for each
+    scope: for the dimensions whose ids begin alike, as `A.0` and `A.tile.0` do.
 
     Args:
         graph: the graph to draw.
@@ -58,12 +58,14 @@ def coordinates(
     shown = set(graph.dimensions) if only is None else {d.id for d in graph.listed(only, "only")}
     edges = [e for e in graph.edges if shown.issuperset((*e.upstream, *e.downstream))]
     before = compare_to or graph
-    picture = _Picture(direction)
-    for dimension in graph:
-        if dimension.id in shown:
-            node = picture.node(dimension.id, "([", _describe(dimension, notes), "])")
-            if before.dimensions.get(dimension.id) != dimension:
-                picture.added.append(node)
+    picture = Picture(direction)
+    dimensions = [dimension for dimension in graph if dimension.id in shown]
+    if draw_scopes(picture, dimensions, edges, before):
+        return picture.text()
+    for dimension in dimensions:
+        node = picture.node(dimension.id, "([", _describe(dimension, notes), "])")
+        if before.dimensions.get(dimension.id) != dimension:
+            picture.added.append(node)
     known = Counter(before.edges)
     for edge in edges:
         known[edge] -= 1
@@ -81,6 +83,8 @@ def control(
 ) -> str:
     """The mermaid source of a diagram of a control graph: its operations and their order.
 
+    If the graph has more arrows than Mermaid draws (500), the innermost operations are left out.
+
     Args:
         graph: the graph to draw.
         compare_to: an earlier version of the graph; operations that the earlier version lacks are
@@ -91,17 +95,22 @@ def control(
         VerifyError: the direction is unknown.
     """
     known = Counter(_shallow(op) for op in (compare_to or graph).operations)
-    picture = _Picture(direction)
+    picture = Picture(direction)
+    inside = operations_inside(graph)
     for position, op in enumerate(graph.operations):
-        opening, closing = _SHAPES.get(type(op), ("[", "]"))
-        node = picture.node(position, opening, _operation(op), closing, f"op{position}")
         known[_shallow(op)] -= 1
+        if position not in inside:
+            continue
+        opening, closing = _SHAPES.get(type(op), ("[", "]"))
+        lines = [*_operation(op), *_left_out(inside[position])]
+        node = picture.node(position, opening, lines, closing, f"op{position}")
         if known[_shallow(op)] < 0:
             picture.added.append(node)
     for start, end, kind in graph.edges:
-        picture.arrow(start, end, kind.value)
+        if start in inside and end in inside:
+            picture.arrow(start, end, kind.value)
     for position, op in enumerate(graph.operations):
-        if isinstance(op, For):
+        if isinstance(op, For) and position in inside:
             picture.style(position, GREEN)
     return picture.text()
 
@@ -113,105 +122,6 @@ _SHAPES: dict[type[Operation], tuple[str, str]] = {
 }
 
 
-class _Picture:
-    """Collects the lines of one diagram, and gives every node a name that mermaid accepts."""
-
-    def __init__(self, direction: str) -> None:
-        if direction not in DIRECTIONS:
-            known = ", ".join(DIRECTIONS)
-            raise VerifyError(f"unknown direction '{direction}'; choose one of {known}")
-        self.added: list[str] = []
-        self._head = f"graph {direction}"
-        self._lines: list[str] = []
-        self._styles: list[str] = []
-        self._nodes: dict[object, str] = {}
-        self._names: set[str] = set()
-        self._arrows = 0
-        self._added_arrows: list[str] = []
-
-    def node(
-        self, key: object, opening: str, lines: Iterable[str], closing: str, name: str = ""
-    ) -> str:
-        """Add a node to the diagram; returns the node's name in the Mermaid source.
-
-        Args:
-            key: the object that identifies the node in later calls of `arrow` and `style`.
-            opening: mermaid's bracket before the label, which selects the node's shape.
-            lines: the lines of the label.
-            closing: mermaid's bracket after the label.
-            name: the preferred name of the node; by default `key` as text.
-        """
-        node = self._nodes[key] = self._name(name or str(key))
-        label = "<br/>".join(map(escape, lines))
-        self._lines.append(f'  {node}{opening}"{label}"{closing}')
-        return node
-
-    def arrow(self, start: object, end: object, label: str = "", added: bool = False) -> None:
-        """Add an arrow between the nodes that `start` and `end` identify.
-
-        Args:
-            start, end: the keys of the nodes.
-            label: the text on the arrow.
-            added: whether to highlight the arrow, because an earlier version of the graph lacks it.
-        """
-        middle = f'-- "{escape(label)}" -->' if label else "-->"
-        self._lines.append(f"  {self._nodes[start]} {middle} {self._nodes[end]}")
-        if added:
-            self._added_arrows.append(str(self._arrows))
-        self._arrows += 1
-
-    def style(self, key: object, style: str) -> None:
-        """Give the node that `key` identifies a Mermaid style such as `stroke:#3f3`."""
-        self._styles.append(f"  style {self._nodes[key]} {style}")
-
-    def text(self) -> str:
-        """The Mermaid source of the whole diagram."""
-        lines = [self._head, *self._lines, *self._styles]
-        if self.added:
-            lines += [f"  classDef added {ADDED}", f"  class {','.join(self.added)} added"]
-        if self._added_arrows:
-            lines.append(f"  linkStyle {','.join(self._added_arrows)} {ADDED_ARROW}")
-        return "\n".join(lines) + "\n"
-
-    def _name(self, wanted: str) -> str:
-        """An unused Mermaid name for a node, similar to `wanted`.
-
-        It has only letters, digits and underscores, and is no word that Mermaid reserves.
-        """
-        name = re.sub(r"[^A-Za-z0-9]+", "_", wanted)
-        if not name[:1].isalpha() or name.lower().startswith(_WORDS):
-            name = f"n_{name}"
-        candidate, number = name, 1
-        while candidate in self._names:
-            number += 1
-            candidate = f"{name}_{number}"
-        self._names.add(candidate)
-        return candidate
-
-
-# Reserved words of Mermaid, and properties of the JavaScript objects in which Mermaid stores nodes.
-# Node names must not start with these words, because some Mermaid versions misread such names.
-_WORDS = (
-    *("accdescr", "acctitle", "call", "class", "click", "default", "direction", "end"),
-    *("flowchart", "graph", "href", "interpolate", "linkstyle", "style", "subgraph"),
-    *("constructor", "hasownproperty", "isprototypeof", "propertyisenumerable", "prototype"),
-    *("tolocalestring", "tostring", "valueof"),
-)
-
-
-def escape(text: str) -> str:
-    """Escape a label so that mermaid shows it verbatim: syntax characters become entities."""
-    escaped = _SYNTAX.sub(lambda match: f"#{ord(match[0])};", text)
-    # Mermaid decodes entities before it looks for `\n` (line break), `$$` (formula) and `fa:`
-    # (icon). A word joiner (U+2060) after an entity prevents that these are found.
-    escaped = re.sub("#(36|58|92);", r"\g<0>#8288;", escaped)
-    return " ".join(escaped.split()) or " "
-
-
-# Characters that start mermaid syntax: quotes, entities, tags, markdown, formulas, icons (fa:name).
-_SYNTAX = re.compile(r'["#&<>`\\$]|:(?=\S)')
-
-
 def _describe(dimension: Dimension, notes: bool) -> Iterator[str]:
     """The lines of a dimension's label: class and fields; id and size; note."""
     yield dimension.label
@@ -221,7 +131,7 @@ def _describe(dimension: Dimension, notes: bool) -> Iterator[str]:
         yield dimension.note
 
 
-def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
+def _draw(picture: Picture, edge: Edge, added: bool) -> None:
     """Draw an edge: an arrow if the edge has two operands, else a box with an arrow per operand."""
     upstream, downstream = edge.upstream, edge.downstream
     details = [f"{name} {written(v, to_text)}" for name, v in shown(edge).items()]
@@ -236,6 +146,11 @@ def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
         picture.arrow(name, key, str(position) if len(upstream) > 1 else "", added)
     for position, name in enumerate(downstream):
         picture.arrow(key, name, str(position) if len(downstream) > 1 else "", added)
+
+
+def _left_out(count: int) -> list[str]:
+    """The line of an operation's label that counts the operations inside that are not drawn."""
+    return [f"… {count} operations inside"] if count else []
 
 
 def _operation(op: Operation) -> list[str]:

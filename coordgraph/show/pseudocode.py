@@ -190,7 +190,7 @@ class _Writer:
 
     def _branch(self, op: If | Inside, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         condition = scope.condition(op)
-        if condition in (true, false):  # the ranges of the sizes decide which body is executed
+        if condition in (true, false):  # print only the body that every launch executes
             yield from self.body(op.body if condition == true else op.orelse, scope, seen)
             return
         yield f"if ({to_c(condition, scope.ranges)})"
@@ -215,8 +215,7 @@ class _Writer:
                 yield f"// tile of {_tensor(op)}: {str(error).splitlines()[0]}"
                 continue
             values.update(zip(_names(op), solution.values, strict=True))
-            # And.make_args returns a set, whose order changes between runs: read the arguments
-            # instead
+            # Read `guard.args`: `And.make_args` returns a set, whose order changes between runs.
             guard = solution.guard
             guards += guard.args if isinstance(guard, And) else (guard,)
         for name in sorted(values, key=_axis_order):

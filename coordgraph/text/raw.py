@@ -48,7 +48,7 @@ class Where(Protocol):
         ...
 
     def after(self, tokens: int) -> Where:
-        """The position of the token `tokens` further on the line; in plain data, this position."""
+        """The position `tokens` tokens further on the line; in plain data, this position itself."""
         ...
 
 

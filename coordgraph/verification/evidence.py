@@ -179,9 +179,10 @@ class Evidence:
         return self._traces.of(self.launches, self.limits.launches, work)
 
     def counterexamples(self, check: str) -> Iterator[Counterexample]:
-        """Errors that refute the check named `check`: those of traces first.
+        """Yield the errors that refute the check named `check`.
 
-        After them come those of launches that the interpreter runs with operands.
+        Errors of traces come first, then errors of launches that the interpreter runs with
+        operands.
         """
         for launch, fault in self.failures:
             if fault.check == check:
@@ -197,8 +198,8 @@ class Evidence:
         """The launches whose product the interpreter computes, as many as the limits allow.
 
         The first one has many fix-ups and partial tiles, but few segments. Each further one adds
-        the most features that those before it lack: an axis that ends in a partial tile, or a
-        segment as long as in any trace.
+        the most features that the launches before it lack. A feature is an axis that ends in a
+        partial tile, or a segment as long as the longest one of all traces.
         """
         m, n, k = macro_tile(self.graph.coordinates)
         deepest = max((_depth(found) for _, found in self.traces), default=0)
@@ -242,14 +243,14 @@ def _interest(launch: Launch, found: Trace) -> int:
 
 
 def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[object]:
-    """Axes whose last tile is partial, each with whether the axis has more than one tile."""
+    """(axis, whether it has more than one tile) for each axis whose last tile is partial."""
     lengths = ((axis, getattr(graph.gemm, axis) or launch.values.get(axis, 0)) for axis in AXES)
     tiles = zip(lengths, macro_tile(graph.coordinates), strict=True)
     return frozenset((axis, length > n) for (axis, length), n in tiles if length % n)
 
 
 def _depth(found: Trace) -> int:
-    """The largest number of k tiles that a workgroup sums for one output tile; 3 if more."""
+    """The largest number of k tiles in one segment of a trace; 3 if there are more than 3."""
     return min(max((segment.k_count for segment in found.segments), default=0), 3)
 
 

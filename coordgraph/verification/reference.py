@@ -78,8 +78,8 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
             given.setdefault(parameter.name, int(adds) if parameter.name.startswith("read_") else 0)
     host = {axis: getattr(gemm, axis) for axis in AXES if getattr(gemm, axis)}
     for tensor in graph.tensors:
-        # Rows with a leading dimension get gaps, which no operation may write. The stride of a
-        # batch is that of matrices one after another.
+        # Rows with a leading dimension get gaps, which no operation may write. The matrices of a
+        # batch follow each other without a gap.
         size = 1
         for extent, stride in zip(
             reversed(tensor.shape), reversed(tensor.strides or ()), strict=False
@@ -172,6 +172,9 @@ def _matrix(
         values: the parameters of the launch and the entries of its tables.
     """
     axes = gemm.axes[tensor]
+    for table, of in gemm.tables_of_rows.items():
+        if of == tensor:
+            array = array[np.array(values[table], np.intp)]
     transposed = gemm.is_transposed(tensor)
     stored = axes[::-1] if transposed else axes
     borders = {axis: values[gemm.offsets(axis)] for axis in AXES if gemm.ragged(axis)}
@@ -205,7 +208,10 @@ def _all(gemm: GemmProblem, tensor: str) -> str:
 def _packed_starts(
     gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """Offset of each matrix of a list in the tensor's vector, and the end of the last matrix."""
+    """The offset in the tensor's vector of each product's matrix, and the end of the last matrix.
+
+    All offsets are in elements.
+    """
     axes = gemm.axes[tensor]
     if gemm.is_transposed(tensor):
         axes = axes[::-1]

@@ -199,7 +199,10 @@ def _cells(choice: Choice) -> list[str]:
 
 
 def micros(seconds: float) -> str:
-    """A time in seconds as text in microseconds; below 1000 with one digit after the point."""
+    """Format a time given in seconds as a number of microseconds, without the unit.
+
+    Numbers below 1000 have one decimal place, others none.
+    """
     micro = seconds * MICRO
     return f"{micro:.1f}" if micro < 1000 else f"{micro:.0f}"
 

@@ -27,7 +27,9 @@ class TwoTileStreamK(PartlyStreamed):
     tile. If T < W, a share may have fewer, and up to `ceil((TK - 1)/share) + 1` workgroups work on
     a tile.
 
-    Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After::
+    Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes, and a loop over
+    k tiles. After (`sk.tiles` numbers the iterations of the Stream-K tiles, `dp.tiles` those of the
+    data-parallel tiles)::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK

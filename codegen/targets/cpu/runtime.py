@@ -14,7 +14,7 @@ from codegen.call.checks import (
     check_call,
     numpy_views,
     problem_parameters,
-    rows_of_offsets,
+    tables_of_call,
 )
 from codegen.call.operands import Operands
 from codegen.call.outputs import returned, written
@@ -203,7 +203,7 @@ class HostKernel(Kernel):
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
                 "workgroups out, or apply the schedule with workgroups=None"
             )
-        rows = rows_of_offsets(self.graph.gemm, offsets)
+        rows = tables_of_call(self.graph.gemm, offsets, bound.arrays)
         tables = tuple((name, tuple(map(int, row))) for name, row in rows.items())
         with faults_named("launching the kernel", self.graph):
             plan = self._plan(tuple(given.items()), tables)

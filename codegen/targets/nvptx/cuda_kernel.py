@@ -51,9 +51,10 @@ LOW_BITS = ALIGNED_BYTES - 1
 NOTHING: tuple[Hashable, int] = (None, 0)
 """(layout key, address) of a tensor that a call does not pass."""
 ZEROS = "zeros"
-"""The name, and the owner, of the workspace buffer of zeros for calls with k = 0."""
+"""The key of the buffer of zeros that calls with k = 0 read as A and B. It is used in place of a
+tensor's name and of a stream, because calls on all streams share the buffer."""
 NARROW = Vectors(1, 1, 1)
-"""Accesses of one element, for tensors that are not aligned to 16 bytes."""
+"""The access widths, in elements, for tensors that are not aligned to 16 bytes: one element."""
 
 
 class CudaKernel(Kernel):

@@ -42,7 +42,7 @@ HEAVY = {
 
 
 def test_help_loads_nothing_heavy():
-    """The help of no command loads a slow module.
+    """`--help` of every command runs without importing a module in `HEAVY`.
 
     The test checks which modules are loaded, since that is the same on every machine and seconds
     are not.

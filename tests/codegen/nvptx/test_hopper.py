@@ -299,7 +299,7 @@ WRITTEN = (
         ((128, 256, 64), 256, 1),
         ((128, 320, 64), 160, 2),
         ((128, 384, 64), 192, 2),
-        # 2 warpgroups cannot divide 3 blocks of 64 rows, so they divide the columns
+        # two warpgroups cannot divide 3 blocks of 64 rows, so they divide the tile's columns
         ((192, 256, 64), 128, 1),
         ((64, 48, 64), 48, 1),
     ],

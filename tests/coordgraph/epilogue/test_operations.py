@@ -49,8 +49,8 @@ EXACT: dict[str, tuple[Any, Any]] = {
         lambda x, y: np.trunc(x * 7),
     ),
     "quantize": (
-        lambda x, y: ep.cast(ep.quantize(x * 50), to="f32"),
-        lambda x, y: np.clip(np.rint(x * 50), -128, 127),
+        lambda x, y: ep.cast(ep.quantize(x * 4), to="f32"),
+        lambda x, y: np.clip(np.rint(x * 4), -128, 127),
     ),
     "exp": (lambda x, y: ep.exp(x), lambda x, y: np.exp(x)),
     "log": (lambda x, y: ep.log(ep.abs(x) + 0.01), lambda x, y: np.log(np.abs(x) + 0.01)),
@@ -246,7 +246,8 @@ def test_the_gpu_s_way_is_as_exact_as_its_instructions(name: str, fast: bool):
     bound = 2.0**-16 if fast and name in ("exp", "sigmoid", "silu") else 2.0**-20
     least = {"gelu": np.abs(x) + np.abs(y), "log": 1}.get(name, 1e-3)
     room = bound * np.maximum(np.abs(exact), least)
-    small = np.abs(exact) < 1e-36  # the instructions flush such results to 0
+    # Some f32 instructions of PTX flush results below the smallest normal number to 0.
+    small = np.abs(exact) < 1e-36
     assert ((np.abs(made - exact) <= room) | small | (np.abs(x) + np.abs(y) > 60)).all()
 
 

@@ -143,7 +143,8 @@ def scaled(acc: Any, bias: Any) -> Any:
 
 def test_what_can_be_called_is_traced():
     for function in (Adding(), functools.partial(scaled)):
-        assert ep.epilogue(bias="n")(function).name == "unnamed"  # a callable without `__name__`
+        # the name of a callable without `__name__` is `unnamed`
+        assert ep.epilogue(bias="n")(function).name == "unnamed"
 
 
 @pytest.mark.parametrize("given", [5, None, ["n"]])
@@ -307,7 +308,7 @@ def test_no_operand_can_have_a_name_of_a_graph(options: dict[str, Any]):
     for schedule in SCHEDULES:
         try:
             graph = Pipeline.parse(schedule)(gemm.graph((8, 8, 8)))
-        except PassError:  # not every schedule can be applied to groups
+        except PassError:  # the schedule cannot be applied to groups
             continue
         parameters = graph.parameters
         named = (*parameters, *parameters.tables, *graph.tensors)

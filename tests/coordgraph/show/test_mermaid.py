@@ -6,10 +6,11 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from sympy import Integer
 
 from coordgraph import CoordinateGraph, Gemm, VerifyError
 from coordgraph.control.graph import ControlGraph
-from coordgraph.control.operations import Assign, If, Kernel, LoadTile, Scope
+from coordgraph.control.operations import Assign, For, If, Kernel, LoadTile, Scope
 from coordgraph.coordinates.dimensions import Linear
 from coordgraph.coordinates.edges import Flatten, PassThrough, Swizzle
 from coordgraph.integers import index_symbol
@@ -98,6 +99,62 @@ def test_only_and_direction_are_checked():
     ):
         STREAMED.mermaid(direction="UP")
     assert STREAMED.mermaid(direction="LR").startswith("graph LR\n")
+
+
+def chains(scopes: int, length: int) -> CoordinateGraph:
+    """Dimensions `s0.0`, `s0.1`, … of several scopes: a chain in each, and one from each to the
+    next.
+    """
+    with CoordinateGraph().edit() as e:
+        for scope in range(scopes):
+            for number in range(length):
+                e.add(Linear(f"s{scope}.{number}"))
+                if number:
+                    e.connect(PassThrough(f"s{scope}.{number - 1}", f"s{scope}.{number}"))
+            if scope:
+                e.connect(PassThrough(f"s{scope - 1}.{length - 1}", f"s{scope}.0"))
+    return e.graph
+
+
+def test_a_graph_with_more_arrows_than_mermaid_draws_is_drawn_by_scope():
+    assert chains(5, 100).mermaid().count("-->") == 499
+    graph = chains(6, 100)
+    text = graph.mermaid()
+    parse([text])
+    assert text.count("-->") == 5
+    assert "the graph has 599 arrows, and Mermaid draws 500" in text
+    assert 's0(["s0.…<br/>100 dimensions, 99 edges"])' in text
+    assert 's0 -- "1 edge" --> s1' in text
+    assert "s3.…100 dimensions, 99 edges" in drawn(text)
+    assert graph.mermaid(only=[f"s0.{i}" for i in range(100)]).count("-->") == 99
+    with graph.edit() as e:
+        e.add(Linear("s2.new"))
+        e.connect(PassThrough("s2.new", "s4.7"))
+    changed = e.graph.mermaid(compare_to=graph)
+    assert "class s2 added" in changed
+    assert "linkStyle 5 stroke" in changed
+
+
+def test_more_scopes_than_mermaid_draws_lose_arrows():
+    text = chains(700, 1).mermaid()
+    parse([text])
+    assert text.count("-->") == 500
+    assert "199 arrows between scopes are left out" in text
+
+
+def test_a_control_graph_with_more_arrows_than_mermaid_draws_loses_inner_operations():
+    def nest(inner: int, outer: int) -> ControlGraph:
+        loop = For("for_k", Integer(0), Integer(4), body=(Scope("part"),) * inner)
+        return ControlGraph(Kernel(body=(loop,) * outer))
+
+    assert nest(99, 5).mermaid().count("-->") == 500
+    text = nest(100, 5).mermaid()
+    parse([text])
+    assert text.count("-->") == 5
+    assert text.count("… 100 operations inside") == 5
+    text = nest(1, 600).mermaid()
+    assert text.count("-->") == 500
+    assert "… 200 operations inside" in text
 
 
 def test_a_diff_colours_what_is_new_or_changed():

@@ -138,7 +138,7 @@ def test_the_place_and_the_message(case: str):
         assert str(error).splitlines()[-1].strip() == "^"
     elif error.source.strip():
         assert str(error).splitlines()[-1].index("^") == column + 1
-    else:  # an empty line has no character to mark
+    else:  # in an empty line, `^` has no character to mark
         assert len(str(error).splitlines()) == 1
 
 

@@ -41,7 +41,8 @@ def test_a_short_list_ends_with_a_plan_without_clusters(size: tuple[int, int, in
 
 
 def test_a_size_must_be_given():
-    for _ in range(2):  # no ranking of the failed call is kept
+    # the failed call leaves no ranking in the cache, so the second call fails too
+    for _ in range(2):
         with pytest.raises(ValueError, match="m, n or k has no value"):
             rank(Gemm("bf16"))
 

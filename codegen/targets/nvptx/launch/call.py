@@ -14,7 +14,7 @@ from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.packing import ArgumentTable
 from codegen.targets.nvptx.launch.tensormaps import TensorMaps
 from coordgraph import LaunchError
-from coordgraph.gemm import OFFSETS, OFFSETS_OF, row_step
+from coordgraph.gemm import OFFSETS, OFFSETS_OF, ROWS, TARGETS, row_step
 from coordgraph.integers import evaluate
 from coordgraph.tensors import Role, Tensor, dtype
 
@@ -32,12 +32,16 @@ addresses of a kernel's workspace buffers are kept. A repeated call then need no
 
 
 def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """Names of the epilogue's tensors other than C and D, in the order of a call's pointers.
+    """Names of the tensors that a call passes by keyword, in the order of a call's pointers.
 
-    They are its operands and its outputs.
+    They are the epilogue's operands other than C, its outputs besides D, and the tables of rows.
     """
     roles = (Role.OPTIONAL_INPUT, Role.OPERAND, Role.OUTPUT)
-    return tuple(t.name for t in tensors if t.role in roles and t.name not in ARGUMENTS)
+    return tuple(
+        t.name
+        for t in tensors
+        if t.name in (ROWS, TARGETS) or (t.role in roles and t.name not in ARGUMENTS)
+    )
 
 
 class Loaded:
@@ -143,7 +147,7 @@ class CheckedCall:
             source, shift = order.index(OFFSETS), 0
             if tensor.name in order:
                 source = order.index(tensor.name)
-            else:  # of a list of products: `tensor` is one row of the array `offsets`
+            else:  # for a list of products, `tensor` is one row of the array `offsets`
                 shift = [*OFFSETS_OF.values()].index(tensor.name)
             self._places.append((place, source, shift * size))
             self.bytes[source] += size
@@ -311,7 +315,7 @@ class Depthless:
 
 
 class Launches(Protocol):
-    """Protocol of a checked call: kept by a kernel, for later calls with the same cache key."""
+    """Protocol of the objects that launch calls with a cache key that was checked before."""
 
     shapes: dict[str, tuple[int, ...]]
 

@@ -279,8 +279,8 @@ class FragmentWalker(Walker):
             else:
                 values = [emit.constant(0, kind)]
             operands[operand.name] = values
-        # Pinning makes LLVM and ptxas compute one register after another. Otherwise they compute
-        # many at once, with more temporary values than registers, which are spilled.
+        # `ptx.pinned` makes LLVM and ptxas compute one register after another. Otherwise they
+        # compute many at once; the temporary values need too many registers, which are spilled.
         pinned = bool(op.sources) or op.function.registers > 0
         stored: dict[str, list[ir.Value]] = {tensor: [] for tensor in op.stores}
         for i, slot in enumerate(slots):
