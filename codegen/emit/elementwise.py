@@ -19,6 +19,8 @@ KINDS: dict[str, Any] = {
     "f64": ir.DoubleType(),
     "i32": ir.IntType(32),
     "bool": ir.IntType(1),
+    "i8": ir.IntType(8),
+    "u8": ir.IntType(8),
 }
 """LLVM's type of each kind of value that epilogues compute with, by the kind's name."""
 RELATIONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -102,11 +104,30 @@ class ElementwiseEmitter:
             return value
         if source == "bool":
             return b.zext(value, kind) if target == "i32" else b.uitofp(value, kind)
-        if source == "i32":
+        if source in ("i8", "u8") and target == "i32":
+            return b.sext(value, kind) if source == "i8" else b.zext(value, kind)
+        if source in ("i32", "i8"):
             return b.sitofp(value, kind)
+        if source == "u8":
+            return b.uitofp(value, kind)
         if target == "i32":
             return b.fptosi(value, kind)
         return b.fpext(value, kind) if target == "f64" else b.fptrunc(value, kind)
+
+    def saturate(self, value: Any, kind: str, target: str) -> Any:
+        """Emit the rounding of a float to the nearest i8 or u8, with saturation; NaN becomes 0.
+
+        On a GPU it is PTX's `cvt.rni.sat`, on a CPU LLVM's `fptosi.sat` of the rounded value.
+        """
+        b, signed = self.builder, target == "i8"
+        if self.gpu:
+            half = ir.IntType(16)  # PTX has no 8-bit registers
+            text = f"cvt.rni.sat.{'s8' if signed else 'u8'}.f32 $0, $1;"
+            found = b.asm(ir.FunctionType(half, [KINDS["f32"]]), text, "=h,f", [value], False)
+            return b.trunc(found, KINDS[target])
+        name = f"llvm.fpto{'si' if signed else 'ui'}.sat.i8.{kind}"
+        rounded = self.intrinsic("llvm.rint", kind, value)
+        return self._call(name, target, (rounded,))
 
     def intrinsic(self, name: str, kind: str, *arguments: Any) -> Any:
         """Emit a call of the LLVM intrinsic `name` for arguments and a result of kind `kind`.

@@ -9,7 +9,7 @@ from typing import Any
 
 from coordgraph.epilogue.emitter import Emitter
 from coordgraph.epilogue.operand import ACCUMULATOR, Operand
-from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, Array, emitted
+from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, QUANTIZED, Array, emitted
 from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.printing import line_of
 from coordgraph.epilogue.values import Argument, Step, fits_float, known
@@ -409,6 +409,11 @@ def _kinds(function: EpilogueFunction, accumulator: str, default: str) -> Kinds:
         operation = known(step.operation)
         options = {**operation.options, **dict(step.constants)}
         given = [found[a] if isinstance(a, str) else "" for a in step.arguments]
+        if step.operation != "cast" and (whole := next((k for k in given if k in QUANTIZED), "")):
+            raise VerifyError(
+                f"epilogue {function.name}: {step.operation} takes no quantized value ({whole}); "
+                "quantize the last value of an output, or convert it by ep.cast(value, to='f32')"
+            )
         plain = next((k for k in given if k not in ("", "bool")), "")
         default_kind = plain or next(filter(None, given), accumulator)
         if step.operation == "where" and not plain:

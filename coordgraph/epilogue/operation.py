@@ -17,7 +17,16 @@ from coordgraph.epilogue.values import (
 )
 from coordgraph.errors import CodegenError, CoordGraphError, VerifyError
 
-__all__ = ["FLOATS", "NUMPY_KINDS", "Algebra", "Array", "Composed", "Elementwise", "emitted"]
+__all__ = [
+    "FLOATS",
+    "NUMPY_KINDS",
+    "QUANTIZED",
+    "Algebra",
+    "Array",
+    "Composed",
+    "Elementwise",
+    "emitted",
+]
 
 # numpy is only imported when an operation is evaluated, which keeps `import coordgraph` fast
 if TYPE_CHECKING:
@@ -27,7 +36,12 @@ if TYPE_CHECKING:
 else:
     Array = Any
 FLOATS = ("f32", "f64")
-NUMPY_KINDS = {"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"}
+QUANTIZED = ("i8", "u8")
+"""The kinds of quantized values, which only `cast` and outputs take."""
+NUMPY_KINDS = {
+    **{"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"},
+    **{"i8": "int8", "u8": "uint8"},
+}
 """NumPy's names of the types of values with which epilogues compute, by the name of the kind."""
 
 _NOT_IN_TEXT = frozenset("()'\",;\\")

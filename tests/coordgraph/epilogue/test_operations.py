@@ -48,6 +48,10 @@ EXACT: dict[str, tuple[Any, Any]] = {
         lambda x, y: ep.cast(ep.cast(x * 7, to="i32"), to="f32"),
         lambda x, y: np.trunc(x * 7),
     ),
+    "quantize": (
+        lambda x, y: ep.cast(ep.quantize(x * 4), to="f32"),
+        lambda x, y: np.clip(np.rint(x * 4), -128, 127),
+    ),
     "exp": (lambda x, y: ep.exp(x), lambda x, y: np.exp(x)),
     "log": (lambda x, y: ep.log(ep.abs(x) + 0.01), lambda x, y: np.log(np.abs(x) + 0.01)),
     "sqrt": (lambda x, y: ep.sqrt(ep.abs(x)), lambda x, y: np.sqrt(np.abs(x))),
@@ -102,7 +106,20 @@ def test_the_meaning(name: str):
     assert near(name, x, y, function(name).evaluate({"acc": x, "y": y}, "f32", "f32"))
 
 
-QUICK = {"sub", "div", "fma", "clamp", "compare", "cast", "exp", "log", "rsqrt", "silu", "gelu"}
+QUICK = {
+    "sub",
+    "quantize",
+    "div",
+    "fma",
+    "clamp",
+    "compare",
+    "cast",
+    "exp",
+    "log",
+    "rsqrt",
+    "silu",
+    "gelu",
+}
 
 
 @pytest.mark.parametrize("name", chosen(QUICK, EXACT))
@@ -189,6 +206,9 @@ class ByHand:
 
     def convert(self, value: Array, source: str, target: str) -> Array:
         return value.astype(NUMPY_KINDS[target])
+
+    def saturate(self, value: Array, kind: str, target: str) -> Array:
+        return OPERATIONS["quantize"].numpy(value, to=target)
 
     def intrinsic(self, name: str, kind: str, *arguments: Array) -> Array:
         if name == "llvm.fma":
