@@ -41,6 +41,8 @@ from coordgraph.coordinates.edges import (
 from coordgraph.epilogue import Operand
 from coordgraph.gemm import (
     MOST_TOGETHER,
+    PART,
+    PART_COLUMN,
     TENSORS,
     GemmProblem,
     elements_of,
@@ -62,9 +64,11 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
     Args:
         gemm: the problem.
         e: the editor of a graph that has the parameters which the caller gives, and nothing else.
-        tile: extents of a macro tile in m, n and k, in elements.
+        tile: extents of a macro tile in m, n and k, in elements. If the epilogue has several sums,
+            the extent in n counts columns of B.
     """
     tiles = dict(zip("mnk", tile, strict=True))
+    tiles["n"] //= gemm.sums
     extents = {axis: _extent(gemm, e, axis) for axis in "mnk"}
     counts = {axis: _tiles(gemm, e, axis, extents[axis], tiles[axis]) for axis in "mnk"}
     total = counts["m"] * counts["n"] * counts["k"]
@@ -139,10 +143,14 @@ def _matrices(
         ("D", Role.OUTPUT),
     ):
         axes, transposed = gemm.axes[name], gemm.is_transposed(name)
-        _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
+        divided = gemm.sums > 1 and name == "B"
+        shape = [extents[axis] * (gemm.sums if divided and axis == "n" else 1) for axis in axes]
+        _tensor(gemm, e, name, shape, role, transposed)
         for i, axis in enumerate(axes):
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
             whole, count = f"{name}.{i}", counts[axis]
+            if divided and axis == "n":
+                whole = _parts(gemm, e, whole, extents[axis])
             if gemm.ragged(axis):
                 # How many tiles one group has along this axis is read from a table, so the
                 # dimension has no size.
@@ -153,6 +161,26 @@ def _matrices(
             e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
             e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
             e.coordinates.connect(Tile((whole,), (number, inside)))
+
+
+def _parts(gemm: GemmProblem, e: KernelEditor, columns: str, extent: Expr) -> str:
+    """Divide the columns of B into parts, one for each sum of the epilogue.
+
+    Args:
+        gemm: the problem.
+        e: the editor.
+        columns: the dimension of B's columns.
+        extent: the number of columns of a part, which is n.
+
+    Returns:
+        The id of the dimension that numbers the columns of each part.
+    """
+    inside = PART_COLUMN
+    e.coordinates.add(MacroTileIndex(PART, Integer(gemm.sums), note="which sum of the epilogue"))
+    e.coordinates.add(Linear(inside, extent, note="column in a part"))
+    order = (PART, inside) if gemm.parts == "stacked" else (inside, PART)
+    e.coordinates.connect(Tile((columns,), order))
+    return inside
 
 
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1"}

@@ -243,6 +243,9 @@ class ApplyFragment(Operation):
         width: the number of consecutive registers.
         memories: for each tensor in `sources`, the dimension of the memory that its elements are
             read from, such as shared memory; () for the tensors themselves.
+        part: if the function has several sums, the dimension in `registers` along which the
+            registers with the sums of one element follow one another; the operation is executed at
+            index 0, where the result is written. Else ''.
     """
 
     fragment: str
@@ -254,8 +257,9 @@ class ApplyFragment(Operation):
     optional: tuple[str, ...] = ()
     width: int = 1
     memories: tuple[str, ...] = ()
+    part: str = ""
 
-    ROLES = ("sources", "memories", "registers")
+    ROLES = ("sources", "memories", "registers", "part")
 
     @property
     def read_from(self) -> dict[str, str]:

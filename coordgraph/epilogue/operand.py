@@ -8,10 +8,12 @@ from keyword import iskeyword
 from coordgraph.errors import VerifyError
 from coordgraph.tensors import dtype
 
-__all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "operand"]
+__all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "operand", "sum_named"]
 
 ACCUMULATOR = "acc"
 """The name by which an epilogue function refers to the sum of products of an element of D."""
+SUM = "sum"
+"""The word that declares a sum of products in the text form of a function with several sums."""
 NUMBERS = ("true", "false", "inf", "nan")
 """Words that the text form of an epilogue reads as numbers, so that operands cannot have these
 names."""
@@ -22,7 +24,7 @@ m the row, n the column."""
 
 @dataclass(frozen=True)
 class Operand:
-    """One argument of an epilogue other than `acc`: a tensor or a scalar.
+    """One argument of an epilogue other than a sum of products: a tensor or a scalar.
 
     Args:
         name: the name of the function's parameter, and of the keyword argument of a call.
@@ -49,16 +51,7 @@ class Operand:
         return replace(self, axes="".join(axis for axis in "lmn" if axis in axes))
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier() or iskeyword(self.name) or not self.name.isascii():
-            raise VerifyError(
-                f"{self.name!r} cannot be the name of an operand; choose an ASCII identifier that "
-                "is no keyword of Python, such as bias"
-            )
-        if self.name in NUMBERS:
-            raise VerifyError(
-                f"operand {self.name}: the text of an epilogue reads {self.name} as a number; "
-                "rename the operand"
-            )
+        _check_name(self.name, "operand", "bias")
         if self.name == "self":
             raise VerifyError("operand self: a call cannot pass self= by name; rename the operand")
         for field, given in (("coordinates", self.axes), ("type", self.dtype)):
@@ -144,6 +137,30 @@ def operand(
         summed: True to convert elements to the accumulator's type when they are read.
     """
     return Operand("_", axes, dtype, optional, in_memory, summed)
+
+
+def sum_named(name: str) -> str:
+    """The text form of a sum of products of a function that has several, such as `gate: sum`.
+
+    Raises:
+        VerifyError: a sum cannot have that name.
+    """
+    _check_name(name, "sum of products", "gate")
+    return f"{name}: {SUM}"
+
+
+def _check_name(name: str, what: str, example: str) -> None:
+    """Check that `what`, a parameter of an epilogue function, can have the name `name`."""
+    if not name.isidentifier() or iskeyword(name) or not name.isascii():
+        article = "an" if what[0] in "aeiou" else "a"
+        raise VerifyError(
+            f"{name!r} cannot be the name of {article} {what}; choose an ASCII identifier that is "
+            f"no keyword of Python, such as {example}"
+        )
+    if name in NUMBERS:
+        raise VerifyError(
+            f"{what} {name}: the text of an epilogue reads {name} as a number; rename the {what}"
+        )
 
 
 def _subsets() -> set[str]:

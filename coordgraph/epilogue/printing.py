@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordgraph.epilogue.operand import Operand
+from coordgraph.epilogue.operand import Operand, sum_named
 from coordgraph.epilogue.values import Argument, Step
 
 __all__ = ["line_of", "plain"]
 
 
-def line_of(name: str, operands: Sequence[Operand], steps: Sequence[Step], result: Argument) -> str:
-    """The text form of an epilogue: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
-    declared = ", ".join(o.text() for o in operands)
+def line_of(
+    name: str,
+    operands: Sequence[Operand],
+    steps: Sequence[Step],
+    result: Argument,
+    sums: Sequence[str] = (),
+) -> str:
+    """The text form of an epilogue: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`.
+
+    `sums` are the names of the sums of products if the function has several: `f(gate: sum, …)`.
+    """
+    declared = ", ".join([*map(sum_named, sums), *(o.text() for o in operands)])
     lines = [
         f"%{number} = {step.operation}({', '.join(_parts(step))})"
         for number, step in enumerate(steps)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from coordgraph.epilogue.function import EpilogueFunction
-from coordgraph.epilogue.operand import Operand
+from coordgraph.epilogue.operand import ACCUMULATOR, SUM, Operand
 from coordgraph.epilogue.printing import plain
 from coordgraph.epilogue.values import Argument, Constant, Step, known
 from coordgraph.errors import VerifyError
@@ -47,8 +47,10 @@ def parse_function(text: str) -> EpilogueFunction:
                 f"epilogue {name}: step {line!r} cannot be read; write it as '%{len(steps)} = …(…)'"
             )
         steps.append(_step(found[2], found[3]))
-    named = tuple(Operand.parse(part) for part in operands.split(",") if part.strip())
-    return EpilogueFunction(name, named, tuple(steps), _argument(result))
+    declared = [part.partition(":") for part in operands.split(",") if part.strip()]
+    sums = tuple(word.strip() for word, _, rest in declared if rest.strip() == SUM)
+    named = tuple(Operand.parse("".join(part)) for part in declared if part[2].strip() != SUM)
+    return EpilogueFunction(name, named, tuple(steps), _argument(result), sums or (ACCUMULATOR,))
 
 
 def _step(operation: str, inside: str) -> Step:
@@ -86,7 +88,7 @@ def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str
 
     Args:
         function: the epilogue.
-        names: texts that replace the names of `acc` and operands, such as `bias[n]` for `bias`.
+        names: texts that replace the names of sums and operands, such as `bias[n]` for `bias`.
     """
     uses: dict[str, int] = {}
     for step in function.steps:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from coordgraph.epilogue.function import EpilogueFunction
@@ -18,14 +19,18 @@ __all__ = ["epilogue"]
 def epilogue(
     *wrong: object, **operands: str | Operand
 ) -> Callable[[Callable[..., Any]], EpilogueFunction]:
-    """A decorator that turns a function of `acc` and operands into an epilogue for `Gemm`.
+    """A decorator that turns a function of sums and operands into an epilogue for `Gemm`.
+
+    The function's first parameter is `acc`, the sum of products of an element of D. A function
+    whose first two or more parameters are not declared computes an element of D from as many sums,
+    one for each part of B's columns: `def swiglu(gate, up)`. See `Gemm.parts`.
 
     Args:
         wrong: positional arguments; any is an error, because the decorator takes keyword arguments
             only.
-        operands: for each parameter of the function after `acc`, the coordinates of D on which the
-            operand's elements depend (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)` to
-            declare further properties.
+        operands: for each parameter of the function after the sums, the coordinates of D on which
+            the operand's elements depend (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)`
+            to declare further properties.
 
     Raises:
         VerifyError: the names of the function's parameters and of `operands` differ, the result
@@ -43,16 +48,18 @@ def epilogue(
         name = str(getattr(function, "__name__", ""))
         name = name if name.isidentifier() and name.isascii() else "unnamed"
         parameters = _parameters(name, function)
-        if parameters[:1] != [ACCUMULATOR]:
+        sums = _sums(parameters, named)
+        if not sums:
             raise VerifyError(
                 f"epilogue {name}: its first parameter must be {ACCUMULATOR}, the sum of products; "
-                f"write def {name}({ACCUMULATOR}, …)"
+                f"write def {name}({ACCUMULATOR}, …), or def {name}(gate, up, …) for two sums"
             )
-        if wrong := sorted({*parameters[1:]} ^ named.keys()):
+        own = parameters[len(sums) :]
+        if wrong := sorted({*own} ^ named.keys()):
             said = "no parameter of the function" if wrong[0] in named else "not declared"
             raise VerifyError(
                 f'epilogue {name}: {wrong[0]} is {said}; write @epilogue({wrong[0]}="mn") and '
-                f"def {name}(acc, {wrong[0]})"
+                f"def {name}({', '.join(sums)}, {wrong[0]})"
             )
         tape = Tape()
         values = {p: Value(tape, p) for p in parameters}
@@ -68,12 +75,23 @@ def epilogue(
                 f"epilogue {name} returns {result!r}, which is not computed from acc; return a "
                 "traced value"
             )
-        every = tuple(named[p] for p in parameters[1:])
+        every = tuple(named[p] for p in own)
         steps = tuple(tape.steps)
-        live = EpilogueFunction(name, every, steps, result.name).part(result.name)
-        return EpilogueFunction(name, every, live.steps, live.result)
+        live = EpilogueFunction(name, every, steps, result.name, sums).part(result.name)
+        return EpilogueFunction(name, every, live.steps, live.result, sums)
 
     return trace
+
+
+def _sums(parameters: Sequence[str], operands: Container[str]) -> tuple[str, ...]:
+    """The parameters that are sums of products: `acc`, or two or more that are not declared.
+
+    () if the first parameter is neither `acc` nor followed by another one that is not declared.
+    """
+    if parameters[:1] == [ACCUMULATOR]:
+        return (ACCUMULATOR,)
+    found = tuple(takewhile(lambda name: name not in operands, parameters))
+    return found if len(found) > 1 else ()
 
 
 def _named(name: str, given: object) -> Operand:
