@@ -28,6 +28,7 @@ from coordgraph.problem_names import (
     RESERVED,
     ROW_STEP,
     SUM,
+    SUMS,
     TENSORS,
 )
 from coordgraph.tensors import DTYPES, dtype
@@ -192,6 +193,12 @@ class GemmProblem:
                 f"{self.epilogue.name} has one sum; write a function of two sums, as in "
                 "def swiglu(gate, up)"
             )
+        if self.sums not in SUMS:
+            raise VerifyError(
+                f"Gemm: the epilogue {self.epilogue.name} has {self.sums} sums, but it can have "
+                f"{', '.join(map(str, SUMS[:-1]))} or {SUMS[-1]}; compute others in separate "
+                "products"
+            )
         if self.sums > 1 and self.diagonal:
             raise VerifyError(
                 f"Gemm: the epilogue {self.epilogue.name} has {self.sums} sums, which group_axis="
@@ -282,6 +289,11 @@ class GemmProblem:
     def sums(self) -> int:
         """How many sums of products the epilogue has, and parts the columns of B have."""
         return len(self.epilogue.sums)
+
+    @property
+    def parts_in_rows(self) -> bool:
+        """Whether each row of B in memory holds the parts for several sums one after another."""
+        return self.sums > 1 and self.parts == "stacked" and not self.transpose_b
 
     @property
     def operands(self) -> dict[str, Operand]:

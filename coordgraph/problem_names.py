@@ -19,6 +19,7 @@ __all__ = [
     "RESERVED",
     "ROW_STEP",
     "SUM",
+    "SUMS",
     "TENSORS",
 ]
 
@@ -28,8 +29,8 @@ RESERVED = frozenset(
     "warp warpgroup lane stage shared buffers tile K fixup operand "
     "a_starts all_iterations all_output_tiles b_starts d_starts dp_waves elements_a elements_b "
     "elements_d for_k for_tile full_waves iterations_before k_offsets k_step k_tile k_tile_starts "
-    "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before part piece "
-    "read_c rest_tiles row_tile selector share sk_iterations sk_tiles small_tiles_m small_tiles_n "
+    "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before part parts "
+    "piece read_c rest_tiles row_tile selector share sk_iterations sk_tiles small_tiles_m small_tiles_n "
     "small_waves stride_a stride_b stride_c stride_d sum tile_starts tiles_k tiles_m tiles_n wave "
     "waves".split()
 )
@@ -86,6 +87,9 @@ PART, PART_COLUMN, SUM = "part", "B.column", "sum"
 PART: the part of B's columns that gives a sum. PART_COLUMN: the column in its part, which is the
 column of D. SUM: the number of a sum among the partial sums of an element of D.
 """
+SUMS = (1, 2, 4)
+"""The allowed numbers of sums of an epilogue: they divide the extents of tiles, which are multiples
+of 16."""
 PARTS = ("stacked", "interleaved")
 """The allowed values of `GemmProblem.parts`: where the columns of each part of B are in memory."""
 GROUP_AXES = ("m", "k", "mnk")

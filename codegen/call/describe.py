@@ -16,6 +16,7 @@ from codegen.call.request import PlanRequest
 from codegen.call.views import LABELS, TensorView, numpy_view, single
 from coordgraph import Gemm, LaunchError, VerifyError
 from coordgraph.elements import DTYPES, DType, dtype
+from coordgraph.epilogue import ALPHA_BETA
 from coordgraph.gemm import GROUP_AXES
 from coordgraph.validation import a_type, flag
 
@@ -133,8 +134,10 @@ def describe(
             + lists * (axis in GROUP_AXES)
         )
     views = _views(arrays)
+    function = problem.get("epilogue", ALPHA_BETA)
     arrangement = Arrangement.of(
         views,
+        sums=len(function.sums),
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         batched=not grouped,

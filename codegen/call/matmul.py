@@ -22,7 +22,7 @@ from codegen.call.launch import first_launch
 from codegen.lru import LRUCache
 from coordgraph import CodegenError, LaunchError
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
-from coordgraph.gemm import OFFSETS, tensor_of
+from coordgraph.gemm import OFFSETS, PARTS, tensor_of
 from coordgraph.interpreter.arguments import with_defaults
 from passes.choosing import Plan
 
@@ -49,6 +49,7 @@ def matmul(
     invariant: bool = False,
     background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
+    parts: str = PARTS[0],
     **operands: Any,
 ) -> Any:
     """Compute `alpha·A·B + beta·C`, or another epilogue of A·B, with a plan chosen by a cost model.
@@ -87,7 +88,10 @@ def matmul(
             differ before and after; see `codegen.background_builds`, which decides for None.
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
-            parameters of these names.
+            parameters of these names. If it has s > 1 sums, as `def swiglu(gate, up)`, B has s·n
+            columns and D has n.
+        parts: where B has the columns of each sum of an epilogue with several: `stacked` or
+            `interleaved`, see `coordgraph.Gemm`.
         operands: operands of the epilogue by name: arrays, and numbers for its scalars.
 
     Raises:
@@ -97,7 +101,7 @@ def matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    if epilogue is not None or operands:
+    if epilogue is not None or operands or parts != PARTS[0]:
         return _with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
             (alpha, beta, stream),
@@ -109,6 +113,7 @@ def matmul(
             background=background,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
+            parts=parts,
         )
     gradient = False
     try:
@@ -241,6 +246,7 @@ def grouped_matmul(
     invariant: bool = False,
     background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
+    parts: str = PARTS[0],
     **operands: Any,
 ) -> Any:
     """`alpha·A·B + beta·C` of every group by one kernel, whose plan suits groups of average size.
@@ -271,7 +277,7 @@ def grouped_matmul(
         invariant: as for `matmul`; only with `group_axis="m"`. Every sum is then one segment of k,
             so the bits may differ from those of `matmul` for the same n and k.
         background: as for `matmul`.
-        epilogue, operands: as for `matmul`; the coordinate `l` of an operand is the group.
+        epilogue, parts, operands: as for `matmul`; the coordinate `l` of an operand is the group.
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do
@@ -280,7 +286,7 @@ def grouped_matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    if epilogue is not None or operands:
+    if epilogue is not None or operands or parts != PARTS[0]:
         check_offsets(offsets)
         return _with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
@@ -295,6 +301,7 @@ def grouped_matmul(
             transpose_b=transpose_b,
             grouped=True,
             group_axis=group_axis,
+            parts=parts,
         )
     transposes, gradient = (transpose_a, transpose_b), False
     try:

@@ -347,7 +347,9 @@ class CudaKernel(Kernel):
         along_rows = [x for x in gemm.operands if "n" in gemm.axes[x] and not gemm.is_transposed(x)]
         most = self._builder.aligned.vectors
         boxed = [name for name in along_rows if not gemm.operands[name].optional]
-        vectors = access_widths({"D": made, **views}, most, along_rows, boxed, cut=gemm.ragged("m"))
+        every, part = {"D": made, **views}, shape[-1] if gemm.parts_in_rows else 0
+        cut = gemm.ragged("m")
+        vectors = access_widths(every, most, along_rows, boxed, cut=cut, part=part)
         reads_c = bool(given.get(read_of("C"), 0))
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 

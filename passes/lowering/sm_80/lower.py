@@ -248,7 +248,7 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
     axis = TENSORS[operand.tensor][operand.column_axis]
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
     widest = most or operand.kind.chunk
-    if gemm.sums > 1 and axis == "n" and gemm.parts == "stacked":
+    if axis == "n" and gemm.parts_in_rows:
         widest = min(widest, EIGHTH)  # further columns of a tile are in another part of B
     return 1 if cut else widest
 

@@ -56,11 +56,11 @@ from passes.lowering.sm_90a.division import (
 )
 from passes.lowering.sm_90a.k_index import computed_once
 from passes.lowering.sm_90a.maps import Maps
-from passes.lowering.sm_90a.refusals import cut_along, extents, no_division, no_team
+from passes.lowering.sm_90a.refusals import cut_along, extents, no_division, no_sums, no_team
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
-from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix
+from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix, ordered
 from passes.lowering.sm_90a.warpgroups import ClusterSum
 
 __all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper", "accumulators_beside"]
@@ -158,7 +158,8 @@ class LowerToHopper(Pass):
                 f"architecture={self.architecture} has no wgmma; choose {' or '.join(known)}, or "
                 "LowerToTensorCores"
             )
-        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph):
+        why = no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_sums(graph)
+        if why:
             return why
         if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
@@ -199,7 +200,7 @@ class LowerToHopper(Pass):
     def _no_tiles(self, graph: KernelGraph) -> str | None:
         """Why the tiles of one of the shapes cannot be multiplied, or None."""
         cluster = self._cluster
-        for tile in (tiling.shape for tiling in graph.tilings):
+        for tile in (tiling.summed for tiling in graph.tilings):
             if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
                 return (
                     f"the tile {extents(tile)} cannot be divided by a cluster of "
@@ -232,8 +233,10 @@ class LowerToHopper(Pass):
     def _division(self, graph: KernelGraph, tiling: Tiling) -> Division:
         """How a tile is divided over the cluster and its warpgroups."""
         turns, kind = CONSUMERS[self.consumers], dtype(graph.gemm.dtype)
-        rows, columns = (tiling.shape[axis] // self._cluster[axis] for axis in (M, N))
+        rows, columns = (tiling.summed[axis] // self._cluster[axis] for axis in (M, N))
         left_b = swapped(rows, columns, turns)
+        if tiling.sums > 1:
+            left_b = False  # the rows of B's transpose would be in registers of different threads
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
             # Where a group ends inside a TMA box of D, threads store the box, and read C element by
@@ -297,7 +300,7 @@ class LowerToHopper(Pass):
         of these, the fewest boxes; of these, the most slots.
         """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
-        if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS:
+        if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS or graph.gemm.sums > 1:
             return ()
 
         def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int, int]:
@@ -342,6 +345,7 @@ class LowerToHopper(Pass):
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             c = e.coordinates
+            divisions = tuple(ordered(c, gemm, each) for each in divisions)
             division.add_machine(c)
             TILES.add(c, stages, "running number of a k tile")
             maps.add(e, graph.workgroup.id, division.workgroups)
