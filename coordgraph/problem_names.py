@@ -30,9 +30,9 @@ RESERVED = frozenset(
     "a_starts all_iterations all_output_tiles b_starts d_starts dp_waves elements_a elements_b "
     "elements_d for_k for_tile full_waves iterations_before k_offsets k_step k_tile k_tile_starts "
     "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before part parts "
-    "piece read_c rest_tiles row_tile selector share sk_iterations sk_tiles small_tiles_m small_tiles_n "
-    "small_waves stride_a stride_b stride_c stride_d sum tile_starts tiles_k tiles_m tiles_n wave "
-    "waves".split()
+    "piece read_c rest_tiles row_tile selector share sk_iterations sk_tiles small_tiles_m "
+    "small_tiles_n small_waves stride_a stride_b stride_c stride_d sum tile_starts tiles_k tiles_m "
+    "tiles_n wave waves".split()
 )
 """Names that an epilogue operand must not have: arguments of kernel calls, and dimensions of
 graphs."""

@@ -189,17 +189,17 @@ class BoxedOperand(Operand):
             # address of that row, not of its first chunk, which the swizzle moves.
             start[own("shared.chunk")] = 0
         axis = M if t == "A" else N
-        whole = number.fixed_size == 1 and not self.division.ranks(axis) and not described
-        if whole or self.sums > 1:
-            # Either the tile is a single box, which begins inside the tensor because the tile does.
-            # Or boxes of several parts follow one another, and those that begin inside are not the
-            # first ones; boxes past the end of a part have columns that are not stored.
-            every = Integer(bytes * number.fixed_size)
-            return TileLoad(None, unrolled(c, place, at(start, copy)), every)
+        if number.fixed_size == 1 and not self.division.ranks(axis) and not described:
+            # The tile is a single box, which begins inside the tensor because the tile does.
+            return TileLoad(None, unrolled(c, place, at(start, copy)), Integer(bytes))
         inside = c.add(Linear(own("boxes.inside"), note="boxes that begin inside"))
-        counted = Inside((f"{t}.{1 - self.k_axis}",), (Advance(inside.id),))
+        outer_axis = (f"{t}.{1 - self.k_axis}",)
+        counted = Inside(outer_axis, (Advance(inside.id),))
         begins = Lt(index_symbol(number.id), index_symbol(inside.id))
-        wanted = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
+        wanted: Operation = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
+        if self.sums > 1:
+            # The boxes that begin inside are the first ones of each part, so each box is checked.
+            wanted = at(start, Inside(outer_axis, (copy,)))
         return TileLoad(
             (inside.id, unrolled(c, (number.id,), at({first.id: 0}, counted))),
             unrolled(c, place, wanted),

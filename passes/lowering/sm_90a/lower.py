@@ -60,7 +60,7 @@ from passes.lowering.sm_90a.refusals import cut_along, extents, no_division, no_
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
-from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix, ordered
+from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix
 from passes.lowering.sm_90a.warpgroups import ClusterSum
 
 __all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper", "accumulators_beside"]
@@ -158,8 +158,7 @@ class LowerToHopper(Pass):
                 f"architecture={self.architecture} has no wgmma; choose {' or '.join(known)}, or "
                 "LowerToTensorCores"
             )
-        why = no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_sums(graph)
-        if why:
+        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_sums(graph):
             return why
         if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
@@ -234,9 +233,8 @@ class LowerToHopper(Pass):
         """How a tile is divided over the cluster and its warpgroups."""
         turns, kind = CONSUMERS[self.consumers], dtype(graph.gemm.dtype)
         rows, columns = (tiling.summed[axis] // self._cluster[axis] for axis in (M, N))
-        left_b = swapped(rows, columns, turns)
-        if tiling.sums > 1:
-            left_b = False  # the rows of B's transpose would be in registers of different threads
+        # With B as the left operand, the sums of an element would be in different threads.
+        left_b = tiling.sums == 1 and swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
             # Where a group ends inside a TMA box of D, threads store the box, and read C element by
@@ -345,7 +343,6 @@ class LowerToHopper(Pass):
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             c = e.coordinates
-            divisions = tuple(ordered(c, gemm, each) for each in divisions)
             division.add_machine(c)
             TILES.add(c, stages, "running number of a k tile")
             maps.add(e, graph.workgroup.id, division.workgroups)

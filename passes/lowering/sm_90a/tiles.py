@@ -16,7 +16,7 @@ from passes.lowering.sm_90a.division import Division, K
 from passes.lowering.sm_90a.maps import Maps
 from passes.lowering.sm_90a.stores import BoxedStore
 
-__all__ = ["DividedTile", "divided_tiles", "matrix", "ordered"]
+__all__ = ["DividedTile", "divided_tiles", "matrix"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ def divided_tiles(
     """
     axes = {"A": (1, 0) if gemm.transpose_a else (0, 1)}
     axes["B"] = (1, 0) if gemm.transpose_b else (0, 1)
+    divisions = [_ordered(c, gemm, division) for division in divisions]
     for division in divisions:
         division.add(c)
     several = gemm.batched or gemm.grouped
@@ -99,7 +100,7 @@ def divided_tiles(
     return tuple(tiles)
 
 
-def ordered(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Division:
+def _ordered(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Division:
     """The division with the columns of B's tiles in order, if the epilogue has several sums.
 
     Interleaved parts keep their order in memory. Of stacked parts, each wgmma instruction

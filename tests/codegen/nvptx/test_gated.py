@@ -12,7 +12,7 @@ import codegen
 import coordgraph as cg
 from coordgraph.control.lowered import ApplyFragment, CopyElements, StoreFragment
 from coordgraph.control.resolve import resolve
-from passes import DataParallel, SplitK, StreamK
+from passes import DataParallel, StreamK
 from passes.lowering.sm_80.lower import LowerToTensorCores
 from tests.support.gated import geglu, swiglu
 from tests.support.ptxas import assemble, assert_clean
@@ -96,11 +96,3 @@ def test_reductions_assemble_and_keep_memory_order(reduction: str):
     assert_clean(assemble(kernel.ptx, "sm_80"))
     assert kernel.lowered is not None
     assert not kernel.lowered.check(checks=["memory order"]).refuted
-
-
-@pytest.mark.parametrize("schedule", [SplitK(3), StreamK(workgroups=7)], ids=str)
-def test_hopper_uses_mma_sync(schedule: Any):
-    graph = schedule(cg.Gemm("bf16", epilogue=swiglu).graph(tile=(128, 128, 64)))
-    ptx = codegen.compile(graph, "sm_90a").ptx
-    assert "mma.sync" in ptx
-    assert "wgmma" not in ptx
