@@ -42,6 +42,8 @@ from coordgraph.coordinates.edges import (
 from coordgraph.epilogue import Operand
 from coordgraph.gemm import (
     MOST_TOGETHER,
+    PART,
+    PART_COLUMN,
     TENSORS,
     GemmProblem,
     elements_of,
@@ -64,9 +66,11 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
     Args:
         gemm: the problem.
         e: the editor of a graph that has the parameters which the caller gives, and nothing else.
-        tile: extents of a macro tile in m, n and k, in elements.
+        tile: extents of a macro tile in m, n and k, in elements. If the epilogue has several sums,
+            the extent in n counts columns of B.
     """
     tiles = dict(zip("mnk", tile, strict=True))
+    tiles["n"] //= gemm.sums
     extents = {axis: _extent(gemm, e, axis) for axis in "mnk"}
     counts = {axis: _tiles(gemm, e, axis, extents[axis], tiles[axis]) for axis in "mnk"}
     total = counts["m"] * counts["n"] * counts["k"]
@@ -141,8 +145,9 @@ def _matrices(
         *((name, Role.OUTPUT) for name in ("D", *gemm.outputs)),
     ):
         axes, transposed = gemm.axes[name], gemm.is_transposed(name)
-        shape = [extents[axis] for axis in axes]
         table = next((t for t, of in gemm.tables_of_rows.items() if of == name), "")
+        divided = gemm.sums > 1 and name == "B"
+        shape = [extents[axis] * (gemm.sums if divided and axis == "n" else 1) for axis in axes]
         if table:
             shape[0] = e.parameters[rows_of(name)].symbol
         _tensor(gemm, e, name, shape, role, transposed)
@@ -151,6 +156,8 @@ def _matrices(
         for i, axis in enumerate(axes):
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
             along = f"{name}.{i}" if i or not table else product_row(name)
+            if divided and axis == "n":
+                along = _parts(gemm, e, along, extents[axis])
             whole, count = along, counts[axis]
             if gemm.ragged(axis):
                 # How many tiles one group has along this axis is read from a table, so the
@@ -188,6 +195,26 @@ def _gather(e: KernelEditor, tensor: str, table: str, count: Expr) -> None:
     e.table(Table(table, count, whole - 1, note=note, rule=ANY))
     row = e.coordinates.add(Linear(product_row(tensor), count, note="row of the product"))
     e.coordinates.connect(Gather(f"{tensor}.0", row.id, table))
+
+
+def _parts(gemm: GemmProblem, e: KernelEditor, columns: str, extent: Expr) -> str:
+    """Divide the columns of B into parts, one for each sum of the epilogue.
+
+    Args:
+        gemm: the problem.
+        e: the editor.
+        columns: the dimension of B's columns.
+        extent: the number of columns of a part, which is n.
+
+    Returns:
+        The id of the dimension that numbers the columns of each part.
+    """
+    inside = PART_COLUMN
+    e.coordinates.add(MacroTileIndex(PART, Integer(gemm.sums), note="which sum of the epilogue"))
+    e.coordinates.add(Linear(inside, extent, note="column in a part"))
+    order = (PART, inside) if gemm.parts == "stacked" else (inside, PART)
+    e.coordinates.connect(Tile((columns,), order))
+    return inside
 
 
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1"}

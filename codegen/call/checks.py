@@ -105,12 +105,18 @@ def numpy_views(
 
 
 def product_sizes(
-    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool, transpose_b: bool
+    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool, transpose_b: bool, sums: int = 1
 ) -> dict[str, int]:
     """m, n and k of a product of matrices, or batches, with these shapes.
 
+    Args:
+        a, b: the shapes.
+        transpose_a, transpose_b: whether the array holds the transpose.
+        sums: how many sums the epilogue computes an element of D from: B has `sums`·n columns.
+
     Raises:
-        LaunchError: the shapes of A and B disagree on k.
+        LaunchError: the shapes of A and B disagree on k, or `sums` does not divide the columns of
+            B.
     """
     m, k = reversed(a[-2:]) if transpose_a else a[-2:]
     k_of_b, n = reversed(b[-2:]) if transpose_b else b[-2:]
@@ -121,7 +127,12 @@ def product_sizes(
             f"{shape_text(b)}{stored[transpose_b]}: k would be {k} and {k_of_b}; pass "
             "arrays with the same k"
         )
-    return {"m": m, "n": n, "k": k}
+    if n % sums:
+        raise LaunchError(
+            f"b has {n} columns, but the epilogue has {sums} sums, each of which needs as many "
+            f"columns as D; pass a matrix whose number of columns is a multiple of {sums}"
+        )
+    return {"m": m, "n": n // sums, "k": k}
 
 
 def problem_parameters(
@@ -161,7 +172,8 @@ def problem_parameters(
     read = reads(gemm, dict.fromkeys(views, True), {"beta": beta, **(scalars or {})})
     if gemm.diagonal:
         return _diagonal_parameters(views) | read
-    found = product_sizes(views["A"].shape, views["B"].shape, gemm.transpose_a, gemm.transpose_b)
+    shapes = views["A"].shape, views["B"].shape
+    found = product_sizes(*shapes, gemm.transpose_a, gemm.transpose_b, gemm.sums)
     read |= _rows_of_arrays(gemm, views)
     if ROWS in gemm.tables_of_rows:
         found["m"] = views[ROWS].shape[0]

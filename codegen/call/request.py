@@ -164,6 +164,7 @@ def unaligned(problem: Gemm) -> list[tuple[str, int]]:
     A and B are taken to be contiguous arrays whose addresses are multiples of 16 bytes.
     """
     m, n, k = sizes(problem)
+    n *= problem.sums
     shapes = {
         "A": (k, m) if problem.transpose_a else (m, k),
         "B": (n, k) if problem.transpose_b else (k, n),

@@ -252,6 +252,9 @@ class ApplyFragment(Operation):
             read from, such as shared memory; () for the tensors themselves.
         stores: tensors of the function's outputs besides D, in the order of the function's outputs.
             `width` consecutive elements of each are written; padding is not written.
+        part: if the function has several sums, the dimension in `registers` along which the
+            registers with the sums of one element follow one another; the operation is executed at
+            index 0, where the result is written. Else ''.
     """
 
     fragment: str
@@ -264,8 +267,9 @@ class ApplyFragment(Operation):
     width: int = 1
     memories: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    part: str = ""
 
-    ROLES = ("sources", "memories", "registers", "stores")
+    ROLES = ("sources", "memories", "registers", "stores", "part")
 
     @property
     def read_from(self) -> dict[str, str]:

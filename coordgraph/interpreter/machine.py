@@ -298,7 +298,10 @@ class Machine:
         gemm = self.program.graph.gemm
         out = gemm.out_dtype or gemm.dtype
         zero = np.zeros((), self.type)
-        values: dict[str, Any] = {ACCUMULATOR: self._accumulator(op.accumulator), **self.scalars}
+        sums, total = gemm.epilogue.sums, self._accumulator(op.accumulator)
+        # The axis of the part comes first; a sum without products is a single zero.
+        each = [total] if len(sums) == 1 else total if total.ndim else [total] * len(sums)
+        values: dict[str, Any] = {**dict(zip(sums, each, strict=True)), **self.scalars}
         values |= {gemm.operands[tensor].name: zero for tensor in op.operands}
         for stage in op.function.stages(gemm.accumulator, out):
             if stage.optional and not self._given(tensor_of(stage.optional)):

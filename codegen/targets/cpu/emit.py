@@ -29,7 +29,6 @@ from coordgraph.control.resolve import Node
 from coordgraph.control.timeline import RECORD_WORDS, Stamp
 from coordgraph.coordinates.dimensions import Shared, Workitem
 from coordgraph.elements import DType, dtype
-from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import index_symbol
 from coordgraph.tensors import Role
@@ -360,7 +359,10 @@ class HostWalker(GuardedWalker):
         emit = ElementwiseEmitter(b, gpu=False, fast=False)
         kinds = op.function.kinds(gemm.accumulator, out).operands
         slot = self._slot(node, op.fragment, op.registers, op.width)
-        values: dict[str, Any] = {ACCUMULATOR: b.load(slot, typ=self._type(1))}
+        values: dict[str, Any] = {}
+        for name, number in self.sums_of(node, op).items():
+            own = self.fragments.slot(f"{op.fragment}.1", number, self._type(1))
+            values[name] = b.load(own, typ=self._type(1))
         for operand in op.function.operands:
             tensor, kind = tensor_of(operand.name), kinds[operand.name]
             if operand.is_scalar:

@@ -16,7 +16,6 @@ from coordgraph.control.asynchronous import MultiplyShared
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.elements import DTYPES, DType, dtype
-from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import equal, index_symbol
 from coordgraph.tensors import Role
@@ -108,7 +107,10 @@ class FragmentWalker(Walker):
         self, node: Node, name: str, dims: tuple[str, ...], width: int
     ) -> list[ir.AllocaInstr]:
         """The stack slots of `width` registers of a fragment; LLVM promotes slots to registers."""
-        first = self.register(node, dims, width)
+        return self._slots_from(name, self.register(node, dims, width), width)
+
+    def _slots_from(self, name: str, first: int, width: int) -> list[ir.AllocaInstr]:
+        """The stack slots of the registers `first` to `first + width - 1` of a fragment."""
         kind = self.sums.type if name in self.accumulators else I32
         return [self.fragments.slot(name, first + i, kind) for i in range(width)]
 
@@ -283,9 +285,14 @@ class FragmentWalker(Walker):
         # compute many at once; the temporary values need too many registers, which are spilled.
         pinned = bool(op.sources) or op.function.registers > 0
         stored: dict[str, list[ir.Value]] = {tensor: [] for tensor in op.stores}
+        sums = {
+            name: self._slots_from(op.fragment, first, op.width)
+            for name, first in self.sums_of(node, op).items()
+        }
         for i, slot in enumerate(slots):
             values = {n: each[i % len(each)] for n, each in operands.items()}
-            values[ACCUMULATOR] = self.builder.load(slot, typ=self.sums.type)
+            for name, own in sums.items():
+                values[name] = self.builder.load(own[i], typ=self.sums.type)
             result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
             for tensor, value in outputs.items():
                 stored[tensor].append(value)
