@@ -65,7 +65,7 @@ def epilogue(
                 "the parameter, and return the output's value after that of D"
             )
         if wrong := sorted({*own} ^ named.keys()):
-            raise VerifyError(f"epilogue {name}: {_mismatch(wrong[0], name, sums, named)}")
+            raise VerifyError(f"epilogue {name}: {_mismatch(wrong[0], name, parameters, named)}")
         tape = Tape()
         values = {p: Value(tape, p) for p in parameters}
         try:
