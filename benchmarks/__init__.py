@@ -1,1 +1,1 @@
-"""Benchmarks, run by `python -m benchmarks NAME`. See `benchmarks.measures` for the list."""
+"""Benchmarks, run by `python -m benchmarks NAME`; `benchmarks.measures` lists the names."""

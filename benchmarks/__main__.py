@@ -1,4 +1,4 @@
-"""Speed measures: `python -m benchmarks NAME …`; without a name it is `gemm`."""
+"""Speed measures: `python -m benchmarks NAME …`; without a name it runs `gemm`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPTIONAL_PACKAGES = {
     "torch": "a GPU build of PyTorch",
     "matplotlib": "'coordgraph[bench]' by pip",
 }
-"""By import name of a package that only some measures need: what to install to get it."""
+"""What to install for each package that only some measures need, by the package's import name."""
 
 
 def overview() -> str:

@@ -30,7 +30,7 @@ def launch_all(
     *,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Launch, for each problem, each plan that JOBS lists for it, once.
+    """Launch each plan that JOBS lists once, on the problem for which JOBS lists it.
 
     Args:
         jobs: the contents of the JSON file JOBS; see the module's docstring.

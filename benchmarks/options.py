@@ -69,7 +69,7 @@ class Layouts(argparse.Action):
 
 
 def add_extents(parser: argparse._ActionsContainer) -> None:
-    """Add options for the range of random m, n and k, and the number they are multiples of."""
+    """Add options for the range of random m, n and k, and --step, of which they are multiples."""
     parser.add_argument("--low", type=int, default=LOW, help=f"smallest extent; default {LOW}")
     parser.add_argument("--high", type=int, default=HIGH, help=f"largest extent; default {HIGH}")
     for axis in "mnk":
@@ -95,7 +95,9 @@ def extent_ranges(
         low, high = getattr(options, f"{axis}_low"), getattr(options, f"{axis}_high")
         low, high = options.low if low is None else low, options.high if high is None else high
         if not 1 <= low <= high:
-            parser.error(f"{axis} cannot be between {low} and {high}")
+            parser.error(
+                f"{axis} cannot be between {low} and {high}; give limits from 1 on, lower first"
+            )
         found[axis] = low, high
     if options.step < 1:
         parser.error("--step must be positive")

@@ -74,7 +74,11 @@ class Kernel(ABC):
             offsets along m, n and k (3 x (groups + 1)).
         operands: the operands of the graph's own epilogue, by name: arrays, and numbers for
             scalars. A kernel with its own epilogue accepts c, alpha or beta only if the epilogue
-            has operands of these names.
+            has operands of these names. An array with the name of one of the epilogue's outputs
+            besides D receives this output; a new array is made for an output that is left out.
+
+    A call returns D. If the epilogue has further outputs, it returns a tuple: D, then the other
+    outputs in the order of their declaration.
 
     Raises:
         LaunchError: shapes, element types, memory or parameters do not fit the kernel; nothing was

@@ -16,6 +16,8 @@ __all__ = ["main"]
 UNAVAILABLE = 4
 """The exit code for something that is missing on this machine, as in
 `codegen.cli.errors.ExitCode`."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C: 128 plus the number of the signal SIGINT."""
 
 
 def main() -> None:
@@ -27,8 +29,13 @@ def main() -> None:
     if reason := hidden():
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(UNAVAILABLE)
-    # `coordgraph` is the lower package, so its modules have no import statement of `codegen`.
-    import_module("codegen.cli").main()
+    # Import the command line by name at run time: `codegen` is built on `coordgraph`, so modules of
+    # `coordgraph` have no import statement for it.
+    try:
+        command_line = import_module("codegen.cli")
+    except KeyboardInterrupt:  # later ones are handled by typer, with the same exit code
+        sys.exit(INTERRUPTED)
+    command_line.main()
 
 
 if __name__ == "__main__":

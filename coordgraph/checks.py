@@ -67,7 +67,7 @@ def check(name: str) -> Callable[[Check], Check]:
 def run_checks(graph: KernelGraph, names: Iterable[str]) -> list[str]:
     """Run the named checks on a graph, and return every problem that they find.
 
-    A check that has run on this very graph object is not run again.
+    Results are cached: a check that has already run on this graph object is not run again.
 
     Raises:
         VerifyError: no check has one of the names.
@@ -115,8 +115,8 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
     ranges, launches = parameters.ranges(definitions=True), parameters.examples
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # A size rule that holds in an example launch cannot be refuted for all launches: skip
-            # the slow attempt.
+            # A size rule that holds in an example launch cannot be false in all launches, so the
+            # slow attempt to refute it is skipped.
             if not any(_holds(rule, at) for at in launches) and decide(rule, ranges) is False:
                 yield f"{edge}: its size rule {rule} does not hold; change the operands' sizes"
     yield from _tables(graph, ranges)
@@ -127,8 +127,8 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
 def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
     """Check that each table reads only earlier tables, and that no table is read out of bounds.
 
-    The length and the order of entries that edges and searches need of a table must follow from the
-    table's declaration, because generated code reads tables without bounds checks.
+    The declaration of a table must guarantee the length and the order of entries that edges and
+    searches rely on, because generated code reads tables without bounds checks.
     """
     coordinates, parameters = graph.coordinates, graph.parameters
     known = {p.symbol for p in parameters.items if p.name not in parameters.deferred}
@@ -217,11 +217,11 @@ def _check_reads(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges
 
 
 def _holds(rule: Boolean, values: Mapping[str, int]) -> bool:
-    """Whether a condition is true for these values of symbols; False if it cannot be evaluated."""
+    """Whether `rule` is true for the given symbol values; False if `rule` cannot be evaluated."""
     try:
         return bool(evaluate(rule, values))
-    except (ArithmeticError, LookupError, TypeError):  # no value: it reads a table or divides by 0
-        return False
+    except (ArithmeticError, LookupError, TypeError):
+        return False  # the condition has no value: it reads a table or divides by 0
 
 
 def _unknown_names(graph: KernelGraph) -> Iterator[str]:
@@ -230,7 +230,7 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
         tensor = getattr(op, "tensor", None)
         named = (tensor,) if tensor is not None else ()
         if isinstance(op, Epilogue):
-            named = (op.output, *op.operands)
+            named = (op.output, *op.operands, *op.stores)
             yield from _epilogue(graph, op, position)
         for tensor in named:
             if all(t.name != tensor for t in graph.tensors):
@@ -259,7 +259,7 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
 
 
 def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
-    """Check that an `Epilogue` has the problem's function and the operands of that function."""
+    """Check that an `Epilogue` operation has the function, operands and outputs of the problem."""
     if op.function != graph.gemm.epilogue:
         yield (
             f"{op.kind} (operation {position}): its function is not the epilogue of the problem; "
@@ -271,10 +271,16 @@ def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
             f"{op.kind} (operation {position}): its operands are ({', '.join(op.operands)}), but "
             f"its function has the operands ({names})"
         )
+    elif op.stores != tuple(graph.gemm.outputs):
+        names = ", ".join(graph.gemm.outputs)
+        yield (
+            f"{op.kind} (operation {position}): it stores ({', '.join(op.stores)}), but its "
+            f"function has the outputs ({names}) besides D"
+        )
 
 
 def _unbound(graph: KernelGraph) -> Iterator[str]:
-    """Messages about symbols in operations that have no value where the operation is executed.
+    """A message for each symbol that an operation reads, but that has no value at the operation.
 
     Enclosing operations, launch parameters and the hardware give symbols their values.
     """
@@ -319,7 +325,12 @@ check("tensors")(problems_of_tensors)
 
 @check("problem")
 def _problem(graph: KernelGraph) -> Iterator[str]:
-    """Check a graph of level `problem`: free tile-number dimensions, and one accumulation loop."""
+    """Check a graph of level `problem`, to which no schedule has been applied.
+
+    At least one tile-number dimension must not be connected to workgroups or loops yet. Exactly one
+    loop, directly in the kernel's body, must sum products of tiles. A, B, C and D must be cut into
+    tiles of equal extents.
+    """
     if graph.control.root.workgroup:
         yield (
             "a schedule has tied this graph to workgroups already; start from the graph of "

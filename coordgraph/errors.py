@@ -116,7 +116,7 @@ class ParseError(CoordGraphError):
     def __init__(self, message: str, line: int, column: int, source: str | None = None) -> None:
         self.message, self.line, self.column, self.source = message, line, column, source
         where = f"line {line}, column {column}: {message}"
-        if source is not None and source.strip():  # a blank line has no column to point at
+        if source is not None and source.strip():  # a blank line is not shown
             shown, caret = _clipped(source, column - 1)
             where += f"\n  {shown}\n  {' ' * caret}^"
         super().__init__(where)

@@ -15,6 +15,7 @@ from coordgraph.gemm import (
     elements_of,
     ld_of,
     read_of,
+    rows_of,
     stride_of,
     tensor_of,
 )
@@ -26,9 +27,9 @@ from coordgraph.problem import build
 __all__ = ["Gemm", "default_tile"]
 
 TILE_SIDE, SMALLEST_SIDE = 128, 16
-"""TILE_SIDE: rows and columns of the default macro tile, in elements. SMALLEST_SIDE: the fewest
-rows or columns, for small problems; a multiple of the matrix instructions' extents on every
-target."""
+"""TILE_SIDE: number of rows, and of columns, of the default macro tile. SMALLEST_SIDE: smallest
+number of rows or columns that the default macro tile of a small problem has; on every target it is
+a multiple of the matrix instructions' extents."""
 
 
 def default_tile(
@@ -36,13 +37,14 @@ def default_tile(
 ) -> tuple[int, int, int]:
     """The macro tile (m, n, k), in elements, of a problem whose caller gives no tile.
 
-    It is 128 x 128 elements of D and 128 bytes of k on every target, because every lowering takes
-    it: LLVM's on the CPU, mma.sync on sm_80 and later, and wgmma with TMA on sm_90a.
+    It is 128 x 128 elements of D, or fewer for a small problem, and 128 bytes along k. The tile is
+    the same on every target, because the lowerings for all targets support it: the CPU, mma.sync
+    (sm_80 and later), and wgmma with TMA (sm_90a).
 
     Args:
         kind: the element type of A and B.
-        extents: m and n of the problem, or None where they are launch arguments. Rows (columns) of
-            the tile are halved while half of them still cover m (n).
+        extents: m and n of the problem; None for one that is a launch argument. The number of rows
+            (columns) of the tile is halved while half of it is still at least m (n).
     """
 
     def covering(extent: int | None) -> int:
@@ -80,7 +82,7 @@ class Gemm(GemmProblem):
 
         Args:
             tile: extents of a macro tile in m, n and k, in elements, each a positive integer; by
-                default those of `default_tile`: 128 x 128, and 128 bytes of k.
+                default the result of `default_tile`.
 
         Raises:
             VerifyError: `tile` is not three positive integers.
@@ -106,6 +108,10 @@ class Gemm(GemmProblem):
         given += (
             Parameter(ld_of(name), 0, LARGEST_STRIDE, note=f"from one row of {name} to the next")
             for name in self.leading_dimensions
+        )
+        given += (
+            Parameter(rows_of(name), 1, LARGEST_SIZE, note=f"rows of the array {name}")
+            for name in self.tables_of_rows.values()
         )
         if self.grouped:
             given.append(

@@ -5,9 +5,11 @@ The subclass `coordgraph.frontend.Gemm` builds kernel graphs from a `GemmProblem
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand
+from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand, Output
+from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.errors import VerifyError
 from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
@@ -23,13 +25,16 @@ __all__ = [
     "MOST_TOGETHER",
     "OFFSETS",
     "OFFSETS_OF",
+    "ROWS",
     "ROW_STEP",
+    "TARGETS",
     "TENSORS",
     "GemmProblem",
     "elements_of",
     "ld_of",
     "read_of",
     "row_step",
+    "rows_of",
     "stride_of",
     "tensor_of",
 ]
@@ -43,10 +48,10 @@ RESERVED = frozenset(
     "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before piece "
     "read_c rest_tiles row_tile selector share sk_iterations sk_tiles small_tiles_m small_tiles_n "
     "small_waves stride_a stride_b stride_c stride_d tile_starts tiles_k tiles_m tiles_n wave "
-    "waves".split()
+    "waves rows targets rows_a rows_d".split()
 )
-"""Names that an epilogue operand must not have: arguments of kernel calls, and dimensions of
-graphs."""
+"""Names that operands and outputs of an epilogue must not have: arguments of kernel calls, and
+dimensions of graphs."""
 IS_NUMBER = {"c": False, "alpha": True, "beta": True}
 """For each epilogue operand that every kernel call accepts, whether it is a number or a tensor.
 
@@ -68,8 +73,8 @@ LARGEST_STRIDE = 2**40
 """Largest stride from one matrix of a batch to the next, in elements: a limit of TMA
 descriptors."""
 MOST_PROBLEMS = 64
-"""Largest number of groups that differ along all axes (`group_axis="mnk"`). Their kernels keep more
-tables in shared memory than those in which groups differ along one axis."""
+"""Largest number of groups that differ along all axes (`group_axis="mnk"`). Kernels for such groups
+keep more tables in shared memory than kernels for groups that differ along one axis."""
 ROW_STEP = 8
 """Alignment of matrix rows in a list of products (`group_axis="mnk"`), in elements.
 
@@ -83,6 +88,9 @@ Groups that differ along all axes have one such table per axis instead, see `OFF
 """
 AXES = ("m", "n", "k")
 """The axes of a matrix product: rows of D, columns of D, and the summed axis."""
+ROWS, TARGETS = "rows", "targets"
+"""ROWS: name of the table with the row of the array A for each row of the product, if A's rows are
+gathered. TARGETS: name of the table with the row of the array D, if D's rows are scattered."""
 OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
 """Names of the tables of group starts, by axis, for groups that differ along all axes.
 
@@ -120,7 +128,8 @@ class GemmProblem:
     Args:
         dtype: element type of A and B: bf16, f16 or f32 (sums in f32), f64 (sums in f64), or i8 or
             u8 (sums in i32, exact modulo 2^32).
-        out_dtype: element type of C and D; by default `dtype`, or i32 if A and B hold integers.
+        out_dtype: element type of C and D; by default `dtype`, or i32 if A and B hold integers, or
+            the type to which the epilogue quantizes D (`ep.quantize`).
         m, n, k: extents in elements that the kernel is specialised for; an extent that is None is a
             launch argument.
         transpose_a: A is given as its transpose, a row-major k x m tensor.
@@ -134,10 +143,17 @@ class GemmProblem:
             by default `alpha·acc + beta·C`. See `coordgraph.epilogue`.
         leading_dimensions: names of tensors whose leading dimension (elements from one row to the
             next in memory) is a launch argument, so that their rows may have gaps. They are A, B, D
-            and operands of the epilogue along m and n, such as C. The matrices of all other tensors
-            have no gaps.
-        transposed_operands: names of operands of the epilogue along m and n, such as C, that are
-            given as their transpose, row-major n x m tensors.
+            and operands and outputs of the epilogue along m and n, such as C. The matrices of all
+            other tensors have no gaps.
+        transposed_operands: names of operands and outputs of the epilogue along m and n, such as
+            C, that are given as their transpose, row-major n x m tensors.
+        gathered_rows: read A's rows through a table: row i of the product is row `rows[i]` of the
+            array A, which has `rows_a` rows (launch arguments). Rows may occur several times. A
+            must not be given as its transpose.
+        scattered_rows: write D's rows through a table: row i of the product is row `targets[i]` of
+            the array D, which has `rows_d` rows. The entries must be distinct: of rows with equal
+            targets any one may remain. Rows of D that are no target are not written. Outputs
+            besides D have the rows of the product.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -156,6 +172,8 @@ class GemmProblem:
     epilogue: EpilogueFunction = ALPHA_BETA
     leading_dimensions: tuple[str, ...] = ()
     transposed_operands: tuple[str, ...] = ()
+    gathered_rows: bool = False
+    scattered_rows: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
@@ -168,12 +186,16 @@ class GemmProblem:
             )
         out = dtype(kind.result if self.out_dtype is None else self.out_dtype)
         sums = dtype(kind.accumulator)
+        quantized = self._quantized(out.name)
+        out = dtype(quantized) if quantized and self.out_dtype is None else out
         object.__setattr__(self, "out_dtype", out.name)
-        if not sums.becomes(out):
+        if not sums.becomes(out) and quantized != out.name:
             stored = ", ".join(d.name for d in DTYPES.values() if sums.becomes(d))
+            hint = f", or return ep.quantize(value, to='{out}') from an epilogue"
+            hint = hint if out.name in QUANTIZED else ""
             raise VerifyError(
                 f"Gemm: out_dtype = {out}, but products of {kind} are summed in {sums}, which "
-                f"cannot be stored as {out}; choose one of {stored}"
+                f"cannot be stored as {out}; choose one of {stored}{hint}"
             )
         for name in ("m", "n", "k"):
             if getattr(self, name) is None:
@@ -182,7 +204,10 @@ class GemmProblem:
             if not 1 <= extent <= most:
                 raise VerifyError(f"Gemm: {name} = {extent} must be in 1..{most}")
             object.__setattr__(self, name, extent)
-        for name in ("transpose_a", "transpose_b", "batched", "grouped"):
+        for name in (
+            *("transpose_a", "transpose_b", "batched", "grouped"),
+            *("gathered_rows", "scattered_rows"),
+        ):
             object.__setattr__(self, name, flag(getattr(self, name), f"Gemm: {name}"))
         if self.batched and self.grouped:
             raise VerifyError(
@@ -209,12 +234,41 @@ class GemmProblem:
                 f"{', '.join(fixed)} as None"
             )
 
+        self._check_tables_of_rows()
         self._check_epilogue()
         self._check_layouts()
 
+    def _quantized(self, out: str) -> str:
+        """The type i8 or u8 to which the epilogue quantizes D, or '' if it does not.
+
+        Args:
+            out: the element type of D.
+        """
+        if not isinstance(self.epilogue, EpilogueFunction):
+            return ""
+        kind = self.epilogue.kinds(dtype(self.dtype).accumulator, out).result
+        return kind if kind in QUANTIZED else ""
+
+    def _check_tables_of_rows(self) -> None:
+        """Check that the problem can have tables of rows, if it gathers or scatters rows."""
+        for name, given in self.tables_of_rows.items():
+            field = {ROWS: "gathered_rows", TARGETS: "scattered_rows"}[name]
+            if self.batched or (self.grouped and self.group_axis != "m"):
+                kind = "batched=True" if self.batched else f"group_axis={self.group_axis}"
+                raise VerifyError(
+                    f"Gemm: {field}=True has one table of the rows of all products, which {kind} "
+                    "does not allow; use a single product, or group_axis=m"
+                )
+            if given == "A" and self.transpose_a:
+                raise VerifyError(
+                    f"Gemm: {field}=True reads whole rows of A, so A cannot be given as its "
+                    "transpose; set transpose_a=False"
+                )
+
     def _check_layouts(self) -> None:
         """Check the tensors with leading dimensions, or given as transposes; sort their names."""
-        operands = tuple(name for name in self.matrices if name in self.operands)
+        others = {**self.operands, **self.outputs}
+        operands = tuple(name for name in self.matrices if name in others)
         fields = {"leading_dimensions": self.matrices, "transposed_operands": operands}
         for field, known in fields.items():
             given = getattr(self, field)
@@ -233,11 +287,11 @@ class GemmProblem:
                 )
             object.__setattr__(self, field, tuple(name for name in known if name in given))
         names = {of(name) for name in self.leading_dimensions for of in (ld_of, stride_of)}
-        for operand in self.epilogue.operands:
-            if operand.name in names:
+        for what, name in _named(self.epilogue):
+            if name in names:
                 raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' has the name of a kernel "
-                    "parameter for a leading dimension; rename the operand"
+                    f"Gemm: the epilogue's {what} '{name}' has the name of a kernel "
+                    f"parameter for a leading dimension; rename the {what}"
                 )
 
     def _check_epilogue(self) -> None:
@@ -268,8 +322,9 @@ class GemmProblem:
                     "which group_axis=mnk does not allow; use 'lmn' (stored like D), 'l' (one "
                     "element per group) or '' (one element)"
                 )
+        self._check_outputs(function, out)
         kind, sums = function.kinds(self.accumulator, out).result, dtype(self.accumulator)
-        if kind not in (sums.name, "f32"):
+        if kind not in (sums.name, "f32", *QUANTIZED):
             raise VerifyError(
                 f"Gemm: the epilogue {function.name} returns {kind}, which cannot be computed from "
                 f"sums in {sums}; convert its result with "
@@ -281,20 +336,32 @@ class GemmProblem:
                 f"of {out}; convert its result with ep.cast(value, to='{dtype(out).accumulator}')"
             )
 
-    def _check_names(self, function: EpilogueFunction) -> None:
-        """Check that no epilogue operand has a name that kernels use for something else."""
-        for operand in function.operands:
-            if operand.name in RESERVED:
+    def _check_outputs(self, function: EpilogueFunction, out: str) -> None:
+        """Check that each output besides D can be stored as elements of its type."""
+        kinds = function.kinds(self.accumulator, out).outputs
+        for output in function.outputs:
+            kind, stored = kinds[output.name], dtype(output.dtype or out)
+            if kind == "bool" or not dtype(kind).becomes(stored):
                 raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' has a name that kernels "
-                    "already use; rename the operand"
+                    f"Gemm: the epilogue {function.name} returns {kind} for the output "
+                    f"'{output.name}', which cannot be stored as {stored}; convert the value with "
+                    f"ep.cast(value, to='{stored.accumulator}')"
+                )
+
+    def _check_names(self, function: EpilogueFunction) -> None:
+        """Check that no operand and no output has a name that kernels use for something else."""
+        for what, name in _named(function):
+            if name in RESERVED or (what == "output" and name in IS_NUMBER):
+                raise VerifyError(
+                    f"Gemm: the epilogue's {what} '{name}' has a name that kernels "
+                    f"already use; rename the {what}"
                 )
             for other in function.tensors:
-                if other.optional and operand.name == read_of(tensor_of(other.name)):
+                if other.optional and name == read_of(tensor_of(other.name)):
                     raise VerifyError(
-                        f"Gemm: the epilogue's operand '{operand.name}' has the name of the "
+                        f"Gemm: the epilogue's {what} '{name}' has the name of the "
                         f"kernel parameter that says whether '{other.name}' is read; rename the "
-                        "operand"
+                        f"{what}"
                     )
 
     @property
@@ -303,10 +370,22 @@ class GemmProblem:
         return {tensor_of(o.name): o for o in self.epilogue.tensors}
 
     @property
+    def outputs(self) -> dict[str, Output]:
+        """The epilogue's outputs besides D, by tensor name."""
+        return {o.name: o for o in self.epilogue.outputs}
+
+    @property
     def matrices(self) -> tuple[str, ...]:
-        """The tensors with rows and columns: A, B, operands of the epilogue such as C, and D."""
+        """The tensors with rows and columns: A, B, operands of the epilogue, D, other outputs."""
         axes = self.axes
-        return tuple(x for x in ("A", "B", *self.operands, "D") if len(axes[x]) == len("mn"))
+        names = ("A", "B", *self.operands, "D", *self.outputs)
+        return tuple(name for name in names if len(axes[name]) == len("mn"))
+
+    @property
+    def tables_of_rows(self) -> dict[str, str]:
+        """The tables of rows by name, and the tensor whose rows each numbers: A or D."""
+        there = ((ROWS, "A", self.gathered_rows), (TARGETS, "D", self.scattered_rows))
+        return {table: tensor for table, tensor, given in there if given}
 
     def is_transposed(self, tensor: str) -> bool:
         """Whether a tensor is given as its transpose."""
@@ -320,7 +399,8 @@ class GemmProblem:
         The axis that numbers products is left out.
         """
         found = {t: axes for t, axes in TENSORS.items() if t != "C"}
-        return found | {t: o.axes.replace("l", "") for t, o in self.operands.items()}
+        found |= {t: o.axes.replace("l", "") for t, o in self.operands.items()}
+        return found | {t: o.axes for t, o in self.outputs.items()}
 
     def is_apart(self, tensor: str) -> bool:
         """Whether a tensor has a separate matrix, vector or element for every product.
@@ -330,7 +410,7 @@ class GemmProblem:
         if tensor in self.operands:
             axes = self.operands[tensor].axes
             return "l" in axes and bool(self.leading) and not any(map(self.ragged, axes))
-        return tensor in self.batched_tensors
+        return ("D" if tensor in self.outputs else tensor) in self.batched_tensors
 
     def ragged(self, axis: str) -> bool:
         """Whether the extents of groups differ along `axis` (`m`, `n` or `k`).
@@ -408,6 +488,17 @@ class GemmProblem:
         The scalars alpha and beta have this type, too.
         """
         return dtype(self.dtype).accumulator
+
+
+def rows_of(tensor: str) -> str:
+    """The launch parameter with the number of rows of an array whose rows a table numbers."""
+    return f"rows_{tensor.lower()}"
+
+
+def _named(function: EpilogueFunction) -> Iterator[tuple[str, str]]:
+    """What each operand and each output besides D is, `operand` or `output`, and its name."""
+    yield from (("operand", o.name) for o in function.operands)
+    yield from (("output", o.name) for o in function.outputs)
 
 
 def row_step(kind: str) -> int:

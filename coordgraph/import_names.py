@@ -50,8 +50,8 @@ def is_own(name: str, file: str) -> bool:
     try:
         with open(file, "rb") as source:
             return MARK in source.read()
-    except OSError:  # the file cannot be opened: it is inside a zip archive
-        return True
+    except OSError:
+        return True  # a file that cannot be opened is probably inside a zip archive
 
 
 def hidden(names: Iterable[str] = NAMES) -> str | None:
@@ -74,7 +74,7 @@ def require(*names: str) -> None:
 
 def claimants(name: str) -> tuple[str, ...]:
     """The other installed distributions that have a top-level package `name`."""
-    # imported late: it reads every distribution's file list
+    # Imported only here, because the function reads the file lists of all distributions.
     from importlib.metadata import packages_distributions
 
     found = packages_distributions().get(name, ())
@@ -84,7 +84,7 @@ def claimants(name: str) -> tuple[str, ...]:
 def _spec(name: str) -> ModuleSpec | None:
     try:
         return find_spec(name)
-    except ValueError:  # a module that was made without an import specification
+    except ValueError:  # the module is loaded, but its attribute `__spec__` is None
         file = getattr(sys.modules[name], "__file__", None)
         return ModuleSpec(name, None, origin=file) if file else None
 

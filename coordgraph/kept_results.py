@@ -1,7 +1,7 @@
 """`kept_results`: results that are computed from a kernel graph, kept as long as the graph exists.
 
-A graph is immutable, so a result stays valid. Compiling one kernel asks the same questions of the
-same graph object several times: a pass checks its result, and so does the pipeline.
+A graph is immutable, so a result stays valid. Compiling one kernel needs some results for the
+same graph object several times: for example, a pass checks its result, and so does the pipeline.
 """
 
 from __future__ import annotations

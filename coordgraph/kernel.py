@@ -85,9 +85,9 @@ class KernelGraph:
     history: History = field(default=NO_HISTORY, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Interpretation and generated code bind arguments by position, so that equal graphs must
-        # have their tensors in the same order.
-        names = ("A", "B", *self.gemm.operands, "D", *(t.name for t in self.parameters.tables))
+        # Code binds arguments by position, so equal graphs must have tensors in the same order.
+        tables = (t.name for t in self.parameters.tables)
+        names = ("A", "B", *self.gemm.operands, "D", *self.gemm.outputs, *tables)
         object.__setattr__(self, "tensors", tensors_in_order(self.tensors, names))
 
     @property
@@ -102,9 +102,10 @@ class KernelGraph:
     def dangling(self) -> tuple[Dimension, ...]:
         """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
-        Schedules start from these dimensions, so that passes compose. The dimension that numbers
-        the products of a batch or of groups comes first, so that tiles of one product are computed
-        after one another.
+        Schedules connect these dimensions to workgroups. A pass before the schedule may add edges
+        to new dimensions, for example to reorder tiles; the new ones then dangle instead. The
+        dimension that numbers the products of a batch or of groups comes first, so that tiles of
+        one product are computed after one another.
         """
         return dangling_tiles(self)
 
@@ -184,10 +185,10 @@ class KernelGraph:
         return replace(self, history=history)
 
     def scope(self) -> Scoped:
-        """The symbols that have a value at the start of the kernel's body.
+        """The scope at the start of the kernel's body: the symbols that have values there.
 
-        These are the launch parameters and the indices that the hardware provides, such as the
-        numbers of the workgroup and the thread.
+        They stand for launch parameters and for the indices that the hardware provides, such as
+        the numbers of the workgroup and the thread.
         """
         scope = Scoped(self.coordinates, self.parameters.ranges())
         bound = [self.control.root.workgroup] if self.control.root.workgroup else []
@@ -232,8 +233,8 @@ class KernelGraph:
             wanted: the id of the dimension, such as `A.0` for a row of A, or `A` for its memory.
             at: the point: values of coordinates, of launch parameters, and entries of tables, by
                 name. None as a value keeps a coordinate or parameter a symbol. Without `at`, all
-                coordinates at the machine's end of the path are symbols.
-            forward: go from tensors to the machine, not the reverse.
+                coordinates at which the path starts are symbols.
+            forward: compute an index of workgroups, loops or threads from indices of tensors.
 
         Raises:
             EvaluationError: values that the index depends on are missing in `at`, or an index is
@@ -277,8 +278,8 @@ class KernelGraph:
             sizes: the launch arguments to examine, by name; None chooses small launches, such as
                 those just below and above a multiple of the tile.
             level: `default` takes a few tenths of a second, `all` a few seconds.
-            checks: the names of the checks to run; None runs those above. `batch-invariance` must
-                be named: it refutes graphs in which the order of additions depends on m.
+            checks: the names of the checks to run; None runs all above. `batch-invariance`, which
+                refutes graphs whose order of additions depends on m, runs only if it is named.
 
         Raises:
             VerifyError: the graph has no schedule, fails the checks of its structure, or a check's

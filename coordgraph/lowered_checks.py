@@ -51,7 +51,9 @@ def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
             yield f"{name} is {value}; give a number of at least 1"
     width = getattr(op, "width", None) or getattr(op, "count", 0)
     if not isinstance(width, int) or getattr(op, "form", "") == "broadcast":
-        width = 1  # a broadcast loads one element; a count that is an expression is unknown here
+        # A broadcast loads one element. If the number of elements is an expression, its value is
+        # unknown here, so only the first element is checked.
+        width = 1
     for memory in (getattr(op, role, None) for role in MEMORIES):
         elements = _size(graph, memory) if isinstance(memory, str) else None
         if elements is not None and width > elements:
@@ -67,7 +69,7 @@ def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
 
 
 def _size(graph: KernelGraph, dim: str) -> int | None:
-    """The size of a dimension; None if it depends on launch arguments, or there is no such one."""
+    """The size of a dimension; None if it depends on launch arguments, or `dim` is unknown."""
     size = graph.coordinates.size(dim) if dim in graph.coordinates else None
     return int(size) if isinstance(size, Integer) else None
 

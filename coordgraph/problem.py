@@ -6,7 +6,7 @@ Schedules decide later which workgroup computes which tile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from sympy import Expr, Integer
@@ -32,6 +32,7 @@ from coordgraph.coordinates.edges import (
     Concatenate,
     Diagonal,
     Edge,
+    Gather,
     PassThrough,
     Ragged,
     Split,
@@ -46,11 +47,12 @@ from coordgraph.gemm import (
     elements_of,
     ld_of,
     row_step,
+    rows_of,
     stride_of,
 )
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum, minimum
 from coordgraph.kernel import KernelEditor
-from coordgraph.tables import Table, place_of
+from coordgraph.tables import ANY, Table, place_of
 from coordgraph.tensors import Role, Tensor
 
 __all__ = ["build"]
@@ -79,8 +81,8 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         kind = Linear if gemm.group_axis == "m" else MacroTileNumber
         groups = e.parameters["groups"].symbol
         e.coordinates.add(kind("group", groups, note="which product"))
-        # Every group has all tiles along m and n, so the tiles of all groups together must fit 32
-        # bits.
+        # With group_axis="k", every group has an output tile at each position along m and n, and
+        # the number of output tiles of all groups must fit 32 bits.
         if gemm.group_axis == "k":
             e.assume(groups * counts["m"] * counts["n"])
     if gemm.diagonal:
@@ -97,7 +99,7 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
     e.coordinates.add(ForLoop("k_tile", None if gemm.ragged("k") else counts["k"], name="K"))
     e.coordinates.connect(PassThrough(("A.tile.1",), ("k_tile",)))
     e.coordinates.connect(PassThrough(("B.tile.0",), ("k_tile",)))
-    for name in (*gemm.operands, "D"):
+    for name in (*gemm.operands, "D", *gemm.outputs):
         for i, axis in enumerate(axes_of[name]):
             e.coordinates.connect(PassThrough((f"{name}.tile.{i}",), (NUMBERS[axis],)))
     if gemm.group_axis == "m" and gemm.grouped:
@@ -123,7 +125,7 @@ def _matrices(
     counts: Mapping[str, Expr],
     tiles: Mapping[str, int],
 ) -> None:
-    """Add A, B, the epilogue's operands and D, and cut each axis of them into macro tiles.
+    """Add A, B, the epilogue's operands and outputs, and cut each axis of them into macro tiles.
 
     Args:
         gemm: the problem.
@@ -136,23 +138,56 @@ def _matrices(
         ("A", Role.INPUT),
         ("B", Role.INPUT),
         *((name, _role(operand)) for name, operand in gemm.operands.items()),
-        ("D", Role.OUTPUT),
+        *((name, Role.OUTPUT) for name in ("D", *gemm.outputs)),
     ):
         axes, transposed = gemm.axes[name], gemm.is_transposed(name)
-        _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
+        shape = [extents[axis] for axis in axes]
+        table = next((t for t, of in gemm.tables_of_rows.items() if of == name), "")
+        if table:
+            shape[0] = e.parameters[rows_of(name)].symbol
+        _tensor(gemm, e, name, shape, role, transposed)
+        if table:
+            _gather(e, name, table, extents["m"])
         for i, axis in enumerate(axes):
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
-            whole, count = f"{name}.{i}", counts[axis]
+            along = f"{name}.{i}" if i or not table else product_row(name)
+            whole, count = along, counts[axis]
             if gemm.ragged(axis):
                 # How many tiles one group has along this axis is read from a table, so the
                 # dimension has no size.
                 whole, count = f"{name}.{INSIDE[axis]}", None
                 e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
                 parts = ("group", whole)
-                e.coordinates.connect(Ragged(f"{name}.{i}", parts, gemm.offsets(axis)))
+                e.coordinates.connect(Ragged(along, parts, gemm.offsets(axis)))
             e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
             e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
             e.coordinates.connect(Tile((whole,), (number, inside)))
+
+
+def product_row(tensor: str) -> str:
+    """The id of the dimension that numbers the product's rows, if a table numbers the array's rows.
+
+    Args:
+        tensor: `A` or `D`, the tensor of the array.
+    """
+    return f"{tensor}.product_row"
+
+
+def _gather(e: KernelEditor, tensor: str, table: str, count: Expr) -> None:
+    """Declare the table of a tensor's rows, and the edge from the product's rows to them.
+
+    Args:
+        e: the editor.
+        tensor: `A` or `D`.
+        table: the name of the table.
+        count: rows of the product.
+    """
+    whole = e.coordinates[f"{tensor}.0"].size
+    assert whole is not None
+    note = f"the row of the array {tensor} for each row of the product"
+    e.table(Table(table, count, whole - 1, note=note, rule=ANY))
+    row = e.coordinates.add(Linear(product_row(tensor), count, note="row of the product"))
+    e.coordinates.connect(Gather(f"{tensor}.0", row.id, table))
 
 
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1"}
@@ -259,12 +294,15 @@ def _role(operand: Operand) -> Role:
 def _kind(gemm: GemmProblem, tensor: str) -> str:
     """The name of a tensor's element type.
 
-    An epilogue operand without a declared type has the type of D if it is a matrix or a vector,
-    and the accumulator's type if it is a single element.
+    An output of the epilogue without a declared type has the type of D. An operand without a
+    declared type has the type of D if it is a matrix or a vector, and the accumulator's type if it
+    is a single element.
     """
     if tensor in ("A", "B"):
         return gemm.dtype
     out, operand = gemm.out_dtype or gemm.dtype, gemm.operands.get(tensor)
+    if tensor in gemm.outputs:
+        return gemm.outputs[tensor].dtype or out
     if operand is None:
         return out
     return operand.dtype or (out if operand.axes else gemm.accumulator)
@@ -357,7 +395,8 @@ def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
         rows = "row_tile" if together and name != "B" else f"{name}.tile.0"
         return (*leading, rows, f"{name}.tile.1")
 
-    own = (f"{n}.tile.{i}" for n in gemm.operands for i in range(len(gemm.axes[n])))
+    def tiles_of(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{n}.tile.{i}" for n in names for i in range(len(gemm.axes[n])))
 
     group = index_symbol("group")
 
@@ -371,7 +410,15 @@ def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
     work = (
         InitAccumulator(),
         For("k_tile", Integer(0), depth, body=(*loads, MultiplyAccumulate())),
-        Epilogue("D", tile("D"), tuple(gemm.operands), tuple(own), gemm.epilogue),
+        Epilogue(
+            "D",
+            tile("D"),
+            tuple(gemm.operands),
+            tiles_of(gemm.operands),
+            gemm.epilogue,
+            stores=tuple(gemm.outputs),
+            store_tiles=tiles_of(gemm.outputs),
+        ),
         StoreTile("D", tile("D")),
     )
     if gemm.grouped:

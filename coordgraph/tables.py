@@ -1,10 +1,11 @@
 """Tables of integers in device memory that index expressions of a kernel read.
 
-A *given* table is an argument of the kernel call; its entries are non-decreasing. A *derived* table
-is computed by the kernel from its *step*, an expression in earlier tables that is evaluated at each
-position. A derived table with the rule `sums` holds prefix sums of the steps: entry 0 is 0,
-and entry i + 1 is entry i plus step i. A derived table with the rule `sorts` is an argsort of the
-steps: entry i is the position of the i-th largest step.
+A *given* table is an argument of the kernel call; its entries are non-decreasing, unless its rule
+is `any`: then they are in any order. A *derived* table is computed by the kernel from its *step*,
+an expression in earlier tables that is evaluated at each position. A derived table with the rule
+`sums` holds prefix sums of the steps: entry 0 is 0, and entry i + 1 is entry i plus step i. A
+derived table with the rule `sorts` is an argsort of the steps: entry i is the position of the i-th
+largest step.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from sympy import Expr, Symbol
 from coordgraph.errors import LaunchError, NoEntry, VerifyError
 from coordgraph.integers import Ranges, evaluate, index_symbol, load, tables_in, to_text
 
-__all__ = ["RULES", "SORTS", "SUMS", "Table", "TableNeed", "place_of", "tabulate"]
+__all__ = ["ANY", "RULES", "SORTS", "SUMS", "Table", "TableNeed", "place_of", "tabulate"]
 
-RULES = SUMS, SORTS = ("sums", "sorts")
+RULES = SUMS, SORTS, ANY = ("sums", "sorts", "any")
 """How a derived table is computed from its steps: `sums` for prefix sums, `sorts` for an argsort.
 
-The argsort is in descending order: entry 0 is the position of the largest step.
+The argsort is in descending order: entry 0 is the position of the largest step. `any` is for tables
+that the caller gives and whose entries need not be sorted.
 """
 
 
@@ -40,11 +42,13 @@ class Table:
             and in earlier tables; None for a table that the caller gives.
         note: what the table means, for diagrams and error messages.
         rule: how entries follow from steps: `sums` for prefix sums from 0, or `sorts` for the
-            positions of the steps from the largest to the smallest (a stable argsort).
+            positions of the steps from the largest to the smallest (a stable argsort). A table that
+            the caller gives has no steps: its entries are non-decreasing with the rule `sums`, and
+            in any order with `any`.
 
     Raises:
-        VerifyError: `length` or `maximum` reads a table, the rule is unknown, or a table with the
-            rule `sorts` has no step.
+        VerifyError: `length` or `maximum` reads a table, the rule is unknown, a table with the rule
+            `sorts` has no step, or one with `any` has a step.
     """
 
     name: str
@@ -68,6 +72,11 @@ class Table:
             raise VerifyError(
                 f"table '{self.name}' has rule={SORTS!r} but no step to sort by; give a step"
             )
+        if self.rule == ANY and self.step is not None:
+            raise VerifyError(
+                f"table '{self.name}' has a step, but rule={ANY!r} is for tables that the caller "
+                "gives; leave out the step, or choose another rule"
+            )
 
     @property
     def symbol(self) -> Symbol:
@@ -86,7 +95,7 @@ class Table:
 
     @property
     def rises(self) -> bool:
-        """Whether the entries are non-decreasing: True for given tables and for prefix sums."""
+        """Whether the entries are non-decreasing: True for the rule `sums`."""
         return self.rule == SUMS
 
     @property
@@ -107,7 +116,7 @@ class Table:
             yield (
                 f"table '{self.name}' sorts {to_text(self.length)} positions, so its entries reach "
                 f"{to_text(self.length - 1)}, but its declared maximum is {to_text(self.maximum)}; "
-                f"declare <= {to_text(self.length - 1)}"
+                f"declare the maximum {to_text(self.length - 1)}"
             )
 
     def inverts(self, other: Table) -> bool:
@@ -136,8 +145,8 @@ class Table:
             values: the values of the launch parameters, by name.
 
         Raises:
-            LaunchError: the number of entries is not `length`, an entry is larger than `maximum`,
-                or the entries of a table without the rule `sorts` are negative or decrease.
+            LaunchError: the number of entries is not `length`, an entry is negative or larger than
+                `maximum`, or the entries of a table with the rule `sums` decrease.
         """
         found = tuple(int(entry) for entry in entries)
         length, most = int(evaluate(self.length, values)), int(evaluate(self.maximum, values))
@@ -152,6 +161,10 @@ class Table:
                     f"{self.name}[{i}] = {entry} is {below}; entries must be non-decreasing, from "
                     "0 or more"
                 )
+        if found and (least := min(found)) < 0:
+            raise LaunchError(
+                f"{self.name}[{found.index(least)}] = {least} is negative; give entries from 0 on"
+            )
         if found and (largest := max(found)) > most:
             raise LaunchError(
                 f"{self.name}[{found.index(largest)}] = {largest} is larger than {most}, the "
@@ -168,9 +181,10 @@ class TableNeed:
         table: the name of the table.
         length: the number of entries that the table must have; None if any number is right.
         rule: `sums` if the entries must be non-decreasing, `sorts` if they must be a permutation of
-            all positions.
+            all positions, `any` if they may be in any order.
         inverse_of: the name of a table whose inverse permutation the table must be, or ''.
         from_zero: whether the first entry must be 0.
+        below: an exclusive upper bound that all entries must have; None if there is none.
     """
 
     table: str
@@ -178,6 +192,7 @@ class TableNeed:
     rule: str = SUMS
     inverse_of: str = ""
     from_zero: bool = False
+    below: Expr | None = None
 
     def unmet(self, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
         """Sentences about the needed properties that the tables' declarations do not prove.
@@ -191,8 +206,10 @@ class TableNeed:
             missing = f"there is no table '{self.table}'" if self.table else "it names no table"
             yield f"{missing}; the kernel has {', '.join(tables) or 'none'}"
             return
-        if table.rule != self.rule:
-            yield _wrong_rule(table)
+        if self.rule == ANY:
+            pass  # every table's entries are in some order
+        elif table.rule != self.rule:
+            yield _wrong_rule(table, self.rule)
         elif self.from_zero and not table.derived:
             yield (
                 f"the table '{table.name}' must begin with 0, but the caller gives its entries; "
@@ -204,6 +221,11 @@ class TableNeed:
                 f"the table '{table.name}' must have {to_text(wanted)} entries, but it has "
                 f"{to_text(found)}; correct its length, or name another table"
             )
+        if self.below is not None and not ranges.prove_less(table.maximum, self.below):
+            yield (
+                f"entries of the table '{table.name}' may be {to_text(table.maximum)}, but must be "
+                f"less than {to_text(self.below)}; lower its maximum, or name another table"
+            )
         other = tables.get(self.inverse_of)
         if other is not None and not (table.inverts(other) or other.inverts(table)):
             step = to_text(other.length - 1 - load(other.symbol, index_symbol("place")))
@@ -213,17 +235,18 @@ class TableNeed:
             )
 
 
-def _wrong_rule(table: Table) -> str:
-    """The message that the table has the rule `sums` where `sorts` is needed, or the reverse."""
-    if table.rises:
+def _wrong_rule(table: Table, needed: str) -> str:
+    """The message that the table has another rule than `needed`, which is `sums` or `sorts`."""
+    if needed == SORTS:
         kind = "has the rule 'sums'" if table.derived else "is given by the caller"
         return (
             f"the table '{table.name}' must be a permutation, but it {kind}; name a table with the "
             "rule 'sorts'"
         )
+    given = "that the caller gives, or one " if table.rule == SORTS else ""
     return (
         f"the entries of the table '{table.name}' must be non-decreasing, but it has the rule "
-        "'sorts'; name a table that the caller gives, or one with the rule 'sums'"
+        f"'{table.rule}'; name a table {given}with the rule 'sums'"
     )
 
 

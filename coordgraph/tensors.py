@@ -23,7 +23,7 @@ class Role(Enum):
     OPERAND = "operand"
     """A tensor operand of the epilogue that every kernel call must give."""
     OUTPUT = "output"
-    """The result D."""
+    """The result D, or another output of the epilogue."""
     PARTIALS = "partials"
     """Workspace through which workgroups pass partial sums; it needs no initial value."""
     MAPS = "maps"
@@ -92,14 +92,14 @@ WORKSPACES = (Role.PARTIALS, Role.SUMS, Role.FLAGS, Role.MAPS, Role.TIMELINE)
 
 
 def tensors_in_order(tensors: Sequence[Tensor], names: Sequence[str]) -> tuple[Tensor, ...]:
-    """Sort the tensors of a kernel, so that declaration order has no influence on anything.
+    """Sort the tensors of a kernel, so that the order in which they are declared does not matter.
 
     The problem's tensors come first, then workspaces by role and name, then all other tensors.
 
     Args:
         tensors: the tensors in any order.
-        names: the names of the problem's tensors in order: A, B, operands of the epilogue, D, and
-            tables.
+        names: the names of the problem's tensors in order: A, B, operands of the epilogue, D, other
+            outputs, and tables.
     """
     places = {name: place for place, name in enumerate(names)}
 

@@ -50,12 +50,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Tiling:
-    """The macro tiles of A, B, D and epilogue operands that belong to one accumulator.
+    """The macro tiles of A, B, D, epilogue operands and outputs that belong to one accumulator.
 
     Args:
         accumulator: the name of the accumulator.
-        numbers: for each axis of A, B, D and the epilogue's operands, the id of the dimension that
-            numbers tiles along the axis.
+        numbers: for each axis of A, B, D and the epilogue's operands and outputs, the id of the
+            dimension that numbers tiles along the axis.
         indices: for each of these axes, the id of the dimension that numbers elements inside a tile
             along the axis.
     """
@@ -88,7 +88,7 @@ class Tiling:
         return m, n, k
 
     def problems(self) -> Iterator[str]:
-        """Error messages: pairs of axes (k of A and k of B, …) along which tile extents differ."""
+        """An error message for each pair of axes, such as k of A and of B, with unequal tiles."""
         for one, other in FITTING:
             a, b = self.indices.get(one), self.indices.get(other)
             if a is not None and b is not None and a.size != b.size:
@@ -98,7 +98,7 @@ class Tiling:
                 )
 
     def cuts(self, coordinates: CoordinateGraph) -> Iterator[str]:
-        """Error messages: pairs of axes (k of A and k of B, …) that are cut into tiles differently.
+        """An error message for each pair of axes (k of A and k of B, …) that tiles cut differently.
 
         Element i of tile t must be at the same position along both axes.
         """
@@ -146,6 +146,7 @@ class Tilings:
                     named = {t: loaded.get(t, ()) for t in (op.a, op.b)}
                 case Epilogue():
                     named = dict.fromkeys(op.operands, op.operand_tiles) | {op.output: op.tile}
+                    named |= dict.fromkeys(op.stores, op.store_tiles)
                 case StoreTile():
                     named = {op.tensor: op.tile}
                 case _:
@@ -261,7 +262,8 @@ def _cut(coordinates: CoordinateGraph, index: Dimension) -> tuple[Edge, Expr] | 
 def macro_tile(coordinates: CoordinateGraph) -> tuple[int, int, int]:
     """The extents in m, n and k of a kernel's macro tile, in elements.
 
-    If the kernel has tiles of several shapes, the shape that was added to the graph first.
+    If the kernel has tiles of several shapes, the result is the shape that was added to the graph
+    first.
 
     Raises:
         VerifyError: an axis of A or B is not cut into tiles.

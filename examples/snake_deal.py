@@ -24,9 +24,8 @@ class SnakeDeal(Pass):
     The alternation balances load if tiles are sorted by their extent in k (the pass
     `longest-first`, for groups of different k): the workgroup with the longest tile of one wave
     gets the shortest of the next. `data-parallel{persistent=true}` would give workgroup 0 the
-    longest tile of every wave. Every
-    tile is computed by one workgroup, so there are no partial sums. Before: tile numbers that
-    dangle (no schedule has tied them to workgroups). After::
+    longest tile of every wave. Every tile is computed by one workgroup, so there are no partial
+    sums. Before: tile numbers that dangle (no schedule has tied them to workgroups). After::
 
         m, n --Flatten--> tile --Tile--> deal.wave, seat
         deal.wave, seat --Swizzle(snake)--> wave, dealt; dealt --PassThrough--> workgroup

@@ -197,7 +197,8 @@ class Pass(ABC):
         Raises:
             PassError: a check or `why_not` raises an error.
         """
-        if wrong := _wrong_name(type(self)):  # a subclass may lack the check in __post_init__
+        # `__post_init__` checks this too, but a subclass may override it.
+        if wrong := _wrong_name(type(self)):
             return wrong
         if wrong := wrong_option(self):
             return f"{self.name} refuses: {wrong}"

@@ -153,22 +153,29 @@ def test_no_import_cycles(package: str):
     assert import_cycles(modules) == []
 
 
+OPERATORS = ("torch", "jax")
+"""Packages of `GUESTS` that have a package of the same name in `codegen`, with operators for it."""
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_guests_are_imported_late(package: str):
-    """Only modules of `codegen.torch` import a package of `GUESTS` at module level: PyTorch."""
+    """Only `codegen.torch` and `codegen.jax` import a package of `GUESTS` at module level."""
     found = offenders(package, GUESTS, module_level=True)
-    of_torch = [x for x in found if x.startswith("codegen/torch/") and x.endswith(" torch")]
-    assert found == of_torch
-    assert bool(of_torch) == (package == "codegen")
+    for guest in OPERATORS:
+        own = [x for x in found if x.startswith(f"codegen/{guest}/") and x.endswith(f" {guest}")]
+        assert bool(own) == (package == "codegen")
+        found = [x for x in found if x not in own]
+    assert found == []
 
 
+@pytest.mark.parametrize("guest", OPERATORS)
 @pytest.mark.parametrize("package", PACKAGES)
-def test_nothing_imports_the_operators_of_torch(package: str):
-    """No module outside `codegen.torch` imports it, because it would then need PyTorch."""
+def test_nothing_imports_the_operators_of_a_guest(package: str, guest: str):
+    """No other module imports `codegen.torch` or `codegen.jax`: it would need PyTorch or JAX."""
     modules = modules_of("codegen") | modules_of(package)
     found = module_imports(modules)
-    ours = {name for name in modules if f"{name}.".startswith("codegen.torch.")}
-    assert len(ours) > 5
+    ours = {name for name in modules if f"{name}.".startswith(f"codegen.{guest}.")}
+    assert len(ours) > 3
     assert [(x, y) for x, y in found.edges() if y in ours and x not in ours] == []
 
 

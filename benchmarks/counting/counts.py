@@ -32,7 +32,8 @@ class Counts:
     Args:
         tiles: the number of output tiles.
         grid: the number of workgroups launched.
-        busiest: iterations (k tiles of a macro tile) of the busiest SM, rounded up.
+        busiest: the number of iterations of the SM that has most, rounded up. An iteration
+            multiplies one k tile of a macro tile.
         utilisation: all iterations / (number of SMs x iterations of the busiest SM).
         fix_ups: the number of partial tiles that workgroups receive from others and add.
         workspace_bytes: bytes of memory for partial tiles and flags.
@@ -111,7 +112,8 @@ def count(
     found = trace(graph, values)
     known = graph.parameters.evaluate({"read_c": 0, **values})
     most = busiest(found.iterations, processors)
-    # A trace counts in unit tiles: the largest tile that divides each of the tile shapes.
+    # `found` counts iterations of unit tiles. The unit tile is the largest tile that divides
+    # the shapes of all tiles of the schedule.
     units = prod(macro_tile(graph.coordinates)[:2]) // prod(graph.tilings.unit[:2])
     return Counts(
         tiles=prod(found.tiles[:-1]) // units,

@@ -62,7 +62,8 @@ class Traffic:
     Args:
         asked_bytes: bytes requested from the L2 cache.
         read_a, read_b: bytes of A and of B read from memory.
-        compulsory_bytes: bytes of all distinct blocks; no order and no cache can read fewer.
+        compulsory_bytes: bytes of all distinct blocks. Each must be read from memory at least once,
+            whatever the order of tiles and the cache.
     """
 
     asked_bytes: int
@@ -127,7 +128,7 @@ def _iterations(found: Trace, slots: int) -> Numbers:
     for segment in found.segments:
         begin = begins[segment.workgroup]
         begins[segment.workgroup] += segment.k_count
-        if not segment.padding:  # a padding tile takes time, but requests no block
+        if not segment.padding:  # k tiles outside the tensors take time, but request no block
             shares.append(
                 (begin, segment.workgroup, *segment.tile, segment.k_first, segment.k_count)
             )

@@ -50,7 +50,7 @@ UNITS |= {"cycle": 1, "%": 1, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "ms": 1e-
 GRACE = 10.0
 """Seconds that ncu may take to end after the last launch."""
 FORBIDDEN = "ERR_NVGPUCTRPERM"
-"""The message of ncu if the driver does not permit this user to read hardware counters."""
+"""The error that ncu prints if the driver does not permit this user to read hardware counters."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -197,7 +197,8 @@ def count(jobs: dict[str, Any], seconds: float) -> dict[tuple[str, str], Counter
 
     Args:
         jobs: the input of `benchmarks.launches`.
-        seconds: the time after which no launch starts; launches not made have no counters.
+        seconds: the time from now after which no launch starts. Plans that are not launched have no
+            entry in the result.
 
     Raises:
         NoCounters: ncu is not installed, is not permitted to count, or failed.
@@ -258,7 +259,8 @@ def _run(words: list[str], seconds: float) -> tuple[int, str]:
     with subprocess.Popen(
         words,
         cwd=ROOT,
-        env={**os.environ, "LC_ALL": "C"},  # ncu then prints numbers without thousands separators
+        # LC_ALL=C makes ncu print numbers without thousands separators.
+        env={**os.environ, "LC_ALL": "C"},
         text=True,
         start_new_session=True,
         stdout=subprocess.PIPE,

@@ -127,7 +127,12 @@ def per_call(
 
 
 def load_in_this_process(plan: Plan, target: str) -> dict[str, Any]:
-    """The seconds to schedule a graph, and to compile and load its kernel, in this process."""
+    """Measure how long scheduling, compiling and loading a kernel take in this process.
+
+    Returns:
+        `schedule_seconds`; `load_seconds`, to compile and load; and `cache`, the folder of
+        coordgraph's cache on disk, or None if it is off.
+    """
     import torch
 
     import codegen.targets.nvptx
@@ -147,10 +152,11 @@ def load_in_this_process(plan: Plan, target: str) -> dict[str, Any]:
 
 
 def load_in_fresh_processes(plan: Plan, target: str) -> dict[str, dict[str, Any]]:
-    """The seconds to schedule, compile and load a kernel, in two new processes in turn.
+    """Run `load_in_this_process` in two new processes, one after the other.
 
-    The first starts with empty caches (of coordgraph and of the CUDA driver, in a new temporary
-    folder), the second with the caches that the first has filled.
+    The first process starts with empty caches (of coordgraph and of the CUDA driver, in a new
+    temporary folder), the second with the caches that the first has filled. The keys of the result
+    are `cold` and `from the disk cache`. If coordgraph's cache is off, only the first process runs.
     """
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -72,6 +72,8 @@ def measure(
 ) -> dict[str, float]:
     """Measure how long the build and the checks of one schedule take on one target, in CPU seconds.
 
+    The keys of the result are those of `times_of`.
+
     Args:
         schedule: the text of the pipeline.
         target: a target of `codegen.compile`.

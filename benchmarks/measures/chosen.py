@@ -3,9 +3,9 @@
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
     python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
 
-`benchmarks sweep` writes such a file: seconds by problem and plan; the plan `cublas` stands for
-cuBLAS. To make one of the Stream-K paper's corpus (arXiv:2301.03598), 300 shapes with extents
-log-uniform from 128 to 8192 and the dozen most promising plans of each, on a GPU:
+A file is a record of `benchmarks sweep`: seconds by problem and plan; the plan `cublas` stands for
+cuBLAS. This command makes a record of the Stream-K paper's corpus (arXiv:2301.03598) on a GPU, with
+300 shapes, whose extents are log-uniform from 128 to 8192, and the 12 most promising plans of each:
 
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt --time-limit 8
 
@@ -223,13 +223,17 @@ def main() -> None:
 
 
 NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that streams"}
-"""By value of --streaming: the measurements that a problem needs, as text for error messages."""
+"""The measurements that a problem needs, as text for error messages: without --streaming (False),
+and with it (True)."""
 
 
 def print_chosen(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the model's choices and the `worst` problems; return them as data for JSON, or None.
+    """Print how good the model's choices are; return them as data for JSON, or None.
+
+    The problems where the chosen plan is slowest, relative to the fastest, are printed too: as many
+    as `worst` says.
 
     The result is None if there is no problem on which both cuBLAS and a candidate plan were timed.
     """

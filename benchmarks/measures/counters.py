@@ -4,15 +4,15 @@
     python -m benchmarks counters --groups D --shapes 512x512x65536
 
 Each contender runs once, with an empty L2 cache and no other load, so the clock is higher than in
-`gemm`: compare cycles rather than seconds. Columns:
+`benchmarks gemm`: compare cycles rather than seconds. Columns:
 
   cycles     elapsed cycles of the GPCs
   of cuBLAS  cuBLAS's cycles divided by the contender's
   tensor     utilisation of the tensor cores while SMs are active
   memory     share of the memory's peak throughput
   L2         share of the L2 cache's peak throughput
-  delivered  sectors that SMs receive per sector requested from the L2 cache; more than 1 by
-             multicast, and if SMs of a GPC request the same sector at the same time
+  delivered  sectors that SMs receive per sector requested from the L2 cache: more than 1 with
+             multicast, or if SMs of a GPC request the same sector at the same time
 
 Throughputs are averages over the whole GPU, including idle SMs. If cuBLAS launches several kernels,
 cycles are their sum, and the other columns are those of the longest kernel.

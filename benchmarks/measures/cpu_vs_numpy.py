@@ -3,8 +3,8 @@
     python -m benchmarks cpu --threads 1 2 --json cpu.json
 
 Each number of threads is measured in a process of its own, because BLAS libraries read that number
-when they are loaded. In each round both compute one product; the figures are medians over the
-rounds, in GFLOP/s.
+when they are loaded. In each round coordgraph and NumPy compute one product each; the figures are
+medians over the rounds, in GFLOP/s.
 """
 
 from __future__ import annotations

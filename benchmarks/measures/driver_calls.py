@@ -2,10 +2,10 @@
 
     python -m benchmarks driver
 
-The figure is host microseconds of one call of each function. Calls by both ways are timed in turn.
-Calls are asynchronous, and the launch queue is kept short so that no call waits for the GPU. The
-functions are those that every launch of a coordgraph kernel calls: to get the current context, to
-ask whether the stream is being captured, and to launch.
+The figure is host microseconds of one call of each function. Calls by cuda-python and by ctypes are
+timed in turn. Calls are asynchronous, and the launch queue is kept short so that no call waits for
+the GPU. The functions are those that every launch of a coordgraph kernel calls: to get the current
+context, to ask whether the stream is being captured, and to launch.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def library() -> Any:
 
 
 def launches(where: Device) -> dict[str, Ways]:
-    """By name, the driver calls of a launch of a kernel with the argument list of `KERNEL`."""
+    """The driver functions that a launch of `KERNEL` calls, by name, each callable in two ways."""
     driver, direct = bindings(), library()
     function = Function(where, KERNEL.encode(), "empty", threads=128, shared_bytes=0)
     address = int(function.handle)

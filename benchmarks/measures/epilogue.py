@@ -172,7 +172,7 @@ def table_of(found: Sequence[Costs]) -> Table:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print every problem, the means, whether the costs are at most `GOAL`, and what failed."""
+    """Print times by problem, mean costs, whether `GOAL` is met, and contenders with errors."""
     found = costs(rows)
     console.print(table_of(found))
     if means := summary(found):

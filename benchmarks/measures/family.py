@@ -1,15 +1,16 @@
-"""How much slower calls are if they choose among few kernels instead of all.
+"""Measure how much slower calls are if they choose among few kernels instead of all.
 
     python -m benchmarks family
     python -m benchmarks family --kernels 32 --m 1:8192 --n 4096 --k 14336
     python -m benchmarks family --time 30 --seed 7
 
-`codegen.warm` builds the kernels that the cost model selects for a range of sizes. For the first 1,
-2, 4, … of these kernels the table has the predicted time of the best of them over that of the best
-of all plans, less 1. "selected for" is the geometric mean over the sizes for which the kernels were
-selected, "unseen" that over sizes drawn with another seed, and "worst" the largest of the latter.
-With --time N, the best of the family, the best of all and cuBLAS are also timed in turn on a GPU,
-on N unseen sizes.
+`codegen.warm` builds a family of kernels, which the cost model selects for a range of sizes. The
+table has a line for the first 1, 2, 4, … kernels of the family, with their loss: the predicted time
+of the best of these kernels divided by that of the best of all plans, less 1. "selected for" is the
+geometric mean of the loss over the sizes for which the family was selected, "unseen" the geometric
+mean over sizes drawn with another seed, and "worst" the largest loss on an unseen size. With
+--time N, the best kernel of the family, the best of all plans and cuBLAS are also timed in turn on
+a GPU, on N unseen sizes.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ def curve(family: KernelFamily, problem: Gemm, sizes: tuple[Size, ...]) -> list[
     """Predicted losses if only the first 1, 2, 4, … kernels of a family may be chosen.
 
     A loss is the predicted time of the best of these kernels divided by that of the best of all
-    kernels, less 1: the mean over the sizes for which the family was selected, and the mean and the
-    largest over `sizes`.
+    kernels, less 1. Each item of the result has the number of `kernels`, their geometric mean loss
+    over the sizes for which the family was selected (`selected for`), and their geometric mean and
+    largest loss over `sizes` (`unseen`, `worst`).
     """
     losses = losses_of(family, problem, constants_of(), sizes)
     counts = sorted({*(2**i for i in range(int(math.log2(len(family))) + 1)), 48, 96, len(family)})

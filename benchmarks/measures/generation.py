@@ -7,8 +7,8 @@ The first table has, for each target and plan, the CPU milliseconds from a plan 
 ptxas: `schedule`, building and scheduling the graph; `lower`, checking and lowering it; `emit`,
 generating LLVM IR; `llvm`, LLVM's optimisation and code generation; and `total`. Each is the least
 of several runs. Every run is a new process, forked from one that has generated small other kernels,
-so imports are not timed. `calls` are the Python functions that a run calls, in thousands, which are
-the same in every run and on every machine.
+so imports are not timed. `calls` is the number of calls of Python functions in a run, in thousands;
+it is the same in every run and on every machine.
 
 The second table has the CPU milliseconds to choose the first plan for a size that the process has
 not seen: among all plans, and among the kernels of a family (see `codegen.warm`). The GPU's name
@@ -71,9 +71,11 @@ PROBLEM = Gemm("bf16")
 DEVICE, PROCESSORS = "NVIDIA H200", 132
 """The GPU for which plans are chosen, and its number of SMs."""
 RUNS, SIZES = 3, 100
-"""Default numbers of processes of each row, and of sizes for which a plan is chosen."""
+"""RUNS: default number of processes that measure a row of the first table. SIZES: default number of
+sizes for which a plan is chosen."""
 DRAWN = 60
-"""Number of sizes for which the family's kernels are selected; few, to save time."""
+"""Number of random sizes for which `choose_family` selects a family of kernels; few, to save
+time."""
 
 
 def stages_of(plan: Plan, target: str, clock: Callable[[], float] = process_time) -> list[float]:
@@ -103,7 +105,7 @@ def stages_of(plan: Plan, target: str, clock: Callable[[], float] = process_time
 
 
 def python_calls(step: Callable[[], object]) -> int:
-    """The number of Python functions that a call of `step` enters."""
+    """The number of calls of Python functions during a call of `step`."""
     count = 0
 
     def counted(_frame: Any, event: str, _argument: Any) -> None:
@@ -151,14 +153,17 @@ def count_in_process(plan: Plan, target: str) -> int:
 
 
 def choosing_times(count: int = SIZES, seed: int = 0) -> dict[str, dict[str, float]]:
-    """CPU seconds (`median`, `low` and `high` quartile) to choose the first plan for new sizes.
+    """Measure the CPU time to choose the first plan for sizes that this process has not seen.
 
     Args:
         count: number of sizes.
-        seed: seeds the sizes; plans of a seed that was used before come from a cache.
+        seed: the seed of the random sizes. Plans for sizes that this process has used before come
+            from a cache, so each call needs another seed.
 
     Returns:
-        The figures, and the Python `calls` of one choice, among `all plans` and `a family`.
+        For the choice among `all plans` and among the kernels of `a family`: the `median` and the
+        quartiles `low` and `high` of the CPU seconds, and `calls`, the number of calls of Python
+        functions in one choice.
     """
     drawn = random.Random(seed)
     problem = Gemm("bf16", transpose_b=True)

@@ -10,8 +10,9 @@ By default groups divide the rows, as the tokens of a mixture of experts are div
 is the rows of all groups, A holds them sorted by group, and each group has its own B, stored as n x
 k. With `--axis k` groups divide k, and each has its own D; A is stored as k x m, and there is no
 Triton kernel. With `--axis mnk` products share no extent: the rows are divided among them, and each
-has all or a part of n and of k. Groups are uneven: their rows (or k) fall by the power --skew of
-the rank, ranks are shuffled, and one group in eight is empty.
+has all or a part of n and of k. Groups are uneven: the rows (or k) of the group with rank r are
+proportional to r^(-skew), for the skew of --skew. From 8 groups on, one group in eight is empty,
+and ranks are shuffled.
 
 Contenders: cuBLAS (`torch.matmul` for every group that is not empty, all in one CUDA graph, which
 fixes the sizes when it is captured), `torch._grouped_mm` if PyTorch has it, a persistent Triton
@@ -189,7 +190,7 @@ def main() -> None:
     options = made.parse_args()
     require_positive(made, options)
     if min(options.counts) < 1 or options.skew < 0:
-        made.error("--counts must be positive, --skew not negative")
+        made.error("--counts must be positive, and --skew must not be negative")
     if reason := unavailable():
         sys.exit(f"no GPU: {reason}; `python -m benchmarks cpu` measures the CPU target instead")
     shapes, plans = DEFAULTS[options.axis]

@@ -12,9 +12,10 @@ A layer NxK multiplies m tokens by weights with n outputs and k inputs. Contende
   Triton invariant, persistent    the same kernel with a program for each SM
 
 Results are checked first, as by `benchmarks gemm`. The bits of the invariant product are compared
-too: rows 0..m-1 of the largest m with the product of these rows alone. `of default` is the speed of
-the invariant product as a share of the default's; the goal is 0.97. `of Triton` is its speed
-divided by that of the faster Triton kernel; the goal is 1.5.
+too: rows 0..m-1 of the product with the largest m are compared with the product of these rows
+alone. `of default` is the speed of the invariant product divided by that of `coordgraph` without
+invariant=True; the goal is 0.97. `of Triton` is its speed divided by that of the faster Triton
+kernel; the goal is 1.5.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ DEFAULT, INVARIANT, TRITON = "coordgraph", "coordgraph invariant", "Triton invar
 LAYERS = ("6144x4096", "4096x4096", "28672x4096", "4096x14336", "1024x4096")
 """Layers as n x k: Llama 3 8B's qkv, o, gate_up and down, and one with few columns."""
 GOALS = (0.97, 1.5)
-"""The least shares wanted of the default's speed, and of the Triton kernel's."""
+"""Goals for the speed of the invariant product: relative to codegen.matmul without invariant=True,
+and relative to the faster Triton kernel."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,9 @@ class Ratios:
     Args:
         n, k, m: the extents.
         seconds: the time of the invariant product, in seconds.
-        of_default: the default's time divided by that of the invariant product.
-        of_triton: the same for the faster Triton kernel; None if none was timed.
+        of_default: the time of codegen.matmul without invariant=True, divided by `seconds`.
+        of_triton: the time of the faster Triton kernel, divided by `seconds`; None if no Triton
+            kernel was timed.
     """
 
     n: int
@@ -91,7 +94,7 @@ def parse_layer(text: str) -> tuple[int, int]:
 
 
 def ratios(rows: Iterable[Row]) -> list[Ratios]:
-    """The ratios of all problems for which the default and the invariant product were timed."""
+    """The ratios of all problems on which codegen.matmul was timed with and without invariant."""
     times: dict[tuple[int, int, int], dict[str, float]] = {}
     for row in rows:
         if "seconds" in row:
@@ -108,7 +111,7 @@ def ratios(rows: Iterable[Row]) -> list[Ratios]:
 
 
 def predicted(layers: Sequence[tuple[int, int]], dtype: str, layout: str) -> Iterator[Ratios]:
-    """The ratios that the cost model predicts for the order that `invariant=True` pins."""
+    """The ratios that the cost model predicts for every layer and m, without Triton."""
     for n, k in layers:
         turned_a, turned_b = transposed(layout)
         problem = Gemm(dtype, n=n, k=k, transpose_a=turned_a, transpose_b=turned_b)
@@ -120,7 +123,7 @@ def predicted(layers: Sequence[tuple[int, int]], dtype: str, layout: str) -> Ite
 
 
 def means(found: Sequence[Ratios]) -> dict[str, Any]:
-    """For each layer, the geometric mean and the least of both ratios."""
+    """For each layer, the geometric mean and the minimum of `of_default` and of `of_triton`."""
     made: dict[str, Any] = {}
     for n, k in dict.fromkeys((one.n, one.k) for one in found):
         of_layer = [one for one in found if (one.n, one.k) == (n, k)]
@@ -179,7 +182,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def changed_rows(n: int, k: int, rows: Sequence[int], layout: str, dtype: str) -> int:
-    """How many rows of D differ in a bit from those of the largest m, over all m."""
+    """The number of rows of invariant products whose bits depend on m, over all m in `rows`.
+
+    The product of the first m rows of A is compared with the same rows of the product of all rows.
+    """
     import torch
 
     import codegen

@@ -53,7 +53,7 @@ PLANS = (
 )
 SHAPES = ("1024x1024x512", "2304x2304x4096", "4096x4096x4096", "8192x8192x8192")
 SHARES = ("multiply", "finish", "send", "wait", "receive", "idle")
-"""The activities for which the printed overheads include their fractions of the SMs' time."""
+"""Activities of workgroups; the printed table has the fraction of the SMs' time for each."""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,9 +12,9 @@ checked first. Stream-K has one workgroup for each SM (`on W`), or the number of
 which the paper's cost model predicts the least time (`on g`); if there are fewer output tiles than
 SMs, that number may be less than the number of SMs.
 
-A row of the record has `us`, the microseconds of each entry of `ways` in order. Row i is of size i
-of `log_uniform_shapes(count, seed)`; rows of measured times also have m, n, k, and the chosen grid
-`g`, which those of simulated times leave out to keep the file small.
+A row of the record has `us`, the microseconds of each schedule in the record's list `ways`, in
+order. Row i is about size i of `log_uniform_shapes(count, seed)`. Rows of measured times also have
+m, n, k, and the chosen grid `g`; rows of simulated times leave them out to keep the file small.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def scheduled(schedule: str, tile: Tile, dtype: str, layout: str) -> KernelGraph
 
 @cache
 def costs_of(tile: Tile, dtype: str, layout: str, machine: str) -> Costs:
-    """Seconds of an iteration, of a send and of a receive of a workgroup on a simulated GPU."""
+    """The time of each kind of step of a Stream-K workgroup on a simulated GPU, in seconds."""
     graph = scheduled("stream-k", tile, dtype, layout)
     sizes = dict.fromkeys("mnk", 4096)
     work = tile_works(graph, sizes, machine_named(machine), Kernel())[0]
@@ -143,7 +143,7 @@ def grid_of(shape: Shape, options: argparse.Namespace, processors: int) -> int:
 
 
 def plans_of(shape: Shape, options: argparse.Namespace, processors: int) -> tuple[int, list[Plan]]:
-    """The best Stream-K grid by the cost formula, and a plan for each schedule in `WAYS`."""
+    """The number of workgroups from `best_grid`, and a plan for each schedule in `WAYS`."""
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)
     chosen = best_grid(shape, options.tile, processors, costs)
     return chosen, [parse_plan(way.plan(options.tile, processors, chosen)) for way in WAYS]
@@ -181,7 +181,7 @@ def simulate_all(
         task = progress.add_task("simulating", total=len(shapes))
         found = map(work, chunks)
         if options.jobs > 1:
-            # not fork, which is unsafe while other threads run, such as the progress bar's
+            # New processes are not forked, because the progress bar runs a thread.
             spawn = get_context("spawn")
             pool = stack.enter_context(ProcessPoolExecutor(options.jobs, mp_context=spawn))
             found = pool.map(work, chunks)

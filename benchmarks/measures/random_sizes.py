@@ -59,9 +59,9 @@ __all__ = ["Comparison", "compare", "faults", "main", "summaries"]
 
 COUNT = 80
 MICROSECONDS = (8, 20, 60)
-"""Bounds between classes of problems: cuBLAS's time in microseconds."""
+"""Bounds, in microseconds, by which problems are divided into classes of cuBLAS's time."""
 DEPTHS = (512, 1024, 2048, 4096)
-"""Bounds between classes of problems: their extent along k."""
+"""Bounds by which problems are divided into classes of their extent along k."""
 SLOW = 0.9
 """A problem is slow if the speed relative to the fastest library is below this ratio."""
 
@@ -304,7 +304,7 @@ def measure(
 
 
 def show(rows: Sequence[Row], worst: int, console: Console) -> None:
-    """Print speeds relative to libraries, the `worst` slowest problems, and all faults."""
+    """Print speeds relative to libraries, the `worst` slowest problems, and all errors."""
     found = compare(rows)
     if found:
         console.print(table_of(summaries(found)))

@@ -10,11 +10,11 @@ seed. The simulated H200 was fitted to times of the first half only (see
 constants that were fitted without the sizes of the second half, and, for comparison, with its
 published constants, which were fitted to other measurements of the same sizes.
 
-Printed are, for the fastest plans of each size: the median and the 90th percentile of
-|log(predicted / measured)|; the loss, which is the time of the plan that is predicted to be the
+The first table is about the fastest plans of each size. It has the median and the 90th percentile
+of |log(predicted / measured)|; the loss, which is the time of the plan that is predicted to be the
 fastest, divided by the time of the fastest plan, less 1 (geometric mean); and the share of pairs of
-plans of one size, with times more than 1 % apart, whose order is predicted as measured. Then the
-same by kind of schedule, time, k and tile order.
+plans of one size, with times more than 1 % apart, whose order is predicted as measured. Further
+tables have the same columns for groups of plans: by kind of schedule, time, k and tile order.
 
 No GPU is needed.
 """
@@ -234,9 +234,10 @@ def table_of(title: str, found: dict[str, dict[str, Accuracy]], ways: Sequence[s
 
 
 def better(groups: dict[str, dict[str, dict[str, Accuracy]]]) -> list[str]:
-    """Two sentences: the groups of launches for which the simulation is better, or the cost model.
+    """Two sentences: they list the groups of launches that each way of predicting predicts better.
 
-    Better means that the median error is smaller by a tenth at least.
+    The ways are the simulation and the cost model. Better means that the median error is smaller by
+    a tenth at least.
     """
     found: list[str] = []
     for ways in ((SIMULATION, MODEL), (MODEL, SIMULATION)):

@@ -76,8 +76,8 @@ class Means:
         measured, predicted: geometric means of the measured and the predicted speedup.
         bias: the geometric mean of predicted over measured speedup; above 1, the model
             overestimates the speed of split tiles.
-        error: relative error, from the root mean square of the logarithm of predicted over
-            measured.
+        error: relative error of predicted speedups: exp(r) - 1, where r is the root mean square
+            of log(predicted / measured).
         near: the share of problems whose error is within `GOAL`.
     """
 

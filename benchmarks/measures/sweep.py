@@ -77,7 +77,8 @@ LIKELY = 24
 SAME_TILE = 2
 """--clusters measures at most this many plans with the same tile and cluster."""
 EXPLORE_FACTOR, EXPLORE_PLANS = 2.0, 1000
-"""--explore draws from the best 1000 plans, if predicted to take at most twice the best's time."""
+"""--explore draws from the EXPLORE_PLANS plans with the best predicted times, and only plans that
+are predicted to take at most EXPLORE_FACTOR times the time of the best."""
 
 
 def plans_for(

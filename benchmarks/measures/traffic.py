@@ -5,8 +5,8 @@
     python -m benchmarks traffic --orders none "rasterize{along=n}" --schedules stream-k
 
 Workgroups that read the same rows of A or columns of B at the same time share them in the L2 cache.
-Which workgroups do depends on the order of tiles: row by row (`--orders none`), or the order that a
-pass before the schedule sets.
+The order of tiles determines which workgroups run at the same time. It is row by row
+(`--orders none`), or the order that a pass before the schedule sets.
 
 Simulated, without a GPU: all workgroups advance in step, one iteration (a k tile) each, and read
 through a simulated L2 cache; `benchmarks.counting.l2` says what is assumed. The figure is bytes of
@@ -275,7 +275,7 @@ def legend(rows: Sequence[Row]) -> str:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print the legend, a table for each simulated or measured quantity, and what went wrong."""
+    """Print the legend, a table for each simulated or measured quantity, and all errors."""
     plain = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     plain(legend(rows))
     for name, scale, form, title in FIGURES:

@@ -24,9 +24,10 @@ from coordgraph import CoordGraphError
 __all__ = ["FAILED", "WRONG", "compete", "exit_if_wrong", "is_wrong"]
 
 WRONG, FAILED = "WRONG", "FAILED"
-"""First words of a row's `problem`: its result is wrong, or an unexpected exception was raised.
+"""First words of the text `problem` in a row of a contender that was not timed.
 
-Any other text in `problem` is a refusal: the contender cannot compute this problem.
+WRONG: its result is wrong. FAILED: it raised an unexpected exception. With any other first word,
+the text says why the contender cannot compute these sizes or types.
 """
 
 
@@ -114,9 +115,10 @@ def compete(
         regimes: names in `REGIMES`; every contender gets one row per regime.
         deadline: the time when sampling should end, by `time.monotonic()`.
         device_state: a function from a start time to the GPU's clocks and power since then.
-        roofline: measured peak rates, which add the least possible time to the rows.
+        roofline: measured peak rates; with them, rows also get the lower bound on the time.
         check: a function that checks a contender's result; by default `problem.fault`.
-        heat_seconds: how long to keep the GPU busy before the first round of a regime that heats.
+        heat_seconds: how long to keep the GPU busy before the first round of a regime whose
+            `Regime.heats` is True.
     """
 
     def product_fault(contender: Contender, compute: Callable[[], Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""Binding of cuBLASLt by ctypes: the algorithms that its heuristics propose, and their products.
+"""Call cuBLASLt by ctypes: list the algorithms that its heuristics propose, multiply by each.
 
 Names and numbers are those of cublasLt.h, cublas_api.h and library_types.h of CUDA 12 and 13.
 """
@@ -114,7 +114,7 @@ class Product:
         finalize(self, _destroy, lt.library, (self.a, self.b, self.d), self.description)
 
     def _layout(self, kind: int, rows: int, columns: int) -> c_void_p:
-        """The cuBLASLt layout of a row-major matrix: a column-major matrix, its transpose."""
+        """The cuBLASLt layout of a row-major matrix, described as its column-major transpose."""
         made = c_void_p()
         sizes = c_uint64(columns), c_uint64(rows), c_int64(columns)
         self.lt.call("cublasLtMatrixLayoutCreate", byref(made), kind, *sizes)

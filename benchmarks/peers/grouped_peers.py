@@ -74,7 +74,7 @@ class TritonGroups:
         self.details: dict[str, Any] = {}
 
     def __call__(self, problem: GroupedProblem) -> Launch:
-        """Time every configuration on the problem; returns launches of the fastest.
+        """Time every configuration on the problem; return a function that launches the fastest.
 
         Raises:
             RuntimeError: a configuration gives a wrong result, which is a bug in the kernel.

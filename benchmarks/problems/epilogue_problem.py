@@ -93,8 +93,8 @@ class EpilogueProblem(Problem):
         error += TANH_ERROR * self.argument.abs()
         error += self.rounding * self.result.abs()
         if rounded_steps:
-            # `before` sums what is rounded before GELU: A · B, and its sum with the bias. GELU's
-            # result is rounded too.
+            # PyTorch rounds A · B, the sum with the bias, and GELU's result. The first two rounding
+            # errors pass through GELU; `before` is the sum of the two rounded values.
             before = self.exact.abs() + self.argument.abs()
             error += self.rounding * (GELU_SLOPE * before + self.activated.abs())
         return self.differs(compute, self.result, error)

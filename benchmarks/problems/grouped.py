@@ -34,7 +34,8 @@ Launch = Callable[[int], Any]
 def uneven(rows: int, groups: int, skew: float, seed: int = 0) -> list[int]:
     """Divide an extent (rows, or k) unevenly among groups; one group in 8 is empty.
 
-    The sizes fall by the power `skew` of a group's rank, and ranks are shuffled by `seed`.
+    The size of the group with rank 1, 2, … is proportional to rank^(-skew). Ranks are shuffled by
+    the seed if there are at least 8 groups.
 
     >>> uneven(1000, 4, 1.0)
     [480, 240, 160, 120]
@@ -146,7 +147,7 @@ class GroupedProblem(ABC):
         return self.shape.k
 
     def fault(self, compute: Callable[[], Any]) -> str | None:
-        """Check the D that `compute` returns for the first set; what is wrong, or None if right."""
+        """Check the D that `compute` returns for operand set 0; returns an error text or None."""
         self.sets[0][2].fill_(math.nan)
         self.torch.cuda.synchronize()
         out = compute()

@@ -133,10 +133,10 @@ def _label(row: Row) -> str:
 
 
 def _waves(record: dict[str, Any]) -> Figure:
-    """The plot of a `waves` record: measured utilisation over T / W, and that of whole tiles.
+    """The plot of a `waves` record: measured utilisation over T / W.
 
-    T is the number of output tiles, W the number of workgroups. The utilisation of whole tiles is
-    computed by a formula.
+    T is the number of output tiles, W the number of workgroups. A line shows the utilisation if no
+    tile is split, which is computed by a formula.
     """
     rows = [row for row in record["rows"] if "utilisation" in row]
     figure = Figure(figsize=(9, 5.5), layout="constrained")

@@ -15,17 +15,18 @@ from benchmarks.reports.speedups import Column, speedups
 __all__ = ["bands", "figure_of"]
 
 STEP = 2 ** (1 / 3)
-"""A bin has the problems with a number of waves from some w to w · STEP."""
+"""Problems are put into bins by their number of waves; the upper end of a bin is STEP times its
+lower end."""
 LEAST = 8
 """Bins with fewer problems than this number are left out."""
 QUANTILES = (0.05, 0.5, 0.95)
 COLOURS = ("#999999", None, "#0072B2", "#D55E00")
-"""The colour of each of `WAYS` but the first; None for one that is not drawn, because its plans
-equal those of another one on nearly all problems."""
+"""The colour of each entry of `WAYS` after the first. None: the entry is not drawn, because its
+plans equal those of another entry on nearly all problems."""
 
 
 def bands(waves: Column, values: Column) -> tuple[Column, Column]:
-    """Quantiles of speedups; a bin holds problems with similar numbers of waves.
+    """Quantiles of the speedups of problems with similar numbers of waves, which form a bin.
 
     Args:
         waves: output tiles divided by SMs, for each problem.

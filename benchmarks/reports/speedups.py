@@ -22,7 +22,8 @@ CLASSES = {
     "2W <= T < 8W": (2.0, 8.0),
     "8W <= T": (8.0, np.inf),
 }
-"""Ranges of the number of waves T/W, for T output tiles and W SMs: included and excluded end."""
+"""Ranges of the number of waves T/W, for T output tiles and W SMs, as (low, high): low <= T/W <
+high."""
 Column = NDArray[np.float64]
 
 
@@ -66,8 +67,8 @@ def speedups(record: Mapping[str, Any]) -> tuple[Column, Column]:
 
     Returns:
         The number of waves (output tiles divided by SMs) of each problem for which all plans have
-        times; and a row of speedups for each of these problems, with a column for each of `WAYS`
-        but the first.
+        times; and a row of speedups for each of these problems, with a column for each entry of
+        `WAYS` after the first, `data-parallel`.
     """
     tile, processors = tuple(record["tile"]), record["processors"]
     shapes = log_uniform_shapes(len(record["rows"]), record["seed"])
@@ -78,9 +79,10 @@ def speedups(record: Mapping[str, Any]) -> tuple[Column, Column]:
 
 
 def summaries(record: Mapping[str, Any]) -> dict[str, dict[str, Speedups]]:
-    """Speedups over data-parallel by range of waves (`CLASSES`), then by each other of `WAYS`.
+    """Statistics of speedups over data-parallel, by range of waves and then by schedule.
 
-    Ranges without problems are left out.
+    The ranges are those of `CLASSES` that have problems; the schedules are the entries of `WAYS`
+    after `data-parallel`, as text.
     """
     waves, values = speedups(record)
     found: dict[str, dict[str, Speedups]] = {}

@@ -46,7 +46,7 @@ def by_problem(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """By group of shapes, the rows of a record, in the order of first appearance."""
+    """The rows of a record for each group of shapes, in the order of first appearance."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.get("group", UNGROUPED), []).append(row)
@@ -63,7 +63,7 @@ def _ours(rows: Iterable[Row]) -> list[Row]:
 
 
 def _ratios(rows: Sequence[Row]) -> dict[str, list[float]]:
-    """By contender, cuBLAS's time divided by the contender's, one number per problem.
+    """For each contender, cuBLAS's time divided by the contender's, one number per problem.
 
     The entry `BEST` is for the fastest of coordgraph's contenders on each problem.
     """
@@ -86,14 +86,15 @@ def _ratios(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def mean_ratios(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
-    """By contender, (geometric mean of its speedups over cuBLAS, number of problems)."""
+    """For each contender, (geometric mean of its speedups over cuBLAS, number of problems)."""
     return {name: (geometric_mean(values), len(values)) for name, values in _ratios(rows).items()}
 
 
 def judged_contender(rows: Sequence[Row]) -> str | None:
-    """The contender whose slow problems are listed: coordgraph, else the best of its plans.
+    """The name of the contender whose slow problems are listed.
 
-    None if the rows have neither.
+    It is `codegen.matmul` (named coordgraph) if the rows have it, else the only plan of coordgraph,
+    or `BEST` if there are several plans; None if there is no plan.
     """
     ours = names(_ours(rows))
     if COORDGRAPH in ours or not ours:

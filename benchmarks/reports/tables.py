@@ -27,7 +27,8 @@ BOUNDS = (0.90, 0.95)
 """Speeds relative to cuBLAS. A report counts the problems below each, and lists those below the
 larger one."""
 LONGEST_HEADING = 12
-"""Most characters of a contender's name as a heading; longer names become letters with a legend."""
+"""A contender's name of at most this many characters is the heading of its column. For longer names
+the heading is a letter, which a legend explains."""
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> str:
@@ -47,7 +48,7 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> str:
 
 
 def _headings(contenders: Sequence[str]) -> dict[str, str]:
-    """By contender, the heading of its column: its name, or a letter if the name is long."""
+    """For each contender, the heading of its column: its name, or a letter if the name is long."""
     letters = iter("abcdefghijklmnopqrstuvwxyz" * len(contenders))
     return {name: name if len(name) <= LONGEST_HEADING else next(letters) for name in contenders}
 
@@ -121,7 +122,11 @@ def _means(rows: Sequence[Row], headings: dict[str, str]) -> Table:
 
 
 def print_report(rows: Sequence[Row], console: Console) -> None:
-    """Print all problems, the faults, the means, and the problems where coordgraph is slow."""
+    """Print speeds for each problem, errors, mean speeds, and the problems that are slow.
+
+    Speeds are relative to cuBLAS. A problem is slow if the speed of coordgraph is below the larger
+    of `BOUNDS`.
+    """
     headings = _headings([name for name in names(rows) if name != CUBLAS])
     regimes = list(dict.fromkeys(row.get("regime") for row in rows))
     by_regime = {one: [row for row in rows if row.get("regime") == one] for one in regimes}

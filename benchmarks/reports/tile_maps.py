@@ -35,7 +35,7 @@ tile of the part, its number of k tiles, its workgroup, and a key of `FILLS`."""
 
 
 def pieces(row: Row, k_tiles: int) -> Iterator[Piece]:
-    """For each main loop of a launch: the output tile, and the range of its k tiles that it sums.
+    """For each main loop of a launch: the output tile, and the range of k tiles that it sums.
 
     Args:
         row: the launch, as `benchmarks.reports.gantt.compact` makes it.

@@ -1,4 +1,4 @@
-"""The roofline: measured rates of copying and multiplying, which bound a problem's time below."""
+"""The roofline: a lower bound on a problem's time, by measured rates of copies and products."""
 
 from __future__ import annotations
 

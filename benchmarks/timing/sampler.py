@@ -102,7 +102,7 @@ class Sampler:
         self.torch = torch
         self.launch, self.sets, self.seconds = launch, sets, seconds
         self.count, self.graph = sets, None
-        torch.cuda.synchronize()  # the operands were filled on another stream
+        torch.cuda.synchronize()  # wait for the stream on which the operands were filled
         with torch.cuda.stream(_stream()):
             for number in range(sets):  # warm up: load kernels, fill the caches of libraries
                 launch(number)
@@ -128,7 +128,7 @@ class Sampler:
             for number in range(count):
                 self.launch(number % self.sets)
         except BaseException:
-            with suppress(RuntimeError):  # the error may already have ended the capture
+            with suppress(RuntimeError):  # an error in a launch may have ended the capture
                 graph.capture_end()
             raise
         graph.capture_end()
@@ -149,7 +149,7 @@ class Sampler:
     def sample(self, share: float = 1.0) -> float:
         """Take one sample; returns the seconds of one launch.
 
-        `share` is the length of the sample as a fraction of the usual one.
+        `share` is the length of the sample as a fraction of `seconds`.
         """
         return self._measure(self.replays(self.seconds * share))
 

@@ -48,6 +48,11 @@ class Arrangement:
             with a stride of 0 to one matrix for each product.
         as_one_product: whether a batch is computed as one product of more rows. B must be a single
             matrix, and in A, C and D the matrices must lie one after another.
+        turned: whether the kernel computes Dᵀ = Bᵀ·Aᵀ, because D is column-major: A and B are then
+            exchanged, and C and D are passed as their transposes.
+        operands_turned: names of the other arguments that are passed as their transposes: operands
+            and outputs of the epilogue.
+        outputs: names of the epilogue's outputs besides D.
     """
 
     transpose: tuple[bool, bool] = NEITHER
@@ -56,6 +61,7 @@ class Arrangement:
     as_one_product: bool = False
     turned: bool = False
     operands_turned: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -115,12 +121,16 @@ class Arrangement:
 
     @property
     def rearranges(self) -> bool:
-        """Whether arrays must be exchanged, expanded to a batch, or joined to one matrix."""
+        """Whether the kernel takes other arrays than A, B, C and D or transposes of A and B.
+
+        It does if A and B are exchanged, operands of the epilogue are transposed, a matrix is
+        expanded to a batch, or a batch is joined to one matrix.
+        """
         return self.as_one_product or self.turned or bool(self.operands_turned) or any(self.expand)
 
     @property
     def changes(self) -> bool:
-        """Whether any array must be changed before the kernel takes it."""
+        """Whether the kernel takes any array in another form than the caller gives it."""
         return self.rearranges or any(self.transpose)
 
     def operands(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
@@ -156,24 +166,38 @@ class Arrangement:
     def launch(
         self, start: Launch, a: Any, b: Any, c: Any, out: Any, *scalars: Any, **operands: Any
     ) -> Any:
-        """Launch a kernel with rearranged arrays; returns the caller's D.
+        """Launch a kernel with rearranged arrays; returns the caller's D, and all other outputs.
 
         Args:
-            start: launches the kernel, with the rearranged arrays and the rest as given.
+            start: the function that launches the kernel. It gets the rearranged arrays, and the
+                other arguments unchanged.
             a, b, c, out: the caller's arrays.
             scalars: alpha, beta and the stream.
-            operands: further operands by name.
+            operands: further operands, and arrays for outputs besides D, by name.
         """
         a, b, c, d = self.operands(a, b, c, out)
+        given = dict(operands)
         for name in self.operands_turned:
             if name == "c":
                 c = c if c is None else library(c).transposed(c)
             else:
                 operands[name] = library(operands[name]).transposed(operands[name])
-        d = start(a, b, c, d, *scalars, **operands)
-        if out is not None:
-            return out
-        return d.reshape(self.batch) if self.as_one_product else d
+        found = start(a, b, c, d, *scalars, **operands)
+        if not self.outputs:
+            return self._as_given(found, out)
+        names = ("", *self.outputs)
+        return tuple(
+            self._as_given(array, given.get(name) if name else out)
+            for name, array in zip(names, found, strict=True)
+        )
+
+    def _as_given(self, found: Any, given: Any) -> Any:
+        """An output as the call returns it: the caller's array, or the kernel's new array."""
+        if given is not None:
+            return given
+        if self.turned:
+            return library(found).transposed(found)
+        return found.reshape(self.batch) if self.as_one_product else found
 
 
 def _is_column_major(views: Mapping[str, TensorView], sizes: Mapping[str, int]) -> bool:
@@ -186,8 +210,8 @@ def _is_column_major(views: Mapping[str, TensorView], sizes: Mapping[str, int]) 
 def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:
     """Whether a batch can be computed as one product with more rows.
 
-    That is so if B is one matrix, and the rows of all matrices of A, of C and of D are at one
-    distance.
+    That is so if B is one matrix, and in each of A, C and D all consecutive rows are the same
+    distance apart in memory, also from the last row of a matrix to the first row of the next.
     """
     a, b = views["A"], views["B"]
     # With a stride of 0 between matrices, all matrices of B are the same memory. `count > 0`,

@@ -112,7 +112,10 @@ class Library:
         return array[0]
 
     def as_one_matrix(self, array: Any) -> Any:
-        """Reshape a batch to one matrix that has the rows of all its matrices, at one distance."""
+        """Reshape a batch to one matrix that has the rows of all its matrices.
+
+        All consecutive rows of the batch must be the same distance apart in memory.
+        """
         count, rows, columns = array.shape
         return array.reshape(count * rows, columns)
 
@@ -121,7 +124,7 @@ class Library:
         return 0
 
     def finish(self, stream: int) -> None:
-        """Make the result of a launch visible to the library, which may need to wait for it."""
+        """Make the result of a launch visible to the library; this may wait for the launch."""
 
 
 class _Raw(Library):
@@ -223,7 +226,7 @@ class _CuPy(Library):
 class _Jax(Library):
     """JAX arrays. JAX does not expose its streams, so the host waits before and after a launch.
 
-    JAX's DLPack export needs such a stream, so addresses and shapes are read from its buffers.
+    JAX's DLPack export needs a stream too, so addresses and shapes are read from its buffers.
     """
 
     waits = True
@@ -232,6 +235,11 @@ class _Jax(Library):
         return sys.modules["jax"].numpy.broadcast_to(array, shape)
 
     def view(self, array: Any, what: str) -> TensorView:
+        if isinstance(array, sys.modules["jax"].core.Tracer):
+            raise LaunchError(
+                f"{what} is traced by JAX, and has no memory yet; in jax.jit, jax.grad and "
+                "jax.vmap use codegen.jax.matmul"
+            )
         array.block_until_ready()
         (place,) = array.devices()
         if place.platform != "gpu":

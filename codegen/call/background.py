@@ -15,8 +15,8 @@ from coordgraph import CodegenError
 __all__ = ["background_builds", "setting"]
 
 VARIABLE = "COORDGRAPH_BACKGROUND"
-"""The environment variable that decides if `background=None` and no block of `background_builds` is
-being run: 1 for yes, 0 or '' for no."""
+"""The environment variable that decides whether kernels are built in the background, for calls with
+`background=None` outside `background_builds`: 1 for yes, 0 or '' for no."""
 ANSWERS = {"": False, "0": False, "1": True}
 
 
@@ -34,12 +34,12 @@ class background_builds:
     calls after that. If no loaded kernel serves, the call waits for the compiler. So do calls with
     `background=False`, `tune=True` or `plan`.
 
-    Two plans may add in another order, so equal calls may give other last bits before and after the
+    Two plans may add in different orders, so the last bits of a result may change when the
     preferred kernel is built.
     """
 
     open = 0
-    """Number of blocks that are being run, by all threads."""
+    """Number of `with` blocks of `background_builds` that are being run, by all threads."""
     _lock = threading.Lock()
 
     def __enter__(self) -> background_builds:
@@ -61,14 +61,14 @@ class background_builds:
 
 
 class _Setting:
-    """The setting of this process."""
+    """The default of the option `background` in this process."""
 
     @property
     def on(self) -> bool:
-        """Whether calls with `background=None` may be served by another kernel meanwhile.
+        """Whether calls with `background=None` may use another kernel until theirs is built.
 
         Raises:
-            CodegenError: the environment variable has another value than `0` and `1`.
+            CodegenError: the environment variable has another value than '', `0` and `1`.
         """
         if background_builds.open:
             return True

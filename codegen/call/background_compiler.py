@@ -35,9 +35,9 @@ THREAD = "coordgraph build"
 NICE = 10
 """By how much the priority of the process that compiles is lowered."""
 IDLE = 20.0
-"""Seconds without work after which that process, which holds memory on the GPU, is ended."""
+"""Seconds without work after which the compiling process is ended, since it holds GPU memory."""
 LONGEST_EXIT = 1.0
-"""The longest time, in seconds, for which the end of this process waits for the thread."""
+"""At exit, the longest time in seconds to wait until the thread that builds kernels has ended."""
 
 
 @dataclass(eq=False)
@@ -46,7 +46,8 @@ class _Waiting:
 
     Attributes:
         job: the kernel.
-        entries: entries of the cache of prepared calls that another kernel serves meanwhile.
+        entries: entries of the cache of prepared calls (`Prepared`) for calls that want this
+            kernel. Until it is built, another kernel serves them.
     """
 
     job: Job
@@ -143,7 +144,7 @@ class _Compiler:
         """
         if cache_directory() is None:
             return
-        with suppress(Exception):  # a job that cannot be pickled, or no process
+        with suppress(Exception):  # errors if a job cannot be pickled, or a process not started
             if job.is_done:
                 return
             sent = pickle.dumps(job)
@@ -158,7 +159,7 @@ class _Compiler:
 
 
 def _key(job: Job) -> Hashable:
-    """What tells apart the programs that are built: kernel, GPU, and alignment of the arrays."""
+    """A key of the program that a job builds: its kernel, GPU, and alignment of the arrays."""
     request = job.request
     return job.plan.kernel, request.kind, request.ordinal, *job.unaligned
 
@@ -182,7 +183,7 @@ def _load(job: Job) -> None:
         ours = isinstance(error, CoordGraphError)
         kept = error if ours else CodegenError(f"{type(error).__name__}: {error}")
         build.fail(job.plan, job.request, kept)
-        with suppress(RuntimeWarning):  # where warnings are errors
+        with suppress(RuntimeWarning):  # Python may be set to raise warnings as errors
             warnings.warn(
                 f"the kernel of the plan '{job.plan.kernel}' cannot be built, so calls use other "
                 f"plans: {kept}",
@@ -192,7 +193,10 @@ def _load(job: Job) -> None:
 
 
 def _expired(*arguments: Any, **operands: Any) -> Any:
-    """The launch function of calls that should choose again: `matmul` does so on CodegenError."""
+    """Raise CodegenError, upon which `matmul` chooses a plan again.
+
+    It replaces the launch function of a prepared call when a better kernel is ready.
+    """
     raise CodegenError("the kernel that was built in the background is ready; choose again")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from codegen.call.arrays import row_major
+from codegen.call.outputs import outputs_of
 from codegen.call.request import PlanRequest
 from codegen.call.views import TensorView, label
 from codegen.kernel import Kernel
@@ -72,8 +74,16 @@ def other_operands(gemm: Gemm, views: Mapping[str, TensorView]) -> dict[str, Any
     """
     if gemm.epilogue == ALPHA_BETA:
         return {}
-    arrays = {label(name): view for name, view in views.items() if name not in ("A", "B", "D")}
+    others = ("A", "B", *outputs_of(gemm))
+    arrays = {label(name): view for name, view in views.items() if name not in others}
     return {**dict.fromkeys((one.name for one in gemm.epilogue.scalars), 1), **arrays}
+
+
+def _like(gemm: Gemm, output: str, d: TensorView, views: Mapping[str, TensorView]) -> TensorView:
+    """An array with the layout of an output besides D: of the caller's, or of D without gaps."""
+    if output in views:
+        return views[output]
+    return replace(d, dtype=gemm.outputs[output].dtype or d.dtype)
 
 
 class Bench:
@@ -96,7 +106,8 @@ class Bench:
             (self._copy(views["A"]), self._copy(views["B"]), self._empty(like))
             for _ in range(count)
         ]
-        self.others = other_operands(gemm, views)
+        outputs = {n: self._empty(_like(gemm, n, like, views)) for n in gemm.outputs}
+        self.others: dict[str, Any] = {**other_operands(gemm, views), **outputs}
         self.flush = memory.allocate(FLUSH_BYTES)
         self.stream = int(cuda("cuStreamCreate", 1))
         self.events = cuda("cuEventCreate", 0), cuda("cuEventCreate", 0)

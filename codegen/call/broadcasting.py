@@ -27,7 +27,7 @@ class Broadcast:
     """How the arrays of a product are reshaped to those that kernels take.
 
     Args:
-        a, b: the shapes of A and B with two axes at least: a vector has got one of extent 1.
+        a, b: the shapes of A and B; for a vector, the shape of the matrix that it becomes.
         batch: the batch axes of the result.
         matrix: the extents m and n of a product.
         shape: the shape of the result.

@@ -80,7 +80,7 @@ class Calibrated:
 
     Attributes:
         fitted: the fitted constants of the cost model, and how fast the plans are that the model
-            chooses with constants fitted to other sizes.
+            chooses for sizes to which its constants were not fitted.
         times: how many times of plans were measured.
         path: the file to which the constants were written.
         record: the file to which the measured times were written.
@@ -118,7 +118,7 @@ def calibrate(
         LaunchError: `minutes` is too short, or too few plans could be measured.
         ImportError: scipy is not installed.
     """
-    import_module("scipy.optimize")  # raises ImportError before minutes of measurements
+    import_module("scipy.optimize")  # fail now if scipy is missing, not after the measurements
     from codegen.targets.nvptx.driver import device as gpu
 
     start = time.monotonic()
@@ -147,13 +147,13 @@ def calibrate(
 def measure(
     where: Device, before: Constants, start: float, limit: float, advance: Advance
 ) -> dict[str, Any]:
-    """Measure plans on random sizes, and how many clusters the GPU holds; results for a JSON file.
+    """Measure plans on random sizes, and how many clusters the GPU runs; return data for JSON.
 
     Args:
         where: the GPU.
         before: the constants that predict which plans are worth measuring.
         start: the time when the calibration began, by `time.monotonic`.
-        limit: seconds after which it must end.
+        limit: seconds after `start` at which the calibration must end.
         advance: reports progress.
     """
     jobs: list[tuple[PlanRequest, Drawn]] = []
@@ -273,7 +273,10 @@ def _loaded(plan: Plan, request: PlanRequest) -> Any:
 
 
 def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
-    """How many clusters of 2, 4 and 8 CTAs the GPU holds: constants `pairs`, `fours`, `eights`."""
+    """How many clusters of 2, 4 and 8 CTAs the GPU runs at the same time.
+
+    They are the constants `pairs`, `fours` and `eights` of the cost model.
+    """
     found: dict[str, int] = {}
     for text, kernel in built.items():
         workgroups = prod(Plan.parse(text).cluster)

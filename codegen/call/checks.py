@@ -17,9 +17,11 @@ from coordgraph.gemm import (
     AXES,
     OFFSETS,
     OFFSETS_OF,
+    ROWS,
     GemmProblem,
     elements_of,
     ld_of,
+    rows_of,
     stride_of,
 )
 from coordgraph.integers import evaluate, index_symbol, to_text
@@ -35,7 +37,7 @@ __all__ = [
     "numpy_views",
     "problem_parameters",
     "product_sizes",
-    "rows_of_offsets",
+    "tables_of_call",
 ]
 
 MATRIX = 2
@@ -73,25 +75,32 @@ def numpy_views(
     out: Any,
     offsets: Any = None,
     operands: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Any] | None = None,
 ) -> dict[str, TensorView]:
     """Views of the numpy arrays of a call, by the names of tensors.
 
     Args:
         a, b, c, out: A, B, C and D; C and D may be None.
         offsets: the offsets of groups, or None.
-        operands: the operands of the epilogue, by tensor. C may be among them if `c` is None.
+        operands: the operands of the epilogue, and tables of rows, by tensor. C may be among them
+            if `c` is None.
+        outputs: the arrays for outputs besides D, by tensor.
 
     Raises:
         LaunchError: an argument is no numpy array, or has an element type or layout that kernels do
-            not support; A or B is missing; or `out` is read-only.
+            not support; A or B is missing; or the array of an output is read-only.
     """
-    arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets, **(operands or {})}
+    written = {"D": out, **(outputs or {})}
+    arrays = {"A": a, "B": b, "C": c, **written, OFFSETS: offsets, **(operands or {})}
     views = {n: single(n, numpy_view(x, label(n))) for n, x in arrays.items() if x is not None}
     for name in "AB":
         if name not in views:
             raise LaunchError(f"argument '{label(name)}' is missing; pass the matrix {name}")
-    if out is not None and not out.flags.writeable:
-        raise LaunchError("argument 'out' is a read-only array; pass an array that may be written")
+    for name, array in written.items():
+        if array is not None and not array.flags.writeable:
+            raise LaunchError(
+                f"argument '{label(name)}' is a read-only array; pass an array that may be written"
+            )
     return views
 
 
@@ -122,9 +131,10 @@ def problem_parameters(
     beta: float = 0.0,
     scalars: Mapping[str, float] | None = None,
 ) -> dict[str, int]:
-    """Values of the graph's size parameters (m, n, k, batches, …), and of `read_c` and its like.
+    """Values of the graph's size parameters (m, n, k, batches, …) and `read_NAME` parameters.
 
-    `read_NAME` is 1 if the kernel reads the optional epilogue operand NAME, else 0.
+    `read_NAME`, such as `read_c`, is 1 if the kernel reads the optional epilogue operand NAME,
+    else 0.
 
     Sizes may be 0, which kernels do not support: see `codegen.call.zero_extents`.
 
@@ -152,6 +162,9 @@ def problem_parameters(
     if gemm.diagonal:
         return _diagonal_parameters(views) | read
     found = product_sizes(views["A"].shape, views["B"].shape, gemm.transpose_a, gemm.transpose_b)
+    read |= _rows_of_arrays(gemm, views)
+    if ROWS in gemm.tables_of_rows:
+        found["m"] = views[ROWS].shape[0]
     m, n, _ = found.values()
     for axis, value in found.items():
         fixed = getattr(gemm, axis)
@@ -162,14 +175,7 @@ def problem_parameters(
             )
     given = {axis: value for axis, value in found.items() if getattr(gemm, axis) is None}
     if gemm.grouped:
-        by_groups = "B" if gemm.ragged("m") else OFFSETS
-        if len((tensor := graph.tensor(by_groups)).shape) != len(views[by_groups].shape):
-            raise _wrong_axes(tensor, views[by_groups])
-        given["groups"] = views[by_groups].shape[0] - (by_groups == OFFSETS)
-        if given["groups"] < 0:
-            raise LaunchError(
-                "offsets is empty; give an entry for each group, and one for the end of the last"
-            )
+        given["groups"] = _groups(graph, views)
     if gemm.batched:
         given["batches"] = views["A"].shape[0]
     for name in gemm.matrices:
@@ -179,6 +185,40 @@ def problem_parameters(
         given |= {ld_of(name): row} if name in gemm.leading_dimensions else {}
         given |= {stride_of(name): matrix} if name in gemm.strided_batches else {}
     return given | read
+
+
+def _groups(graph: KernelGraph, views: Mapping[str, TensorView]) -> int:
+    """The number of groups of a call: matrices of B, or one less than entries of `offsets`."""
+    by_groups = "B" if graph.gemm.ragged("m") else OFFSETS
+    if len((tensor := graph.tensor(by_groups)).shape) != len(views[by_groups].shape):
+        raise _wrong_axes(tensor, views[by_groups])
+    groups = views[by_groups].shape[0] - (by_groups == OFFSETS)
+    if groups < 0:
+        raise LaunchError(
+            "offsets is empty; give an entry for each group, and one for the end of the last"
+        )
+    return groups
+
+
+def _rows_of_arrays(gemm: GemmProblem, views: Mapping[str, TensorView]) -> dict[str, int]:
+    """Rows of the arrays whose rows a table numbers: values of the parameters `rows_a`, `rows_d`.
+
+    Raises:
+        LaunchError: a table, or the array D whose rows it numbers, is missing.
+    """
+    for table, tensor in gemm.tables_of_rows.items():
+        if table not in views:
+            what = "read from A" if tensor == "A" else "written to D"
+            raise LaunchError(
+                f"{table} is missing: an i32 vector with the number of the row to be {what}, for "
+                f"each row of the product; pass {table}=…"
+            )
+        if tensor not in views:
+            raise LaunchError(
+                "argument 'out' is missing, whose rows the table targets numbers; pass out=…, with "
+                "as many rows as it needs"
+            )
+    return {rows_of(tensor): views[tensor].shape[0] for tensor in gemm.tables_of_rows.values()}
 
 
 def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
@@ -205,12 +245,20 @@ def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
     return given | {"groups": offsets[1] - 1}
 
 
-def rows_of_offsets(gemm: GemmProblem, offsets: Any) -> dict[str, Any]:
-    """The rows of a call's argument `offsets`, by the names of the graph's tables of offsets."""
+def tables_of_call(gemm: GemmProblem, offsets: Any, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables that a call passes, by the names of the graph's tables.
+
+    Args:
+        gemm: the problem.
+        offsets: the call's argument `offsets`, with a row for each of m, n and k for a list of
+            products; None if there are no groups.
+        operands: the call's other arrays, among which are the tables of rows.
+    """
+    tables = {name: operands[name] for name in gemm.tables_of_rows}
     if offsets is None:
-        return {}
+        return tables
     if not gemm.diagonal:
-        return {OFFSETS: offsets}
+        return {OFFSETS: offsets, **tables}
     return dict(zip(OFFSETS_OF.values(), offsets, strict=True))
 
 
@@ -248,11 +296,11 @@ def check_call(
     if len({view.device for view in views.values()}) > 1:
         where = ", ".join(f"{label(n)} on {v.device}" for n, v in views.items())
         raise LaunchError(f"the tensors lie on different devices: {where}; move them to one device")
-    check_overlap(views)
+    check_overlap(views, ("D", *graph.gemm.outputs))
 
 
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
-    """What is wrong with an array that has more or fewer axes than its tensor."""
+    """The error for an array that has more or fewer axes than its tensor."""
     name, axes = label(tensor.name), len(tensor.shape)
     shape = " x ".join(map(to_text, tensor.shape))  # for example groups x k x n
     what = {1: "a vector", 2: "a matrix"}.get(axes, shape)
@@ -309,8 +357,9 @@ def _extents(tensor: Tensor) -> str:
 
 def _other_kernel(tensor: Tensor, view: TensorView) -> str:
     """The end of a message about a wrong element type: how to make a kernel for it, or ''."""
-    if tensor.name not in ARRAYS and tensor.role.finishes:
-        return f', or declare the operand with dtype="{view.dtype}"'
+    if tensor.name not in ARRAYS and (tensor.role.finishes or tensor.role is Role.OUTPUT):
+        what = "operand" if tensor.role.finishes else "output"
+        return f', or declare the {what} with dtype="{view.dtype}"'
     kind, operand = dtype(view.dtype), tensor.role is Role.INPUT
     if tensor.role is Role.TABLE or not (kind.operand if operand else kind.is_float):
         return ""
@@ -338,7 +387,7 @@ def _check_layout(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
 
 
 def _wrong_layout(tensor: Tensor, view: TensorView) -> ArgumentMismatch:
-    """What is wrong with an array whose strides are not those of its tensor."""
+    """The error for an array whose strides are not those of its tensor."""
     name, more = label(tensor.name), ""
     if min(view.strides) < 0:
         return ArgumentMismatch(

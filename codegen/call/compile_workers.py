@@ -39,8 +39,9 @@ class Job(NamedTuple):
     Attributes:
         request: the problem and the device.
         plan: the plan of the kernel.
-        views, scalars: arrays and numbers of a call, whose program is compiled; without arrays, it
-            is the program for arrays whose addresses and rows are multiples of 16 bytes.
+        views, scalars: the arrays and numbers of a call. The program of the kernel that such a call
+            runs is compiled; without arrays, the program for arrays whose addresses and rows are
+            multiples of 16 bytes.
     """
 
     request: PlanRequest
@@ -199,7 +200,8 @@ def main() -> None:
     from coordgraph import CoordGraphError
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints go to stderr, not to the answers
+    # Answers go to the original stdout; whatever else the process prints goes to stderr.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if hasattr(os, "nice"):
         os.nice(int(sys.argv[1]))
     while True:

@@ -16,6 +16,7 @@ from codegen.call.request import PlanRequest
 from codegen.call.views import LABELS, TensorView, numpy_view, single
 from coordgraph import Gemm, LaunchError, VerifyError
 from coordgraph.elements import DTYPES, DType, dtype
+from coordgraph.epilogue import EpilogueFunction
 from coordgraph.gemm import GROUP_AXES
 from coordgraph.validation import a_type, flag
 
@@ -132,14 +133,14 @@ def describe(
             f"group_axis = {axis!r} should be {' or '.join(map(repr, _ONE_AXIS))}"
             + lists * (axis in GROUP_AXES)
         )
-    views = _views(arrays)
+    views = _views(arrays, epilogue=problem.get("epilogue"))
     arrangement = Arrangement.of(
         views,
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         batched=not grouped,
         # A batch can be computed as one product with more rows. Epilogue operands other than C may
-        # depend on the batch index, which that product lacks.
+        # depend on the batch index, which that product lacks. Given outputs need not be joined.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
     )
     if arrangement.turned:
@@ -160,7 +161,8 @@ def describe(
         )
     if arrangement.changes:
         changed = arrangement.operands(*(arrays.get(name) for name in "ABCD"))
-        views = _views({**arrays, **dict(zip("ABCD", changed, strict=True))})
+        changed_arrays = {**arrays, **dict(zip("ABCD", changed, strict=True))}
+        views = _views(changed_arrays, epilogue=problem.get("epilogue"))
     gemm = Gemm(
         views["A"].dtype,
         views["D"].dtype if "D" in views else None,
@@ -169,8 +171,11 @@ def describe(
         batched=arrangement.batch is not None and not arrangement.as_one_product,
         **problem,
     )
-    operands = [x for x in gemm.operands if x in gemm.matrices and x in views]
-    operands = [x for x in operands if len(views[x].shape) > 1]  # others are refused later
+    arrangement = replace(arrangement, outputs=tuple(gemm.outputs))
+    every = (*gemm.operands, *gemm.outputs)
+    operands = [x for x in every if x in gemm.matrices and x in views]
+    # Operands with fewer than two axes are left out here; later checks refuse them.
+    operands = [x for x in operands if len(views[x].shape) > 1]
     if operands and not grouped:
         gemm, views, arrangement = _with_operands(gemm, views, arrangement, operands)
     known = [(name, views[name]) for name in gemm.matrices if name in views]
@@ -188,26 +193,33 @@ def describe(
 def _with_operands(
     gemm: Gemm, views: Mapping[str, TensorView], arrangement: Arrangement, operands: Sequence[str]
 ) -> tuple[Gemm, dict[str, TensorView], Arrangement]:
-    """The problem, views and arrangement of a call whose epilogue reads matrices.
+    """The problem, views and arrangement of a call whose epilogue reads or writes matrices.
 
     Args:
         gemm: the problem, as if all operands were row-major.
         views: the arrays; C is arranged as D is, but other operands are as the caller gave them.
         arrangement: how A, B, C and D become the arrays in `views`.
-        operands: names of the operands of the epilogue along m and n that the call gives.
+        operands: names of the operands and outputs of the epilogue that the call gives as matrices.
     """
     others = [name for name in operands if name != "C" and arrangement.turned]
     found = {**views, **{name: views[name].transposed for name in others}}
     columns = [name for name in operands if found[name].is_transposed]
     found |= {name: found[name].transposed for name in columns}
-    # An operand that is exchanged with D and column-major is passed on as it is.
+    # The kernel takes the transpose of `others` (it computes the transpose of D) and of `columns`
+    # (column-major arrays). An operand in both lists is transposed twice, so it is not changed.
     turned = tuple(LABELS.get(x, x) for x in operands if (x in others) != (x in columns))
     gemm = replace(gemm, transposed_operands=tuple(columns))
     return gemm, found, replace(arrangement, operands_turned=turned)
 
 
-def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:
+def _views(
+    arrays: Mapping[str, Any], *, epilogue: EpilogueFunction | None
+) -> dict[str, TensorView]:
     """Views of the arrays that a call gives, by the names of tensors.
+
+    Args:
+        arrays: the arrays by the names of tensors; None for one that the call leaves out.
+        epilogue: the epilogue of the call, which may quantize D; None for the default one.
 
     Raises:
         LaunchError: A or B is missing; an array is not where A is (host or GPU); or an element type
@@ -223,9 +235,18 @@ def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:
         kind = dtype(view.dtype)
         if name in "AB" and not kind.operand:
             raise _wrong_type(label, kind, [d for d in DTYPES.values() if d.operand])
-        if name in "CD" and not (sums := dtype(dtype(views["A"].dtype).accumulator)).becomes(kind):
-            raise _wrong_type(label, kind, [d for d in DTYPES.values() if sums.becomes(d)], " here")
+        sums = dtype(dtype(views["A"].dtype).accumulator)
+        if name in "CD" and not sums.becomes(kind):
+            quantized = name == "D" and epilogue is not None and _result(epilogue, sums, kind)
+            if quantized != kind.name:
+                fit = [d for d in DTYPES.values() if sums.becomes(d)]
+                raise _wrong_type(label, kind, fit, " here")
     return views
+
+
+def _result(epilogue: EpilogueFunction, sums: DType, out: DType) -> str:
+    """The kind of the value that an epilogue computes for D of type `out`."""
+    return epilogue.kinds(sums.name, out.name).result
 
 
 def _wrong_type(label: str, kind: DType, fit: Sequence[DType], where: str = "") -> LaunchError:

@@ -56,7 +56,7 @@ class ByRule:
 
     @property
     def best(self) -> ByRule:
-        """This object: as in other explanations, `best.plan` is the chosen plan."""
+        """This object, so that `best.plan` is the chosen plan in explanations of every kind."""
         return self
 
     def as_data(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Tuned:
 
     @property
     def best(self) -> Tuned:
-        """This object: as in other explanations, `best.plan` is the chosen plan."""
+        """This object, so that `best.plan` is the chosen plan in every kind of explanation."""
         return self
 
     def as_data(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 def add(request: PlanRequest, family: KernelFamily) -> KernelFamily:
-    """Record built kernels, for later calls with a request's kind of problem and device.
+    """Record built kernels, for later calls with the same kind of problem and device.
 
     Returns:
         All kernels that were recorded for this kind of problem and device.

@@ -1,7 +1,8 @@
 """Calls of `matmul` with PyTorch tensors that require a gradient.
 
-Kernels do not record the backward pass, but the PyTorch operators of `codegen.torch` do. They
-compute a call that uses none of the options they lack; any other call is refused.
+Kernels do not record the backward pass, but the PyTorch operators of `codegen.torch` do. The
+operators compute such a call. They have fewer options than `matmul`, so a call that uses an option
+that they lack is refused.
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ __all__ = ["check_invariant"]
 def check_invariant(request: PlanRequest, views: Mapping[str, TensorView]) -> None:
     """Check that a call with `invariant=True` has the same order of additions for every m.
 
-    On a GPU, addresses and strides decide whether TMA can copy A and B, and so which instructions
-    multiply. With rows of A along k, only n, k and the layout decide, unless an address, or the
-    distance of matrices in a batch, has a smaller alignment than the rows.
+    On a GPU, the alignment of addresses and strides decides whether TMA can copy A and B, and so
+    which instructions multiply. If the rows of A run along k, their alignment does not depend on m.
+    The call is then refused only if an address, or the distance between matrices of a batch, has a
+    smaller alignment than the rows.
 
     Args:
         request: the problem and the device.
@@ -28,7 +29,7 @@ def check_invariant(request: PlanRequest, views: Mapping[str, TensorView]) -> No
         LaunchError: the call cannot be batch invariant.
     """
     if request.order is None:
-        return  # every order gives the same bits
+        return  # sums of integers are exact, so every order gives the same bits
     if request.gemm.ragged("k"):
         raise LaunchError(
             "invariant=True pins the order of additions by n and k, but with group_axis='k' every "
@@ -54,5 +55,5 @@ def check_invariant(request: PlanRequest, views: Mapping[str, TensorView]) -> No
 
 
 def _rows(view: TensorView) -> TensorView:
-    """A matrix with the rows of an array, at an address of any alignment."""
+    """One matrix of an array, moved to address 0, so that only its strides limit its alignment."""
     return replace(view, pointer=0, shape=view.shape[-2:], strides=view.strides[-2:])

@@ -95,7 +95,8 @@ def first_launch(
         tune_plans(call.request, call.views, stream)
     try:
         (d,) = try_plans(call.request, plan, launch, first=serving and serving.plan)
-    # The advice on `Gemm(…)` is left out: it is for callers of kernels, not of `matmul`.
+    # The second part of the error's message is left out: it advises callers of kernels to change
+    # `Gemm(…)`, which callers of `matmul` do not use.
     except ArgumentMismatch as error:
         raise LaunchError(error.problem) from None
     if serving and serving.job and served:

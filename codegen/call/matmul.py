@@ -22,7 +22,7 @@ from codegen.call.launch import first_launch
 from codegen.lru import LRUCache
 from coordgraph import CodegenError, LaunchError
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
-from coordgraph.gemm import OFFSETS, tensor_of
+from coordgraph.gemm import OFFSETS, ROWS, TARGETS, tensor_of
 from coordgraph.interpreter.arguments import with_defaults
 from passes.choosing import Plan
 
@@ -49,6 +49,8 @@ def matmul(
     invariant: bool = False,
     background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
+    rows: Any = None,
+    targets: Any = None,
     **operands: Any,
 ) -> Any:
     """Compute `alpha·A·B + beta·C`, or another epilogue of A·B, with a plan chosen by a cost model.
@@ -88,7 +90,19 @@ def matmul(
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
             parameters of these names.
-        operands: operands of the epilogue by name: arrays, and numbers for its scalars.
+        rows, targets: i32 vectors of m entries on the device of A, by which rows are gathered and
+            scattered: row i of the product is row `rows[i]` of A, and is written to row
+            `targets[i]` of `out`, which must be given. A then has any number of rows. Entries must
+            be rows of A and of `out`, which kernels on GPUs do not check, and those of `targets`
+            must be distinct. Rows of `out` that are no target keep their values. On GPUs, gathering
+            needs `mma.sync`, because TMA loads adjacent rows. Only for single products and groups
+            of rows; excludes `tune`.
+        operands: operands of the epilogue by name: arrays, and numbers for its scalars. An array
+            with the name of one of its outputs besides D receives this output.
+
+    Returns:
+        D. If the epilogue has outputs besides D, a tuple: D, then these outputs in the order of
+        their declaration. Arrays are made for outputs that the call does not pass.
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do
@@ -97,12 +111,13 @@ def matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    if epilogue is not None or operands:
+    if epilogue is not None or operands or rows is not None or targets is not None:
         return _with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
             (alpha, beta, stream),
             epilogue or ALPHA_BETA,
             operands,
+            tables={ROWS: rows, TARGETS: targets},
             plan=plan,
             tune=tune,
             invariant=invariant,
@@ -157,7 +172,7 @@ def matmul(
             right = library(b).transposed(b) if swap_b else b
             return launch(left, right, c, out, alpha, beta, stream)
     except (ArgumentMismatch, CodegenError):
-        pass  # `first_launch` reports the error, or tries the next plan
+        pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     axes = len(a.shape), len(b.shape)
     if 0 < min(axes) < MATRIX or max(axes) > MATRICES:
         transposes = {"transpose_a": transpose_a, "transpose_b": transpose_b}
@@ -186,10 +201,14 @@ def _with_epilogue(
     epilogue: EpilogueFunction,
     operands: Mapping[str, Any],
     *,
+    tables: Mapping[str, Any],
     offsets: Any = None,
     **options: Any,
 ) -> Any:
-    """Launch a product with an epilogue; the cache key has the layouts of all its operands."""
+    """Launch a product with an epilogue or with tables of rows.
+
+    The cache key has the layouts of all operands. `tables` are the arguments `rows` and `targets`.
+    """
     alpha, beta, _ = scalars
     if not isinstance(epilogue, EpilogueFunction):
         raise LaunchError(
@@ -197,18 +216,30 @@ def _with_epilogue(
             "@coordgraph.epilogue.epilogue(…)"
         )
     a, b, c, out = (matrices[name] for name in "ABCD")
+    tables = {name: table for name, table in tables.items() if table is not None}
+    if tables:
+        options |= {"gathered_rows": ROWS in tables, "scattered_rows": TARGETS in tables}
+        if options.get("tune"):
+            raise LaunchError(
+                f"tune=True does not measure products with {' and '.join(tables)}; leave out tune"
+            )
     given = {"c": c, "alpha": alpha, "beta": beta, **operands}
-    refuse_gradients({"a": a, "b": b, **given}, "a product with this epilogue")
-    with_defaults(epilogue, given)
+    what = f"a product with {' and '.join(tables) or 'this epilogue'}"
+    refuse_gradients({"a": a, "b": b, **given}, what)
+    outputs = [o.name for o in epilogue.outputs]
+    with_defaults(epilogue, {name: x for name, x in given.items() if name not in outputs})
     arrays = {
-        tensor_of(o.name): operands[o.name]
-        for o in epilogue.tensors
-        if operands.get(o.name) is not None
+        tensor_of(name): operands[name]
+        for name in (*(o.name for o in epilogue.tensors), *outputs)
+        if operands.get(name) is not None
     }
     numbers = {name: x for name, x in operands.items() if tensor_of(name) not in arrays}
+    numbers = {name: x for name, x in numbers.items() if name not in outputs}
+    arrays, operands = arrays | tables, {**operands, **tables}
     groups: dict[str, Any] = {} if offsets is None else {OFFSETS: offsets}
     inputs = {"a": a, "b": b, **groups, **arrays}
-    key = (array_key(inputs, c, out), beta == 0, epilogue, *sorted(options.items()))
+    # The names are in the key, because arrays of one layout may be given for different operands.
+    key = (array_key(inputs, c, out), *arrays, beta == 0, epilogue, *sorted(options.items()))
     prepared = None if options.get("tune") else _prepared.get(key)
     try:
         if prepared is not None:
@@ -217,7 +248,7 @@ def _with_epilogue(
             right = library(b).transposed(b) if swap_b else b
             return launch(left, right, c, out, *scalars, **groups, **operands)
     except (ArgumentMismatch, CodegenError):
-        pass  # `first_launch` reports the error, or tries the next plan
+        pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     every = {**matrices, **groups, **arrays}
     return first_launch(
         _prepared, key, every, scalars, numbers=numbers, epilogue=epilogue, **options
@@ -241,6 +272,8 @@ def grouped_matmul(
     invariant: bool = False,
     background: bool | None = None,
     epilogue: EpilogueFunction | None = None,
+    rows: Any = None,
+    targets: Any = None,
     **operands: Any,
 ) -> Any:
     """`alpha·A·B + beta·C` of every group by one kernel, whose plan suits groups of average size.
@@ -271,7 +304,9 @@ def grouped_matmul(
         invariant: as for `matmul`; only with `group_axis="m"`. Every sum is then one segment of k,
             so the bits may differ from those of `matmul` for the same n and k.
         background: as for `matmul`.
-        epilogue, operands: as for `matmul`; the coordinate `l` of an operand is the group.
+        rows, targets: as for `matmul`, for the rows of all groups; only with `group_axis="m"`.
+        epilogue, operands: as for `matmul`, also what is returned; the coordinate `l` of an
+            operand is the group.
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do
@@ -280,13 +315,14 @@ def grouped_matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    if epilogue is not None or operands:
+    if epilogue is not None or operands or rows is not None or targets is not None:
         check_offsets(offsets)
         return _with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
             (alpha, beta, stream),
             epilogue or ALPHA_BETA,
             operands,
+            tables={ROWS: rows, TARGETS: targets},
             offsets=offsets,
             plan=plan,
             invariant=invariant,
@@ -325,7 +361,7 @@ def grouped_matmul(
             right = library(b).transposed(b) if swap_b else b
             return launch(left, right, c, out, alpha, beta, stream, offsets=offsets)
     except (ArgumentMismatch, CodegenError):
-        pass  # `first_launch` reports the error, or tries the next plan
+        pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     return first_launch(
         _prepared,
         key,

@@ -1,8 +1,8 @@
-"""Refuse calls in which D overlaps another array, unless D is in place of an epilogue operand."""
+"""Refuse calls in which an output overlaps another array; D may be in place of an operand."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,28 +16,35 @@ from coordgraph.tensors import dtype
 __all__ = ["check_overlap"]
 
 MADE_UP = 1 << 62
-"""An address beyond all memory: layouts are compared there."""
+"""A made-up address beyond all memory, at which numpy compares the layouts of two arrays."""
 MOST_WORK = 10_000
-"""Candidate solutions that numpy tries to find an address that two layouts share."""
+"""Largest number of candidates that numpy tries when it looks for an address in both arrays."""
 
 
-def check_overlap(views: Mapping[str, TensorView]) -> None:
-    """Raise LaunchError if D overlaps another tensor; call it after checking layouts.
+def check_overlap(views: Mapping[str, TensorView], outputs: Sequence[str] = ("D",)) -> None:
+    """Raise LaunchError if an output overlaps another tensor; call it after checking layouts.
 
     D may be the same memory as C or another epilogue operand with D's type, shape and strides.
+
+    Args:
+        views: the arrays of a call, by tensor.
+        outputs: the tensors that the kernel writes; D comes first.
     """
-    out = views.get("D")
-    for name, other in views.items():
-        if out is None or name == "D" or not (how := _overlap(out, other)):
-            continue
-        # The epilogue reads an element of an operand before it writes that element of D, so both
-        # may be the same memory.
-        if name not in ("A", "B", OFFSETS) and _same(out, other):
-            continue
-        raise LaunchError(
-            f"argument 'out' {how.format(label(name))}; pass an array for 'out' that shares no "
-            "memory with the other arguments"
-        )
+    for place, output in enumerate(outputs):
+        out = views.get(output)
+        for name, other in views.items():
+            seen = outputs[: place + 1]  # each pair of outputs is compared once
+            if out is None or name in seen or not (how := _overlap(out, other)):
+                continue
+            # The epilogue reads an element of an operand before it writes that element of D, so
+            # both may be the same memory. Other outputs are written before all operands are read.
+            apart = ("A", "B", OFFSETS, *outputs)
+            if output == "D" and name not in apart and _same(out, other):
+                continue
+            raise LaunchError(
+                f"argument '{label(output)}' {how.format(label(name))}; pass an array for "
+                f"'{label(output)}' that shares no memory with the other arguments"
+            )
 
 
 def _same(one: TensorView, other: TensorView) -> bool:
@@ -56,7 +63,7 @@ def _overlap(one: TensorView, other: TensorView) -> str:
     if not -other.bytes < apart < one.bytes:
         return ""
     # The address ranges overlap, but rows or matrices of one array may be in gaps of the other.
-    limit: Any = MOST_WORK  # numpy's stubs know only two values
+    limit: Any = MOST_WORK  # typed as Any, because numpy's type hints allow only 0 and -1
     try:
         shared = np.shares_memory(_memory(one, 0), _memory(other, apart), max_work=limit)
         return "overlaps {}" * shared

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 __all__ = ["Advance", "progress"]
 
 Advance = Callable[[str, int, int], None]
-"""A function that reports progress: the current step as text, the number of things that are done,
-and the number of all."""
+"""A function that reports progress. Its arguments are the current step as text, the number of items
+(such as kernels) that are done, and the number of all items."""
 
 
 @contextmanager

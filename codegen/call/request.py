@@ -108,10 +108,11 @@ class PlanRequest:
 
     @property
     def simple_plan(self) -> Plan:
-        """A plan that the lowering computes from sizes and number of SMs, without a cost model."""
+        """A plan by a fixed rule from the sizes and the number of SMs, without a cost model."""
         plan = self._by_rule
         if self.order is not None:
-            # The instructions are pinned too, and the rule's tiles are those of mma.sync.
+            # The order also pins the instructions. If they are wgmma, the tile is that of
+            # `fallback`, because the rule's tiles suit only mma.sync.
             tiled = fallback(row=dtype(self.gemm.dtype).row) if self.constants is not None else plan
             plan = replace(tiled, pipeline=self.order.pipeline, workgroups=None)
         # The sizes of groups are data on the device: the number of tiles, or their depth, is not
@@ -121,7 +122,7 @@ class PlanRequest:
 
     @property
     def _by_rule(self) -> Plan:
-        """The plan of the rule of the lowering, for products of which the host knows all sizes."""
+        """The plan by the fixed rule of the lowering; groups are taken to have average sizes."""
         size = extents(self.gemm, self.batches)
         m, n, k = (ceil(size[axis]) for axis in "mnk")
         if (lowering := self.lowering) is None:
@@ -133,10 +134,11 @@ class PlanRequest:
 
     @property
     def kind(self) -> tuple[Gemm, str, str, bool, str | None]:
-        """What all requests have in common whose plans share their kernels.
+        """A key that is equal for requests whose plans share their kernels.
 
-        The last item is the only instructions that may multiply, or None. A batch-invariant product
-        has the same instructions in every call, so its kernels do not fall back to others.
+        The items are the problem without its sizes, the target, the instructions, whether C is
+        added, and the only instructions that may multiply, or None if kernels may fall back to
+        others. A batch-invariant product needs the same instructions in every call.
         """
         only = None if self.order is None else self.order.instructions or None
         return self.any_size, self.target, self.instructions, self.reads_c, only
@@ -145,9 +147,9 @@ class PlanRequest:
         """Candidate plans: those of the cost model, the best first, then a fallback.
 
         The fallback is `simple_plan`, which is computed from the sizes alone. It is the only plan
-        if the lowering or the element types have no cost model. If `order` is not None, all plans
-        have this order of additions, by the cost model's figures or by construction;
-        `passes.choosing.order_in_graph` checks it on the scheduled graph of a plan.
+        if the lowering or the element types have no cost model. If `order` is not None, the cost
+        model ranks only plans with this order of additions, and the fallback is made with it.
+        `passes.choosing.order_in_graph` checks the order on the scheduled graph of a plan.
         """
         if (device := self.constants) is not None:
             limits: dict[str, Any] = {"batches": self.batches, "order": self.order}

@@ -31,8 +31,8 @@ class StandIn(NamedTuple):
 
     Attributes:
         plan: a plan whose kernel is loaded.
-        job: builds the kernel of the plan that is chosen for the call; None if no plan that is
-            chosen for it can be built.
+        job: the kernel to build in the background, which is that of the plan chosen for the call;
+            None if no such kernel can be built.
     """
 
     plan: Plan
@@ -44,8 +44,8 @@ def stand_in(
 ) -> StandIn | None:
     """The plan that serves a call at once; None if the call should use the plan chosen for it.
 
-    It is None if the kernel of the chosen plan is loaded or in the cache on disk, and if no loaded
-    kernel can serve the call. Kernels that cannot be built are not chosen again.
+    The result is None in two cases: the kernel of the chosen plan is loaded or in the cache on
+    disk; or no loaded kernel can serve the call. Plans whose kernels cannot be built are skipped.
 
     Args:
         request: the problem and the device.
@@ -72,10 +72,10 @@ def stand_in(
 
 
 def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
-    """The best plan by the cost model whose kernel is one of some loaded ones; None without any.
+    """The best plan for a request, by the cost model, among plans whose kernels are loaded.
 
-    If the model has no such plan, it is the plan that computes the fewest elements outside the
-    matrices, of these the one with the largest tile.
+    If the model ranks none of them, it is the plan that computes the fewest elements outside the
+    matrices, and of several such plans the one with the largest tile. None if no plan is allowed.
     """
     device = request.constants
     if device is not None and loaded:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coordgraph import LaunchError, VerifyError
-from coordgraph.gemm import ARRAYS, OFFSETS, OFFSETS_OF
+from coordgraph.gemm import ARRAYS, OFFSETS, OFFSETS_OF, ROWS, TARGETS
 from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import DTYPES, dtype
 
@@ -22,7 +22,10 @@ def label(tensor: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """Address, shape, strides (in elements), type and device of an array (None for host memory)."""
+    """Address, shape, strides (in elements), type and device of an array.
+
+    The device is None for an array in host memory.
+    """
 
     pointer: int
     shape: tuple[int, ...]
@@ -61,7 +64,11 @@ class TensorView:
 
     @property
     def rows_follow(self) -> bool:
-        """Whether this is a batch whose rows are at one distance, like those of a single matrix."""
+        """Whether this is a batch that can be read as one matrix with more rows.
+
+        It can if all consecutive rows are the same distance apart, also from the last row of a
+        matrix to the first row of the next.
+        """
         if len(self.shape) < len("lmn"):
             return False
         if 0 in self.shape or self.contiguous:
@@ -91,7 +98,7 @@ class TensorView:
 
     @property
     def without_gaps(self) -> bool:
-        """Whether matrices, or each matrix of a batch, are row-major without gaps."""
+        """Whether a matrix, or each matrix of a batch, is row-major without gaps."""
         matrix = replace(self, shape=self.shape[-2:], strides=self.strides[-2:])
         return matrix.contiguous
 
@@ -139,10 +146,10 @@ def type_name(name: str, what: str) -> str:
     try:
         return dtype(name).name
     except VerifyError as error:
-        if what == label(OFFSETS):
+        if what in (label(OFFSETS), ROWS, TARGETS):
             raise LaunchError(
-                f"offsets holds {name}, but must hold i32; convert it by offsets.to(torch.int32), "
-                "or by offsets.astype('int32') for numpy, CuPy and JAX"
+                f"{what} holds {name}, but must hold i32; convert it by {what}.to(torch.int32), "
+                f"or by {what}.astype('int32') for numpy, CuPy and JAX"
             ) from error
         raise LaunchError(f"{what}: {error}; {_advice(name, what)}") from error
 

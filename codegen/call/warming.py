@@ -48,8 +48,8 @@ class Warmed:
     Attributes:
         kernels: the plans without grids whose kernels are built, the most useful first.
         ranges: the ranges of sizes for which `matmul` now chooses among built kernels.
-        loss: the geometric mean, over random sizes, of the predicted time divided by that of the
-            best of all plans, less 1; 0.0 if there is no cost model.
+        loss: the geometric mean, over random sizes, of the predicted time of the best of these
+            kernels divided by that of the best of all plans, less 1; 0.0 if there is no cost model.
         refused: for each kernel that cannot be built, the reason.
     """
 
@@ -82,8 +82,8 @@ def warm(
     Kernels are compiled in parallel processes, stored in the kernel cache on disk, and loaded on
     the GPU. From then on, for single products of these types and layouts whose rows have a multiple
     of 16 bytes, `matmul` chooses among these kernels if the size is in the range; for other sizes
-    it chooses as before. Several calls add up. Another process that calls `warm` with the same
-    arguments loads what this one compiled.
+    it chooses as before. After several calls of `warm`, the kernels of all of them are candidates.
+    Another process that calls `warm` with the same arguments loads what this one compiled.
 
     Args:
         dtype: the element type of A and B.
@@ -101,7 +101,7 @@ def warm(
 
     Raises:
         CodegenError: there is no GPU, or none of the kernels can be built.
-        LaunchError: `kernels` or `device` is no such number, or a flag is not a bool.
+        LaunchError: `kernels` or `device` is not a valid number, or a flag is not a bool.
         PassError: an extent is not an integer of at least 1, or a range is empty.
         VerifyError: an element type is unknown, or not supported.
     """

@@ -77,9 +77,9 @@ def of_depth(gemm: GemmProblem, given: Operands) -> Operands:
     )  # an int, because it converts to every scalar type
 
 
-def new_output(graph: KernelGraph, sizes: Mapping[str, int]) -> Array:
-    """A new numpy array for D, with uninitialized elements."""
-    return np.empty(extents(graph, "D", sizes), numpy_dtype(graph.tensor("D").dtype))
+def new_output(graph: KernelGraph, tensor: str, sizes: Mapping[str, int]) -> Array:
+    """A new numpy array for D or another output, with uninitialized elements."""
+    return np.empty(extents(graph, tensor, sizes), numpy_dtype(graph.tensor(tensor).dtype))
 
 
 def zeros_of_depth(graph: KernelGraph, sizes: Mapping[str, int]) -> tuple[Array, Array]:

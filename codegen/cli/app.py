@@ -17,6 +17,7 @@ from codegen.cli.errors import ExitCode, describe, exit_code, notes
 from codegen.cli.evaluate import evaluate_command
 from codegen.cli.explain_index import explain_index
 from codegen.cli.exporting import export_command
+from codegen.cli.help_text import help_text
 from codegen.cli.listing import explain, passes
 from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
@@ -77,7 +78,7 @@ class Commands(TyperGroup):
 
 
 def _plain(error: Exception) -> None:
-    """The message of an error about an option's value, without pydantic's "Value error, "."""
+    """Remove pydantic's prefix "Value error, " from the message of an error, in place."""
     said = getattr(error, "message", None)
     if isinstance(said, str) and said.startswith(PYDANTIC):
         error.message = said.removeprefix(PYDANTIC)  # type: ignore[attr-defined]
@@ -162,7 +163,7 @@ for _name, _command, _panel in (
     ("explain", explain, "Help"),
     ("doctor", doctor, "Help"),
 ):
-    app.command(_name, rich_help_panel=_panel)(_command)
+    app.command(_name, help=help_text(_command.__doc__), rich_help_panel=_panel)(_command)
 
 
 def main() -> None:

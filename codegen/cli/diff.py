@@ -82,8 +82,8 @@ def _graphs(
     """The two graphs to compare.
 
     Raises:
-        typer.BadParameter: the number of files is not two, or, with passes, more than one; stdin is
-            to be read twice; or --workgroups is given without passes.
+        typer.BadParameter: there are not two files without passes, or more than one file with
+            passes; stdin is to be read twice; or --workgroups is given without passes.
     """
     from codegen.cli.stages import read_graph
 

@@ -16,11 +16,11 @@ from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     Import,
     Json,
-    Output,
     Problem,
     Scheduling,
     Source,
     StageName,
+    output_option,
 )
 from codegen.cli.output import print_json, stdout, working, write_document
 
@@ -56,7 +56,7 @@ def show(
         Form | None,
         typer.Argument(
             help="The form; by default pseudocode, or mermaid where --output ends in .svg or .png.",
-            metavar="|".join(Form),
+            metavar="FORM",
             show_default=False,
         ),
     ] = None,
@@ -88,7 +88,12 @@ def show(
     source: Source = None,
     scheduling: Scheduling,
     problem: Problem,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        output_option(
+            "The file to write to; by default stdout. A name that ends in .svg or .png is drawn."
+        ),
+    ] = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -206,7 +211,7 @@ def render(
         form: the form of the text.
         part: the graph that a diagram shows.
         only: the coordinates that a diagram shows; empty for all.
-        provenance: whether text and JSON have the origin of each record.
+        provenance: whether text and JSON name the pass that made each dimension, edge, and so on.
     """
     if form is Form.MERMAID:
         drawn = getattr(stage.graph, part.value)
@@ -251,7 +256,7 @@ def _print_json(
 
 
 def _print_provenance(graph: KernelGraph, only: Sequence[str], *, as_json: bool) -> None:
-    """Print which pass made each dimension, edge, operation and other record of a graph."""
+    """Print which pass made each dimension, edge, operation and other part of a graph."""
     if as_json:
         origins = graph.json(provenance=True)["origins"]
         kept = [o for o in origins if o["part"] == "dimension" and o["key"] in only]

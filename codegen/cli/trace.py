@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -24,11 +24,11 @@ from codegen.cli.options import (
     Import,
     Instructions,
     Json,
-    Output,
     Problem,
     Scheduling,
     Seed,
     Threads,
+    output_option,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
@@ -57,7 +57,9 @@ def trace_command(
     scheduling: Scheduling,
     threads: Threads = None,
     check: Checked = False,
-    output: Output = None,
+    output: Annotated[
+        Path | None, output_option("The file of the timeline; by default timeline.json.")
+    ] = None,
     events: Events = None,
     instructions: Instructions = None,
     modules: Import = None,
@@ -223,13 +225,14 @@ def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, 
         return {name: seconds[name] for name in names if seconds[name] / total >= 0.0005}
 
     what = _what(t)
+    processors = f"{len(t.processors)} {what if len(t.processors) > 1 else what[:-1]}"
     fix_up, parts = summary["fix_up_seconds"] / total, some("send", "wait", "receive")
     idle = seconds["idle"] / total
     lines = [
         ("schedule", made.title if made.plan is None else str(made.plan)),
         (
             "workgroups",
-            f"{t.workgroups} on {len(t.processors)} {what}, {t.lanes} at a time on each",
+            f"{t.workgroups} on {processors}, {t.lanes} at a time on each",
         ),
         ("time", f"{duration(t.makespan)}, {speed(products.flops / t.makespan)}"),
         ("multiplying", f"{summary['utilisation']:.1%} of the {what}' time"),

@@ -63,7 +63,10 @@ class Bounds:
 
 
 class Hazards:
-    """Hooks for values that a wrong graph may put out of range; this class checks nothing."""
+    """Hooks that are called for values which a wrong graph may put out of range.
+
+    This class checks nothing; a subclass overrides hooks to check values at run time.
+    """
 
     unproved = False
     """Whether range proofs may be wrong, because a wrong graph declares wrong sizes."""
@@ -146,7 +149,11 @@ class Expressions:
         The key is (expression, values of its symbols)."""
 
     def number(self, expr: Expr, ranges: Ranges) -> Number:
-        """The value of the integer expression `expr`; `ranges` are the bounds of its symbols."""
+        """Emit code for an integer expression and return its value.
+
+        `ranges` are the bounds of the expression's symbols. The result is a Python int if the value
+        is known at compile time.
+        """
         if isinstance(expr, Integer):
             return int(expr)
         if isinstance(expr, Symbol):
@@ -154,14 +161,17 @@ class Expressions:
         return self._once(expr, lambda: self._print(expr, ranges))
 
     def condition(self, condition: Boolean, ranges: Ranges) -> Any:
-        """A Python bool if the condition is known at compile time, else an LLVM i1 value."""
+        """Emit code for a condition and return its value, an LLVM i1.
+
+        The result is a Python bool if the value is known at compile time.
+        """
         return self._once(condition, lambda: self._decide(condition, ranges))
 
     def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
-        """The value already emitted for `expr` and these symbol values; if none, call `make`."""
+        """The value of `expr`; `make` emits it unless it was emitted for the same symbol values."""
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
-            return make()  # a counter changes (its value is in an alloca), so nothing is reused
+            return make()  # a symbol is a counter, whose value changes, so nothing is reused
         key = expr, numbers
         if key not in self.printed:
             self.printed[key] = make()
@@ -383,9 +393,10 @@ class Expressions:
         return self.tables[table.name]
 
     def _search(self, expr: Expr, ranges: Ranges) -> ir.Value:
-        """Emit a binary search: the last index whose table entry is at most x.
+        """Emit a binary search in a table: the last index whose entry is at most the wanted value.
 
-        The emitted loop sets the bits of the index one by one, from the highest bit of the number
+        The arguments of `expr` are the table, its number of entries, and the wanted value. The
+        emitted loop sets the bits of the index one by one, from the highest bit of the number
         of entries down.
         """
         table, n, x = operands(expr)

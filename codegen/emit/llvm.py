@@ -81,10 +81,11 @@ def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
 
 @cache
 def _is_known(processor: str) -> bool:
-    """Whether LLVM's NVPTX back end knows a processor; to compile for others ends the process.
+    """Whether LLVM's NVPTX back end knows a processor.
 
-    An empty module is compiled: for an unknown processor its PTX version is OLDEST_PTX, which no
-    supported processor has.
+    LLVM ends the process if code is compiled for an unknown one. To find out, an empty module is
+    compiled: for an unknown processor its PTX version is OLDEST_PTX, which no supported processor
+    has.
     """
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
     empty = llvm.parse_assembly('target triple = "nvptx64-nvidia-cuda"')

@@ -115,15 +115,22 @@ class Walker:
     # Methods that compute values of expressions
 
     def number(self, expr: Expr, node: Node) -> Number:
-        """The value of an index expression; the ranges of its symbols are those at `node`."""
+        """Emit code for an index expression and return its value.
+
+        The expression is simplified with the ranges that its symbols have at the operation `node`.
+        The result is a Python int if the value is known at compile time.
+        """
         return self.expressions.number(expr, node.scope.ranges)
 
     def condition(self, condition: Boolean, node: Node) -> Any:
-        """A Python bool if the condition is known at compile time, else an LLVM i1 value."""
+        """Emit code for a condition and return its value, an LLVM i1.
+
+        The result is a Python bool if the value is known at compile time.
+        """
         return self.expressions.condition(condition, node.scope.ranges)
 
     def wide(self, expr: Expr, node: Node) -> ir.Value:
-        """The value of an expression as a 64-bit LLVM integer, for addresses."""
+        """Emit code for an expression and return its value as a 64-bit integer, for addresses."""
         value = self.number(expr, node)
         return self.expressions.widen(value, 64, expr, node.scope.ranges)
 

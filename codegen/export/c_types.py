@@ -1,4 +1,4 @@
-"""C types for element types, from their records."""
+"""The C type of each element type, from its width and kind in `coordgraph.elements`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ FLOATS = {32: "float", 64: "double"}
 def c_type(kind: str) -> str:
     """The C type of elements of the type named `kind`.
 
-    For a floating-point type that C lacks it is `kind`, which the exported example declares.
+    The result for a floating-point type that C lacks is `kind` itself, such as `bf16`; the exported
+    example declares a type of this name.
     """
     found = dtype(kind)
     if found.is_float:

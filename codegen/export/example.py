@@ -19,7 +19,7 @@ NO_SIZES = """    if (count > 1) {
         return 2;
     }
 """
-"""What the example does with the command line if all sizes are constants."""
+"""C++ code that refuses sizes on the command line, for kernels whose sizes are all constants."""
 DEFAULT_SIZES = {"m": 2048, "n": 2304, "k": 4096, "batches": 4}
 """The sizes that the example uses if the command line gives none."""
 

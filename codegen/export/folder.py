@@ -24,7 +24,7 @@ __all__ = ["Exported", "export"]
 ALIGNMENTS = (1, ALIGNED_BYTES)
 """The alignments in bytes for which a kernel has code of its own."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-"""The names that an exported kernel may have: the start of C identifiers."""
+"""The names that an exported kernel may have; C identifiers begin with the name."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def export(
         alignment: 16 for the fastest code, which needs addresses and rows that are multiples of 16
             bytes; 1 for code that takes all other tensors.
         reads_c: whether launches may pass C.
-        workgroups: how many workgroups a launch has if it does not say, for schedules with
+        workgroups: the number of workgroups of a launch that passes no number, for schedules with
             `workgroups=None`; None for as many as the GPU runs at once.
 
     Raises:

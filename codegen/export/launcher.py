@@ -245,7 +245,10 @@ def _workspace(recipe: Recipe) -> Iterator[str]:
 
 
 def _attributes(recipe: Recipe) -> Iterator[str]:
-    """C statements that set the CUDA launch attributes: cluster size, cooperative, overlapping."""
+    """C statements that set CUDA launch attributes.
+
+    They are the cluster size, and cooperative or programmatic dependent launch.
+    """
     facts = recipe.facts
     one = "attributes[config->numAttrs]"
     if facts.cluster > 1:
@@ -273,7 +276,7 @@ def _resident_variables(recipe: Recipe) -> Iterator[str]:
 
 
 def _resident(recipe: Recipe) -> Iterator[str]:
-    """C statements that store how many workgroups or clusters run at once; return a CUresult."""
+    """C statements that store how many workgroups or clusters run at once, or return an error."""
     if recipe.facts.cluster > 1:
         if recipe.facts.cluster > LARGEST_PORTABLE_CLUSTER:
             yield "status = cuFuncSetAttribute("

@@ -53,8 +53,8 @@ class Recipe:
         reads_c: whether launches may pass C.
         pipeline: the passes that made the schedule, as text.
         ptxas: the version of ptxas that assembled the machine code.
-        workgroups: how many workgroups a launch has if it does not say, and the schedule leaves it
-            open; None for as many as the GPU runs at once.
+        workgroups: the number of workgroups of a launch that passes no number, for schedules with
+            `workgroups=None`; None for as many as the GPU runs at once.
     """
 
     name: str
@@ -94,10 +94,11 @@ class Recipe:
 
     @cached_property
     def reads(self) -> dict[str, str]:
-        """For each parameter `read_NAME`, its value in C, from the caller's struct `x`.
+        """For each parameter `read_NAME`, the C expression of its value.
 
-        The value is true if the kernel must read the optional operand: its address is not 0, and
-        the scalar that multiplies it in the epilogue, if any, is not 0.
+        The expression reads the struct `x` that the caller passes. It is true if the kernel must
+        read the optional operand: its address is not 0, and the scalar that multiplies it in the
+        epilogue, if any, is not 0.
         """
         found: dict[str, str] = {}
         for tensor, operand in self.gemm.operands.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from codegen.call.checks import check_call, numpy_views, problem_parameters, rows_of_offsets
+from codegen.call.checks import check_call, numpy_views, problem_parameters, tables_of_call
 from codegen.call.operands import Operands
+from codegen.call.outputs import returned, written
 from codegen.call.zero_extents import (
     lacks_depth,
     new_output,
@@ -19,11 +21,12 @@ from codegen.kernel import Kernel
 from coordgraph import KernelGraph, LaunchError
 from coordgraph.gemm import tensor_of
 from coordgraph.interpreter import interpret
+from coordgraph.interpreter.arguments import Array
 
 __all__ = ["InterpretedKernel"]
 
 WORKGROUPS = 4
-"""How many workgroups the interpreter runs if neither the graph nor the call says a number."""
+"""How many workgroups the interpreter runs if neither the graph nor the call gives a number."""
 
 
 class InterpretedKernel(Kernel):
@@ -67,11 +70,12 @@ class InterpretedKernel(Kernel):
                 f"stream = {stream!r}, but the interpreter has no streams; leave stream out"
             )
         given = Operands.of(self.graph.gemm, c, alpha, beta, operands)
-        views = numpy_views(a, b, None, out, offsets, given.arrays)
+        views = numpy_views(a, b, None, out, offsets, given.arrays, given.outputs)
         sizes = problem_parameters(self.graph, views, scalars=given.scalars)
         check_call(self.graph, views, scalars=given.scalars)
         if writes_nothing(sizes):
-            return new_output(self.graph, sizes) if out is None else out
+            make = partial(new_output, self.graph, sizes=sizes)
+            return returned(written(self.graph.gemm, out, given.outputs, make).values())
         if lacks_depth(sizes):
             a, b = zeros_of_depth(self.graph, sizes)
             given = of_depth(self.graph.gemm, given)
@@ -83,15 +87,23 @@ class InterpretedKernel(Kernel):
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
                 "workgroups out, or apply the schedule with workgroups=None"
             )
-        for name in ("elements_d",) if self.graph.gemm.diagonal else ():
-            parameters[name] = sizes[name]
-        tables = rows_of_offsets(self.graph.gemm, offsets)
+        # extents of D that do not follow from A and B
+        parameters |= {name: sizes[name] for name in ("elements_d", "rows_d") if name in sizes}
+        tables = tables_of_call(self.graph.gemm, offsets, given.arrays)
         values = {
             o.name: given.arrays.get(tensor_of(o.name)) for o in self.graph.gemm.epilogue.tensors
         }
         values |= given.scalars
         result = interpret(self.graph, a, b, operands=values, parameters=parameters, tables=tables)
-        if out is None:
-            return result.d
-        np.copyto(out, result.d, where=result.written)
-        return out
+        found = {"D": (result.d, result.written)}
+        found |= {n: (x, result.stored[n]) for n, x in result.outputs.items()}
+        given_arrays = {"D": out, **given.outputs}
+        return returned(_stored(*found[n], given_arrays.get(n)) for n in found)
+
+
+def _stored(found: Array, mask: Array, array: Array | None) -> Array:
+    """The array of an output: `array`, into which the elements in `mask` are copied, or `found`."""
+    if array is None:
+        return found
+    np.copyto(array, found, where=mask)
+    return array

@@ -181,8 +181,8 @@ def _ranges(rows: Words, code: Words) -> tuple[Words, Words]:
 def _tiles(rows: Words, code: Words, track: Words, activity: Words) -> tuple[Words, Words, Words]:
     """Product, m and n of the output tile of each record; -1 if there is none.
 
-    A record that names no tile gets the tile of the same threads' next record that names one. There
-    is none after their last such record, and for activities that belong to no tile.
+    A record that names no tile gets the tile of the next record of the same threads that names one.
+    If there is no such record, or the activity belongs to no tile, it gets -1.
     """
     has = code >> 16 & 255 == TILE
     source = np.where(has, np.arange(len(rows)), len(rows))

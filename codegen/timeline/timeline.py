@@ -30,7 +30,8 @@ class Timeline:
 
     Events of the same threads follow each other without a gap. The producer of a Hopper kernel
     loads while consumers multiply, and with ping-pong consumers one warpgroup finishes a tile while
-    another one multiplies: the column `behind` marks events at the time of another multiplication.
+    another one multiplies. The column `behind` marks events during which other threads of the same
+    CTA multiply.
 
     Attributes:
         begin, end: seconds since the first workgroup began.

@@ -42,7 +42,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Say why a function of `torch.nn.functional` is missing here."""
+    """Raise AttributeError; for functions of `torch.nn.functional`, say why they are missing."""
     if name in ("scaled_mm", "scaled_grouped_mm"):
         raise AttributeError(
             f"codegen.torch has no {name}, because kernels multiply no 8-bit floating-point types "

@@ -35,8 +35,8 @@ def _written(
     """Copy a function's result to `out`, without a gradient and without autocast, as PyTorch does.
 
     Raises:
-        LaunchError: a tensor requires a gradient, or `out` is not like the result; nothing was
-            written.
+        LaunchError: a tensor requires a gradient, or `out` does not have the shape, type and device
+            of the result; nothing was written.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (out, *tensors)):
         raise LaunchError(
@@ -201,9 +201,9 @@ def grouped_mm(
     | (m, k)         | (k, n)         | columns of A and rows of B  | (groups, m, n) |
     | (groups, m, k) | (groups, k, n) | nothing: leave out `offs`   | (groups, m, n) |
 
-    Extents and strides may be any; PyTorch needs rows of a multiple of 16 bytes. The host never
-    reads `offs`, so that a CUDA graph may be replayed with other values. A region of
-    `torch.autocast` casts the factors as those of `matmul`; PyTorch casts them in no region.
+    Extents and strides may be any; PyTorch's function needs rows of a multiple of 16 bytes. The
+    host never reads `offs`, so that a CUDA graph may be replayed with other values. Inside
+    `torch.autocast` the factors are cast, as those of `matmul`; PyTorch's function does not cast.
 
     Args:
         mat_a, mat_b: the factors. B is read in place if each of its matrices is row-major or the

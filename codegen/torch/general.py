@@ -69,6 +69,6 @@ def _matmul(
     if tune or any(option is not None for option in given):
         raise LaunchError(
             "inside torch.compile, matmul takes neither out, stream, tune, plan, background nor "
-            "epilogue"
+            "epilogue; leave them out, or call matmul outside of the compiled function"
         )
     return matmul_by_operators(a, b, c, alpha, beta, transpose_a, transpose_b, invariant)

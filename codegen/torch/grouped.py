@@ -1,4 +1,4 @@
-"""The custom operator `coordgraph::grouped_mm`: products of groups of rows, columns or terms.
+"""The custom operator `coordgraph::grouped_mm`: products whose m, n or k is divided into groups.
 
 A matrix argument is divided into groups; an argument with three axes has one matrix for each group.
 `A·B` of two such arguments is a batch of equal sizes, which is `coordgraph::matmul`. The products

@@ -12,8 +12,8 @@ __all__ = ["on_host"]
 def on_host(tensor: torch.Tensor) -> Any:
     """A numpy array with the memory, shape and strides of a CPU tensor, without a copy.
 
-    numpy has no bf16 of its own: the elements are viewed as 16-bit integers, and those as
-    `ml_dtypes.bfloat16`.
+    numpy has no bf16 of its own: PyTorch views the elements as 16-bit integers, and numpy views the
+    integers as `ml_dtypes.bfloat16`.
     """
     tensor = tensor.detach()
     if tensor.dtype is not torch.bfloat16:

@@ -138,11 +138,11 @@ def _readable(tensor: torch.Tensor, *, by_rows: bool = False) -> torch.Tensor:
 
 
 def _has_rows(tensor: torch.Tensor) -> bool:
-    """Whether a matrix, or each matrix of a batch, has rows of adjacent elements that are apart."""
+    """Whether each matrix has rows of adjacent elements, and rows that do not overlap."""
     (rows, columns), (step, element) = tensor.shape[-2:], tensor.stride()[-2:]
     return (columns == 1 or element == 1) and (rows == 1 or step >= columns)
 
 
 def _gapless(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a contiguous copy unless it, or the transpose of each matrix, has no gaps."""
+    """The tensor if it is contiguous, or contiguous after transposing each matrix; else a copy."""
     return tensor if tensor.is_contiguous() or tensor.mT.is_contiguous() else tensor.contiguous()

@@ -45,7 +45,7 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
 }
 """For each replaced function of PyTorch, the function that computes the same by kernels."""
 GROUPED = getattr(torch, "_grouped_mm", None)
-"""What `torch.nn.functional.grouped_mm` calls; None in a PyTorch that lacks it."""
+"""The function that `torch.nn.functional.grouped_mm` calls; None if this PyTorch has none."""
 OPTIONS = {"bias", "beta", "alpha", "input", "other", "weight", "mat1", "mat2", "offs"}
 """Keyword arguments that `codegen.torch` takes; PyTorch computes a call with any other one."""
 
@@ -78,8 +78,8 @@ class use_kernels(TorchFunctionMode):
         dtypes: the element types for which kernels are used.
         devices: the types of devices on which kernels are used: `"cuda"`, `"cpu"`.
         invariant: whether the bits of a row of a product must not depend on the other rows, as for
-            `codegen.matmul`. Products that PyTorch computes are not covered; then `grouped_mm` is
-            among them.
+            `codegen.matmul`. Products that PyTorch computes do not have this property. If
+            `invariant` is True, PyTorch also computes `grouped_mm`.
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class use_kernels(TorchFunctionMode):
     ) -> bool:
         """Whether kernels multiply these arguments.
 
-        The type is the one that autocast casts to, where it is enabled. PyTorch's `grouped_mm` is
-        not cast by autocast, so its factors need the type themselves.
+        Where autocast is enabled, the type that it casts to must be one of `dtypes`. Autocast does
+        not cast the factors of PyTorch's `grouped_mm`, so their own type must be one of `dtypes`.
         """
         if not kwargs.keys() <= OPTIONS or (self.invariant and func is GROUPED):
             return False
@@ -128,7 +128,7 @@ class use_kernels(TorchFunctionMode):
         if any(x.layout is not torch.strided or x.is_nested for x in tensors):
             return False
         if func is GROUPED:
-            tensors = [x for x in tensors if x.dtype != torch.int32]  # without `offs`
+            tensors = [x for x in tensors if x.dtype != torch.int32]  # leave out `offs`
         elif torch.is_autocast_enabled(device):
             cast = all(x.is_floating_point() and x.dtype != torch.float64 for x in tensors)
             return cast and torch.get_autocast_dtype(device) in self.dtypes

@@ -38,7 +38,7 @@ class SwiGLU(torch.nn.Module):
         dim: extent of the input and of the result.
         hidden: extent of `gate(x)` and of `up(x)`.
         bias: whether the three products have a bias.
-        device, dtype: of the parameters, as for `torch.nn.Linear`.
+        device, dtype: device and type of the parameters, as for `torch.nn.Linear`.
     """
 
     def __init__(

@@ -145,7 +145,7 @@ def _(
 
 
 def _save(ctx: Any, a: Tensor, b: Tensor, needs: tuple[bool, bool]) -> None:
-    """Keep the factors that the gradients of A and B need: B for A's, A for B's."""
+    """Keep B if the gradient of A is needed, and A if the gradient of B is needed."""
     needs_a, needs_b = needs
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
 

@@ -1,4 +1,4 @@
-"""Operations of lowered graphs for all targets: loads, stores, signals and products of one thread.
+"""Operations of lowered graphs for all targets: loads, stores, flags, barriers, matrix products.
 
 The address of an element, in a tensor, in shared memory or in registers, is computed from the
 coordinate graph. The fields `form` and `instruction` name a machine instruction, which lowering
@@ -64,7 +64,10 @@ class CopyElements(Operation):
 
 @dataclass(frozen=True)
 class FillElements(Operation):
-    """Write `width` zeros to shared memory or to a tensor, from the element `destination` on."""
+    """Write `width` consecutive zeros to shared memory or to a tensor.
+
+    The index along the dimension `destination` is the position of the first zero.
+    """
 
     destination: str
     width: int = 1
@@ -142,7 +145,7 @@ class LoadFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        source: the dimension whose index is the first element in memory.
+        source: the dimension whose index locates the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: how to load: `vector` for consecutive elements, `broadcast` for one element in all
@@ -164,7 +167,7 @@ class StoreFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        destination: the dimension whose index is the first element in memory.
+        destination: the dimension whose index locates the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: how to store: `vector` for consecutive elements, or an instruction such as
@@ -195,7 +198,7 @@ class ReduceFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        destination: the dimension whose index is the first element in memory.
+        destination: the dimension whose index locates the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: `vector` for one instruction for all elements, `scalar` for one instruction per
@@ -213,7 +216,10 @@ class ReduceFragment(Operation):
 
 @dataclass(frozen=True)
 class AccumulateFragment(Operation):
-    """Add `width` elements of memory, from the element `source` on, to registers of a fragment."""
+    """Add `width` consecutive elements of memory to registers of a fragment.
+
+    The index along the dimension `source` is the position of the first element.
+    """
 
     fragment: str
     source: str
@@ -227,7 +233,8 @@ class AccumulateFragment(Operation):
 class ApplyFragment(Operation):
     """Apply an epilogue function to `width` registers of a fragment, in place.
 
-    An operand of the function that is neither in `sources` nor in `elements` is taken as 0.
+    The function's outputs besides D are written to their tensors. An operand of the function that
+    is neither in `sources` nor in `elements` is taken as 0.
 
     Args:
         fragment: the name of the fragment; its registers are the function's `acc`.
@@ -243,6 +250,8 @@ class ApplyFragment(Operation):
         width: the number of consecutive registers.
         memories: for each tensor in `sources`, the dimension of the memory that its elements are
             read from, such as shared memory; () for the tensors themselves.
+        stores: tensors of the function's outputs besides D, in the order of the function's outputs.
+            `width` consecutive elements of each are written; padding is not written.
     """
 
     fragment: str
@@ -254,8 +263,9 @@ class ApplyFragment(Operation):
     optional: tuple[str, ...] = ()
     width: int = 1
     memories: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
 
-    ROLES = ("sources", "memories", "registers")
+    ROLES = ("sources", "memories", "registers", "stores")
 
     @property
     def read_from(self) -> dict[str, str]:
@@ -293,7 +303,7 @@ class SignalFlag(Operation):
     the index along `turn`, or the number of readers if `turn` is ''.
 
     Args:
-        flag: the dimension whose index is the flag in the tensor of flags.
+        flag: the dimension whose index selects the flag in the tensor of flags.
         turn: if several workgroups set the flag one after another, the dimension that numbers them;
             else ''.
         readers: the number of workgroups that wait for the flag, each with a `TakeFlag`.
@@ -333,8 +343,8 @@ class WaitFlag(Operation):
 
     Args:
         flag: the dimension whose index selects the flag in the tensor of flags.
-        turn: if given, wait until the flag is 1 + the index along this dimension, the value that
-            `SignalFlag` then sets; else ''.
+        turn: if it is not '', wait until the flag is 1 + the index along this dimension. A
+            `SignalFlag` with the same `turn` sets this value.
         senders: if `turn` is '', wait until the flag equals the number of workgroups that increment
             it.
         order, scope: the memory order (`acquire` or `relaxed`) and scope (`gpu` or `cta`) of PTX.
@@ -369,7 +379,10 @@ class TakeFlag(Operation):
 
 @dataclass(frozen=True)
 class ClearFlag(Operation):
-    """Set a flag to 0 for the next launch, after all threads of the workgroup have read it."""
+    """Set a flag to 0 for the next launch.
+
+    The operation does not wait: all threads of the workgroup must have read the flag before.
+    """
 
     flag: str
 

@@ -397,6 +397,10 @@ class Epilogue(Operation):
         operand_tiles: the dimensions whose indices are the numbers of the operands' tiles.
         function: the epilogue function; by default `alpha·acc + beta·C`.
         accumulator: the name of the accumulator.
+        stores: the names of the tensors that the operation itself writes, in the order of the
+            function's outputs besides D. Elements outside a tensor are not written. The value of D
+            stays in the accumulator, which `StoreTile` writes.
+        store_tiles: the dimensions whose indices are the numbers of the tiles of `stores`.
     """
 
     output: str
@@ -405,8 +409,10 @@ class Epilogue(Operation):
     operand_tiles: tuple[str, ...] = ()
     function: EpilogueFunction = ALPHA_BETA
     accumulator: str = "acc"
+    stores: tuple[str, ...] = ()
+    store_tiles: tuple[str, ...] = ()
 
-    ROLES = ("tile", "operand_tiles")
+    ROLES = ("tile", "operand_tiles", "store_tiles")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ MOST_STEPS = 2**30
 
 @dataclass(frozen=True)
 class Loop:
-    """The loop that executes a `For`: `symbol` counts from `start` up to `stop` by `step`."""
+    """The loop that executes a `For`: `for (symbol = start; symbol < stop; symbol += step)`."""
 
     symbol: Symbol
     start: Expr
@@ -127,8 +127,8 @@ class Scoped:
                     small, large, gap = part.rhs, part.lhs, 0
                 case _:
                     continue
-            # Only the symbol of an index gets the new bound, not that of a size: sizes bound
-            # indices already, and proofs would be circular if indices bounded sizes, too.
+            # Add the new bound to the symbol of an index, but not to the symbol of a size: sizes
+            # bound indices already, and proofs would be circular if indices bounded sizes, too.
             if isinstance(small, Symbol) and not small.is_positive:
                 ranges = ranges.with_upper(small, self.expand(large) - gap)
         return replace(self, ranges=ranges)
@@ -165,7 +165,8 @@ class Scoped:
         scope = self
         for dim in op.dims:
             value, symbol = self.reverse(dim).values[0], self.coordinates.symbol(dim)
-            # Derive ranges from the full expression, before symbols replace parts of it.
+            # Derive the range of an index from its full expression, in which no symbol stands for a
+            # part of the expression.
             expanded = self.expand(value)
             ranges = scope.ranges.with_value(symbol, expanded, self.fixed)
             ranges = ranges.with_found(symbol, expanded)

@@ -151,8 +151,8 @@ class MacroTile(_OfTensor):
 class MacroTileNumber(_OfTensorAxis):
     """The number of a macro tile along one axis of a tensor.
 
-    The dimension is *dangling* until a schedule ties it to workgroups or loops: no edge leads from
-    it to the machine.
+    The dimension is *dangling* as long as no edge leads from it toward workgroups or loops.
+    Schedules add such edges.
     """
 
 
@@ -245,8 +245,8 @@ class Shared(_OfTensor):
             type.
         element: the element type if the allocation holds no tensor's tiles. An allocation without a
             tensor and without an element type holds mbarriers.
-        within: the id of another allocation whose memory this allocation reuses; they are never in
-            use at the same time.
+        within: the id of another allocation whose memory this allocation reuses; the two
+            allocations are never in use at the same time. '' if it reuses none.
     """
 
     element: str = ""

@@ -213,8 +213,8 @@ class CoordinateEditor:
             tuple(self._dimensions[name].size for name in edge.upstream),
             tuple(self._dimensions[name].size for name in edge.downstream),
         )
-        # The size rule depends only on these values. Many edges agree in all of them, so the rule
-        # is checked once for each combination.
+        # The size rule depends only on the edge's class, its fields and the sizes of its operands.
+        # Many edges agree in all of these, so the rule is checked once for each combination.
         case = (type(edge), *edge.details.values(), sizes)
         if case in self._fitting:
             return
@@ -281,7 +281,7 @@ class CoordinateEditor:
         return dimension
 
     def finish(self) -> CoordinateGraph:
-        """The graph with all changes so far; the same object as before if nothing changed since.
+        """The graph with all changes so far; the latest such graph again if nothing changed since.
 
         Raises:
             VerifyError: the edges form a cycle.

@@ -173,7 +173,7 @@ class Trial:
                 )
 
     def _tables(self) -> Iterator[str]:
-        """Error messages: tables that the edge's formulas read but `table_needs` does not name.
+        """An error message for each table that the formulas read but `table_needs` does not name.
 
         `KernelGraph.verify` only checks tables that `table_needs` names.
         """

@@ -1,10 +1,10 @@
 """The structure of a coordinate graph: dimensions and edges, stored in a networkx graph.
 
-The networkx graph is bipartite and directed from the tensors to the machine. One kind of node is a
-dimension's id. The other kind is the number of a coordinate transform, which is an edge with
-several operands on either side. Arcs lead from upstream dimensions to the transform, and from the
-transform to downstream dimensions; an arc's attribute says at which operand positions the dimension
-stands.
+The networkx graph is bipartite, and directed from the tensors (upstream) to workgroups, loops and
+threads (downstream). One kind of node is a dimension's id. The other kind is the number of a
+coordinate transform, which is an edge with several operands on either side. Arcs lead from upstream
+dimensions to the transform, and from the transform to downstream dimensions; an arc's attribute
+says at which operand positions the dimension stands.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Structure:
         self._dimensions: dict[str, Dimension] = {d.id: d for d in dimensions}
         self._edges: tuple[Edge, ...] = tuple(edges)
         self.cached_definers: dict[tuple[str, Given], dict[str, list[Edge]]] = {}
-        """By direction and known indices, the edges that compute each dimension; a cache of
+        """The edges that compute each dimension, by direction and known indices; a cache of
         `coordgraph.coordinates.traverse`."""
         self.cached_paths: dict[tuple[str, Given, tuple[str, ...]], tuple[Edge, ...]] = {}
-        """By direction, known indices and wanted dimensions, the edges to evaluate in order."""
+        """The edges to evaluate, in order, by direction, known indices and wanted dimensions."""
 
     @cached_property
     def nx(self) -> networkx.DiGraph[Node]:
@@ -155,11 +155,11 @@ class Structure:
         )
 
     def edges_below(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges with the dimension `name` as an upstream operand; they lead to the machine."""
+        """The edges with the dimension `name` as an upstream operand."""
         return self._below.get(self[name].id, ())
 
     def edges_above(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges with the dimension `name` as a downstream operand; they lead to tensors."""
+        """The edges with the dimension `name` as a downstream operand."""
         return self._above.get(self[name].id, ())
 
     @cached_property
@@ -184,7 +184,7 @@ class Structure:
         )
 
     def dangling(self, kind: type[Dimension]) -> tuple[Dimension, ...]:
-        """The dimensions of a class from which no edge leads toward the machine yet.
+        """The dimensions of a class from which no edge leads to workgroups, loops or threads yet.
 
         The dimensions are ordered depth first from the tensors. So if a pass adds an edge from one
         of them to a new dimension, the new dimension takes the old one's position in the result.
@@ -208,12 +208,12 @@ class Structure:
         return tuple(self._dimensions[node] for node in found if isinstance(node, str))
 
     def below(self, name: DimensionLike) -> frozenset[str]:
-        """The ids of all dimensions between the dimension `name` and the machine (downstream)."""
+        """The ids of all dimensions downstream of the dimension `name`, away from the tensors."""
         found = networkx.descendants(self.nx, self[name].id)
         return frozenset(node for node in found if isinstance(node, str))
 
     def above(self, name: DimensionLike) -> frozenset[str]:
-        """The ids of all dimensions between the dimension `name` and the tensors (upstream)."""
+        """The ids of all dimensions upstream of the dimension `name`, toward the tensors."""
         found = networkx.ancestors(self.nx, self[name].id)
         return frozenset(node for node in found if isinstance(node, str))
 
@@ -248,7 +248,11 @@ class Structure:
 
 
 def _by_operand(sides: Iterable[tuple[Edge, tuple[str, ...]]]) -> dict[str, tuple[Edge, ...]]:
-    """By dimension id, the edges in `sides`, pairs (edge, operands), that have it as an operand."""
+    """A dictionary from each dimension id to the edges that have the dimension as an operand.
+
+    Args:
+        sides: pairs of an edge and the ids of its operands on one side (upstream or downstream).
+    """
     found: dict[str, list[Edge]] = {}
     for edge, names in sides:
         for name in dict.fromkeys(names):

@@ -34,9 +34,9 @@ class Direction(Enum):
     """The direction of a traversal of the coordinate graph."""
 
     REVERSE = "reverse"
-    """The direction from the machine (downstream) to the tensors (upstream)."""
+    """From workgroups, loops and threads (downstream) to the tensors (upstream)."""
     FORWARD = "forward"
-    """The direction from the tensors (upstream) to the machine (downstream)."""
+    """From the tensors (upstream) to workgroups, loops and threads (downstream)."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _normalise(graph: Structure, known: Known) -> dict[str, Expr]:
 
 
 def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:
-    """The known index of a dimension, an expression: `value`, or its symbol if `value` is None."""
+    """The index of a dimension as an expression: `value`, or the dimension's symbol for None."""
     if value is None:
         return graph[name].symbol
     return integer(value, f"the index '{graph[name].id}'")

@@ -16,7 +16,8 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["address_of"]
 
 MBARRIER, MBARRIER_BYTES = "mbarrier", 8
-"""Name and bytes of an mbarrier object in shared memory."""
+"""MBARRIER: the element type's name of an mbarrier in shared memory. MBARRIER_BYTES: its size in
+bytes."""
 
 
 def address_of(
@@ -69,7 +70,8 @@ def _strides(
 ) -> Iterator[Stride]:
     """For each given coordinate, the change of the address when that coordinate grows by 1.
 
-    A coordinate is left out if its given index is a number, such as a selector's, or an expression.
+    A coordinate is left out if `known` maps it to a number (as for a selector) or to an expression,
+    not to the coordinate's own symbol.
     """
     symbols = {graph.coordinates.symbol(name) for name in known}
     for name, given in known.items():

@@ -68,7 +68,7 @@ class _Deriver:
 
     Args:
         graph: the graph.
-        direction: the direction of the path: from the machine to tensors, or the reverse.
+        direction: the direction of the path: to the tensors, or from the tensors.
         point: the indices, launch parameters and tables that the caller gives.
         used: names of the given coordinates that the path reads, as `starts_of` finds them.
         missing: names of the coordinates that the path reads and that the caller did not give.
@@ -247,7 +247,9 @@ class _Deriver:
             composed.update({self.coordinates.symbol(i.dimension): i.expression for i in indices})
             computed.append(tuple(indices))
         steps: list[EdgeStep] = []
-        padding = False  # True after a guard fails: later indices may be outside their dimensions
+        # `padding` is True after a guard has failed: the indices that are computed after that may
+        # be outside their dimensions.
+        padding = False
         for (edge, reads, _, guards, _), found, condition in zip(
             formulas, computed, applies, strict=True
         ):
@@ -280,10 +282,10 @@ class _Deriver:
         applies: Boolean,
         values: Mapping[str, Any],
     ) -> IndexStep:
-        """Set `outside` of a derived index if its value is not inside its dimension.
+        """A copy of `index` with `outside` set if its value is not inside its dimension.
 
-        It is not set if a guard makes the index padding, if nothing uses the index, or in the
-        forward direction, where the caller's point may be padding.
+        `index` itself is returned if a guard may make the index padding, if nothing uses the index,
+        or in the forward direction, where the caller's point may be padding.
         """
         symbol = self.coordinates.symbol(index.dimension)
         if (
@@ -327,7 +329,7 @@ class _Deriver:
 
 
 def _maker(origin: Origin) -> str:
-    """The passes that added or changed an edge or a dimension; '' if no pass did."""
+    """The names of the passes that added or changed an edge or a dimension, separated by commas."""
     made = () if origin.made in ("", PROBLEM) else (origin.made,)
     return ", ".join((*made, *origin.changed))
 

@@ -1,4 +1,4 @@
-"""Find the coordinates from which a dimension's index is computed, and those not yet known."""
+"""Find the coordinates from which an index is computed, and which of them the caller must give."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ class _Search:
         return tuple(filter(self.invertible, edges))
 
     def invertible(self, edge: Edge) -> bool:
-        """Whether an edge has formulas in the direction of the search.
+        """Whether an edge can be evaluated in the direction of the search.
 
-        An edge cannot be inverted if two tuples of indices may give the same strided sum. The
-        indices that it would compute are then values that an operation of the control graph sets.
+        For example, an index cannot be split by strides if different operand indices may have the
+        same strided sum. The caller must then give the indices that the edge would compute; in the
+        kernel, an operation of the control graph sets them.
         """
         if id(edge) not in self._invertible:
             needs = needs_of(edge, self.direction, self.known)

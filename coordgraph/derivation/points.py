@@ -67,7 +67,7 @@ def read_point(graph: KernelGraph, at: Mapping[Any, Any]) -> Point:
 
     Raises:
         VerifyError: a name is unknown, a value has a wrong type, or a parameter is out of bounds or
-            follows from others.
+            is computed from other parameters.
     """
     known: dict[str, Expr] = {}
     symbolic: set[str] = set()

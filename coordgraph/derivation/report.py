@@ -100,7 +100,7 @@ def _index(index: IndexStep) -> Iterator[Line]:
     if formula == value:
         yield [(head, ""), (value, "green")]
         return
-    # the formula is a single symbol: with numbers in place of names it is the value itself
+    # The formula is a single symbol, so its text with a number in place of the symbol is the value.
     if index.numbers.strip("()") == value:
         yield [(head, ""), (f"{formula} = ", ""), (value, "green")]
         return
@@ -150,7 +150,10 @@ def _unit(address: Address | None) -> str:
 
 
 def _verdict(derivation: Derivation) -> Iterator[Line]:
-    """The line that says whether the index is padding, or computed at all."""
+    """The line that says whether the index is padding, or is computed by no workgroup at all.
+
+    There is no such line in the forward direction.
+    """
     if derivation.direction is Direction.FORWARD:
         return
     guard = to_text(derivation.guard)

@@ -42,11 +42,11 @@ class Tree:
 
 
 def align(before: Tree, after: Tree) -> dict[int, int]:
-    """For each operation of the second graph that the first has too, its id in the first.
+    """Match the operations of two graphs: a dictionary from ids in `after` to ids in `before`.
 
-    Operations are aligned in preorder, so an operation that was put into another loop or branch is
-    still the same one. Operations that changed are paired by class and in order, between
-    neighbouring operations that are equal.
+    Operations are compared in preorder, so an operation that was put into another loop or branch is
+    still matched with itself. Operations that changed are matched by class and in order, between
+    neighbouring operations that are equal. Operations without a match are left out.
     """
     old, new = before.heads(), after.heads()
     found: dict[int, int] = {}

@@ -67,7 +67,8 @@ class _Comparison:
             differing["level"] = (old.level, new.level)
         first, second = ([d.id for d in graph.dangling] for graph in (old, new))
         if first != second and sorted(first) == sorted(second):
-            # The order matters: schedules number output tiles by the dangling dimensions in order.
+            # Schedules number output tiles in the order of the dangling dimensions, so another
+            # order gives another kernel.
             order = ", ".join(first), ", ".join(second)
             differing["order of dangling tile numbers"] = order
         if differing:

@@ -6,6 +6,11 @@ from coordgraph import epilogue as ep
 @ep.epilogue(bias="n", residual="mn")
 def bias_gelu_residual(acc, bias, residual):
     return ep.gelu(acc + bias, approximate="tanh") + residual
+
+@ep.epilogue(bias="n", pre=ep.output("mn", "bf16"))
+def gelu_for_training(acc, bias):
+    x = acc + bias
+    return ep.gelu(x), x  # D, and the pre-activation that the backward pass needs
 ```
 """
 
@@ -31,6 +36,7 @@ from coordgraph.epilogue.operations import (
     minimum,
     mul,
     neg,
+    quantize,
     relu,
     rsqrt,
     sigmoid,
@@ -40,6 +46,7 @@ from coordgraph.epilogue.operations import (
     tanh,
     where,
 )
+from coordgraph.epilogue.output import Output, output
 from coordgraph.epilogue.text import function_text, parse_function
 from coordgraph.epilogue.trace import epilogue
 from coordgraph.epilogue.values import Value
@@ -52,6 +59,7 @@ __all__ = [
     "Emitter",
     "EpilogueFunction",
     "Operand",
+    "Output",
     "Value",
     "abs",
     "add",
@@ -72,7 +80,9 @@ __all__ = [
     "mul",
     "neg",
     "operand",
+    "output",
     "parse_function",
+    "quantize",
     "relu",
     "rsqrt",
     "sigmoid",

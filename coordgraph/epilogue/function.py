@@ -9,10 +9,11 @@ from typing import Any
 
 from coordgraph.epilogue.emitter import Emitter
 from coordgraph.epilogue.operand import ACCUMULATOR, Operand
-from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, Array, emitted
+from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, QUANTIZED, Array, emitted
+from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.printing import line_of
 from coordgraph.epilogue.values import Argument, Step, fits_float, known
-from coordgraph.errors import VerifyError
+from coordgraph.errors import CodegenError, VerifyError
 from coordgraph.tensors import dtype
 
 __all__ = ["EpilogueFunction", "Kinds", "Stage", "value_kind"]
@@ -26,16 +27,20 @@ class Kinds:
         operands: the kind of each operand, by operand name.
         steps: the kind of each step's value, in the order of steps.
         result: the kind of the function's result.
+        outputs: the kind of the value of each output besides D, by output name.
     """
 
     operands: Mapping[str, str]
     steps: tuple[str, ...]
     result: str
+    outputs: Mapping[str, str]
 
 
 @dataclass(frozen=True, repr=False)
 class EpilogueFunction:
     """An epilogue: computes each element of D from a sum of products `acc` and from operands.
+
+    It may compute the elements of further outputs from the same values.
 
     Args:
         name: the name of the Python function.
@@ -43,18 +48,22 @@ class EpilogueFunction:
         steps: the operations in order. Step i computes the value `%i` from `acc`, operands, earlier
             values and numbers.
         result: the name of the value that is converted to D's type and stored.
+        outputs: the outputs besides D, each with the name of its value.
     """
 
     name: str
     operands: tuple[Operand, ...]
     steps: tuple[Step, ...]
     result: Argument
+    outputs: tuple[Output, ...] = ()
 
     def __post_init__(self) -> None:
         names = [o.name for o in self.operands]
-        if len({*names, ACCUMULATOR}) <= len(names):
+        declared = [*names, *(o.name for o in self.outputs)]
+        if len({*declared, ACCUMULATOR}) <= len(declared):
+            what = "operands and outputs" if self.outputs else "operands"
             raise VerifyError(
-                f"epilogue {self.name}: the operands {', '.join(names)} contain a name twice, or "
+                f"epilogue {self.name}: the {what} {', '.join(declared)} contain a name twice, or "
                 f"the name {ACCUMULATOR} of the sum of products; rename one"
             )
         seen = {ACCUMULATOR, *names}
@@ -73,17 +82,23 @@ class EpilogueFunction:
                         "acc, nor an operand, nor an earlier step; use one of them"
                     )
             seen.add(f"%{number}")
-        if not isinstance(self.result, str) or self.result not in seen:
-            raise VerifyError(
-                f"epilogue {self.name} returns {self.result!r}, which is neither acc, nor an "
-                "operand, nor a step such as %0; return one of them"
-            )
-        used = self.needs(self.result)
+        for value in self._stored:
+            if not isinstance(value, str) or value not in seen:
+                raise VerifyError(
+                    f"epilogue {self.name} returns {value!r}, which is neither acc, nor an "
+                    "operand, nor a step such as %0; return one of them"
+                )
+        used = frozenset[str]().union(*map(self.needs, self._stored))
         if unused := [name for name in names if name not in used]:
+            result = "no output depends" if self.outputs else "its result does not depend"
             raise VerifyError(
-                f"epilogue {self.name}: its result does not depend on the operand {unused[0]}; "
-                "remove the operand"
+                f"epilogue {self.name}: {result} on the operand {unused[0]}; remove the operand"
             )
+
+    @property
+    def _stored(self) -> tuple[Argument, ...]:
+        """The names of the values that are stored: that of D, then those of all other outputs."""
+        return self.result, *(o.value for o in self.outputs)
 
     @property
     def exchanged(self) -> EpilogueFunction:
@@ -92,7 +107,7 @@ class EpilogueFunction:
 
     def text(self) -> str:
         """The text form of the function: `f(bias: n) { %0 = add(acc, bias); %0 }`."""
-        return line_of(self.name, self.operands, self.steps, self.result)
+        return line_of(self.name, self.operands, self.steps, self.result, self.outputs)
 
     def __repr__(self) -> str:
         return f"<epilogue {self.text()}>"
@@ -124,7 +139,7 @@ class EpilogueFunction:
 
         Args:
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
 
         Raises:
             VerifyError: the arguments of a step differ in kind, or have a kind that the step's
@@ -133,12 +148,22 @@ class EpilogueFunction:
         return _kinds(self, accumulator, default)
 
     def evaluate(self, values: Mapping[str, Array], accumulator: str, default: str) -> Array:
-        """Evaluate the function with NumPy; generated code is tested against it.
+        """The value of D, evaluated with NumPy; generated code is tested against it.
 
         Args:
             values: the arrays of `acc` and of every operand by name, which broadcast together.
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
+        """
+        result, _ = self.evaluate_all(values, accumulator, default)
+        return result
+
+    def evaluate_all(
+        self, values: Mapping[str, Array], accumulator: str, default: str
+    ) -> tuple[Array, dict[str, Array]]:
+        """The value of D, and the values of all other outputs by name, evaluated with NumPy.
+
+        The arguments are those of `evaluate`.
         """
         import numpy as np
 
@@ -148,7 +173,9 @@ class EpilogueFunction:
             name: np.asarray(values[name]).astype(NUMPY_KINDS[k]) for name, k in known_as.items()
         }
 
-        def run(step: Step, kind: str, arguments: list[Any], options: dict[str, Any]) -> Array:
+        def run(
+            step: Step, kind: str, arguments: list[Any], options: dict[str, Any], result: str
+        ) -> Array:
             return known(step.operation).numpy(*arguments, **options)
 
         def number(value: Any, kind: str) -> Array:
@@ -156,27 +183,42 @@ class EpilogueFunction:
 
         return self._run(made, kinds, known_as, run, number)
 
-    def emit(self, emit: Emitter, values: Mapping[str, Any], accumulator: str, default: str) -> Any:
-        """Emit code that computes the function for one element of D; returns its result.
+    def emit(
+        self, emit: Emitter, values: Mapping[str, Any], accumulator: str, default: str
+    ) -> tuple[Any, dict[str, Any]]:
+        """Emit code that computes the function for one element of D.
+
+        Returns the value of D, and the values of all other outputs by name.
 
         Args:
             emit: the code generator.
             values: the values of `acc` and of every operand for the element, by name.
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
         """
         kinds = self.kinds(accumulator, default)
         known_as = {ACCUMULATOR: accumulator, **kinds.operands}
 
-        def run(step: Step, kind: str, arguments: list[Any], options: dict[str, Any]) -> Any:
-            return emitted(known(step.operation), emit, kind, arguments, options)
+        def run(
+            step: Step, kind: str, arguments: list[Any], options: dict[str, Any], result: str
+        ) -> Any:
+            found = emitted(known(step.operation), emit, kind, arguments, options)
+            try:
+                return emit.convert(found, result, result)  # refuses values of other kinds
+            except CodegenError as error:
+                raise CodegenError(
+                    f"{step.operation}: its method llvm(emit, …) must return a value of {result}; "
+                    f"{error}"
+                ) from error
 
         return self._run(dict(values), kinds, known_as, run, emit.constant)
 
     def _run(
         self, made: dict[str, Any], kinds: Kinds, known_as: dict[str, str], run: Any, number: Any
-    ) -> Any:
+    ) -> tuple[Any, dict[str, Any]]:
         """Call `run` for each step in order, with the values of the step's arguments.
+
+        Returns the value of D, and the values of all other outputs by name.
 
         Args:
             made: the values of `acc` and operands by name; the function adds the value of each
@@ -184,7 +226,8 @@ class EpilogueFunction:
             kinds: the kinds of all values.
             known_as: the kinds of `acc` and operands by name; the function adds the kind of each
                 step.
-            run: a function that applies one step to the values of the step's arguments.
+            run: a function that applies one step to the values of the step's arguments; it also
+                gets the kind of the arguments, the options, and the kind of the result.
             number: a function that makes a value from a constant and a kind.
         """
         for place, (step, result) in enumerate(zip(self.steps, kinds.steps, strict=True)):
@@ -196,14 +239,14 @@ class EpilogueFunction:
             arguments = [made[a] if isinstance(a, str) else number(a, kind) for a in step.arguments]
             options = {**operation.options, **dict(step.constants)}
             name = f"%{place}"
-            made[name], known_as[name] = run(step, kind, arguments, options), result
-        return made[str(self.result)]
+            made[name], known_as[name] = run(step, kind, arguments, options, result), result
+        return made[str(self.result)], {o.name: made[str(o.value)] for o in self.outputs}
 
     # The following methods find the operands that each value depends on.
 
     @cached_property
     def _needs(self) -> dict[str, frozenset[str]]:
-        """By name of a value (such as `%1`): which of `acc` and the operands it depends on."""
+        """The names of `acc` and operands on which each value depends, by value name (`%1`)."""
         found = {
             name: frozenset((name,)) for name in (ACCUMULATOR, *(o.name for o in self.operands))
         }
@@ -256,21 +299,26 @@ class EpilogueFunction:
 
         Each stage computes a new `acc` from the previous stage's `acc`. A sum `p + q` is split if q
         is 0 whenever an optional operand is 0, and p does not depend on that operand: one stage
-        computes p, and the next, `acc + q`, runs only if the caller passes the operand.
+        computes p, and the next, `acc + q`, runs only if the caller passes the operand. The first
+        stage computes all outputs besides D, so a sum is not split if one of them depends on the
+        optional operand.
 
         Args:
             accumulator: the element type of `acc`.
-            default: the element type of D, which is the type of operands without a declared type.
+            default: the element type of D, and of operands with axes but without a declared type.
         """
         return _stages(self, accumulator, default)
 
-    def part(self, result: Argument, base: Argument | None = None) -> EpilogueFunction:
+    def part(
+        self, result: Argument, base: Argument | None = None, outputs: tuple[Output, ...] = ()
+    ) -> EpilogueFunction:
         """A function that computes the value `result` of this function.
 
         Args:
             result: the value to compute, such as `%3`.
             base: the value that the new function takes as its `acc`; by default `acc` of this
                 function.
+            outputs: those outputs of this function that the new function computes, too.
         """
         taken: dict[str, str] = {} if base is None else {str(base): ACCUMULATOR}
         steps: list[Step] = []
@@ -278,8 +326,9 @@ class EpilogueFunction:
         def renamed(value: Argument) -> Argument:
             return taken.get(value, value) if isinstance(value, str) else value
 
-        waiting = [result]
-        while waiting:  # depth-first search, so that every step comes after its arguments
+        waiting = [*(o.value for o in reversed(outputs)), result]
+        # Visit steps depth first, so that every step comes after the steps of its arguments.
+        while waiting:
             value = waiting[-1]
             if not isinstance(value, str) or not value.startswith("%") or value in taken:
                 waiting.pop()
@@ -293,9 +342,10 @@ class EpilogueFunction:
             taken[value] = f"%{len(steps) - 1}"
 
         top = renamed(result)
-        used = {a for step in steps for a in step.arguments} | {top}
+        stored = tuple(replace(o, value=renamed(o.value)) for o in outputs)
+        used = {a for step in steps for a in step.arguments} | {top, *(o.value for o in stored)}
         operands = tuple(o for o in self.operands if o.name in used)
-        return EpilogueFunction(self.name, operands, tuple(steps), top)
+        return EpilogueFunction(self.name, operands, tuple(steps), top, stored)
 
 
 @dataclass(frozen=True)
@@ -359,6 +409,11 @@ def _kinds(function: EpilogueFunction, accumulator: str, default: str) -> Kinds:
         operation = known(step.operation)
         options = {**operation.options, **dict(step.constants)}
         given = [found[a] if isinstance(a, str) else "" for a in step.arguments]
+        if step.operation != "cast" and (whole := next((k for k in given if k in QUANTIZED), "")):
+            raise VerifyError(
+                f"epilogue {function.name}: {step.operation} takes no quantized value ({whole}); "
+                "quantize the last value of an output, or convert it by ep.cast(value, to='f32')"
+            )
         plain = next((k for k in given if k not in ("", "bool")), "")
         default_kind = plain or next(filter(None, given), accumulator)
         if step.operation == "where" and not plain:
@@ -376,14 +431,16 @@ def _kinds(function: EpilogueFunction, accumulator: str, default: str) -> Kinds:
             raise VerifyError(f"epilogue {function.name}: {error}") from error
         steps.append(kind)
         found[f"%{number}"] = kind
-    return Kinds(operands, tuple(steps), found[str(function.result)])
+    outputs = {o.name: found[str(o.value)] for o in function.outputs}
+    return Kinds(operands, tuple(steps), found[str(function.result)], outputs)
 
 
 @lru_cache(maxsize=256)
 def _stages(function: EpilogueFunction, accumulator: str, default: str) -> tuple[Stage, ...]:
     found: list[Stage] = []
     kinds = function.kinds(accumulator, default)
-    optional = {o.name for o in function.operands if o.optional}
+    stored = frozenset[str]().union(*(function.needs(o.value) for o in function.outputs))
+    optional = {o.name for o in function.operands if o.optional} - stored
     result = function.result
     while split := _tail(function, result, optional):
         base, name = split
@@ -392,8 +449,8 @@ def _stages(function: EpilogueFunction, accumulator: str, default: str) -> tuple
             break
         found.insert(0, Stage(function.part(result, base), name))
         result = base
-    if result != ACCUMULATOR or not found:
-        found.insert(0, Stage(function.part(result)))
+    if result != ACCUMULATOR or function.outputs or not found:
+        found.insert(0, Stage(function.part(result, outputs=function.outputs)))
     return tuple(found)
 
 

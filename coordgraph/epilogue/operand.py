@@ -8,7 +8,7 @@ from keyword import iskeyword
 from coordgraph.errors import VerifyError
 from coordgraph.tensors import dtype
 
-__all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "operand"]
+__all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "check_name", "operand"]
 
 ACCUMULATOR = "acc"
 """The name by which an epilogue function refers to the sum of products of an element of D."""
@@ -49,18 +49,7 @@ class Operand:
         return replace(self, axes="".join(axis for axis in "lmn" if axis in axes))
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier() or iskeyword(self.name) or not self.name.isascii():
-            raise VerifyError(
-                f"{self.name!r} cannot be the name of an operand; choose an ASCII identifier that "
-                "is no keyword of Python, such as bias"
-            )
-        if self.name in NUMBERS:
-            raise VerifyError(
-                f"operand {self.name}: the text of an epilogue reads {self.name} as a number; "
-                "rename the operand"
-            )
-        if self.name == "self":
-            raise VerifyError("operand self: a call cannot pass self= by name; rename the operand")
+        check_name(self.name, "operand")
         for field, given in (("coordinates", self.axes), ("type", self.dtype)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise VerifyError(
@@ -123,6 +112,29 @@ class Operand:
             )
         axes = "" if axes in ("scalar", "element") else axes
         return cls(name.strip(), axes, "".join(kinds), optional, words[0] == "element", summed)
+
+
+def check_name(name: str, what: str) -> None:
+    """Check that an operand or an output can have a name.
+
+    Args:
+        name: the name.
+        what: what has the name, for the message: `operand` or `output`.
+
+    Raises:
+        VerifyError: the name is no identifier, or the text form or a call cannot express it.
+    """
+    if not name.isidentifier() or iskeyword(name) or not name.isascii():
+        raise VerifyError(
+            f"{name!r} cannot be the name of an {what}; choose an ASCII identifier that "
+            "is no keyword of Python, such as bias"
+        )
+    if name in NUMBERS:
+        raise VerifyError(
+            f"{what} {name}: the text of an epilogue reads {name} as a number; rename the {what}"
+        )
+    if name == "self":
+        raise VerifyError(f"{what} self: a call cannot pass self= by name; rename the {what}")
 
 
 def operand(

@@ -17,7 +17,16 @@ from coordgraph.epilogue.values import (
 )
 from coordgraph.errors import CodegenError, CoordGraphError, VerifyError
 
-__all__ = ["FLOATS", "NUMPY_KINDS", "Algebra", "Array", "Composed", "Elementwise", "emitted"]
+__all__ = [
+    "FLOATS",
+    "NUMPY_KINDS",
+    "QUANTIZED",
+    "Algebra",
+    "Array",
+    "Composed",
+    "Elementwise",
+    "emitted",
+]
 
 # numpy is only imported when an operation is evaluated, which keeps `import coordgraph` fast
 if TYPE_CHECKING:
@@ -27,7 +36,12 @@ if TYPE_CHECKING:
 else:
     Array = Any
 FLOATS = ("f32", "f64")
-NUMPY_KINDS = {"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"}
+QUANTIZED = ("i8", "u8")
+"""The kinds of quantized values, which only `cast` and outputs take."""
+NUMPY_KINDS = {
+    **{"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"},
+    **{"i8": "int8", "u8": "uint8"},
+}
 """NumPy's names of the types of values with which epilogues compute, by the name of the kind."""
 
 _NOT_IN_TEXT = frozenset("()'\",;\\")
@@ -79,7 +93,8 @@ class Elementwise:
         if len(arguments) != self.arity:
             option = next(iter(self.options.items()), None)
             more = f"; write options by name: {option[0]}={option[1]!r}" if option else ""
-            raise VerifyError(f"{self.name} takes {self.arity} values, not {len(arguments)}{more}")
+            values = f"{self.arity} value{'s' * (self.arity != 1)}"
+            raise VerifyError(f"{self.name} takes {values}, not {len(arguments)}{more}")
         return tape.record(self.name, arguments, self.checked(constants))
 
     def checked(self, constants: Mapping[str, Constant]) -> Constants:
@@ -102,7 +117,7 @@ class Elementwise:
     def _option(self, name: str, value: object) -> Constant:
         """Convert the value of the option `name` to the type of the option's default value."""
         default = self.options[name]
-        if getattr(value, "shape", None) == ():  # a NumPy scalar
+        if getattr(value, "shape", None) == ():  # convert a NumPy scalar to a Python number
             value = cast("Any", value).item()
         if isinstance(value, Value):
             why = "it must be a constant, not a traced value: options are fixed at tracing"
@@ -228,8 +243,8 @@ def emitted(
     Args:
         operation: the operation.
         emit: the emitter of LLVM instructions.
-        kind: the element type of the values.
-        values: the operands, as values of the emitter.
+        kind: the kind of the values: f32, f64, i32 or bool.
+        values: the arguments of the operation, as values of the emitter.
         options: the values of the operation's options, by name.
 
     Raises:
@@ -239,7 +254,7 @@ def emitted(
         found = operation.llvm(emit, kind, *values, **options)
     except CoordGraphError:
         raise
-    except Exception as error:  # a method that a user wrote may raise any exception
+    except Exception as error:  # a user may have written `llvm`, which may raise any exception
         raise CodegenError(
             f"{operation.name}: its method llvm(emit, …) raised {type(error).__name__}: {error}; "
             f"correct the method; the methods of emit are {', '.join(emitter_methods())}"

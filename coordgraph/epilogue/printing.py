@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordgraph.epilogue.operand import Operand
+from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.values import Argument, Step
 
 __all__ = ["line_of", "plain"]
 
 
-def line_of(name: str, operands: Sequence[Operand], steps: Sequence[Step], result: Argument) -> str:
-    """The text form of an epilogue: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
+def line_of(
+    name: str,
+    operands: Sequence[Operand],
+    steps: Sequence[Step],
+    result: Argument,
+    outputs: Sequence[Output] = (),
+) -> str:
+    """The text form of an epilogue: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`.
+
+    Outputs besides D are declared behind an arrow, and their values follow that of D:
+    `f(bias: n) -> pre: mn bf16 { %0 = add(acc, bias); %1 = relu(%0); %1, %0 }`.
+    """
     declared = ", ".join(o.text() for o in operands)
+    stored = f" -> {', '.join(o.text() for o in outputs)}" if outputs else ""
+    values = ", ".join(plain(value) for value in (result, *(o.value for o in outputs)))
     lines = [
         f"%{number} = {step.operation}({', '.join(_parts(step))})"
         for number, step in enumerate(steps)
     ]
-    return f"{name}({declared}) {{ {'; '.join([*lines, plain(result)])} }}"
+    return f"{name}({declared}){stored} {{ {'; '.join([*lines, values])} }}"
 
 
 def _parts(step: Step) -> list[str]:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Mapping
 
 from coordgraph.epilogue.function import EpilogueFunction
-from coordgraph.epilogue.operand import Operand
+from coordgraph.epilogue.operand import ACCUMULATOR, Operand
+from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.printing import plain
 from coordgraph.epilogue.values import Argument, Constant, Step, known
 from coordgraph.errors import VerifyError
 
 __all__ = ["function_text", "parse_function", "statements"]
 
-_WHOLE = re.compile(r"\s*([A-Za-z_]\w*)\s*\(([^()]*)\)\s*\{(.*)\}\s*")
+_WHOLE = re.compile(r"\s*([A-Za-z_]\w*)\s*\(([^()]*)\)\s*(?:->([^{}]*))?\{(.*)\}\s*")
 _STEP = re.compile(r"%(\d+)\s*=\s*([A-Za-z_]\w*)\s*\(([^()]*)\)")
 _VALUE = re.compile(r"%\d+|[A-Za-z_]\w*")
 _NUMBERS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
@@ -21,7 +22,11 @@ _TRUTHS = {"true": True, "false": False}
 
 
 def function_text(function: EpilogueFunction) -> str:
-    """The text form of an epilogue: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
+    """The text form of an epilogue: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`.
+
+    Outputs besides D are declared behind an arrow, and their values follow that of D:
+    `f(bias: n) -> pre: mn bf16 { %0 = add(acc, bias); %1 = relu(%0); %1, %0 }`.
+    """
     return function.text()
 
 
@@ -37,8 +42,8 @@ def parse_function(text: str) -> EpilogueFunction:
             f"the text {text!r} is not an epilogue; it should be as in "
             "'f(bias: n) { %0 = add(acc, bias); %0 }'"
         )
-    name, operands, body = whole.groups()
-    *lines, result = (line.strip() for line in body.split(";"))
+    name, operands, declared, body = whole.groups()
+    *lines, results = (line.strip() for line in body.split(";"))
     steps: list[Step] = []
     for line in lines:
         found = _STEP.fullmatch(line)
@@ -48,7 +53,17 @@ def parse_function(text: str) -> EpilogueFunction:
             )
         steps.append(_step(found[2], found[3]))
     named = tuple(Operand.parse(part) for part in operands.split(",") if part.strip())
-    return EpilogueFunction(name, named, tuple(steps), _argument(result))
+    outputs = [part for part in (declared or "").split(",") if part.strip()]
+    result, *values = (_argument(part.strip()) for part in results.split(","))
+    if len(values) != len(outputs):
+        raise VerifyError(
+            f"epilogue {name} declares {len(outputs)} outputs besides D, but gives "
+            f"{len(values)} values for them; give one for each"
+        )
+    stored = tuple(
+        Output.parse(part.strip(), value) for part, value in zip(outputs, values, strict=True)
+    )
+    return EpilogueFunction(name, named, tuple(steps), result, stored)
 
 
 def _step(operation: str, inside: str) -> Step:
@@ -84,15 +99,20 @@ def _argument(text: str) -> Argument:
 def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str]:
     """The epilogue as C-like statements, of which the last assigns the result to `acc`.
 
+    Outputs besides D are stored before that assignment.
+
     Args:
         function: the epilogue.
-        names: texts that replace the names of `acc` and operands, such as `bias[n]` for `bias`.
+        names: texts that replace the names of `acc`, operands and outputs, such as `bias[n]` for
+            `bias`.
     """
     uses: dict[str, int] = {}
-    for step in function.steps:
-        for argument in step.arguments:
-            if isinstance(argument, str):
-                uses[argument] = uses.get(argument, 0) + 1
+    read = [argument for step in function.steps for argument in step.arguments]
+    if function.outputs:
+        read += (function.result, *(o.value for o in function.outputs))
+    for argument in read:
+        if isinstance(argument, str):
+            uses[argument] = uses.get(argument, 0) + 1
     texts: dict[str, str] = {}
     lines: list[str] = []
 
@@ -106,9 +126,16 @@ def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str
             lines.append(f"auto t{number} = {text};")
             text = f"t{number}"
         texts[name] = text
-    result = shown(function.result)
-    outer = result[1:-1] if result.startswith("(") and _matched(result) else result
-    return lines if result == shown("acc") and not lines else [*lines, f"{shown('acc')} = {outer};"]
+    stores = [f"{shown(o.name)} = {_bare(shown(o.value))};" for o in function.outputs]
+    result, sums = shown(function.result), shown(ACCUMULATOR)
+    if result == sums and not lines:
+        return stores
+    return [*lines, *stores, f"{sums} = {_bare(result)};"]
+
+
+def _bare(text: str) -> str:
+    """A text without the parentheses that enclose all of it."""
+    return text[1:-1] if text.startswith("(") and _matched(text) else text
 
 
 def _matched(text: str) -> bool:

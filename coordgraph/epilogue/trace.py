@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from coordgraph.epilogue.function import EpilogueFunction
 from coordgraph.epilogue.operand import ACCUMULATOR, Operand
+from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.values import Tape, Value
 from coordgraph.errors import VerifyError
 
@@ -16,7 +17,7 @@ __all__ = ["epilogue"]
 
 
 def epilogue(
-    *wrong: object, **operands: str | Operand
+    *wrong: object, **operands: str | Operand | Output
 ) -> Callable[[Callable[..., Any]], EpilogueFunction]:
     """A decorator that turns a function of `acc` and operands into an epilogue for `Gemm`.
 
@@ -25,19 +26,22 @@ def epilogue(
             only.
         operands: for each parameter of the function after `acc`, the coordinates of D on which the
             operand's elements depend (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)` to
-            declare further properties.
+            declare further properties. `output(…)` declares an output besides D instead, which is
+            no parameter: the function returns a tuple, the value of D and then the value of every
+            output in the order of their declarations.
 
     Raises:
         VerifyError: the names of the function's parameters and of `operands` differ, the result
-            does not depend on an operand, or the function applies an operation to a value that
-            cannot be traced.
+            does not depend on an operand, the function does not return a value for D and for each
+            output, or the function applies an operation to a value that cannot be traced.
     """
     if wrong:
         raise VerifyError(
             "@epilogue takes no positional argument; write @epilogue() with parentheses, and "
             'operands by name: @epilogue(bias="n")'
         )
-    named = {name: _named(name, given) for name, given in operands.items()}
+    stored = {name: o for name, o in operands.items() if isinstance(o, Output)}
+    named = {name: _named(name, o) for name, o in operands.items() if name not in stored}
 
     def trace(function: Callable[..., Any]) -> EpilogueFunction:
         name = str(getattr(function, "__name__", ""))
@@ -48,12 +52,13 @@ def epilogue(
                 f"epilogue {name}: its first parameter must be {ACCUMULATOR}, the sum of products; "
                 f"write def {name}({ACCUMULATOR}, …)"
             )
-        if wrong := sorted({*parameters[1:]} ^ named.keys()):
-            said = "no parameter of the function" if wrong[0] in named else "not declared"
+        if wrong := sorted(stored.keys() & {*parameters}):
             raise VerifyError(
-                f'epilogue {name}: {wrong[0]} is {said}; write @epilogue({wrong[0]}="mn") and '
-                f"def {name}(acc, {wrong[0]})"
+                f"epilogue {name}: {wrong[0]} is an output, so it cannot be a parameter; remove "
+                "the parameter, and return the output's value after that of D"
             )
+        if wrong := sorted({*parameters[1:]} ^ named.keys()):
+            raise VerifyError(f"epilogue {name}: {_mismatch(wrong[0], name, parameters, named)}")
         tape = Tape()
         values = {p: Value(tape, p) for p in parameters}
         try:
@@ -63,17 +68,51 @@ def epilogue(
                 f"epilogue {name}: {error}; traced values take + - * /, comparisons and the "
                 "functions of coordgraph.epilogue, such as ep.exp for numpy.exp or math.exp"
             ) from error
-        if not isinstance(result, Value) or result.tape is not tape:
-            raise VerifyError(
-                f"epilogue {name} returns {result!r}, which is not computed from acc; return a "
-                "traced value"
-            )
+        first, *more = _results(name, result, tuple(stored), tape)
         every = tuple(named[p] for p in parameters[1:])
-        steps = tuple(tape.steps)
-        live = EpilogueFunction(name, every, steps, result.name).part(result.name)
-        return EpilogueFunction(name, every, live.steps, live.result)
+        outputs = tuple(
+            replace(each, name=which, value=value.name)
+            for (which, each), value in zip(stored.items(), more, strict=True)
+        )
+        traced = EpilogueFunction(name, every, tuple(tape.steps), first.name, outputs)
+        live = traced.part(first.name, outputs=outputs)
+        return EpilogueFunction(name, every, live.steps, live.result, live.outputs)
 
     return trace
+
+
+def _results(name: str, given: object, outputs: tuple[str, ...], tape: Tape) -> tuple[Value, ...]:
+    """The values that a traced function returned: that of D, then those of all other outputs.
+
+    Args:
+        name: the name of the function.
+        given: what the function returned.
+        outputs: the names of the outputs besides D.
+        tape: the tape on which the function was traced.
+
+    Raises:
+        VerifyError: there is not one traced value for each output.
+    """
+    values = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given,)
+    if len(values) != 1 + len(outputs) or (isinstance(given, tuple) and not outputs):
+        wanted = ", ".join(("D", *outputs))
+        declare = "" if outputs else '; declare further outputs, as in pre=output("mn")'
+        raise VerifyError(
+            f"epilogue {name} returns {len(values)} values in a tuple, but its outputs are "
+            f"{wanted}; return a value for each of them, in this order{declare}"
+            if isinstance(given, tuple)
+            else f"epilogue {name} returns one value, but its outputs are {wanted}; return a tuple "
+            "with a value for each of them, in this order"
+        )
+    found: list[Value] = []
+    for value in values:
+        if not isinstance(value, Value) or value.tape is not tape:
+            raise VerifyError(
+                f"epilogue {name} returns {value!r}, which is not computed from acc; return a "
+                "traced value"
+            )
+        found.append(value)
+    return tuple(found)
 
 
 def _named(name: str, given: object) -> Operand:
@@ -85,6 +124,18 @@ def _named(name: str, given: object) -> Operand:
     raise VerifyError(
         f'epilogue: {name}={given!r} is neither coordinates nor an operand; write {name}="n", or '
         f"{name}=operand(…)"
+    )
+
+
+def _mismatch(wrong: str, name: str, parameters: Sequence[str], declared: Collection[str]) -> str:
+    """What is wrong with an operand that is either not declared or no parameter of the function."""
+    if wrong not in declared:
+        return (
+            f'{wrong} is not declared; write @epilogue({wrong}="mn") and def {name}(acc, {wrong})'
+        )
+    return (
+        f"{wrong} is no parameter of the function, whose parameters are {', '.join(parameters)}; "
+        f"declare the operand under its parameter's name, or write def {name}(acc, {wrong})"
     )
 
 

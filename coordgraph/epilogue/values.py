@@ -115,7 +115,7 @@ class Tape:
                     "an epilogue uses a value of another epilogue; use only its own parameters"
                 )
             return argument.name
-        if getattr(argument, "shape", None) == ():  # a NumPy scalar, which becomes a Python number
+        if getattr(argument, "shape", None) == ():  # convert a NumPy scalar to a Python number
             argument = cast("Any", argument).item()
         if isinstance(argument, bool | int | float):
             if not fits_float(argument):
@@ -160,7 +160,8 @@ class Value:
     tape: Tape
     name: str
 
-    __array_ufunc__ = None  # lets `numpy_scalar + value` call Value.__radd__
+    # With None, NumPy evaluates `numpy_scalar + value` by a call of `Value.__radd__`.
+    __array_ufunc__ = None
 
     def _record(self, operation: str, *arguments: object, **constants: Constant) -> Value:
         return self.tape.record(operation, arguments, tuple(constants.items()))

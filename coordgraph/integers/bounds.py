@@ -252,7 +252,7 @@ class NumericBounds:
         return best
 
     def _natural_facts(self) -> list[Fact]:
-        """The facts about sums of products of atoms that are at least 0, with factors above 0."""
+        """The facts whose polynomials have positive coefficients and atoms that are at least 0."""
         if self._usable_facts is not None:
             return self._usable_facts
         found = [
@@ -261,7 +261,7 @@ class NumericBounds:
             if not any(c < 0 or not self.natural(m) for m, c in polynomial.items())
         ]
         if all(a in self._lowers for polynomial, _ in self.facts for m in polynomial for a in m):
-            self._usable_facts = found  # no lower bound is provisional
+            self._usable_facts = found  # the result is final, because all bounds of atoms are
         return found
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
@@ -270,7 +270,7 @@ class NumericBounds:
         No symbol is replaced by a symbolic bound. The result is cached.
         """
         constant = p.get((), 0)
-        if constant:  # cached without the constant, which is added to the result afterwards
+        if constant:  # `_minima` caches bounds of polynomials without a constant term
             p = dict(p)
             del p[()]
         key = frozenset(p.items())
@@ -357,7 +357,7 @@ class NumericBounds:
             if len(terms) > MAX_TERMS:
                 return None
         expanded = tuple(terms)
-        if final:  # while bounds of atoms are being computed, they may be provisional
+        if final:  # cache the terms, because no bound of an atom is provisional (see `_once`)
             self._expansions[monomial] = expanded
         return expanded
 

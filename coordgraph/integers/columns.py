@@ -99,7 +99,7 @@ def compile_columns(
 
 
 def _in_order(roots: Sequence[Basic]) -> list[Basic]:
-    """All nodes of the expressions `roots` that have arguments, each once, after its arguments."""
+    """The distinct nodes of `roots` that have arguments; a node comes after its arguments."""
     order: dict[Basic, None] = {}
 
     def visit(node: Basic) -> None:

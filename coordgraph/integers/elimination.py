@@ -143,7 +143,7 @@ class SearchNode:
     def _less_guards(self, constant: int) -> Iterator[_Replaced]:
         p = {**self.polynomial, (): constant} if constant else self.polynomial
         for index, guard in enumerate(self.guards):
-            # A lower bound of p - ratio*guard is one of p, because ratio > 0 and guard >= 0.
+            # A lower bound of p - ratio*guard is a lower bound of p: ratio > 0 and guard >= 0.
             ratios = [p[m] // c for m, c in guard.items() if m in p and p[m] * c > 0]
             if any(ratio > 0 for ratio in ratios):
                 ratio = min(r for r in ratios if r > 0)

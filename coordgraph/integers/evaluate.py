@@ -128,8 +128,8 @@ class Evaluation:
                 a, b = expr.args
                 return _COMPARE[comparison_sign(expr)](self.value(a), self.value(b))
             case And():
-                # Evaluate all arguments: the order of SymPy's arguments varies, so stopping early
-                # would vary, too.
+                # Evaluate all arguments of And and Or, even after one that decides: SymPy's order
+                # varies, so errors in later arguments would be raised only in some runs.
                 return all([self.value(arg) for arg in expr.args])
             case Or():
                 return any([self.value(arg) for arg in expr.args])
@@ -221,7 +221,7 @@ def compile_function(
 
 @lru_cache(maxsize=1 << 11)
 def _code(source: str) -> CodeType:
-    """Compile Python source. It is cached, because many index expressions give the same source."""
+    """Compile Python source; results are cached, as many index expressions give equal sources."""
     return compile(source, "<index expressions>", "exec")
 
 
@@ -254,8 +254,8 @@ def _visit(node: Basic, order: dict[Basic, None]) -> None:
     """Add a node to `order`, after the nodes of its arguments that every evaluation computes."""
     if node in order:
         return
-    # Of a Select, only the condition is always computed. Of "and" and "or", no argument is, because
-    # Python stops at the first argument that decides the result.
+    # Of a Select, only the condition is always computed. Arguments of "and" and "or" are not always
+    # computed, because Python stops at the first argument that decides the result.
     certain = node.args[:1] if isinstance(node, Select) else node.args
     if isinstance(node, (And, Or)):
         certain = ()

@@ -21,7 +21,7 @@ def terms_of(expr: Expr) -> tuple[Expr, ...]:
 def factors_of(expr: Expr) -> tuple[int, Counter[Expr]]:
     """Split a product into its integer coefficient and its other factors, with their exponents.
 
-    Results are cached, so they must not be changed.
+    Results are cached, so a caller must not change the returned `Counter`.
     """
     coefficient, rest = expr.as_coeff_Mul()
     factors: Counter[Expr] = Counter()
@@ -94,7 +94,7 @@ def peel(x: Expr, d: Expr, natural: Callable[[Expr], bool]) -> tuple[Expr, Expr]
 
 
 def _peel_expanded(x: Expr, d: Expr) -> tuple[Expr, Expr] | None:
-    # Expand only if a product of sums may contain a multiple of d.
+    # Expand the dividend x only if its products of sums may contain a multiple of the divisor d.
     nested = any(f.is_Add for term in terms_of(x) for f in factors_of(term)[1])
     if not nested and not d.is_Add:
         return None

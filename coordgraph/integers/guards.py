@@ -41,7 +41,7 @@ def alternatives(expr: Expr) -> tuple[tuple[Polynomial, Guards], tuple[Polynomia
         condition = expr.args[0]
         where, elsewhere = guard_polynomials(condition), guard_polynomials(Not(condition))
         return (first, where), (second, elsewhere)
-    # `order` is at least 0 exactly if the first value is not above the second.
+    # `order` is at least 0 exactly if the first operand is at most the second.
     order = add(second, first, -1)
     where, elsewhere = (order,), (negate(order),)
     known = (where, elsewhere) if isinstance(expr, Minimum) else (elsewhere, where)

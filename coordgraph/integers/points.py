@@ -23,10 +23,13 @@ from coordgraph.integers.polynomials import Atom, Polynomial, to_polynomial
 from coordgraph.integers.tables import search_table
 
 SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000, 1 << 16, 1 << 21)
-"""A point assigns a value to every symbol; an inequality that is false at a point has no proof. A
-span is the largest difference of a symbol from its lower bound. Each symbol of a point has a span
-of its own, because many false inequalities fail only where one symbol is much larger than another:
-an output tile has many partial sums only if a share is small."""
+"""The spans of which a point chooses one for each symbol: the largest difference of the symbol's
+value from its lower bound.
+
+A point assigns a value to every symbol; an inequality that is false at a point has no proof. Each
+symbol of a point has a separate span, because many false inequalities fail only where one symbol is
+much larger than another: an output tile has many partial sums only if a share is small.
+"""
 MOST_KEPT = 12
 """The largest number of points that are kept: those at which all facts and guards hold."""
 MOST_TRIED = 3 * MOST_KEPT
@@ -45,7 +48,8 @@ class Points:
         definitions: the expression that each defined symbol equals.
         guards: polynomials that are known to be at least 0.
         tables: the known bounds of tables' entries, by the table's symbol.
-        outer: the points of the enclosing scope, and the symbol that the inner scope adds.
+        outer: the points of the enclosing scope, and the symbol that this scope adds to it; None if
+            there is no enclosing scope.
     """
 
     bounds: Mapping[Atom, SymbolBounds]
@@ -66,13 +70,17 @@ class Points:
     def least(self, p: Polynomial) -> int | None:
         """The smallest value of the polynomial ``p`` at the tried points inside the ranges.
 
-        The result is None if the value is unknown at all of them.
+        The result is None if the value is unknown at all these points.
         """
         values = [at.value(p) for at in self._inside]
         return min([value for value in values if value is not None], default=None)
 
     def scopes_inside(self, target: Atom) -> int:
-        """How many scopes, from this one outward, add symbols that an atom does not contain."""
+        """The number of scopes, from this scope outward, that add no symbol of the atom `target`.
+
+        Counting ends at the first scope that adds one. The counted scopes do not affect the value
+        of the atom.
+        """
         if self.outer is None or self.outer[1] in target.symbols:
             return 0
         found = self._scopes.get(target)
@@ -122,7 +130,8 @@ class _Point(dict[Atom, int | None]):
                 home = home.outer[0]
             found = home[target]
         else:
-            self[target] = None  # a value that depends on itself is unknown
+            # A value is unknown while it is computed: a value that depends on itself stays unknown.
+            self[target] = None
             found = self._find(target)
         self[target] = found
         return found
@@ -231,7 +240,7 @@ class _AtPoint(Evaluation):
 
 @dataclass(frozen=True)
 class _Entries(Sequence[int]):
-    """The entries of a table that rises by ``step``, from 0; NoEntry where one exceeds ``most``."""
+    """Made-up entries of a table: entry i is ``i·step``; NoEntry if that is more than ``most``."""
 
     step: int
     most: int | None = None

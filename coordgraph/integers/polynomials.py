@@ -63,7 +63,7 @@ def atom_of(expr: Expr) -> Atom:
     """The atom of an expression; while it is referenced, equal expressions give this object."""
     found = _ATOMS.get(expr)
     if found is None:
-        with _NEW_ATOM:  # under a lock: two threads must not create two atoms of one expression
+        with _NEW_ATOM:  # the lock keeps threads from creating two atoms of one expression
             found = _ATOMS.setdefault(expr, Atom(expr))
     return found
 
@@ -88,7 +88,7 @@ def order_key(expr: Basic) -> str:
     if isinstance(expr, Integer):
         return f"{int(expr):x}"
     parts = [order_key(arg) for arg in expr.args]
-    if isinstance(expr, (Add, Mul)):  # the order of SymPy's arguments may differ between processes
+    if isinstance(expr, (Add, Mul)):  # SymPy's order of terms and factors varies between processes
         parts.sort()
     key = f"{type(expr).__name__}({','.join(parts)})"
     return key if len(key) < MAX_KEY else sha256(key.encode()).hexdigest()
@@ -197,7 +197,7 @@ def _opaque(expr: Expr) -> Polynomial:
         return atom(expr)
     try:
         rebuilt = expr.func(*cast(tuple[Expr, ...], expanded))
-    # an argument is a divisor that expands to 0, in a branch that is never evaluated
+    # A divisor expands to 0: the expression is in a branch of a select that is never evaluated.
     except ZeroDivisionError:
         return atom(expr)
     return atom(rebuilt) if isinstance(rebuilt, IntegerFunction) else to_polynomial(rebuilt)
@@ -306,7 +306,8 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         monomial = max(remaining, key=lambda m: (len(m), [a.key for a in m]))
         c = remaining[monomial]
         rest = without(monomial, lead)
-        # Round the quotient toward 0, so that the coefficient that remains keeps the sign of c.
+        # Round the quotient of the coefficients toward 0, so that the remainder has the sign of c,
+        # the dividend's coefficient.
         ratio = abs(c) // abs(divisor[lead]) * (1 if (c > 0) == (divisor[lead] > 0) else -1)
         if rest is None or not ratio:
             done = add(done, {monomial: c})
@@ -315,7 +316,7 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         step: Polynomial = {rest: ratio}
         quotient = add(quotient, step)
         remaining = add(remaining, multiply(step, divisor), -1)
-        if remaining.get(monomial):  # the coefficient is no multiple of the divisor's
+        if remaining.get(monomial):  # the divisor's coefficient does not divide c
             done = add(done, {monomial: remaining[monomial]})
             remaining = {m: x for m, x in remaining.items() if m != monomial}
     return quotient, add(done, remaining)

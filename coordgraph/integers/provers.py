@@ -23,9 +23,9 @@ def shared_prover(key: Hashable, make: Callable[[], Prover]) -> Prover:
     """The prover of all `Ranges` with the same known facts, made by `make` if there is none.
 
     Graphs of one problem, such as those before and after a pass, have the same ranges of
-    parameters, and so have loops over the same indices. A prover whose bounds depend on each other
-    is not shared, because its results depend on the order of queries, and equal pipelines would
-    give different graphs.
+    parameters; loops over the same indices have the same ranges, too. A prover whose bounds depend
+    on each other is not shared, because its results depend on the order of queries, and equal
+    pipelines would give different graphs.
 
     Args:
         key: the known facts about symbols (bounds, definitions and conditions), and the prover of

@@ -69,7 +69,7 @@ class Ranges:
         default_factory=dict, init=False, repr=False
     )
     _homes: dict[frozenset[Symbol], "Ranges"] = field(default_factory=dict, init=False, repr=False)
-    """For expressions with these symbols, the result of `about`."""
+    """The cached results of `about`, by the set of symbols in its arguments."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle what is known about symbols, but not the caches of proofs and simplifications."""
@@ -376,9 +376,9 @@ class Ranges:
 
     @cached_property
     def _stated(self) -> frozenset[Symbol]:
-        """All symbols that the statements contain, and the symbols that results of searches have.
+        """All symbols in facts, guards, tables, and the expressions of bounds and definitions.
 
-        The symbol that a bound or a definition is about is not counted.
+        A symbol that only has bounds or a definition of its own is left out.
         """
         exprs = chain(
             self.definitions.values(),

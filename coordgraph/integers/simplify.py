@@ -84,7 +84,7 @@ class _Simplifier:
         if any(new is not old for new, old in zip(args, expr.args, strict=True)):
             try:
                 rebuilt = expr.func(*cast(tuple[Expr, ...], tuple(args)))
-            # a divisor that is always 0, in a branch that is never evaluated
+            # A divisor became 0, so the expression is in a branch that is never evaluated.
             except ZeroDivisionError:
                 return expr
             if rebuilt != expr:
@@ -234,8 +234,8 @@ class _Simplifier:
                     y, divisor = cast(tuple[Expr, Expr], node.args)
                     if divisor != d or self.expr(floor_mod(a - y, d)) != 0:
                         continue
-                    # `node` is y%d, a part of b's upper bound. Since a - y is a multiple of d, y%d
-                    # equals a%d. So `top` equals a%d + b, which must be less than d.
+                    # `node` is y%d, a part of an upper bound of b. Since a - y is a multiple of d,
+                    # y%d equals a%d. So `top` equals a%d + b; there is no carry if `top` < d.
                     top = cast(Expr, node) + b
                     if self.ranges.prove_less(top, d) and self.ranges.prove_nonnegative(b):
                         return a, b

@@ -181,7 +181,7 @@ class Printer:
         texts.sort(key=lambda item: (item[0].startswith("("), item[0]))
         factors = list(chain.from_iterable([text] * count for text, count, _ in texts))
         if coefficient != 1 and len(factors) > 1 and isinstance(texts[0][2], Add):
-            # Parentheses, because SymPy multiplies a number into the first factor if that is a sum:
+            # Add parentheses: SymPy multiplies a number into the first factor if that is a sum, so
             # it would read `-(i + j)*j` as `(-i - j)*j`.
             factors = [f"({'*'.join(factors)})"]
         if coefficient == 1:

@@ -43,7 +43,7 @@ class Accumulators:
         self._workgroup = workgroup
         self._states: dict[str, _State] = {}
         self._tiles: dict[str, OutputTile] = {}
-        """By accumulator name, the output tile whose products the accumulator holds. Accumulators
+        """The output tile whose products each accumulator holds, by accumulator name. Accumulators
         without products have no entry."""
         self._used: set[str] = set()
         """Names of the accumulators whose sums have been neither sent nor stored yet."""
@@ -51,8 +51,8 @@ class Accumulators:
         """For each output tile, the workspace slots of its partial sums that the workgroup waited
         for."""
         self._taken: dict[str, list[int]] = {}
-        """By accumulator name, the workspace slots that were added to the accumulator since it was
-        last set to zero."""
+        """The workspace slots that were added to each accumulator since it was last set to zero, by
+        accumulator name."""
 
     def zero(self, name: str) -> None:
         """Check that the workgroup may zero the accumulator `name` now, and record that it does."""
@@ -136,7 +136,7 @@ class Accumulators:
     def end(self) -> None:
         """Check that no accumulator holds a sum that was neither sent nor stored.
 
-        It is called once, after the workgroup's last operation.
+        The method is called once, after the workgroup's last operation.
         """
         for name in self._states:
             self._check_used(name, "ends with")

@@ -23,7 +23,7 @@ from coordgraph.control.operations import (
     StoreTile,
 )
 from coordgraph.coordinates.dimensions import SubDimension, User
-from coordgraph.coordinates.edges import Diagonal, Ragged
+from coordgraph.coordinates.edges import Diagonal, Gather, Ragged
 from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.errors import EvaluationError, OutOfBounds
 from coordgraph.gemm import read_of, tensor_of
@@ -88,7 +88,7 @@ class Memory:
         flat = self.flat[tensor]
         flat[places] = np.broadcast_to(value, elements.extents)[mask].astype(flat.dtype)
         written = self.written[tensor]
-        # If each element occurs once, `+=` is correct; `add.at` takes ten times as long.
+        # If no offset occurs twice, `+=` counts correctly; `np.add.at` takes ten times as long.
         if (places[1:] > places[:-1]).all():
             written[places] += 1
         else:
@@ -122,8 +122,8 @@ class Memory:
         """The current value of a flag, given as (tensor, offset); 0 means that it is not set."""
         return int(self.flat[flag[0]][flag[1]])
 
-    def finish(self) -> tuple[Array, Array]:
-        """Check the memory after a launch; returns the output and the mask of written elements.
+    def finish(self) -> dict[str, tuple[Array, Array]]:
+        """Check the memory after a launch; returns each output and the mask of written elements.
 
         Raises:
             EvaluationError: an output element of a product was not written exactly once, an output
@@ -132,11 +132,11 @@ class Memory:
         """
         if problems := [fault.message for fault in self.faults()]:
             raise EvaluationError("; ".join(problems))
-        (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
-        return self._axes(output, self.flat), self._axes(output, self.written) > 0
+        outputs = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
+        return {t: (self._axes(t, self.flat), self._axes(t, self.written) > 0) for t in outputs}
 
     def _axes(self, tensor: str, memory: Mapping[str, Array]) -> Array:
-        """A view of a tensor's part of `memory` that has the tensor's axes, without gaps."""
+        """A view of the flat array `memory[tensor]` with the tensor's axes, without gaps."""
         strides = strides_of(self.graph.tensor(tensor), self.values)
         return elements_of(memory[tensor], self.shapes[tensor], strides)
 
@@ -175,7 +175,7 @@ class Memory:
                         yield Fault("cover", message)
 
     def _where(self, tensor: str, wrong: Array) -> str:
-        """The index of a tensor's first element in `wrong`, as text; its offset if in a gap."""
+        """Text: index of the first element where `wrong` is True, or its offset if in a gap."""
         inside = self._axes(tensor, {tensor: wrong})
         if not inside.any():
             return f"offset {int(wrong.argmax())}"
@@ -185,7 +185,7 @@ class Memory:
     def _wanted(self, tensor: str) -> Array:
         """Mask of the output elements that a kernel must write: those that belong to a product.
 
-        Rows or columns before the first group or after the last one belong to none.
+        Rows or columns before the first group or after the last group belong to no product.
         """
         shape, coordinates = self.shapes[tensor], self.graph.coordinates
         for edge in coordinates.edges_below(self.user(tensor)):
@@ -194,12 +194,24 @@ class Memory:
         wanted = np.ones(shape, np.bool_)
         for dim in coordinates.of_kind(SubDimension, tensor=tensor):
             axis = dim.axis
-            for edge in coordinates.edges_below(dim):
-                if isinstance(edge, Ragged) and axis is not None and axis < len(shape):
-                    borders = self.values[edge.table]
-                    places = np.arange(shape[axis])
-                    inside = (borders[0] <= places) & (places < borders[-1])
-                    wanted &= inside.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+            if axis is not None and axis < len(shape):
+                inside = self._wanted_along(dim.id, shape[axis])
+                wanted &= inside.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        return wanted
+
+    def _wanted_along(self, dim: str, size: int) -> Array:
+        """Mask of the indices along a dimension that products write: of their groups and tables."""
+        wanted = np.ones(size, np.bool_)
+        for edge in self.graph.coordinates.edges_below(dim):
+            if isinstance(edge, Ragged):
+                borders = self.values[edge.table]
+                places = np.arange(size)
+                wanted &= (borders[0] <= places) & (places < borders[-1])
+            elif isinstance(edge, Gather):
+                targets = np.array(self.values[edge.table], np.intp)
+                named = np.zeros(size, np.bool_)
+                named[targets[self._wanted_along(edge.downstream[0], len(targets))]] = True
+                wanted &= named
         return wanted
 
     def _blocks(self, edge: Diagonal, shape: tuple[int, ...]) -> Array:
@@ -251,7 +263,7 @@ class Machine:
         self.type = numpy_dtype(self.program.graph.gemm.accumulator)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Return False, so that `walk` executes every iteration: the sums need each of them."""
+        """Return False, so that `walk` executes every iteration: each one adds a product."""
         return False
 
     def iterate(self) -> None:
@@ -279,7 +291,7 @@ class Machine:
                 yield from self._exchange(work, env)
 
     def _finished(self, work: Work, op: Epilogue, env: Environment) -> Array:
-        """The result of the epilogue for one accumulator.
+        """Store the epilogue's outputs besides D for one accumulator, and return D's values.
 
         Optional operands that the kernel does not read count as 0.
         """
@@ -294,7 +306,11 @@ class Machine:
             for operand in stage.function.tensors:
                 if self._given(tensor_of(operand.name)):
                     values[operand.name] = self._operand(work, tensor_of(operand.name), env)
-            values[ACCUMULATOR] = stage.function.evaluate(values, gemm.accumulator, out)
+            found, more = stage.function.evaluate_all(values, gemm.accumulator, out)
+            for tensor, value in more.items():
+                elements = work.elements(self.memory.user(tensor))
+                self.memory.write(tensor, elements, env, value)
+            values[ACCUMULATOR] = found
         return values[ACCUMULATOR]
 
     def _given(self, tensor: str) -> bool:
@@ -319,7 +335,7 @@ class Machine:
     def _exchange(self, work: Work, env: Environment) -> Iterator[Event]:
         """Execute a send or receive: an operation on the workspace and its flags.
 
-        It yields an event before each access, because other workgroups can observe it.
+        It yields an event before each access, because other workgroups can observe the access.
         """
         match op := work.node.op:
             case SendPartial():

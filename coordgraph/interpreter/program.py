@@ -281,7 +281,7 @@ class Work:
 
     @cached_property
     def senders(self) -> Formula:
-        """Formula for the number of a slot's first sender (its `turn`), and how many send."""
+        """Formula for a tuple: the `turn` of a slot's first sender, and the number of senders."""
         first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
         return Formula([first, self.scope.resolve(count)], self.program.slots)
 
@@ -327,7 +327,7 @@ class Work:
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for (number of the share of its tile, number of shares); (0, 1) if whole."""
+        """Formula for a tuple: the tile's share, the number of shares; (0, 1) if it is whole."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op

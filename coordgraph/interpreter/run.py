@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,17 @@ class Result:
         written: a Boolean array of the shape of `d`: True where the kernel wrote an element.
         trace: the segments, sends, receives, epilogues and stores of every workgroup; None unless
             `trace=True` was passed.
+        outputs: the arrays of the epilogue's outputs besides D, by output name; elements that the
+            kernel does not write are NaN or the least integer.
+        stored: by name of an output besides D, a Boolean array: True where the kernel wrote an
+            element.
     """
 
     d: Array
     written: Array
     trace: Trace | None = None
+    outputs: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    stored: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
 
 def interpret(
@@ -127,7 +133,11 @@ def _interpreted(
             f"the launch reads outside a table: {error}; call the graph's verify() to see which "
             "check the graph fails"
         ) from error
-    return Result(*memory.finish(), record(code, values) if trace else None)
+    found = memory.finish()
+    d, written = found.pop("D")
+    outputs = {name: array for name, (array, _) in found.items()}
+    stored = {name: mask for name, (_, mask) in found.items()}
+    return Result(d, written, record(code, values) if trace else None, outputs, stored)
 
 
 def execute(memory: Memory, machine: Maker, count: int, schedule: Scheduler, resident: int) -> None:

@@ -198,7 +198,7 @@ def _layered(
     level = dict[Hashable, int]()
     for key in nx.topological_sort(graph):
         level[key] = max((level[p] + 1 for p in graph.predecessors(key)), default=0)
-    # a source is moved to the layer just above its nearest successor
+    # Move each source (a node without predecessors) to the layer above its nearest successor.
     for key in reversed(list(nx.topological_sort(graph))):
         if not graph.in_degree(key) and graph.out_degree(key):
             level[key] = min(level[s] for s in graph.successors(key)) - 1

@@ -31,7 +31,7 @@ def provenance(graph: KernelGraph, only: Collection[str] = ()) -> list[Line]:
         only: ids of dimensions; if given, only these dimensions and edges with them are listed.
     """
     for name in only:
-        graph.coordinates[name]  # raises an error that suggests similar names
+        graph.coordinates[name]  # an unknown name raises an error that suggests similar names
     return list(_lines(graph, only))
 
 

@@ -190,7 +190,7 @@ class _Writer:
 
     def _branch(self, op: If | Inside, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         condition = scope.condition(op)
-        if condition in (true, false):  # the ranges of the sizes decide which body is executed
+        if condition in (true, false):  # print only the body that every launch executes
             yield from self.body(op.body if condition == true else op.orelse, scope, seen)
             return
         yield f"if ({to_c(condition, scope.ranges)})"
@@ -215,8 +215,7 @@ class _Writer:
                 yield f"// tile of {_tensor(op)}: {str(error).splitlines()[0]}"
                 continue
             values.update(zip(_names(op), solution.values, strict=True))
-            # And.make_args returns a set, whose order changes between runs: read the arguments
-            # instead
+            # Read `guard.args`: `And.make_args` returns a set, whose order changes between runs.
             guard = solution.guard
             guards += guard.args if isinstance(guard, And) else (guard,)
         for name in sorted(values, key=_axis_order):
@@ -245,6 +244,9 @@ class _Writer:
         for tensor in op.operands:
             axes = [gemm.leading] * gemm.is_apart(tensor) + [*gemm.axes[tensor]]
             names[gemm.operands[tensor].name] = f"{tensor}[{', '.join(axes or '0')}]"
+        for tensor in op.stores:
+            axes = [gemm.leading] * gemm.is_apart(tensor) + [*gemm.axes[tensor]]
+            names[tensor] = f"{tensor}[{', '.join(axes)}]"
         for stage in function.stages(gemm.accumulator, gemm.out_dtype or gemm.dtype):
             given = f"if ({read_of(tensor_of(stage.optional))}) " if stage.optional else ""
             yield from (f"// {given}{line}" for line in statements(stage.function, names))
@@ -324,7 +326,8 @@ def _headline(graph: KernelGraph) -> str:
     what = f"alpha * {a} * {b} + beta * C"
     if gemm.epilogue != ALPHA_BETA:
         what = f"{gemm.epilogue.name}({', '.join([f'{a} * {b}', *gemm.operands])})"
-    return f"D = {what}, {gemm.dtype} to {gemm.out_dtype}{steps}"
+    outputs = ", ".join(("D", *gemm.outputs))
+    return f"{outputs} = {what}, {gemm.dtype} to {gemm.out_dtype}{steps}"
 
 
 def _loop(name: str, start: Expr, stop: Expr | None, step: Expr, known: Ranges) -> str:
@@ -385,7 +388,7 @@ def _index(scope: Scoped, name: str) -> str:
 
 
 def _raised(scope: Scoped, turn: str) -> str:
-    """C text of the value to which a flag is set: 1 + the index along `turn`; 1 if it is ''."""
+    """C text of a flag's new value: 1 + the index along `turn`, or 1 if `turn` is ''."""
     if not turn:
         return "1"
     try:

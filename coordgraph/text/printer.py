@@ -18,7 +18,7 @@ from coordgraph.integers.text import MAX_DIGITS
 from coordgraph.kernel import TEXT, KernelGraph
 from coordgraph.parameters import Assumption, Parameter
 from coordgraph.provenance.record import PROBLEM, Origin, Part
-from coordgraph.tables import Table
+from coordgraph.tables import SUMS, Table
 from coordgraph.tensors import Tensor
 from coordgraph.text.lexer import quote, word
 from coordgraph.text.raw import MAX_NESTING, VERSION
@@ -127,7 +127,8 @@ class RecordPrinter:
 
     def table(self, known: Table) -> str:
         """The line of the text form that declares a table."""
-        step = "" if known.step is None else f" {known.rule} {self._expression(known.step)}"
+        step = "" if known.rule == SUMS and known.step is None else f" {known.rule}"
+        step += "" if known.step is None else f" {self._expression(known.step)}"
         note = f" {quote(known.note)}" if known.note else ""
         length, most = self._expression(known.length), self._expression(known.maximum)
         return f"table {known.name} [{length}] <= {most}{step}{note}"

@@ -48,7 +48,7 @@ class Where(Protocol):
         ...
 
     def after(self, tokens: int) -> Where:
-        """The position of the token `tokens` further on the line; in plain data, this position."""
+        """The position `tokens` tokens further on the line; in plain data, this position itself."""
         ...
 
 
@@ -179,7 +179,7 @@ class RawOrigin:
         part: the kind of the record, such as `dimension`.
         key: the id or the number of the record.
         at: the position of the statement in the input.
-        origin: the passes that made and changed the record, and the other records.
+        origin: the passes that made and changed the record, and the records it was made from.
     """
 
     part: str

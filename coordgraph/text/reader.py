@@ -13,7 +13,7 @@ from coordgraph.foreign_graphs import faults_named
 from coordgraph.frontend import Gemm
 from coordgraph.kernel import KernelGraph
 from coordgraph.provenance.record import Origin
-from coordgraph.tables import RULES, SUMS
+from coordgraph.tables import ANY, RULES, SUMS
 from coordgraph.text.build import build
 from coordgraph.text.lexer import Cursor, Place
 from coordgraph.text.origins import NUMBERED
@@ -38,9 +38,9 @@ __all__ = ["parse_graph"]
 
 T = TypeVar("T")
 ELSE = {"else": "orelse"}
-"""By keyword of the text form, the field that holds the operations in the braces after it.
+"""Names of fields by keyword, for keywords of the text form that differ from their field's name.
 
-Other keywords are equal to the name of their field.
+The operations of the field follow the keyword in braces.
 """
 
 
@@ -149,7 +149,7 @@ class _Reader:
         if c.token.text in RULES:
             rule = c.token.text
             c.advance()
-            step = c.expression()
+            step = None if rule == ANY else c.expression()
         note = "" if c.at_line_end() else c.string()
         self.raw.tables.append(RawTable(name, at, length, most, step, rule, note))
 

@@ -30,6 +30,7 @@ def bounds(evidence: Evidence) -> Finding:
     proofs = IndexProofs(graph, program, evidence.limits.questions)
     values = [*widths(graph, program, proofs)]
     wide = [width for width in values if not width.proved]
+    found += map(Counterexample, proofs.without_index())
     found += [example for width in wide if (example := too_wide(graph, width)) is not None]
     if found:
         first: dict[str, Counterexample] = {}

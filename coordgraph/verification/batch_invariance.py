@@ -51,19 +51,22 @@ NAME = "batch-invariance"
 """The name of the check."""
 
 EXCHANGES = (SendPartial, ReceivePartial, AddPartial, AccumulatePartial, CollectPartial)
-"""Operations by which a sum is not that of one loop over k."""
+"""Operations that exchange partial sums. In a graph that has one of them, a sum over k may be made
+of the sums of several loops."""
 PINNED = ("n", "k")
 """The launch arguments on which the order of a sum may depend."""
 DEPTHS = {"default": (1, 3, 8, 5), "all": (1, 2, 3, 4, 5, 7, 8, 12, 16)}
 """Numbers of k tiles of the launches that are compared, by the level of `KernelGraph.check`."""
 ROWS = {"default": ((1, 1), (1, 3), (2, 5), (3, 4)), "all": (*product((1, 2, 3, 5), range(1, 9)),)}
-"""Numbers of tiles along m, with numbers of workgroups, of the launches that are compared."""
+"""Pairs (number of tiles along m, number of workgroups) of the launches that are compared, by the
+level of `KernelGraph.check`."""
 COLUMNS = 2
 """Number of tiles along n of the launches that are compared."""
 MOST_LOOPS = 1 << 15
 """Largest number of loop iterations, over all workgroups, of a launch that is compared."""
 Key = tuple[Any, ...]
-"""What the order of a sum may depend on: n, k, and the number of k tiles of the product."""
+"""Type of the values on which the order of a sum may depend: (n, k). In a grouped product whose
+groups have their own k, the second value is the k of the group."""
 
 
 @named_check(
@@ -74,8 +77,8 @@ Key = tuple[Any, ...]
 def batch_invariance(evidence: Evidence) -> Finding:
     """The check `batch-invariance`: prove that each sum is one loop over k, else compare launches.
 
-    The launches have equal n and k, and different m and numbers of workgroups. If sizes are given,
-    they are varied around those.
+    The launches that are compared have equal n and k, but different m and numbers of workgroups. If
+    the caller of the check gives sizes, n and k have the given values.
     """
     if not dtype(evidence.graph.gemm.accumulator).is_float:
         return Finding(Outcome.PROVED, "symbolic", "sums of integers are exact in every order")
@@ -96,10 +99,10 @@ def batch_invariance(evidence: Evidence) -> Finding:
 
 
 def depth_of_whole_sums(code: Program) -> Expr | None:
-    """The number of k tiles of an output tile, if every sum is proved to be one loop over all.
+    """Prove that each sum is one loop over all k tiles, and return the number of these k tiles.
 
-    None if that is not proved: if workgroups exchange partial sums, if a loop does not run over all
-    k tiles in ascending order, or if their number depends on more than n and k.
+    Returns None if that is not proved: if workgroups exchange partial sums, if a loop does not run
+    over all k tiles in ascending order, or if their number depends on more than n and k.
     """
     if any(next(code.work(kind), None) is not None for kind in EXCHANGES):
         return None
@@ -112,7 +115,10 @@ def depth_of_whole_sums(code: Program) -> Expr | None:
 
 
 def _depths(code: Program, steps: tuple[Step, ...]) -> Iterator[Expr | None]:
-    """For each main loop, the number of k tiles that it adds; None if it is not a whole sum."""
+    """For each main loop, yield the number of k tiles of an output tile if the loop adds them all.
+
+    Yields None for a loop that is not proved to add all k tiles, beginning with zero.
+    """
     zeroed: set[str] = set()
     open_: set[str] = set()
     for step in steps:
@@ -123,7 +129,7 @@ def _depths(code: Program, steps: tuple[Step, ...]) -> Iterator[Expr | None]:
             elif isinstance(op, Epilogue):
                 open_.discard(op.accumulator)
             elif isinstance(op, MultiplyAccumulate):
-                yield None  # outside a loop over k tiles
+                yield None  # this multiplication is not in a loop over consecutive k tiles
         elif isinstance(step, Loop) and step.accumulation is not None:
             op = step.accumulation.node.op
             assert isinstance(op, MultiplyAccumulate)
@@ -137,11 +143,11 @@ def _depths(code: Program, steps: tuple[Step, ...]) -> Iterator[Expr | None]:
         else:
             yield from _depths(code, step.body)
     if open_:
-        yield None  # the epilogue is not beside the loop
+        yield None  # a loop is not followed by its epilogue in the same body
 
 
 def _whole_depth(code: Program, loop: Loop, work: Work) -> Expr | None:
-    """The number of k tiles, if a loop over consecutive k tiles runs over all of them."""
+    """The number of k tiles of an output tile if `loop` runs over all of them, else None."""
     start, stop = (cast(Expr, root) for root in loop.bounds.roots)
     values = work.multiplied.values
     place = len(values) // 2 - 1
@@ -170,7 +176,10 @@ def _depends(graph: KernelGraph, value: Expr) -> set[str]:
 
 
 def _examined(evidence: Evidence) -> list[tuple[Launch, dict[OutputTile, tuple[Term, ...]]]]:
-    """The launches that are compared, with the orders of the sums of every output tile."""
+    """(launch, terms of each output tile) for every launch that is compared.
+
+    A term says in which order the products of an output tile are added.
+    """
     code, parameters = evidence.program, evidence.graph.parameters
     least = {p.name: 0 for p in parameters.given if p.minimum == 0}
     found: list[tuple[Launch, dict[OutputTile, tuple[Term, ...]]]] = []
@@ -179,7 +188,9 @@ def _examined(evidence: Evidence) -> list[tuple[Launch, dict[OutputTile, tuple[T
             values = parameters.launch({**least, **launch.values}, launch.tables)
             orders = summation_orders(code, values, MOST_STEPS, Budget(MOST_LOOPS))
         except CoordGraphError:
-            continue  # too large, excluded by the graph, or a fault that other checks report
+            # The launch is too large, the graph does not allow it, or it shows a fault that other
+            # checks report.
+            continue
         if orders:
             found.append((launch, orders))
     return found
@@ -204,7 +215,7 @@ def _launches(evidence: Evidence) -> Iterator[Launch]:
 
 
 def _varied(graph: KernelGraph, launch: Launch) -> Iterator[Launch]:
-    """A launch, and those with fewer rows or other numbers of workgroups."""
+    """Yield `launch`, then launches that differ from it in m or in the number of workgroups."""
     yield launch
     rows, _, _ = macro_tile(graph.coordinates)
     ranges = {p.name: (p.minimum, p.maximum) for p in graph.parameters.given}
@@ -217,7 +228,11 @@ def _varied(graph: KernelGraph, launch: Launch) -> Iterator[Launch]:
 def _counterexamples(
     evidence: Evidence, examined: list[tuple[Launch, dict[OutputTile, tuple[Term, ...]]]]
 ) -> Iterator[Counterexample]:
-    """Sums in no fixed order, then pairs of rows whose sums have different orders."""
+    """Yield one counterexample, or none if the examined launches show no fault.
+
+    It is a sum whose order differs from run to run, or a pair of output tiles with equal n and k
+    whose sums have different orders.
+    """
     first: dict[Key, tuple[Launch, OutputTile, Term]] = {}
     for launch, orders in examined:
         for tile, terms in orders.items():
@@ -241,7 +256,12 @@ def _counterexamples(
 def _difference(
     before: tuple[Launch, OutputTile, Term], launch: Launch, tile: OutputTile, term: Term
 ) -> Counterexample:
-    """The counterexample for two output tiles with equal n and k and different orders."""
+    """The counterexample for two output tiles whose n and k are equal and whose terms differ.
+
+    Args:
+        before: the launch, number and term of the first output tile.
+        launch, tile, term: those of the second one.
+    """
     other, place, order = before
     return Counterexample(
         f"the sum is {term}; with {other} it is {order} in output tile {place}",
@@ -252,7 +272,7 @@ def _difference(
 
 
 def _unordered(term: Term) -> str:
-    """The text of a part of a term without a fixed order; '' if there is none."""
+    """The text of the first part of a term that is added in no fixed order; '' if none is."""
     if isinstance(term, Unordered):
         return str(term)
     if isinstance(term, Sum):
@@ -261,9 +281,9 @@ def _unordered(term: Term) -> str:
 
 
 def _key(evidence: Evidence, launch: Launch, tile: OutputTile) -> Key:
-    """What the order of the sums of an output tile may depend on.
+    """(n, k): the values on which the order of the sums of an output tile may depend.
 
-    If products have their own k, it is the number of k tiles of the tile's product.
+    If groups have their own k, the second value is the k of the tile's group, in elements.
     """
     values: Mapping[str, int] = launch.values
     pinned = tuple(values.get(name) for name in PINNED)

@@ -85,10 +85,10 @@ def check_graph(
 
 
 def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[NamedCheck, ...]:
-    """The checks of these names; those of every scheduled graph if there are no names.
+    """The checks called `names`; if `names` is None, the checks of every scheduled graph.
 
     Raises:
-        VerifyError: the graph's level has no check of a name.
+        VerifyError: a name is not that of a check for graphs of this graph's level.
     """
     known = {**CHECKS, **PROPERTIES}
     if names is None:

@@ -32,7 +32,6 @@ from coordgraph.interpreter.schedulers import SCHEDULERS
 from coordgraph.interpreter.tracing import Trace
 from coordgraph.interpreter.walking import Fuel
 from coordgraph.kernel import KernelGraph
-from coordgraph.tensors import Role
 from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
 from coordgraph.verification.launch_candidates import far_launches
@@ -180,9 +179,10 @@ class Evidence:
         return self._traces.of(self.launches, self.limits.launches, work)
 
     def counterexamples(self, check: str) -> Iterator[Counterexample]:
-        """Errors that refute the check named `check`: those of traces first.
+        """Yield the errors that refute the check named `check`.
 
-        After them come those of launches that the interpreter runs with operands.
+        Errors of traces come first, then errors of launches that the interpreter runs with
+        operands.
         """
         for launch, fault in self.failures:
             if fault.check == check:
@@ -198,8 +198,8 @@ class Evidence:
         """The launches whose product the interpreter computes, as many as the limits allow.
 
         The first one has many fix-ups and partial tiles, but few segments. Each further one adds
-        the most features that those before it lack: an axis that ends in a partial tile, or a
-        segment as long as in any trace.
+        the most features that the launches before it lack. A feature is an axis that ends in a
+        partial tile, or a segment as long as the longest one of all traces.
         """
         m, n, k = macro_tile(self.graph.coordinates)
         deepest = max((_depth(found) for _, found in self.traces), default=0)
@@ -243,14 +243,14 @@ def _interest(launch: Launch, found: Trace) -> int:
 
 
 def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[object]:
-    """Axes whose last tile is partial, each with whether the axis has more than one tile."""
+    """(axis, whether it has more than one tile) for each axis whose last tile is partial."""
     lengths = ((axis, getattr(graph.gemm, axis) or launch.values.get(axis, 0)) for axis in AXES)
     tiles = zip(lengths, macro_tile(graph.coordinates), strict=True)
     return frozenset((axis, length > n) for (axis, length), n in tiles if length % n)
 
 
 def _depth(found: Trace) -> int:
-    """The largest number of k tiles that a workgroup sums for one output tile; 3 if more."""
+    """The largest number of k tiles in one segment of a trace; 3 if there are more than 3."""
     return min(max((segment.k_count for segment in found.segments), default=0), 3)
 
 
@@ -349,14 +349,13 @@ def _coordinates(code: Program, work: Work, env: Environment) -> dict[str, int]:
 def _wrong(
     graph: KernelGraph, operands: Operands, memory: Memory, launch: Launch
 ) -> Iterator[Counterexample]:
-    """For each product whose D is wrong, a counterexample with the first wrong element."""
-    (output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
-    flat: Array = memory.flat[output.name]
-    written = memory.written[output.name]
+    """For each wrong matrix of an output, a counterexample with its first wrong element."""
     shape = macro_tile(graph.coordinates)
     for product in products(graph, operands):
         if not product.place.size:
             continue
+        flat: Array = memory.flat[product.tensor]
+        written = memory.written[product.tensor]
         found = flat[product.place].astype(np.float64)
         wanted = product.expected.astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -375,7 +374,7 @@ def _wrong(
         batch = (product.number,) if graph.gemm.leading else ()
         name = ", ".join(map(str, (*batch, row, column)))
         yield Counterexample(
-            f"{output.name}[{name}] {what}; {int(wrong.sum())} of {prod(wrong.shape)} elements "
+            f"{product.tensor}[{name}] {what}; {int(wrong.sum())} of {prod(wrong.shape)} elements "
             "are wrong",
             launch,
             (),

@@ -47,7 +47,7 @@ def _counterexamples(evidence: Evidence) -> Iterator[Counterexample]:
 
 
 def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Counterexample]:
-    """Pairs of sends to one slot: the second may overwrite the first before it is received.
+    """Yield a counterexample if a send to a slot may overwrite a partial sum that is not received.
 
     Args:
         launch: the launch.

@@ -53,7 +53,7 @@ class IndexProofs:
         graph: a scheduled graph.
         program: the graph as the interpreter executes it.
         questions: the largest number of inequalities that all proofs together ask `Ranges` to
-            prove; accesses after that remain unproved.
+            prove; accesses that are left when this budget is spent remain unproved.
     """
 
     def __init__(self, graph: KernelGraph, program: Program, questions: int) -> None:
@@ -94,7 +94,7 @@ class IndexProofs:
         return {s: tuple(e) for s, e in ends.items() if len(e) == 1 and s not in e}
 
     def accesses(self) -> Iterator[tuple[str, bool]]:
-        """Each access to a tensor, as text, and whether its index is proved to be inside it."""
+        """Yield (text of an access to a tensor, whether its index is proved to be inside it)."""
         found = [(w, user) for w in self.program.work(Operation) for user in accesses(w)]
         # Prove accesses to the workspace last, because their proofs use up most of the budget of
         # inequalities.
@@ -104,8 +104,17 @@ class IndexProofs:
         ):
             yield f"{work.node.op.kind} of {user.tensor}", self._access(work, user)
 
+    def without_index(self) -> Iterator[str]:
+        """A sentence about each access whose index no path of the coordinate graph computes."""
+        for work in self.program.work(Operation):
+            for user in accesses(work):
+                try:
+                    work.solution(user)
+                except CoordGraphError as error:
+                    yield f"{work.node.op.kind} of {user.tensor} has no index: {error}"
+
     def reads(self) -> Iterator[tuple[str, bool]]:
-        """Each read of a table, as text, and whether its index is proved to be inside the table."""
+        """Yield (text of a read of a table, whether its index is proved to be inside it)."""
         tables = {table.symbol: table for table in self.graph.parameters.tables}
         seen: set[tuple[int, Basic]] = set()
         for node, value in self._values():
@@ -124,7 +133,7 @@ class IndexProofs:
                     yield f"read of {read} for {table.name}", inside
 
     def _values(self) -> Iterator[tuple[Node, Basic]]:
-        """Each expression that an operation of the graph evaluates, with the operation's node."""
+        """Yield (node, expression) for each expression that an operation of the graph evaluates."""
         for root in self.program.nodes:
             for node in root.walk():
                 if node.loop is not None:
@@ -270,7 +279,7 @@ def accesses(work: Work) -> tuple[User, ...]:
         case LoadTile() | StoreTile():
             return _users(work, op.tensor)
         case Epilogue():
-            return tuple(user for tensor in op.operands for user in _users(work, tensor))
+            return tuple(u for t in (*op.operands, *op.stores) for u in _users(work, t))
         case AwaitPartial():
             roles = (Role.FLAGS,)
         case AddPartial():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate, product
+from math import gcd
 
 from sympy import Add, Integer
 from sympy.core.relational import Relational
 
-from coordgraph.gemm import AXES
+from coordgraph.gemm import AXES, rows_of
 from coordgraph.integers import FloorDiv, FloorMod, Maximum, Minimum, nodes_of
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import LARGEST_INDEX
@@ -19,6 +20,8 @@ __all__ = ["far_launches", "launch_candidates", "launch_of"]
 
 GROUPS = 3
 """The number of products in examined launches of batches and of groups."""
+SPARE_ROWS = 2
+"""Rows of D that no table entry names, in launches of problems that scatter D's rows."""
 TILES = (1, 2, 3, 4, 5, 7)
 """Numbers of tiles along one axis that candidate launches combine."""
 MOST_GRID = 24
@@ -148,8 +151,13 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
             tables[gemm.offsets(axis)] = [0, *accumulate(sizes)]
             extents[axis] = sum(sizes)
     values: dict[str, int] = {}
+    for table, tensor in gemm.tables_of_rows.items():
+        count = extents["m"] if gemm.m is None else gemm.m
+        tables[table], values[rows_of(tensor)] = _rows(count, distinct=tensor == "D")
     for parameter in known.given:
         name = parameter.name
+        if name in values:
+            continue
         if name in extents:
             values[name] = extents[name]
         elif name == "workgroups":
@@ -168,13 +176,28 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
     return Launch(values, tables, products * m * n + grid + k)
 
 
+def _rows(count: int, *, distinct: bool) -> tuple[list[int], int]:
+    """A table of rows that are not in order, and how many rows the numbered array has.
+
+    Args:
+        count: entries of the table.
+        distinct: whether no row may occur twice, as for rows that are written. Else some do.
+    """
+    rows = count + SPARE_ROWS if distinct else -(-count // 2)
+    step = next(step for step in (7, 5, 3, 2, 1) if gcd(step, rows) == 1)
+    return [(step * place + 1) % rows for place in range(count)], rows
+
+
 def _missing(extent: int, number: int) -> int:
     """How many elements the last tile of an axis lacks: 0, 1, half or all but one, by `number`."""
     return (0, 1, extent // 2, extent - 1)[number % 4]
 
 
 def _group_sizes(extent: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
-    """Extents of three groups along an axis; one is 0, unless `diagonal` (lists of products)."""
+    """Extents of three groups along an axis, in elements; which one is 0 depends on `number`.
+
+    If `diagonal` is True (each group has A, B and D of its own), no extent is 0.
+    """
     small = extent // 2 + 1
     if diagonal:
         return (extent, small, extent // 3 + 1)

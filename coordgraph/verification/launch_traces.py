@@ -26,8 +26,8 @@ MOST_STEPS = 1 << 16
 """The largest number of loop iterations of one workgroup; a workgroup with more counts as an
 endless loop."""
 LONGEST = 2 * MOST_STEPS
-"""A traced launch may have at least this many loop iterations over all workgroups, even if less of
-the budget is left, so that a workgroup can reach MOST_STEPS, which reveals an endless loop."""
+"""A launch is traced for up to this many loop iterations, over all workgroups, even if less is left
+of the budget that all launches share. So an endless loop reaches MOST_STEPS and is recognised."""
 SHORT = 2000
 """The largest number of loop iterations, over all workgroups, of a launch that is traced after an
 endless loop was found in another launch."""
@@ -88,7 +88,7 @@ class LaunchTraces:
         return tuple(found)
 
     def _trace(self, launch: Launch, budget: Budget | None, work: int | None) -> tuple[Trace, int]:
-        """The trace of a launch, and its number of output tiles and workgroups.
+        """Return (trace of a launch, its number of output tiles plus its number of workgroups).
 
         Raises:
             LaunchError: the graph's bounds on parameters exclude the launch.

@@ -18,7 +18,9 @@ __all__ = ["ranked_launches"]
 
 
 def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, ...]:
-    """The launches to examine, those first that exercise the most kinds of case of the graph.
+    """Choose the launches to examine; the first ones show as many features as possible.
+
+    A feature is, for example, which argument of a minimum in the graph is its value.
 
     Args:
         graph: a scheduled graph.

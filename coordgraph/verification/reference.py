@@ -50,12 +50,14 @@ class Operands(NamedTuple):
 
 
 class Product(NamedTuple):
-    """One matrix of D: the part of the output array that holds it, and its expected elements."""
+    """One matrix of an output: the part of its array that holds it, and its expected elements."""
 
     number: int
     expected: Array
     place: Array
-    """The position of each element of `expected` in the array of the tensor D, in elements."""
+    """The position of each element of `expected` in the array of the tensor, in elements."""
+    tensor: str = "D"
+    """The name of the output: D, or another output of the epilogue."""
 
 
 def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
@@ -76,8 +78,8 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
             given.setdefault(parameter.name, int(adds) if parameter.name.startswith("read_") else 0)
     host = {axis: getattr(gemm, axis) for axis in AXES if getattr(gemm, axis)}
     for tensor in graph.tensors:
-        # Rows with a leading dimension get gaps, which no operation may write. The stride of a
-        # batch is that of matrices one after another.
+        # Rows with a leading dimension get gaps, which no operation may write. The matrices of a
+        # batch follow each other without a gap.
         size = 1
         for extent, stride in zip(
             reversed(tensor.shape), reversed(tensor.strides or ()), strict=False
@@ -119,16 +121,13 @@ def _packed_elements(gemm: GemmProblem, launch: Launch) -> dict[str, int]:
 
 
 def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
-    """The expected matrix of D for every product, and where its elements are in the tensor D."""
+    """The expected matrix of every output for every product, and where its elements are."""
     gemm, values = graph.gemm, operands.values
     count = 1
     if gemm.leading:
         count = int(values["batches" if gemm.batched else "groups"])
     kind = gemm.out_dtype or gemm.dtype
-    (output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
-    shape = tuple(int(evaluate(extent, values)) for extent in output.shape)
-    steps = zip(np.indices(shape, sparse=True), strides_of(output, values), strict=True)
-    places = sum((index * stride for index, stride in steps), start=np.zeros(shape, np.intp))
+    places = {t: _places(graph.tensor(t), values) for t in ("D", *gemm.outputs)}
     for number in range(count):
 
         def matrix(tensor: str, array: Array, number: int = number) -> Array:
@@ -144,10 +143,20 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
                 tensor = tensor_of(operand.name)
                 if values.get(read_of(tensor), 1):
                     numbers[operand.name] = matrix(tensor, operands.arrays[tensor])
-            numbers[ACCUMULATOR] = stage.function.evaluate(numbers, gemm.accumulator, kind)
-        place = matrix("D", places)
-        expected = np.broadcast_to(numbers[ACCUMULATOR], place.shape).astype(numpy_dtype(kind))
-        yield Product(number, expected, place)
+            found, more = stage.function.evaluate_all(numbers, gemm.accumulator, kind)
+            numbers |= {ACCUMULATOR: found, **more}
+        for tensor in places:
+            place = matrix(tensor, places[tensor])
+            value = np.broadcast_to(numbers[ACCUMULATOR if tensor == "D" else tensor], place.shape)
+            expected = value.astype(numpy_dtype(graph.tensor(tensor).dtype))
+            yield Product(number, expected, place, tensor)
+
+
+def _places(tensor: Tensor, values: Mapping[str, Any]) -> Array:
+    """The offset of each element of a tensor from its first element, in elements."""
+    shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
+    steps = zip(np.indices(shape, sparse=True), strides_of(tensor, values), strict=True)
+    return sum((index * stride for index, stride in steps), start=np.zeros(shape, np.intp))
 
 
 def _matrix(
@@ -163,6 +172,9 @@ def _matrix(
         values: the parameters of the launch and the entries of its tables.
     """
     axes = gemm.axes[tensor]
+    for table, of in gemm.tables_of_rows.items():
+        if of == tensor:
+            array = array[np.array(values[table], np.intp)]
     transposed = gemm.is_transposed(tensor)
     stored = axes[::-1] if transposed else axes
     borders = {axis: values[gemm.offsets(axis)] for axis in AXES if gemm.ragged(axis)}
@@ -196,7 +208,10 @@ def _all(gemm: GemmProblem, tensor: str) -> str:
 def _packed_starts(
     gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """Offset of each matrix of a list in the tensor's vector, and the end of the last matrix."""
+    """The offset in the tensor's vector of each product's matrix, and the end of the last matrix.
+
+    All offsets are in elements.
+    """
     axes = gemm.axes[tensor]
     if gemm.is_transposed(tensor):
         axes = axes[::-1]

@@ -63,7 +63,7 @@ def sizes(evidence: Evidence) -> Finding:
 
 
 def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
-    """Every condition on sizes, with the text of the edge or tensor that it belongs to."""
+    """Yield (text of an edge or tensor, condition that its sizes must satisfy)."""
     coordinates = graph.coordinates
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):

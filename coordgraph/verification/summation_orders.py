@@ -47,7 +47,7 @@ class Products:
     start: Term | None = None
 
     def then(self, first: int, end: int) -> Products:
-        """The sum after the k tiles from `first` to `end` were added, too."""
+        """The sum that results if the k tiles `first` to `end - 1` are added to this sum."""
         *before, last = self.ranges or ((first, first),)
         if last[1] == first:
             return Products((*before, (last[0], end)), self.start)
@@ -95,7 +95,7 @@ class Unordered:
 
 
 Term = Products | Sum | Unordered
-"""A sum, as the order of its additions."""
+"""Type of a symbolic sum: it says what is added in which order, and has no numeric value."""
 ZERO = Products()
 Place = tuple[int, int, OutputTile]
 """Where a partial sum is: its workspace slot, its turn in the slot, and its output tile."""
@@ -109,9 +109,11 @@ def summation_orders(
     most_steps: int | None = None,
     budget: Budget | None = None,
 ) -> dict[OutputTile, tuple[Term, ...]]:
-    """The terms of every output tile when its epilogue begins, one for each share of the tile.
+    """For each output tile, the terms to which its epilogue is applied.
 
-    Output tiles whose partial sums are awaited for ever, or that have no epilogue, are left out.
+    A tile has one term; in a reduce-scatter, in which several workgroups each finish a share of the
+    tile's rows, it has one term for each share. Output tiles without an epilogue, and tiles whose
+    partial sums are awaited for ever, are left out.
 
     Args:
         code: the program of a scheduled graph.
@@ -133,7 +135,10 @@ def summation_orders(
 
 
 def _replayed(steps: Sequence[Sequence[Step]]) -> dict[OutputTile, tuple[Term, ...]]:
-    """Execute the operations of all workgroups, each as soon as its partial sums are written."""
+    """Execute the operations of all workgroups, and return the terms of every output tile.
+
+    An operation that receives partial sums is executed as soon as these are written.
+    """
     slots: dict[Place, list[Term]] = defaultdict(list)
     finished: dict[OutputTile, dict[int, Term]] = defaultdict(dict)
     replays = [_Replay(slots, finished) for _ in steps]
@@ -153,7 +158,8 @@ class _Replay:
     Args:
         slots: the terms that were written to each place of the workspace; several if they are
             added atomically.
-        finished: for each output tile, the terms of its shares when their epilogue began.
+        finished: for each output tile, the term of each of its shares (parts with an epilogue of
+            their own) when the epilogue began, by the number of the share.
     """
 
     def __init__(
@@ -177,7 +183,11 @@ class _Replay:
         return True
 
     def receive(self, name: str, places: Sequence[Place]) -> bool:
-        """Add the partial sums at the places, which are added to one another in any order."""
+        """Add the partial sums in the workspace slots `places` to the accumulator `name`.
+
+        Returns False, and adds nothing, if one of them has not been written yet. If there are
+        several, they were added atomically, so they have no order.
+        """
         if not all(self.slots.get(place) for place in places):
             return False
         found = [term for place in places for term in self.slots[place]]
@@ -204,7 +214,10 @@ class _Worker:
         self._tile: OutputTile = ()
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Collect a loop over consecutive k tiles as one operation, if none of them is padding."""
+        """Collect a loop over consecutive k tiles as one operation; return whether that is done.
+
+        It is not done if a k tile is padding; `walk` then executes the iterations one by one.
+        """
         product = loop.accumulation
         if product is None or stop <= start:
             return False
@@ -273,6 +286,11 @@ class _Worker:
 
 
 def _first(tile: Sequence[int], span: tuple[int, int]) -> OutputTile:
-    """The number of the first unit tile that a macro tile covers."""
+    """The number of the first unit tile (largest tile that divides every tile shape) in a tile.
+
+    Args:
+        tile: the tile's number in its product's grid of tiles of the same shape.
+        span: how many unit tiles the tile covers along m and along n.
+    """
     *batch, m, n = tile
     return (*batch, m * span[0], n * span[1])

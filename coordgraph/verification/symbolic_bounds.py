@@ -42,7 +42,7 @@ __all__ = ["Effort", "SymbolicBounds"]
 FUEL = 60
 """Largest number of inequalities that the search for one proof asks `Ranges` to prove."""
 DEEPEST = 6
-"""A proof replaces symbols by their bounds fewer times in succession than this number."""
+"""A proof makes fewer replacements in succession than this number."""
 DEPTH = 3
 """Largest number of successive replacements of symbols in the dividend of a division."""
 
@@ -100,7 +100,7 @@ class SymbolicBounds:
         return self._proved[expr, limit]
 
     def _at_most_zero(self, p: Polynomial, depth: int) -> bool:
-        """Whether `p <= 0` is proved if symbols are replaced by bounds at most `depth` times."""
+        """Whether at most `depth` replacements in succession prove `p <= 0`."""
         if self._holds(to_expression(negate(p))):
             return True
         if not depth:
@@ -113,7 +113,10 @@ class SymbolicBounds:
         return False
 
     def _raised(self, p: Polynomial) -> Iterator[tuple[Polynomial, ...]]:
-        """Alternative goals, each a list of polynomials: if all of a list are <= 0, so is `p`."""
+        """Yield tuples of polynomials: if every polynomial of one tuple is <= 0, then `p` is <= 0.
+
+        Each tuple is the result of one replacement in `p`.
+        """
         for a in atoms_of(p):
             parts = coefficient_of(p, a)
             if parts is None or not (sign := self._sign(parts[0])):

@@ -16,7 +16,7 @@ from examples.transformer.comparing import Settings, compare
 from examples.transformer.model import Config
 
 SMALL = Config(dim=64, layers=2, heads=4, kv_heads=2, head_dim=16, hidden=160, vocab=256)
-"""The sizes on a CPU."""
+"""The sizes of the model that runs on a CPU."""
 
 
 app = typer.Typer()
@@ -53,9 +53,9 @@ def main(
 ) -> None:
     """Train and decode a small transformer with PyTorch's products and with codegen.torch's.
 
-    Both models have the same initial weights and get the same batches. On a GPU the products are
-    those of bf16 (torch.autocast), and decoding is one CUDA graph for each token. Sizes are those
-    of Qwen3-0.6B on a GPU, with fewer layers and tokens, and tiny ones on a CPU.
+    Both models have the same initial weights and get the same batches. On a GPU the factors are
+    bf16 (torch.autocast), and a CUDA graph decodes each token. By default the model on a GPU has
+    the sizes of Qwen3-0.6B, with fewer layers and a smaller vocabulary; on a CPU it is tiny.
     """
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     gpu = where.type == "cuda"

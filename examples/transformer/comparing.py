@@ -1,4 +1,4 @@
-"""`compare`: the same model with PyTorch's products and with `codegen.torch`'s."""
+"""`compare`: trains and decodes one model with PyTorch's products, and with `codegen.torch`'s."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ __all__ = ["CONTROL", "OURS", "STOCK", "Comparison", "Settings", "compare"]
 
 STOCK, OURS, CONTROL = "PyTorch", "codegen.torch", "PyTorch, rounded weights"
 ROUNDS = 3
-"""Number of times that each model decodes; the median counts."""
+"""Number of times that each model decodes the same prompts; the median of the speeds is reported.
+"""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained and decoded.
+    """Options of `compare`.
 
     Args:
-        device: where.
-        dtype: type of the products.
+        device: the device on which the models run.
+        dtype: the element type of the products.
         steps, batch, length, rate: as for `train`.
         decode: number of tokens to decode, from prompts of 16 tokens.
-        compiled: whether to train what `torch.compile` makes of the models.
-        control: whether to train a third model. It is PyTorch's, but its initial weights are
-            rounded to bf16: its losses show how far apart equally good roundings lead.
-        seed: of the weights and of the corpus.
+        compiled: whether to train the models under `torch.compile`.
+        control: whether to train a third model. It has PyTorch's products, but its initial weights
+            are rounded to bf16. The difference of its losses from the first model's shows how much
+            rounding alone changes the losses.
+        seed: the seed of the initial weights and of the corpus.
     """
 
     device: torch.device
@@ -57,12 +59,12 @@ class Settings:
 
 @dataclass
 class Comparison:
-    """What one model gave.
+    """The results of one model.
 
     Args:
-        training: its losses and speeds.
+        training: the losses and speeds of its training.
         text: i64 (batch, tokens), the decoded texts with their prompts.
-        decodes: tokens per second of decoding.
+        decodes: speed of decoding in tokens per second, summed over the batch.
     """
 
     training: Training
@@ -71,16 +73,16 @@ class Comparison:
 
     @property
     def trains(self) -> float:
-        """Tokens per second of training."""
+        """Speed of training in tokens per second."""
         return self.training.speed
 
     def mean_loss(self, first: int, end: int) -> float:
-        """The mean of the losses of some steps."""
+        """The mean loss of the training steps from `first` to `end` - 1."""
         return fmean(self.training.losses[first:end])
 
 
 def _models(config: Config, settings: Settings) -> dict[str, Transformer]:
-    """The models, with the same weights."""
+    """The models by name. All have the same initial weights; those of `CONTROL` are rounded."""
     torch.manual_seed(settings.seed)
     stock = Transformer(config)
     models = {STOCK: stock, OURS: Transformer(config, Layers(cgt.Linear, cgt.SwiGLU))}
@@ -95,12 +97,12 @@ def _models(config: Config, settings: Settings) -> dict[str, Transformer]:
 def compare(
     config: Config, settings: Settings, advance: Callable[[int], None] = lambda steps: None
 ) -> dict[str, Comparison]:
-    """Train the models, then decode with each the same prompts.
+    """Train the models, then decode the same prompts with each of them.
 
     Args:
         config: the sizes of the models.
-        settings: what is trained and decoded.
-        advance: called with the number of steps that one model has made.
+        settings: the options.
+        advance: called after each turn of a model, with the number of steps in that turn.
 
     Returns:
         The results by the names of the models: `STOCK`, `OURS`, and `CONTROL` if it is asked for.

@@ -1,4 +1,4 @@
-"""`Corpus`: a random language without end, whose next tokens a model can learn."""
+"""`Corpus`: an endless random text for training; a model can learn to predict its next tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from torch import Tensor
 __all__ = ["SHARES", "Corpus"]
 
 SHARES = (0.7, 0.1, 0.1, 0.1)
-"""Probabilities of the tokens that may follow a token; their entropy is 0.94, the least loss."""
+"""Probabilities of the four tokens that may follow a token. Their entropy, 0.94 nats, is the least
+mean loss that a model can reach."""
 
 
 class Corpus:
@@ -16,7 +17,7 @@ class Corpus:
 
     Args:
         vocab: number of different tokens.
-        seed: of the successors, and of all batches.
+        seed: seed of the random generator that draws the successors and the batches.
     """
 
     def __init__(self, vocab: int, seed: int) -> None:
@@ -25,7 +26,7 @@ class Corpus:
         self.successors = torch.randint(vocab, (vocab, len(SHARES)), generator=self.random)
 
     def batch(self, count: int, length: int) -> Tensor:
-        """The next texts: i64 (count, length)."""
+        """Draw the next `count` texts of `length` tokens: i64 (count, length)."""
         tokens = torch.empty(count, length, dtype=torch.int64)
         tokens[:, 0] = torch.randint(self.vocab, (count,), generator=self.random)
         shares = torch.tensor(SHARES).expand(count, -1)

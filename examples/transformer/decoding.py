@@ -34,7 +34,10 @@ class Decoder:
 
     @torch.no_grad()
     def decode(self) -> tuple[Tensor, float]:
-        """The texts (batch, tokens), and the tokens per second after the prompt was read."""
+        """Decode the texts; return them as i64 (batch, tokens), and the tokens per second.
+
+        The time to read the prompt does not count.
+        """
         self._read_prompt()
         if self.prompt.is_cuda and self.graph is None:
             self._capture()
@@ -48,7 +51,7 @@ class Decoder:
         return self.text.clone(), self.prompt.shape[0] * (self.count - 1) / seconds
 
     def _read_prompt(self) -> None:
-        """Fill the cache, and choose the first new token."""
+        """Run the model on the prompt, which fills the cache, and choose the first new token."""
         length = self.prompt.shape[1]
         self.cache.positions = torch.arange(length, device=self.prompt.device)
         scores = self.model(self.prompt, self.cache)

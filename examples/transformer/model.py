@@ -1,4 +1,4 @@
-"""`Transformer`: a decoder as in Qwen3, whose linear layers and feed-forward layers are chosen.
+"""`Transformer`: a decoder as in Qwen3; the caller chooses the classes of its layers.
 
 RMSNorm before each part, rotary position embedding, grouped-query attention with normalized
 queries and keys, a SwiGLU feed-forward layer, and an output layer that shares the weight of the
@@ -20,7 +20,7 @@ __all__ = ["Cache", "Config", "Layers", "StockSwiGLU", "Transformer"]
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of a model. The defaults are those of Qwen3-0.6B, but with fewer layers and tokens.
+    """Sizes of a model: by default those of Qwen3-0.6B, with fewer layers and a smaller vocabulary.
 
     Args:
         dim: extent of the vector of a token.
@@ -59,11 +59,11 @@ class StockSwiGLU(nn.Module):
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers that multiply matrices.
+    """The classes of the layers that multiply matrices.
 
     Args:
-        linear: makes a linear layer; takes the arguments of `torch.nn.Linear`.
-        feed_forward: makes a feed-forward layer, from `dim` and `hidden`.
+        linear: makes a linear layer from the arguments of `torch.nn.Linear`.
+        feed_forward: makes a feed-forward layer from `dim` and `hidden`.
     """
 
     linear: Callable[..., Any] = nn.Linear
@@ -72,7 +72,7 @@ class Layers:
 
 @dataclass
 class Cache:
-    """Keys and values of earlier tokens, in memory that does not move.
+    """Keys and values of earlier tokens, in tensors whose addresses do not change.
 
     Args:
         keys, values: one tensor for each layer, (batch, kv_heads, length, head_dim).
@@ -85,7 +85,7 @@ class Cache:
 
     @classmethod
     def empty(cls, config: Config, batch: int, length: int, like: Tensor) -> Cache:
-        """A cache for `length` tokens, on the device and of the type of a tensor."""
+        """A cache for `length` tokens, on the device and of the element type of `like`."""
         shape = batch, config.kv_heads, length, config.head_dim
         keys, values = ([like.new_zeros(shape) for _ in range(config.layers)] for _ in range(2))
         return cls(keys, values, torch.zeros(1, dtype=torch.int64, device=like.device))
@@ -98,10 +98,12 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Norm(nn.RMSNorm):
-    """`torch.nn.RMSNorm` of the last axis. PyTorch has a kernel for one type, so the weight has it.
+    """`torch.nn.RMSNorm` of the last axis, with the weight converted to the type of the input.
+
+    PyTorch has a fused kernel only if both have the same type.
 
     Args:
-        extent: of the last axis.
+        extent: the extent of the last axis.
     """
 
     def __init__(self, extent: int) -> None:
@@ -151,7 +153,7 @@ class Block(nn.Module):
         self.feed_forward = layers.feed_forward(config.dim, config.hidden)
 
     def forward(self, x: Tensor, *context: Any) -> Tensor:
-        """Add the attention, then the feed-forward layer."""
+        """Add the result of attention to `x`, then that of the feed-forward layer."""
         x = x + self.attention(self.norm_attention(x), *context)
         return x + self.feed_forward(self.norm_feed_forward(x))
 
@@ -161,8 +163,8 @@ class Transformer(nn.Module):
 
     Args:
         config: the sizes.
-        layers: the layers that multiply matrices. Models of one config have the same parameters
-            whatever these are, so that one loads the `state_dict` of the other.
+        layers: the classes of the layers that multiply matrices. They do not change the names and
+            shapes of parameters, so any model of this config can load the `state_dict`.
     """
 
     def __init__(self, config: Config, layers: Layers | None = None) -> None:
@@ -179,7 +181,10 @@ class Transformer(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """The scores of each next token: (batch, length, vocab) of tokens (batch, length)."""
+        """The logits of the next token at each position, (batch, length, vocab).
+
+        `tokens` is (batch, length).
+        """
         if cache is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         else:

@@ -18,16 +18,17 @@ from examples.transformer.corpus import Corpus
 __all__ = ["Training", "synchronize", "train"]
 
 TURN = 10
-"""Number of steps that one model makes before the next one does."""
+"""Number of consecutive training steps of one model; then it is the next model's turn."""
 
 
 @dataclass
 class Training:
-    """What one model's training gave.
+    """The results of training one model.
 
     Args:
         losses: mean cross entropy of each step, in nats per token.
-        speeds: tokens per second of each turn, without the first, which compiles kernels.
+        speeds: tokens per second in each turn of the model (`TURN` steps). The first turn, in which
+            kernels are compiled, is left out.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -35,12 +36,12 @@ class Training:
 
     @property
     def speed(self) -> float:
-        """The median of the turns, in tokens per second; NaN with one turn."""
+        """The median of `speeds`, in tokens per second; NaN if there was only one turn."""
         return median(self.speeds) if self.speeds else float("nan")
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for a GPU."""
+    """Wait until the device has finished all work, if it is a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -63,11 +64,11 @@ def train(
         models: the models, or what `torch.compile` made of them, by name.
         corpus: makes the batches.
         steps: number of optimizer steps.
-        batch, length: texts of a step, and tokens of a text.
+        batch, length: number of texts of a step, and of predicted tokens of a text.
         rate: learning rate, which the first tenth of the steps increases from 0.
-        dtype: type to which `torch.autocast` casts; float32 is no autocast.
-        device: where the models are.
-        advance: called with the number of steps that one model has made.
+        dtype: type to which `torch.autocast` casts; with float32 autocast is not used.
+        device: the device of the models.
+        advance: called after each turn of a model, with the number of steps in that turn.
     """
     options: dict[str, Any] = {"lr": rate, "betas": (0.9, 0.95), "weight_decay": 0.1}
     optimizers = {
@@ -83,7 +84,7 @@ def train(
                 for group in optimizers[name].param_groups:
                     group["lr"] = rate * min(1.0, (number + 1) / max(1, steps // 10))
                 losses.append(_step(model, optimizers[name], text, dtype))
-            results[name].losses += torch.stack(losses).tolist()  # waits for the GPU
+            results[name].losses += torch.stack(losses).tolist()  # this also waits for the GPU
             if first:
                 tokens = len(texts) * batch * length
                 results[name].speeds.append(tokens / (perf_counter() - begin))

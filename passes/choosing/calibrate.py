@@ -60,7 +60,8 @@ CLOSE, DIFFERENCE = 0.1, 2.0
 """CLOSE: a plan has the weight exp(-(t / best - 1) / CLOSE) in the penalty on differences between
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 HELD_OUT = 4
-"""Number of equal parts of the sizes: one is held out to judge a fit to the others."""
+"""The measured sizes are divided into this number of parts. One part is held out: constants that
+are fitted to the other parts are judged on it."""
 FACTORS = ("short", "split", "paired", "beside", "split_store", "odd_store")
 LEAST: dict[str, float] = dict.fromkeys(FACTORS, 1.0)
 """Lower bounds of fitted constants, by name: the time factors of slower cases are at least 1."""
@@ -244,8 +245,10 @@ class Calibration:
 
     Args:
         constants: the constants, fitted to all measurements.
-        held_out: quality on a quarter of the sizes, of constants fitted to the other sizes.
-        before: quality on the same quarter of the constants that were used before.
+        held_out: how well constants that were fitted to three quarters of the sizes choose plans
+            for the other quarter of the sizes.
+        before: how well the constants that were used before this calibration choose plans for that
+            quarter.
     """
 
     constants: Constants
@@ -264,8 +267,9 @@ def calibrated(measured: Measurements, first: Constants, before: Constants) -> C
 
     Args:
         measured: the measured times of plans.
-        first: constants of the device, whose fitted constants are replaced.
-        before: the constants that were used before.
+        first: constants of the device; those named in `FITTED` are ignored, since the fit starts
+            from their defaults.
+        before: the constants that were used before this calibration, for comparison.
     """
     first = with_guesses(first)
     rest = held_out(measured.table, HELD_OUT)

@@ -49,9 +49,9 @@ GROUPED_ROWS = 128
 BANDS = (4, 8, 16)
 """Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
 CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
-"""CLUSTERED_EXTENT: smallest extent along m and n, and CLUSTERED_DEPTHS: smallest and largest
-extent along k, of products for which the cost model may choose clusters of more than two CTAs. For
-the two sizes with a larger k that were measured, plans without such clusters were at least as fast.
+"""The cost model may choose clusters of more than two CTAs for products whose m and n are at least
+CLUSTERED_EXTENT and whose k is in the range CLUSTERED_DEPTHS (smallest, largest), in elements. Two
+sizes with larger k were measured: on these, plans without such clusters were at least as fast.
 """
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
@@ -62,7 +62,7 @@ class Kernels(Protocol):
 
     @property
     def tilings(self) -> frozenset[tuple[int, ...]]:
-        """Tile m, n, k, cluster m, n, k and number of pingpong warpgroups of every kernel."""
+        """Seven numbers for each kernel: tile m, n, k; cluster m, n, k; pingpong warpgroups."""
         ...
 
     def holds(self, table: Table) -> Flag:
@@ -256,7 +256,7 @@ def _is_taken(problem: Gemm, kind: Kind) -> bool:
 
 @cache
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
-    """Whether a schedule accepts a grouped problem, which does not depend on the macro tile."""
+    """Whether a schedule accepts a grouped problem; the answer is the same for every macro tile."""
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 
@@ -298,7 +298,8 @@ def _cut(
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
-        few, most = 0, GROUPED_ROWS  # m is a mean: groups with more rows need taller tiles
+        # Here m is the mean number of rows of a group; groups with more rows need taller tiles.
+        few, most = 0, GROUPED_ROWS
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
     if problem.grouped:

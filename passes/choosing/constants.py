@@ -37,8 +37,9 @@ class Constants:
 
     Constants in `KNOWN` come from a data sheet or from a direct measurement. Constants in `FITTED`
     are fitted by `passes.choosing.calibrate`; their defaults are its first guesses. Constants in
-    `DETAILS` have neutral defaults, and files of devices leave them out: plans for sizes that were
-    not fitted to are chosen as well without them. The simulation of workgroups fits some of them.
+    `DETAILS` have neutral defaults, and files of devices leave them out: on sizes that were not
+    used in the fit, they did not improve the choice of plans. The simulation of workgroups fits
+    some of them.
 
     Args:
         device: name of the device, as the driver reports it.
@@ -85,8 +86,8 @@ class Constants:
         odd_store: time factor of stores if rows of D begin inside cache lines and the TMA boxes of
             D are not swizzled.
         send_seconds: seconds to send a partial sum to another CTA.
-        receive_seconds, receive_rate: seconds for each step of adding a partial sum, and its bytes
-            per second.
+        receive_seconds, receive_rate: adding a partial sum takes receive_seconds for each of its
+            steps (see `Shape.steps`), plus its bytes divided by receive_rate (bytes per second).
         level_seconds: further seconds for each level of the `tree` reduction of partial sums.
         scatter_rate: bytes of partial sums per second that a CTA adds up in a `scatter` reduction.
         sum_rate: bytes per second of sums over a cluster whose CTAs divide k.
@@ -230,7 +231,7 @@ DETAILS = {
     "sharpness": 6.0,
     "evenness": 6.0,
 }
-"""Constants without which the cost model chooses equally fast plans, on sizes not used in the fit.
+"""Constants that did not improve the cost model's choice of plans on sizes not used in the fit.
 
 The cost model uses their neutral defaults: a factor of 1, no seconds, or an unlimited rate. The
 values here are first guesses for the constants of the simulation, which are fitted separately.

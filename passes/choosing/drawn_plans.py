@@ -1,9 +1,9 @@
 """Draw sizes and plans whose times determine the constants of a device, with few kernels.
 
 A fit needs plans that the cost model prefers, the best plan of every family of schedules, and
-slower plans: if a model is fitted only to plans that it prefers, errors about others stay unknown.
-A plan's kernel takes every size, so the plans of all sizes are limited to the kernels that most
-sizes want, and compiling them takes little of the time.
+slower plans: measurements of the preferred plans alone do not show the errors of the predicted
+times of other plans. One kernel accepts problems of every size. So the plans of all sizes are
+limited to a few kernels, those that are good for the most sizes; that saves time for compilation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RANGES = (
 """Ranges from which problem sizes are drawn: the default range; problems with few rows (m at most
 128); and problems with few output tiles but large k."""
 KEPT = 600
-"""Number of candidates of a size, the best by prediction, from which its plans are drawn."""
+"""The plans of a size are drawn from this many candidates with the shortest predicted times."""
 LIKELY, SAME_TILE = 5, 2
 """LIKELY: number of plans of a size that are drawn because they are predicted to be the fastest.
 SAME_TILE: largest number of these with equal tile and cluster."""

@@ -27,10 +27,14 @@ USUAL_EXTENTS = (128, 8192)
 
 
 def _range(value: Any, name: str) -> Extent:
-    """Check the extents along an axis: an integer, or the smallest and the largest.
+    """Convert extents along an axis to (smallest, largest), and check them.
+
+    Args:
+        value: an integer, or a pair of the smallest and the largest extent.
+        name: the name of the axis, for error messages.
 
     Raises:
-        PassError: they are something else, or the range is empty.
+        PassError: `value` is something else, or the range is empty.
     """
     ends = value if isinstance(value, tuple | list) else (value, value)
     if len(ends) != 2:

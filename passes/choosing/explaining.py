@@ -122,10 +122,10 @@ class Explanation:
             )
         else:
             # `source` is the command that fitted the constants, its files and, after a colon, the
-            # number of measurements in these files.
-            counted = self.device.source.rpartition(": ")[2]
+            # number of measurements in these files, such as `15115 times, 2026-11-24`.
+            number, _, rest = self.device.source.rpartition(": ")[2].partition(" times")
             found.append(
-                f"The figures of {self.device.device} are fitted to measurements: {counted}."
+                f"The figures of {self.device.device} are fitted to {number} measured times{rest}."
             )
         return found
 
@@ -199,7 +199,10 @@ def _cells(choice: Choice) -> list[str]:
 
 
 def micros(seconds: float) -> str:
-    """A time in seconds as text in microseconds; below 1000 with one digit after the point."""
+    """Format a time given in seconds as a number of microseconds, without the unit.
+
+    Numbers below 1000 have one decimal place, others none.
+    """
     micro = seconds * MICRO
     return f"{micro:.1f}" if micro < 1000 else f"{micro:.0f}"
 

@@ -17,7 +17,11 @@ DEEP = 16
 
 
 def host_plan(m: int, n: int, k: int) -> Plan:
-    """The plan for a CPU: each extent of `HOST_TILE` is halved while half covers the problem."""
+    """The plan for a CPU, with a tile of at most `HOST_TILE`.
+
+    Along each axis, the extent of `HOST_TILE` is halved as long as one tile still covers the
+    problem, but not below `SMALLEST`.
+    """
     extents = []
     for side, extent in zip(HOST_TILE, (m, n, k), strict=True):
         while side > SMALLEST and side // 2 >= extent:

@@ -1,8 +1,9 @@
 """`KernelFamily`: a few kernels that, for sizes in given ranges, are nearly as fast as any plan.
 
-A plan's kernel takes every size, so a program needs only as many kernels as it wants to keep. A
-greedy search selects them: it draws sizes, predicts the time of every candidate on each of them by
-the cost model, and adds the kernel that lowers the mean of the logarithm of the time most.
+One kernel accepts problems of every size, so a program can limit itself to a few kernels. A greedy
+search selects them: it draws sizes, predicts the time of every candidate kernel for each size by
+the cost model, and adds one kernel after another, each time the one that lowers the mean of the
+logarithm of the time most.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ WORST = 4.0
 """A kernel that is no candidate for a size is assumed to take this many times the best kernel's
 time. Larger ratios count as this one, so that no single size decides the selection."""
 COLUMNS = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns", "width")
-"""The columns of a `Table` that, with the schedule, tell kernels apart."""
+"""Columns of a `Table`: two plans have the same kernel if they agree in these columns and in the
+schedule."""
 
 Key = tuple[Any, ...]
 """Type: a kernel's values of `COLUMNS`, then its schedule for the tile `COUNTED_TILE`. Plans with
@@ -52,9 +54,9 @@ class KernelFamily:
 
     Attributes:
         kernels: the plans without grids, in the order of selection.
-        losses: for the first 1, 2, … kernels: the geometric mean, over the sizes for which they
-            were selected, of their best predicted time divided by that of the best of all plans,
-            less 1.
+        losses: entry i is for the first i + 1 kernels: the geometric mean, over the sizes for which
+            the kernels were selected, of (best predicted time with these kernels / best predicted
+            time with any kernel), minus 1.
         ranges: the ranges of sizes for which the kernels were selected.
     """
 
@@ -126,7 +128,8 @@ def choose_family(
         count: the largest number of kernels; selection ends earlier if no kernel lowers the cost.
         reads_c: whether the epilogue reads C.
         drawn: number of random sizes by which the kernels are selected.
-        advance: reports progress: the number of sizes done, and of all sizes.
+        advance: a function to report progress; its arguments are the number of sizes that are done
+            and the number of all sizes.
     """
     ranges = tuple(ranges)
     sizes = draw_sizes(ranges, drawn)
@@ -161,14 +164,13 @@ def losses_of(
 ) -> NDArray[np.float32]:
     """The predicted loss of time if only the first 1, 2, … kernels of a family may be used.
 
-    The loss is the best predicted time with these kernels, divided by that of the best of all
-    plans, less 1.
+    The loss is (best predicted time with these kernels / best predicted time with any kernel) - 1.
 
     Args:
         family: the kernels.
         problem: the element types and layouts; its sizes are ignored.
         device: the constants of the cost model for the device.
-        sizes: the sizes (m, n, k); to judge a family, draw others than it was selected for.
+        sizes: the sizes (m, n, k); to judge a family, pass sizes that did not select it.
         reads_c: whether the epilogue reads C.
 
     Returns:

@@ -192,7 +192,10 @@ class Shape:
 
     @classmethod
     def of(cls, t: Table) -> Shape:
-        """The shapes of all plans of a table; those of plans that differ in `width` are shared."""
+        """The shapes of all plans of a table.
+
+        All columns except `merged` are computed once for plans that differ only in `width`.
+        """
         if t.distinct is None:
             return cls(t)
         first, number = t.distinct

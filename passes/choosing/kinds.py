@@ -191,9 +191,9 @@ def interleaved_kinds(
 
 
 def pinned_kinds(cut: Tiled, segments: int) -> Iterator[Kind]:
-    """The schedule of batch-invariant products whose k has two or more segments.
+    """Split-K, for batch-invariant products whose sums over k consist of two or more segments.
 
-    The other schedules of batch-invariant products are those of other products.
+    Batch-invariant products whose sums have one segment use ordinary schedules.
 
     Args:
         cut: a problem with every tiling that suits it.

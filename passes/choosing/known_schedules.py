@@ -46,7 +46,8 @@ def counter_of(schedule: Pass) -> WorkCounter | None:
     kept = _kept().get(str(schedule)) if _ours(schedule) else None
     if kept is not None:
         return WorkCounter.from_data(kept)
-    from passes.choosing.enumeration import check  # not at the top: it imports the interpreter
+    # Imported here because this module imports the interpreter, which is seldom needed.
+    from passes.choosing.enumeration import check
 
     try:
         counter = WorkCounter.derive(schedule)

@@ -200,7 +200,11 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
 
 
 def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
-    """Seconds of the end of a tile, of writing D, and of the sum over a cluster that divides k.
+    """Three columns of seconds at the end of a tile, with one entry for each plan.
+
+    They are the time to copy D out of the registers; the time to store D in memory, which overlaps
+    with the next tile's main loop; and the time of the sum over a cluster whose CTAs divide k (0
+    for other plans).
 
     Args:
         t: problems and plans.

@@ -1,4 +1,4 @@
-"""`OperandReads`: how many bytes an epilogue reads, which influences the choice of a plan."""
+"""`OperandReads`: how many bytes an epilogue reads and writes besides D, for choosing a plan."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["OperandReads"]
 
 @dataclass(frozen=True)
 class OperandReads:
-    """Bytes that an epilogue reads besides the accumulators.
+    """Bytes that an epilogue reads besides the accumulators, and writes besides D.
 
     Args:
         element_bytes: bytes of the widest element that the epilogue reads for every element of D,
             or 0. Such operands need registers in addition to the accumulators.
-        total_bytes: bytes of all epilogue operands of all products, each counted once.
+        total_bytes: bytes of all epilogue operands, and outputs besides D, of all products, each
+            counted once.
     """
 
     element_bytes: int
@@ -29,7 +30,7 @@ class OperandReads:
     def of(
         cls, problem: GemmProblem, extents: Mapping[str, float], *, reads_c: bool
     ) -> OperandReads:
-        """The bytes that a problem's epilogue reads.
+        """The bytes that a problem's epilogue reads, and writes besides D.
 
         Args:
             problem: the problem, with its epilogue.
@@ -44,4 +45,7 @@ class OperandReads:
             total += size * prod(extents[axis] for axis in operand.axes)
             if {*"mn"} <= {*operand.axes}:
                 widest = max(widest, size)
+        for output in problem.outputs.values():
+            elements = prod(extents[axis] for axis in ("l", *output.axes))
+            total += dtype(output.dtype or out).bytes * elements
         return cls(widest, total)

@@ -1,4 +1,4 @@
-"""`why_not`: whether a plan adds along k in a pinned order, read off its scheduled graph.
+"""`why_not`: checks from a plan's scheduled graph whether the plan adds along k in a given order.
 
 This module imports the checks of graphs, so it is imported only for batch-invariant products.
 """
@@ -22,7 +22,7 @@ __all__ = ["why_not"]
 
 
 def why_not(order: SummationOrder, plan: Plan, problem: Gemm) -> str | None:
-    """Why a plan does not add in an order; None if it does.
+    """Why a plan does not add the products along k in the order `order`; None if it does.
 
     Args:
         order: the order of additions along k.
@@ -46,7 +46,10 @@ def why_not(order: SummationOrder, plan: Plan, problem: Gemm) -> str | None:
 
 
 def _term(order: SummationOrder, tile: int) -> Term | None:
-    """An order in units of k tiles of `tile` elements; None if a border is inside a k tile."""
+    """Convert an order to a term whose ranges count k tiles of `tile` elements.
+
+    Returns None if a segment of the order begins or ends inside a k tile.
+    """
     if any(border % tile for border in order.borders):
         return None
     found: Term | None = None
@@ -58,12 +61,14 @@ def _term(order: SummationOrder, tile: int) -> Term | None:
 
 @lru_cache(maxsize=1024)
 def _order_in_graph(pipeline: str, tile: tuple[int, int, int], problem: Gemm) -> Term | str:
-    """The order in which a scheduled problem adds along k; text that says why it has no fixed one.
+    """The order in which a scheduled problem adds along k.
+
+    If it has no fixed order, or the order cannot be derived, the result is the reason as text.
 
     Args:
         pipeline: the text of the passes that schedule the problem.
         tile: elements of the macro tile along m, n and k.
-        problem: the problem, with a value for k alone.
+        problem: the problem, with a value for k but none for m and n.
     """
     graph = Pipeline.parse(pipeline)(replace(problem, k=None).graph(tile), verify="outside")
     assert problem.k is not None
@@ -83,7 +88,7 @@ def _order_in_graph(pipeline: str, tile: tuple[int, int, int], problem: Gemm) ->
 
 
 def _refusal(graph: KernelGraph) -> str | None:
-    """The counterexample to the batch invariance of a graph; None if there is none."""
+    """Text with a counterexample to the batch invariance of a graph; None if none is found."""
     verdict = graph.check(checks=(NAME,))[NAME]
     if verdict.refuted:
         return f"it is not batch invariant: {verdict.counterexamples[0]}"

@@ -1,10 +1,11 @@
-"""`pinned_order`: the order of additions along k of batch-invariant products, by n and k alone.
+"""`pinned_order`: the order of additions along k of batch-invariant products, whatever m is.
 
-Several segments of k keep all SMs busy if m is small; for large m they cost partial sums, which
-workgroups write to memory and read. One order serves every m, so the number of segments is a
-compromise: predicted times over m decide it. It depends on n, k, the element types and the layout.
-It does not depend on the GPU of the machine or on a calibration, so that bits do not change with
-them: the constants are those of one GPU, in the library's own file.
+If m is small, dividing k into several segments keeps all SMs busy; if m is large, it costs time,
+because workgroups write partial sums to memory and read them. One order serves every m, so the
+number of segments is a compromise, chosen by predicted times for many m. It depends on n, k, the
+element types and the layout. It does not depend on the GPU of the machine or on a calibration, so
+that results have the same bits on every machine: the times are always predicted with the constants
+of one GPU, from the library's own file.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from passes.lowering import WGMMA
 __all__ = ["ROWS", "Prediction", "forget", "pinned_order", "predict"]
 
 ROWS = tuple(1 << power for power in range(14))
-"""The m for which times are predicted: 1, 2, 4, … 8192."""
+"""Values of m for which times are predicted: 1, 2, 4, … 8192."""
 ENOUGH = 0.97
-"""The first order that reaches this share of the default's speed at every m is chosen."""
+"""Orders with more segments are not tried once an order reaches this fraction of the default plan's
+predicted speed at every m. The default plan is the one that is chosen without a fixed order."""
 SEGMENTS = tuple(schedule.splits for schedule in PINNED)
-"""Numbers of segments of k that are tried, besides one."""
+"""Numbers of segments of k that are tried, in addition to 1."""
 GAIN = 1.05
-"""Segments are added only if the mean share of the default's speed grows by this factor."""
+"""An order with more segments is chosen only if its mean speed, as a fraction of the default plan's
+speed (see `Prediction.mean`), is higher by more than this factor."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Prediction:
 
     @property
     def ratios(self) -> Mapping[int, float]:
-        """The predicted share of the default's speed, by m."""
+        """For each m of `ROWS`: the predicted speed as a fraction of the default plan's speed."""
         times = zip(ROWS, self.default, self.pinned, strict=True)
         return {m: usual / pinned for m, usual, pinned in times}
 
@@ -71,7 +74,7 @@ def pinned_order(problem: Gemm, instructions: str, unit: int) -> SummationOrder:
 
     Args:
         problem: the problem, with values for n and k; its m is not read.
-        instructions: the multiply instructions by the name of their lowering; '' on the CPU.
+        instructions: the lowering's `Lowering.instructions`, such as `wgmma`; '' on the CPU.
         unit: smallest extent of a k tile, in elements.
 
     Raises:
@@ -81,7 +84,8 @@ def pinned_order(problem: Gemm, instructions: str, unit: int) -> SummationOrder:
     if n is None or k is None:
         raise ValueError("the order of additions depends on n and k; give both")
     if instructions != WGMMA.instructions or problem.grouped:
-        # The cost model covers wgmma only, and the host does not know how many tiles groups have.
+        # One segment: the cost model, which would choose the number of segments, covers only wgmma
+        # and needs the number of tiles, which the host does not know for groups.
         return SummationOrder.of(instructions, k, unit)
     single = Gemm(
         problem.dtype,

@@ -137,7 +137,10 @@ class Table:
 
     @cached_property
     def interleaved(self) -> Flag:
-        """For each row, whether k is interleaved: workgroups are near the same k at any time."""
+        """For each row, whether the plan's schedule has `k_order=interleaved`.
+
+        With this option, all workgroups are at nearly the same k at any time.
+        """
         orders = [getattr(schedule, "k_order", "") for schedule in self.schedules]
         return self.of_schedule([order == "interleaved" for order in orders])
 
@@ -163,7 +166,7 @@ class Table:
         columns = [given[name][chosen] for name in _COLUMNS]
         found = Table(*columns, schedules=self.schedules, alike=alike)
         if "counters" in given:
-            vars(found)["counters"] = given["counters"]  # fill the cached property
+            vars(found)["counters"] = given["counters"]  # keep the cached property `counters`
         return found
 
     @cached_property

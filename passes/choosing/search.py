@@ -35,7 +35,8 @@ each later step."""
 FAR = 2.5
 """Plans whose predicted time exceeds this many times the shortest predicted time are left out."""
 WORTH = 1e-5
-"""The search ends if no plan has an expected improvement of this fraction of the best time."""
+"""The search ends if the expected improvement of every plan is less than this fraction of the
+shortest measured time."""
 LEADERS, CLUSTERS, NEAR = 5, 3, 1.2
 """The first plans measured include up to LEADERS that differ in schedule or reduction, and up to
 CLUSTERS with other clusters, each predicted to take at most NEAR times the best of all: the model
@@ -136,9 +137,10 @@ class _Search:
     def leaders(self, given: Sequence[int], count: int) -> list[int]:
         """The rows of the first plans to measure: `given`, then plans that differ from them.
 
-        Added are the best predicted plan of each other schedule or reduction, up to `count` rows in
-        all, then that of each other cluster shape, up to `count + CLUSTERS` rows in all. Plans that
-        are predicted to take more than NEAR times the shortest time are left out.
+        First, the plan with the shortest predicted time of each further pair of schedule and
+        reduction is added, until there are `count` rows; then that of each further cluster shape,
+        until there are `count + CLUSTERS` rows. Plans that are predicted to take more than NEAR
+        times the shortest time are not added.
         """
         t = self.table
         names = [schedule.name for schedule in t.schedules]

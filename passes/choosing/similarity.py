@@ -91,7 +91,7 @@ class Similarity:
         """Covariances of the cost model's errors on plans: `rows` by `others`, without noise."""
 
         def apart(columns: list[Column], length: float) -> Matrix:
-            """exp(-d / length) for pairs of plans; d: the sum of their differences in `columns`."""
+            """For each pair of plans: exp(-d / length); d sums |difference| over `columns`."""
             far = sum(np.abs(x[rows][:, None] - x[others][None, :]) for x in columns)
             return np.exp(-np.asarray(far) / length)
 

@@ -36,11 +36,10 @@ class SummationOrder:
 
     The products of a segment of k are added one instruction after another in ascending order of k,
     beginning with zero. Then the sums of the segments are added, `((s0 + s1) + s2) + …`; the
-    epilogue has the result.
+    epilogue is applied to the result.
 
     Args:
-        instructions: the multiply instructions by the name of their lowering, such as `wgmma`; ''
-            on the CPU.
+        instructions: the lowering's `Lowering.instructions`, such as `wgmma`; '' on the CPU.
         segment: elements of k in a segment; the last one may have fewer.
         depth: elements of k that are added, including the zeros with which the last k tile is
             padded.
@@ -52,7 +51,10 @@ class SummationOrder:
 
     @classmethod
     def of(cls, instructions: str, k: int, unit: int, segments: int = 1) -> SummationOrder:
-        """The order for k elements with equal segments, whose borders are multiples of `unit`."""
+        """The order for `k` elements with (at most) `segments` segments of equal length.
+
+        The borders of segments are multiples of `unit`, so the last segment may be shorter.
+        """
         depth = -(-k // unit) * unit
         return cls(instructions, -(-depth // (segments * unit)) * unit, depth)
 

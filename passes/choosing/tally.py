@@ -63,8 +63,9 @@ class Tally:
         sends: partial sums sent.
         receives: partial sums received.
         shortest: iterations of the shortest part of a tile that is computed, negated.
-        first_turn, last_turn: in a `turnstile` reduction, the lowest (negated) and the highest
-            number of a received piece in its tile.
+        first_turn, last_turn: in a `turnstile` reduction, the pieces (partial sums) of a tile are
+            numbered; of the pieces that the workgroup receives, the lowest number, negated, and the
+            highest number.
     """
 
     iterations: Expr = S.Zero

@@ -38,7 +38,8 @@ WIDTHS = {
     256: (64, 96, 112, 128, 144, 160, 192),
     320: (96, 128),
 }
-"""Extents of a CTA's part of a tile that are tried: by the rows, a tuple of column counts."""
+"""Extents of a CTA's part of a tile that are tried: for each number of rows, the numbers of
+columns."""
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
 take turns with tiles."""
@@ -58,17 +59,18 @@ LARGE_CLUSTER_WIDTHS = {
     192: (64, 96, 128),
     256: (64, 96, 128),
 }
-"""Extents of a CTA's part of a tile that are tried with `LARGE_CLUSTERS`: by the rows, a tuple of
-column counts."""
+"""Extents of a CTA's part of a tile that are tried with `LARGE_CLUSTERS`: for each number of rows,
+the numbers of columns."""
 NARROW_WIDTHS = {64: (16, 32)}
-"""Further extents of a CTA's part of a tile that are tried for batch-invariant products. Without
-them, few workgroups would share the work if m and n are small, because k may not be divided."""
+"""Further extents of a CTA's part of a tile that are tried for batch-invariant products: for each
+number of rows, the numbers of columns. If m and n are small, such tiles give work to more
+workgroups; dividing k, which is the usual way to do that, may not be allowed."""
 NARROW_DEPTHS = (1, 2, 4)
 """Extents along k that are tried with `NARROW_WIDTHS`, in 128-byte rows of shared memory."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
-"""Extents along k that are tried if a CTA's part of a tile has few rows: by the number of rows, a
-tuple of extents. The unit is the number of elements in a 128-byte row of shared memory. With few
-rows, a large extent along k keeps enough bytes of B in flight.
+"""Extents along k that are tried if a CTA's part of a tile has few rows: for each number of rows,
+the extents along k. Their unit is the number of elements in a 128-byte row of shared memory. With
+few rows, a large extent along k keeps enough bytes of B in flight.
 """
 DEEPEST_COLUMNS = 64
 """Most columns of a CTA's part of a tile in tilings with 512 bytes along k (4 in `DEEP`)."""
@@ -147,7 +149,10 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
 
 def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
-    """(rows, columns) of the halves or quarters of a macro tile that can be small tiles."""
+    """(rows, columns) of the small tiles into which `HeterogeneousTiles` can divide a macro tile.
+
+    A small tile is a half or a quarter of the macro tile.
+    """
     tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
     if tiling[5] > 1:
         return ()

@@ -48,7 +48,8 @@ class Work:
             depth: iterations of an output tile.
             slots: number of workgroups that can be resident at the same time.
         """
-        if t.distinct is not None:  # the order of tiles changes no work
+        # Rows of a `distinct` set differ in the order of tiles only, so their work is equal.
+        if t.distinct is not None:
             first, number = t.distinct
             found = cls.of(t.where(first), tiles[first], depth[first], slots[first])
             counts = Counts(*(column[number] for column in vars(found.counts).values()))

@@ -69,7 +69,7 @@ def flatten_iterations(
 
     Args:
         e: the editor of `graph`.
-        graph: a graph without a schedule, whose tile numbers have no edge below them.
+        graph: a graph without a schedule: no edge computes its tile numbers.
         numbers: the tile numbers to connect.
         below: the id of an existing dimension whose size is `number_of_iterations(…)`.
     """
@@ -83,7 +83,7 @@ def flatten_into(e: KernelEditor, above: tuple[Dimension, ...], below: str) -> N
     before it: `group, m, n, k --Concatenate--> below`.
 
     Args:
-        e: the editor of a graph without a schedule, whose tile numbers have no edge below them.
+        e: the editor of a graph without a schedule: no edge computes its tile numbers.
         above: the dimensions to connect, which are tile numbers and perhaps the loop over k tiles.
         below: the id of an existing dimension whose size is `number_of(graph, above)`.
     """

@@ -105,7 +105,8 @@ class Scatter:
         shares = Integer(-(-rows // height))
         c.add(ForLoop(SHARE, shares, name="Share", note="part of a tile that one peer finishes"))
         for tensor, axes in e.graph.gemm.axes.items():
-            if tensor not in ("A", "B") and "m" in axes:  # D, and epilogue operands with rows
+            # The rows of D, and of epilogue operands that vary along m, are divided into shares.
+            if tensor not in ("A", "B") and "m" in axes:
                 row = f"{tensor}.share.row"
                 c.add(MacroTileIndex(row, Integer(height), tensor=tensor, axis=0))
                 c.connect(Tile(f"{tensor}.index.0", (SHARE, row)))

@@ -119,7 +119,9 @@ class Stream:
             count = e.parameter(
                 "shares", minimum(self.workgroups, iterations), note="shares of iterations"
             )
-            e.assume(count**2)  # checked at launch: products in the edge `Balance` fit 32 bits
+            # The host checks before a launch that this number fits 32 bits; then the products in
+            # the formulas of the edge `Balance` fit, too.
+            e.assume(count**2)
             c.add(Linear("sk.share", count, note="shares of iterations"))
             c.connect(Tile("sk.share", "sk.workgroup"))
             shares = Balance(self.space.id, ("sk.share", "sk.local"))
@@ -157,9 +159,9 @@ class Stream:
     def _slivers(self, e: KernelEditor) -> tuple[Expr, Expr]:
         """Two distances, in iterations, within which the end of a share moves to the end of a tile.
 
-        The end of a share moves to the end of a tile if it is at most the first distance before
-        that, or at most the second distance after it. In a tile with fewer iterations than two
-        segments need, every end of a share moves to one of that tile's two ends.
+        The end of a share moves to the end of a tile if it is before the tile's end by at most the
+        first distance, or after it by at most the second distance. In a tile with fewer iterations
+        than two segments need, every end of a share moves to the begin or the end of the tile.
         """
         sliver = Integer(self.least_segment - 1)
         before = minimum(sliver, floor_div(self.depth - 1, Integer(2)))

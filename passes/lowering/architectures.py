@@ -50,8 +50,8 @@ _EXAMPLES = {
     "ptx": "it is the PTX version times ten: 80 for 8.0",
     "shared_bytes": "it is a number of bytes: 101376 for 99 KiB",
 }
-"""Explanations that error messages about numeric fields of `Architecture` end with, by field
-name."""
+"""For each numeric field of `Architecture`, by name: the explanation with which error messages
+about the field end."""
 
 
 class Vectors(NamedTuple):
@@ -133,7 +133,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def configured(self, options: Pass, variant: Variant) -> Pass:
-        """The lowering pass `options`, with vector widths and other fields of the variant."""
+        """A copy of the lowering pass `options` with the vector widths, and so on, of `variant`."""
 
     @property
     def family(self) -> str:

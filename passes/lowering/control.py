@@ -35,6 +35,7 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.edges import PassThrough
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.epilogue.function import Stage
+from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.gemm import GemmProblem, read_of, tensor_of
 from coordgraph.integers import equal, index_symbol
 from coordgraph.tilings import ACCUMULATOR, Tiling
@@ -89,17 +90,20 @@ def leader(*body: Operation) -> Operation:
 
 
 GPU_TYPES = ("bf16", "f16", "f32", "i32")
-"""The element types that operands of an epilogue may have on a GPU."""
+"""The element types of operands of an epilogue on a GPU; outputs may be i8 or u8, too."""
 
 
 def no_epilogue(graph: KernelGraph) -> str | None:
     """Why a GPU cannot compute the graph's epilogue, or None if it can."""
     gemm = graph.gemm
-    for tensor in gemm.operands:
-        if (kind := graph.tensor(tensor).dtype) not in GPU_TYPES:
+    for tensor in (*gemm.operands, *gemm.outputs):
+        stored = tensor in gemm.outputs
+        types = (*GPU_TYPES, *QUANTIZED) if stored else GPU_TYPES
+        if (kind := graph.tensor(tensor).dtype) not in types:
+            what, moves = ("output", "store") if stored else ("operand", "read")
             return (
-                f"operand {tensor} of the epilogue has the type {kind}, which GPU kernels do not "
-                f"read; convert it to one of: {', '.join(GPU_TYPES)}"
+                f"{what} {tensor} of the epilogue has the type {kind}, which GPU kernels do not "
+                f"{moves}; convert it to one of: {', '.join(types)}"
             )
     kinds = gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype)
     if "f64" in (*kinds.operands.values(), *kinds.steps):
@@ -161,12 +165,13 @@ def applied(
         tuple(t for t in given if t not in sources),
         tuple(t for t in given if gemm.operands[t].optional and t != there),
         width,
+        stores=tuple(o.name for o in function.outputs),
     )
 
 
 def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None:
-    """Add edges that equate positions in tiles of epilogue operands with positions in D's tiles."""
-    for tensor in gemm.operands:
+    """Add edges that equate positions in tiles of epilogue operands and outputs with those in D."""
+    for tensor in (*gemm.operands, *gemm.outputs):
         for i, axis in enumerate(gemm.axes[tensor]):
             below = tiling.index("D", gemm.axes["D"].index(axis))
             c.connect(PassThrough(tiling.index(tensor, i), below))
@@ -235,7 +240,8 @@ class Accumulator:
         Args:
             gemm: the problem.
             op: the epilogue.
-            width: how many elements of an operand, adjacent in a row of D, one access may read.
+            width: how many elements of an operand or output, adjacent in a row of D, one access may
+                move.
             absent: tensors of optional operands that no launch of this kernel passes.
         """
         return tuple(self.stage(gemm, each, width, absent) for each in stages(gemm, op, absent))
@@ -248,9 +254,9 @@ class Accumulator:
         The arguments are those of `epilogue`.
         """
         apply = applied(gemm, stage, self.fragment, self.registers, width, absent)
-        own = width if apply.sources or apply.elements else self.width
-        # Elements of a transposed operand that are adjacent in a row of D are apart in memory.
-        own = 1 if any(map(gemm.is_transposed, apply.sources)) else own
+        own = width if apply.sources or apply.elements or apply.stores else self.width
+        # Elements of a transposed tensor that are adjacent in a row of D are apart in memory.
+        own = 1 if any(map(gemm.is_transposed, (*apply.sources, *apply.stores))) else own
         return read_if(stage, self._each(replace(apply, width=self.width), own))
 
     def send(self, turn: str = "") -> Body:

@@ -26,8 +26,8 @@ class Grouped(Pass):
     cache with Stream-K: shares of workgroups are contiguous, so without groups the tiles at which W
     workgroups begin are far apart. With G groups and W workgroups, workgroup w and workgroup
     `w + W/G` are at the same t and at nearly the same k, so they compute neighbouring tiles at the
-    same time (as CUTLASS's Stream-K groups do). Before: `MacroTileNumber`s m and n with no edge
-    below them. After (only `tile.grouped` has no edge below it)::
+    same time (as CUTLASS's Stream-K groups do). Before: dimensions of kind `MacroTileNumber` for m
+    and n that no edge computes. After (a schedule will compute `tile.grouped`)::
 
         m, n --Flatten--> tile.dealt --Deal(G)--> tile.grouped
 

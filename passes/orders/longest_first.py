@@ -31,8 +31,8 @@ class LongestFirst(Pass):
     If workgroups take tiles in turn, their end times then differ by the time of a tile of small k
     instead of a tile of large k: the rule "longest processing time first" (R. L. Graham, Bounds on
     multiprocessing timing anomalies, SIAM J. Appl. Math. 17, 1969). The pass is for graphs whose
-    groups have different k. Before: `group` and tile numbers with no edge below them. After
-    (`rank`, instead of `group`, has no edge below it)::
+    groups have different k. Before: no edge computes `group` and the tile numbers. After (the
+    schedule will compute `rank` instead of `group`)::
 
         group --Permute(order)--> rank
 

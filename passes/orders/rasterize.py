@@ -22,8 +22,8 @@ class Rasterize(Pass):
 
     W workgroups that compute consecutive tiles of this order read `width` tile rows of A and about
     `W / width` tile columns of B; in row-major order they would read one row and W columns.
-    Before: `MacroTileNumber`s m and n with no edge below them. After (only `tile.raster` has no
-    edge below it)::
+    Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes. After (a
+    schedule will compute `tile.raster`)::
 
         m, n --Bands(width)--> tile.raster
 

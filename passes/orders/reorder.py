@@ -22,8 +22,8 @@ __all__ = ["Reorder"]
 class Reorder(Pass):
     """Visit output tiles in column-major order, or with a stride of `group` tiles, or both.
 
-    Before: `MacroTileNumber`s m and n with no edge below them. After (only `tile.order`, or
-    `tile.flat` with `group=1`, has no edge below it)::
+    Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes. After (a
+    schedule will compute `tile.order`, or `tile.flat` with `group=1`)::
 
         m, n --Flatten (n, m if swap=true)--> tile.flat
         tile.flat --Tile--> outer, inner(group); inner, outer --Join--> tile.order

@@ -91,7 +91,11 @@ def _example(
 
 
 def _small(dimension: Dimension) -> int:
-    """A small index along a dimension for an example; not 0 if the dimension surely has two."""
+    """A small index along a dimension, for an example.
+
+    It is not 0 if the dimension is known to have more than one index, unless the dimension numbers
+    warps or the like, or is the selector of an edge.
+    """
     if isinstance(dimension, Workgroup):
         return EXAMPLE
     if isinstance(dimension, Selector) or (

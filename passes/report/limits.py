@@ -83,7 +83,12 @@ def limit_of(
 
 
 def peak_source(machine: Machine, rate: float) -> str:
-    """The factors of the tensor cores' peak rate as text; `rate` is operations per SM and cycle."""
+    """Text that shows the tensor cores' peak rate as a product: number of SMs, `rate` and clock.
+
+    Args:
+        machine: the GPU.
+        rate: operations per cycle of one SM.
+    """
     clock = f"{machine.clock / 1e9:.3g} GHz"
     of = "fitted to measured times" if machine.constants is not None else "of the documents"
     return f"{machine.processors} SMs × {rate:.0f} operations per cycle × {clock}, a clock {of}"
@@ -95,7 +100,7 @@ def share(part: float) -> str:
 
 
 def micros(seconds: float) -> str:
-    """Format a time in µs with three digits, or in ms from 1000 µs on."""
+    """Format a time in seconds with three significant digits: in µs below 1000 µs, else in ms."""
     micro = seconds * 1e6
     if micro >= 1000:
         return f"{micro / 1000:.3g} ms"

@@ -23,7 +23,7 @@ __all__ = ["DataParallel"]
 class DataParallel(Pass):
     """Assign each output tile to one workgroup: one tile each, or every W-th tile if persistent.
 
-    Before: `MacroTileNumber`s m and n with no edge below them. After::
+    Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes. After::
 
         m, n --Flatten--> workgroup                          (persistent=false: one tile each)
         m, n --Flatten--> tile --Tile--> wave, workgroup     (persistent=true)

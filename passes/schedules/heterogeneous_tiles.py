@@ -48,7 +48,8 @@ class HeterogeneousTiles(Pass):
     the small tiles in `⌈(T mod W)·p / W⌉` waves, each of which takes about 1/p of the time of a
     full wave. No tile is divided along k, so workgroups exchange no partial sums and need no
     workspace (as in HyTiS). With few tiles and large k, most workgroups stay idle; Stream-K or
-    split-K suits such problems. Before: `MacroTileNumber`s m and n with no edge below them. After::
+    split-K suits such problems. Before: dimensions of kind `MacroTileNumber` for m and n that no
+    edge computes. After::
 
         m, n --Flatten--> tile --Sunder--> full.tiles, rest.tiles, selector
         full.tiles --Tile--> full.wave, workgroup
@@ -244,7 +245,7 @@ def _renamed(work: TileWork, names: dict[str, str]) -> TileWork:
         }
         if hasattr(op, "accumulator"):
             changes["accumulator"] = SMALL
-        for role in ("tile", "operand_tiles"):
+        for role in ("tile", "operand_tiles", "store_tiles"):
             if tile := op.bindings.get(role):
                 changes[role] = tuple(names.get(number, number) for number in tile)
         return replace(op, **changes)

@@ -25,8 +25,9 @@ class HybridStreamK(PartlyStreamed):
     other tile: about `W / (T mod W)`, at least two. This schedule is "data-parallel + one-tile
     Stream-K" in Osama et al., Stream-K, arXiv:2301.03598.
 
-    Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After
-    (`dp.tiles` numbers the iterations of all full waves)::
+    Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes, and a loop over
+    k tiles. After (`sk.tiles` numbers the iterations of the Stream-K tiles, `dp.tiles` those of the
+    data-parallel tiles)::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK

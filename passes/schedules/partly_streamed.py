@@ -59,8 +59,9 @@ class PartlyStreamed(Pass):
     """Some waves of output tiles are data-parallel; the iterations of the other tiles are streamed.
 
     Streamed iterations are divided into one contiguous share for each workgroup, so several
-    workgroups may share a tile. Before: `MacroTileNumber`s m and n with no edge below them, and a
-    loop over k tiles. After::
+    workgroups may share a tile. Before: dimensions of kind `MacroTileNumber` for m and n that no
+    edge computes, and a loop over k tiles. After (`sk.tiles` numbers the iterations of the Stream-K
+    tiles, `dp.tiles` those of the data-parallel tiles)::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK

@@ -30,7 +30,8 @@ class SplitK(Pass):
 
     With TK iterations (k tiles) in a tile, a piece has `⌈TK/splits⌉` consecutive iterations.
 
-    Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After::
+    Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes, and a loop over
+    k tiles. After::
 
         m, n --Flatten--> tile; k_tile --Tile--> piece, ForK
         tile, piece --Flatten--> workgroup

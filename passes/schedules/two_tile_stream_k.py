@@ -16,7 +16,7 @@ __all__ = ["TwoTileStreamK"]
 
 @dataclass(frozen=True)
 class TwoTileStreamK(PartlyStreamed):
-    """Each workgroup gets a Stream-K share of one to two tiles; other tiles are data-parallel.
+    """If the last wave of tiles is partial, divide it and one full wave by Stream-K.
 
     With T output tiles and W workgroups, if T > W and W does not divide T, `T div W - 1` waves of W
     tiles are data-parallel, and the other `(T mod W) + W` tiles are divided by Stream-K. If W
@@ -27,7 +27,9 @@ class TwoTileStreamK(PartlyStreamed):
     tile. If T < W, a share may have fewer, and up to `ceil((TK - 1)/share) + 1` workgroups work on
     a tile.
 
-    Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After::
+    Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes, and a loop over
+    k tiles. After (`sk.tiles` numbers the iterations of the Stream-K tiles, `dp.tiles` those of the
+    data-parallel tiles)::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK

@@ -92,8 +92,8 @@ class Engine:
         self.dispatched, self.left = 0, count
         self.slot_of = [NONE] * count
         self.finished = [0.0] * count
-        """For each workgroup with pingpong consumers: the time at which the epilogue ends that one
-        warpgroup executes while the other multiplies; 0 before the first."""
+        """For each workgroup with pingpong consumers: the time at which its latest epilogue ends
+        that overlaps the other warpgroup's main loop; 0 before the first such epilogue."""
         self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.blocked: dict[int, tuple[int, float]] = {}

@@ -45,9 +45,10 @@ class Machine:
         merged: share of requests by neighbouring SMs, for the same data at the same time, that the
             L2 cache merges into one.
         launch_seconds: seconds of a launch before the first workgroup begins.
-        start_seconds: seconds from the start of a workgroup until it has loaded its first tiles, if
-            another workgroup ran on its SM before.
-        fill_seconds: the same for the first workgroup of an SM.
+        start_seconds: seconds from the start of a workgroup until it multiplies, if another
+            workgroup ran on its SM before. The time of integer divisions, and the further time of
+            the workgroup's first iteration (`TileWork.first`), are added.
+        fill_seconds: the same, for a workgroup that is the first one on its SM.
         division_seconds: seconds of an integer division, which precedes a workgroup's first load.
         iteration_seconds: seconds of an iteration besides its multiplications.
         latency_seconds: seconds from the request of a tile of A or B until it is in shared memory.

@@ -70,7 +70,9 @@ class Sharing:
         crowded = 2 * readers > m.processors
         asked = read = power = 0.0
         for i, (work, active) in enumerate(zip(self.works, self._active, strict=True)):
-            if not active:  # no main loop runs: remove rounding errors from its sums
+            # Without a running main loop on tiles of this shape, these sums are 0: drop their
+            # rounding errors.
+            if not active:
                 self._asked[i] = self._read[i] = 0.0
             self.paces[i] = step = work.crowded if crowded else work.free
             asked += self._asked[i] / step

@@ -63,12 +63,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Setup:
-    """Seconds from the start of a workgroup until it multiplies, except to load its first tiles.
+    """Seconds before a workgroup multiplies, without the further time of its first iteration.
 
     Attributes:
         launch: seconds of a launch before any workgroup begins.
-        first: seconds for the first workgroup on an SM.
-        later: seconds for a workgroup that follows another one on its SM.
+        first: seconds from the start of a workgroup that is the first one on its SM.
+        later: seconds from the start of a workgroup that follows another one on its SM.
     """
 
     launch: float

@@ -27,7 +27,8 @@ __all__ = ["records_of"]
 
 ZERO, ONE = Integer(0), Integer(1)
 _FOLDS = {Maximum: maximum, Add: add}
-"""For a class of expressions: a function from upper bounds of the operands to one of the result."""
+"""For each class of expressions: a function that combines upper bounds of two operands to an upper
+bound of the expression."""
 
 
 def records_of(graph: KernelGraph, body: Body) -> Expr | None:

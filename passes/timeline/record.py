@@ -29,19 +29,19 @@ TIMELINE = "timeline"
 """Name of the tensor of records; its axes are workgroup, CTA of the cluster, warpgroup, record,
 word."""
 CAPACITY = "timeline_records"
-"""Name of the launch parameter: how many records each role of a workgroup can write."""
+"""Name of the launch parameter that says how many records each role of a workgroup can write."""
 MOST_RECORDS = 1024
 """Largest number of records that a role of a workgroup (its producer or a consumer) keeps; further
 records are only counted."""
 NUMBER, SLOT, WORD = "timeline.number", "timeline.slot", "timeline.word"
 """NUMBER: the coordinate that counts the records of a role. SLOT: the coordinate of a record's
-position among the records of its role; the last record of all has position 0. WORD: the coordinate
-of a word in a record."""
+position among the records of its role; the record of the kernel's end has position 0. WORD: the
+coordinate of a word in a record."""
 STALLED = "timeline.stalled"
 """Name of the coordinate that counts the clock cycles in which a role waits for pipeline stages."""
 BOTH_ENDS, DRAINS = 2, 1
-"""BOTH_ENDS: number of records that a role writes at the beginning and at the end of a kernel
-together. DRAINS: number of records that a role writes after the last tile."""
+"""BOTH_ENDS: a role writes one record at the beginning and one at the end of a kernel, 2 in total.
+DRAINS: number of records that a role writes after the last tile."""
 WARPGROUP = 128
 """Number of threads of a warpgroup."""
 ROLES = {"consumers": "consumer", "producer": "producer"}

@@ -71,7 +71,11 @@ class Opened:
         return self.page.evaluate("s => document.querySelector(s).toDataURL()", canvas)
 
     def measure(self, canvas: str) -> dict[str, int]:
-        """Measure a canvas: how many colours cover at least a row of pixels; where drawing ends."""
+        """Measure a canvas, and return two numbers.
+
+        `colours`: how many colours cover more pixels than the canvas is high.
+        `end`: the column of the last pixel in row 20 that has not the background's colour.
+        """
         self.settle()
         return self.page.evaluate(MEASURE, canvas)
 
@@ -137,7 +141,7 @@ def test_the_first_view_answers_without_scrolling(opened: Opened):
 
 
 def test_tiles_outside_d_are_the_first_reason(browser: Browser, tmp_path: Path):
-    """If a graph has too many tiles, the report names multiplication outside D as first reason."""
+    """If a graph has more tiles than D needs, the report names them as the main loss of time."""
     text = str(StreamK()(Gemm("bf16").graph((128, 128, 64))))
     wrong = parse(text.replace("(m + 127) // 128", "(m + 3) // 4"))
     path = tmp_path / "outside.html"

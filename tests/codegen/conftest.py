@@ -53,6 +53,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Iterator[Builder]:
-    """The compiler of the background thread, which waits for the test."""
+    """A compiler for the background thread that compiles only when the test lets it."""
     with slow_builder(monkeypatch) as found:
         yield found

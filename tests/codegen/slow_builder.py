@@ -1,4 +1,4 @@
-"""A compiler of the background thread that waits for the test."""
+"""A compiler for the background thread that waits until the test lets it compile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Builder:
 
     Attributes:
         plans: the kernels that the background thread has started to compile.
-        error: what it raises instead of compiling, by kernel.
+        error: for a kernel, the exception that the compiler raises instead of compiling it.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Builder:
 
 @contextmanager
 def slow_builder(monkeypatch: pytest.MonkeyPatch) -> Generator[Builder]:
-    """Let the background thread compile itself, without a worker process, when the test says so."""
+    """Make the background thread compile in this process, but only while the test lets it."""
     slow, compile_plan = Builder(), build.compile_plan
 
     def compiled(plan: Any, *arguments: Any, **options: Any) -> Kernel:

@@ -32,6 +32,9 @@ def test_empty_rows_are_not_aligned():
 
 @pytest.mark.parametrize(("stride", "wanted"), [(24, 16), (20, 8), (16, 16), (8, 1), (0, 1)])
 def test_gaps_between_rows_count(stride: int, wanted: int):
-    """The distance between rows counts, not their length; overlapping rows are not for TMA."""
+    """Alignment depends on the distance between rows, not on their length.
+
+    Rows that overlap count as aligned to 1 byte, since TMA cannot load them.
+    """
     assert alignment_of(TensorView(0, (4, 15), (stride, 1), "bf16")) == wanted
     assert alignment_of(TensorView(0, (3, 4, 15), (1024, stride, 1), "bf16")) == wanted

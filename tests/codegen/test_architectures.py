@@ -195,7 +195,7 @@ def test_wrong_fields_of_an_architecture_are_refused(field: str, value: Any, why
 def test_gpus_get_the_best_that_runs_on_them():
     wanted = {80: "sm_80", 86: "sm_86", 88: "sm_87", 90: "sm_90a", 103: "sm_100", 121: "sm_120"}
     assert {number: native_to(number).name for number in wanted} == wanted
-    assert native_to(89).name == "sm_8y"  # sm_8y claims compute capability 8.9 exactly
+    assert native_to(89).name == "sm_8y"  # sm_8y is registered for exactly compute capability 8.9
     unregister("sm_8y")
     assert native_to(89).name == "sm_89"
     register(SM_8Y)

@@ -112,7 +112,7 @@ def test_kernels_with_transposed_operands(target: str):
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_kernels_with_leading_dimensions(target: str, turned: bool):
-    """Kernels take any leading dimension of the matrices that are declared so, and no others."""
+    """Matrices declared with a leading dimension may have any; others must be contiguous."""
     flags: Any = {"transpose_a": turned, "transpose_b": turned}
     a, b, c = whole(20, 30), whole(30, 24), whole(20, 24)
     want = a @ b + c
@@ -192,7 +192,7 @@ def add_all(acc: Any, residual: Any, bias: Any, rows: Any, each: Any, scale: Any
 @pytest.mark.parametrize("order", ORDERS[1:3])
 @pytest.mark.parametrize("order_of_d", ORDERS[1:3])
 def test_rows_and_columns_of_operands_are_exchanged_with_d(order: str, order_of_d: str):
-    """If D is column-major, its transpose is computed: an operand along m is one along n then."""
+    """A column-major D is computed as its transpose; operands with axis m then have axis n."""
     a, b, c = whole(3, 17, 11), whole(3, 11, 14), whole(3, 17, 14)
     bias, rows, each = whole(14), whole(17), whole(3)
     want = 2 * (a @ b) + c * rows[:, None] + bias * each[:, None, None]
@@ -224,7 +224,7 @@ GROUPS = (np.array([0, 3, 3, 10], np.int32), np.array([1, 1, 8, 9], np.int32))
 @pytest.mark.parametrize("gaps", [(0, 0, 0), (2, 1, 3), (0, 2, 0)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_groups(offsets: np.ndarray, order: str, gaps: tuple[int, ...], turned: bool):
-    """Groups take gaps as single products do, and B one matrix for all groups too."""
+    """Matrices of grouped products may have gaps; B may be one matrix for all groups."""
     ends = [*pairwise(offsets)]
     a, b = whole(10, 11), whole(3, 11, 6)
     parts = [a[begin:end] @ b[group] for group, (begin, end) in enumerate(ends)]
@@ -252,7 +252,7 @@ def test_groups(offsets: np.ndarray, order: str, gaps: tuple[int, ...], turned: 
 
 
 def test_one_kernel_takes_every_layout():
-    """Layouts with and without gaps take turns without a kernel being chosen again."""
+    """Calls with and without gaps in A and `out` need two kernels, which repeated calls reuse."""
     a, b = whole(20, 30), whole(30, 24)
     _, gapped = spread(a)
     outs = [np.zeros((20, 24), np.float32), spread(np.zeros((20, 24), np.float32))[1]]

@@ -23,7 +23,7 @@ from tests.codegen.test_walk import walking
 
 SIDES = (256, 64), (32, 32), (64, 64)
 LARGE, SMALL, MIDDLE = (f"{side}x{side}x{deep} data-parallel" for side, deep in SIDES)
-"""The kernels of plans for the CPU: for sizes of 300, 20 and 50."""
+"""The kernels that are chosen on the CPU for square matrices of extents 300, 20 and 50."""
 
 
 def product(extent: int, background: bool | None = True) -> None:
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("forgotten")
 
 
 def test_a_loaded_kernel_serves_until_the_better_one_is_built(slow: Builder, used: list[str]):
-    product(300)  # nothing is built yet, so this call waits for the compiler
+    product(300)  # no kernel is built yet, so this call waits for the compiler
     assert slow.plans == []
     for _ in range(2):
         product(20)
@@ -65,7 +65,7 @@ def test_a_loaded_kernel_serves_until_the_better_one_is_built(slow: Builder, use
 
 
 def test_the_option_is_off_by_default(slow: Builder, used: list[str]):
-    """A call without the option waits for its kernel; no kernel is built twice."""
+    """A call without background=True waits for its kernel; no kernel is built twice."""
     product(300)
     product(50, None)
     product(20)
@@ -81,7 +81,7 @@ def test_the_option_is_off_by_default(slow: Builder, used: list[str]):
 
 
 def test_a_repeated_call_costs_the_same(slow: Builder):
-    """A call that another kernel serves enters the functions of any repeated call."""
+    """A repeated call enters the same functions, whether or not its best kernel is built."""
     product(300)
     with walking() as usual:
         product(300)
@@ -126,7 +126,7 @@ def test_calls_with_a_plan_wait_for_it(slow: Builder, used: list[str]):
 
 
 def test_batches_groups_and_epilogues(slow: Builder, used: list[str]):
-    """Other kinds of problems have other kernels: none of one kind serves another."""
+    """A call never uses a kernel of another kind of problem: single, batched or grouped."""
     ones, offsets = np.ones((40, 40), np.float32), np.array([0, 20, 40], np.int32)
     for _ in range(2):
         codegen.matmul(ones, ones, np.ones((40, 40), np.float32), beta=1.0, background=True)
@@ -198,7 +198,7 @@ def test_the_queue_is_bounded(slow: Builder, used: list[str], monkeypatch: pytes
     product(50)
     slow.finish()
     assert slow.plans == [SMALL]
-    product(50)  # asks again, since a kernel was built
+    product(50)  # requests its kernel again, since the queue has room now
     slow.finish()
     product(50)
     assert slow.plans == [SMALL, MIDDLE]
@@ -206,7 +206,10 @@ def test_the_queue_is_bounded(slow: Builder, used: list[str], monkeypatch: pytes
 
 
 def test_the_kernel_with_the_least_padding_serves(slow: Builder, used: list[str]):
-    """On a CPU, which has no cost model; sums by atomic additions are never chosen."""
+    """On a CPU, which has no cost model, the loaded kernel with the least padding is used.
+
+    A kernel that adds partial sums atomically is never used for a call that did not name it.
+    """
     ones = np.ones((300, 300), np.float32)
     codegen.matmul(ones, ones, plan="16x16x16 split-k{splits=2,reduction=atomic}")
     product(300)
@@ -227,12 +230,14 @@ def test_a_process_compiles(used: list[str], monkeypatch: pytest.MonkeyPatch):
     assert made.from_cache
     codegen.matmul(small, small, background=True)
     assert used == [LARGE, LARGE, SMALL]
-    matmul.forget()  # as in another process, which finds the kernel in the cache on disk
+    # Without kernels in memory, the next call finds this one on disk, as another process would.
+    matmul.forget()
     codegen.matmul(large, large)
     codegen.matmul(small, small, background=True)
     assert used[3:] == [LARGE, SMALL]
     deadline = time.monotonic() + LONG
-    while background_compiler._compiler._thread is not None:  # it ends the process when idle
+    # The thread ends when it is idle, and ends its worker process too.
+    while background_compiler._compiler._thread is not None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert background_compiler._compiler._worker is None

@@ -82,7 +82,7 @@ def check_a_batch(
     a, b = operand(l, how_a, turned_a, m, k), operand(l + more, how_b, turned_b, k, n)
     try:
         want = a @ b
-    except ValueError:  # the numbers of matrices differ, and neither is 1
+    except ValueError:  # the numbers of matrices of A and B differ, and neither is 1
         with pytest.raises(LaunchError, match=r"b is .* is needed"):
             codegen.matmul(a, b)
         return
@@ -310,7 +310,8 @@ def test_calls_of_matrices_and_of_batches_are_told_apart(
     for a, b, d in calls:
         assert codegen.matmul(a, b, out=d) is d
     assert fake.launches[len(first) :] == first
-    with pytest.raises(TypeError):  # another batch size calls `first_launch`, which is None here
+    # A call with another batch size needs `first_launch`, which is None here.
+    with pytest.raises(TypeError):
         codegen.matmul(batch(3, 512, 64, A), batch(3, 64, 768, B), out=batch(3, 512, 768, D))
 
 

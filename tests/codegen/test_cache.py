@@ -156,7 +156,7 @@ def test_the_least_recently_used_go_first(folder: Path, monkeypatch: pytest.Monk
     for age, key in enumerate(keys[:10]):
         cache.store(key, FILES)
         os.utime(folder / f"{key}.kernel.zip", (1000 + age, 1000 + age))
-    assert cache.load(keys[0]) == FILES  # loading an entry makes it the most recently used
+    assert cache.load(keys[0]) == FILES  # loading an entry makes it the most recently used one
     cache.store(keys[10], FILES)
     left = [cache.load(key) is not None for key in keys]
     assert left == [True, False, False, *[True] * 8]

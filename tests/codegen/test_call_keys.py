@@ -51,7 +51,8 @@ def test_one_address_that_is_not_aligned_makes_another_key(grouped: bool, keys: 
             matmul.matmul(a, b)
     low = [max(one % 16, two % 16) for one, two in product((0, 16, 2, 8), repeat=2)]
     assert all((keys[i] == keys[0]) == (not low[i]) for i in range(len(keys)))
-    assert len({*keys}) == 4  # the low bits of both addresses, combined by or, are 0, 2, 8 or 10
+    # The four keys have different low bits of both addresses (combined by or): 0, 2, 8 or 10.
+    assert len({*keys}) == 4
 
 
 @pytest.mark.parametrize("grouped", [False, True])

@@ -124,7 +124,7 @@ def test_without_a_gpu_the_measured_one_is_meant():
     assert isinstance(found, Explanation)
     assert isinstance(named, Explanation)
     assert (found, found.page) == (named, named.page)
-    assert "are fitted to measurements" in str(found)
+    assert "measured times" in str(found)
     assert "assumed: this machine has no GPU" in found.heading[2]
     assert "assumed" not in str(named)
 
@@ -264,8 +264,10 @@ COUNT = 12
 
 
 def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
-    """Tune on a fake device, on which the listed plans take 1, 2, … ms, in this order or
-    reversed.
+    """Tune on a fake device, and return the plans that were measured, the fastest first.
+
+    If `order` is 1, the first plan that tuning lists takes 1 ms, the second 2 ms and so on. If it
+    is -1, the last one takes 1 ms.
     """
     m, n, k = SIZE
     plans: list[Plan] = []
@@ -292,7 +294,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
         patch.setattr(tuning, "_refuse_capture", lambda _: None)
         codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)
     matmul.forget()
-    measured.forget()  # drops the times in memory, so that they are read from disk
+    measured.forget()  # forgets the times in memory, so that they are read from disk
     return plans[::order]
 
 

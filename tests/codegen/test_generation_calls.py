@@ -21,10 +21,10 @@ GENERATED = {
     "128x256x64 two-tile-stream-k": 1_150_000,
     "128x128x64 two-tile-stream-k{reduction=scatter}": 1_400_000,
 }
-"""Largest number of functions from a plan to the PTX of its kernel for sm_90a, in a process that
-has generated other kernels."""
+"""By plan, the largest number of function calls that generating its PTX for sm_90a may take, in a
+process that has generated other kernels before."""
 CHOSEN = {"all plans": 2300, "a family": 2000}
-"""Largest number of functions to choose the first plan for a new size."""
+"""The largest number of function calls that choosing the first plan for a new size may take."""
 QUICK = ("128x256x64 data-parallel", "128x128x64 two-tile-stream-k{reduction=scatter}")
 
 

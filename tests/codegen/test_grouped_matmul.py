@@ -106,7 +106,8 @@ def test_where_groups_begin_is_data(monkeypatch: pytest.MonkeyPatch):
         found = codegen.grouped_matmul(a, b, np.array(offsets, np.int32))
         for group, part in enumerate(slices(offsets)):
             assert np.array_equal(found[part], a[part] @ b[group])
-    with pytest.raises(TypeError):  # another layout of B calls `first_launch`, which is None here
+    # A call with another layout of B needs `first_launch`, which is None here.
+    with pytest.raises(TypeError):
         codegen.grouped_matmul(a, turned(b).swapaxes(-1, -2), BORDERS)
 
 
@@ -278,7 +279,7 @@ def test_epilogues_of_groups_of_rows():
     bias, residual = whole(24), whole(90, 24)
     expected = [a[i:j] @ b[g] for g, (i, j) in enumerate(pairwise(offsets))]
     expected = np.maximum(np.concatenate(expected) + bias, 0) + residual
-    for _ in range(2):  # the second call finds the prepared kernel
+    for _ in range(2):  # the second call finds the kernel that the first one prepared
         d = codegen.grouped_matmul(
             a, b, offsets, epilogue=bias_relu_residual, bias=bias, residual=residual
         )

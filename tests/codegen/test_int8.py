@@ -57,8 +57,9 @@ def whole(dtype: str, *shape: int, seed: int = 0) -> Any:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[str, Any, Any]:
-    """Sizes that are not multiples of the tile, and values of which many are the type's
-    extremes.
+    """(element type, A, B), drawn by Hypothesis.
+
+    Few sizes are multiples of the tile; many elements are extreme values of the type.
     """
     dtype = draw(st.sampled_from(sorted(TYPES)))
     info = np.iinfo(TYPES[dtype])
@@ -84,7 +85,10 @@ def test_sums_are_exact(problem: tuple[str, Any, Any], schedule: Any):
 @targets
 @every_type
 def test_the_largest_sums_wrap_around(dtype: str, target: str):
-    """Sums wrap modulo 2^32: from k = 2^17 on, products of extremes exceed 31 bits."""
+    """Sums wrap modulo 2^32.
+
+    From k = 2^17 on, sums of products of the types' extreme values exceed 31 bits.
+    """
     info = np.iinfo(TYPES[dtype])
     extreme = info.min if info.min else info.max
     a = np.full((1, 140_000), extreme, TYPES[dtype])
@@ -99,7 +103,7 @@ def test_the_largest_sums_wrap_around(dtype: str, target: str):
 def test_sums_are_rounded_where_d_is_a_float(dtype: str, target: str, out: str):
     a, b = whole(dtype, 23, 70), whole(dtype, 70, 19)
     graph = StreamK(workgroups=4)(cg.Gemm(dtype, out_dtype=out).graph((16, 16, 16)))
-    with np.errstate(over="ignore"):  # sums above 65504 are infinite in f16
+    with np.errstate(over="ignore"):  # converting sums above 65504 to f16 gives infinity
         found = codegen.compile(graph, target)(a, b)
         assert found.dtype == OUTPUTS[out]
         assert np.array_equal(found, product(a, b).astype(OUTPUTS[out]))

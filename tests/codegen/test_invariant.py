@@ -56,7 +56,7 @@ def test_bits_do_not_depend_on_the_tile_the_grid_or_the_rows_around(
 
 
 def test_an_order_that_is_not_pinned_changes_bits():
-    """The product has other bits with segments, so the tests above can fail."""
+    """Summing k in three segments gives other bits, so comparisons of bits can fail."""
     whole = codegen.matmul(A, B, invariant=True)
     split = codegen.matmul(A, B, plan="64x16x64 split-k{splits=3}")
     np.testing.assert_allclose(split, whole, rtol=1e-4, atol=1e-4)
@@ -155,7 +155,7 @@ def test_all_plans_for_a_gpu_add_in_the_pinned_order(m: int, shape: tuple[int, i
     assert len(found) > 4
     assert request.order is not None
     assert all(why_not(request.order, plan, request.gemm) is None for plan in found)
-    # The last one is taken if the device refuses the others; wgmma must be able to multiply it.
+    # The last plan is used if the device refuses all others, so wgmma must be able to execute it.
     assert found[-1] == request.simple_plan
     assert found[-1].why_not(request.gemm) is None
 
@@ -165,7 +165,7 @@ def test_a_plan_without_a_model_adds_whole_sums():
     assert request.order is not None
     assert (request.order.instructions, request.order.segments) == ("mma.sync", 1)
     assert [str(plan) for plan in plans(request)] == ["64x64x32 data-parallel"]
-    # Without the option, a deep k is divided.
+    # With invariant=False, the k of this product is divided among workgroups.
     usual = gpu_request(16, target="sm_80", device="A100", processors=108, invariant=False)
     assert "stream-k" in str(usual.simple_plan)
     unaligned = gpu_request(16, k=7161, alignment=2)
@@ -191,7 +191,7 @@ def test_kernels_have_the_pinned_instructions_only(monkeypatch: pytest.MonkeyPat
 
 
 def views(pointer: int = 0, matrices: int = 1, stride: int | None = None) -> dict[str, TensorView]:
-    """A of 16 x 7168 and B of 512 x 7168 (its transpose), in bf16."""
+    """Fake bf16 arrays: A of 16 x 7168, or a batch of such matrices, and B given as 512 x 7168."""
     size = 16 * 7168
     shape, strides = (16, 7168), (7168, 1)
     if matrices > 1:
@@ -208,7 +208,7 @@ def test_addresses_and_distances_must_not_decide_the_instructions():
         check_invariant(gpu_request(16, alignment=2), views(pointer=2))
     with pytest.raises(LaunchError, match="pass a contiguous copy of a"):
         check_invariant(gpu_request(16, alignment=1), views(matrices=2, stride=0))
-    # Rows of 7161 elements are never multiples of 16 bytes, so every address is as good.
+    # Rows of 7161 elements are no multiple of 16 bytes, so TMA is not used at any address.
     odd = {
         "A": TensorView(2, (16, 7161), (7161, 1), "bf16", 0),
         "B": TensorView(0, (512, 7161), (7161, 1), "bf16", 0),

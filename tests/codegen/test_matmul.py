@@ -52,7 +52,7 @@ def test_transposes_are_read_where_they_lie():
     assert np.array_equal(codegen.matmul(stored_a.T, stored_b.T), want)
     assert np.array_equal(codegen.matmul(stored_a, b, transpose_a=True), want)
     assert np.array_equal(codegen.matmul(a, stored_b, transpose_b=True), want)
-    # `transpose_a` says that the array holds A transposed: `a.T` does, and no element is copied.
+    # `transpose_a` declares that the array holds A transposed, as the view `a.T` does.
     assert np.array_equal(codegen.matmul(a.T, b, transpose_a=True), want)
 
 
@@ -196,7 +196,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 1
     tries = len(refused)
-    matmul._prepared.clear()  # compiled kernels stay in another cache
+    matmul._prepared.clear()  # forgets prepared calls, but not the compiled kernels
     codegen.matmul(a, b, out=d)
     assert len(refused) == tries
     assert any(isinstance(known, CodegenError) for known in build._kernels.values())

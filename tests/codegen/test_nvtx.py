@@ -19,7 +19,10 @@ from passes import StreamK
 
 @pytest.fixture
 def ranges(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
-    """Begin and end of each NVTX range, as a stand-in for the package nvtx records them."""
+    """Replace the package nvtx by a stand-in that records ranges.
+
+    The list gets ("begin" or "end", "domain: message") when a range begins or ends.
+    """
     found: list[tuple[str, str]] = []
 
     @contextmanager

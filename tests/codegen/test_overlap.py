@@ -101,7 +101,7 @@ def test_matrices_of_one_array_may_be_a_b_c_and_d():
     }.items():
         with pytest.raises(LaunchError, match=f"'out' (may )?overlaps? {name}"):
             codegen.matmul(*call, out=out, beta=float(name == "c"))
-    # Matrices 0 and 4 of the array, 2 and 6, and 1 and 9: all are apart.
+    # A, B and `out` are views of one array, but of different matrices, so none overlaps another.
     few = every[:4:2, 1]
     want = a[:2] @ every[:2, 2]
     assert np.array_equal(codegen.matmul(a[:2], every[:2, 2], out=few), want)

@@ -89,7 +89,10 @@ def test_a_block_without_branches_loads_nothing_that_it_stored():
 
 
 def test_a_slot_with_several_stores_keeps_two():
-    """LLVM's mem2reg numbers registers in another order if only one store is left."""
+    """Of several stores to a slot, `SlotBuilder` keeps two.
+
+    If it kept one, LLVM's mem2reg would number registers in another order.
+    """
     stores = re.findall(r"store .*?(\"slot.\d\")", str(module_of(SlotBuilder, straight)))
     assert sorted(stores) == ['"slot.0"', '"slot.0"', '"slot.1"', '"slot.1"']
 

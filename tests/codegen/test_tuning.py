@@ -68,7 +68,7 @@ def test_the_fastest_plans_are_sampled_again():
     clock = Clock()
     rounds = Rounds(close)
     rounds.measure(PLANS)
-    rounds.seconds[PLANS[4]] = 0.99e-5  # an outlier: the time is too short
+    rounds.seconds[PLANS[4]] = 0.99e-5  # this sample is an outlier: its time is too short
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found.keys() == set(PLANS)
@@ -161,7 +161,8 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(compile_workers, "__name__", "tests.codegen.noting_worker")
     with CompileWorkers(REQUEST) as workers:
         workers.compile(PLANS[:2])
-        assert not workers.started  # 2 kernels are fewer than `LEAST_KERNELS`
+        # no process is started for 2 kernels, fewer than `LEAST_KERNELS`
+        assert not workers.started
         workers.compile(PLANS)
         assert 1 <= len(workers.started) <= 2
         noted = {path.read_text() for path in tmp_path.glob("noted*")}
@@ -171,7 +172,7 @@ def test_workers_do_every_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         processes[0].wait()
         workers.compile(
             [Plan((64, columns, 64)) for columns in (64, 128, 256)]
-        )  # must return although no process is alive
+        )  # `compile` must return although no worker process is alive
     assert all(process.poll() is not None for process in processes)
 
 

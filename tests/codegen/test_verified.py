@@ -78,7 +78,7 @@ def test_a_graph_from_text_is_checked_once(checked: list[KernelGraph]):
     for _ in range(2):
         codegen.compile(parse(text), "interpreter")
     assert len(checked) == 1
-    verified.check_once.cache_clear()  # as if the next call were in a new process
+    verified.check_once.cache_clear()  # a call in a new process would begin with this empty cache
     codegen.compile(parse(text), "interpreter")
     assert len(checked) == 1, "the cache on disk has the result"
 

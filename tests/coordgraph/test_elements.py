@@ -120,8 +120,8 @@ NAMES = {
     *(i.kind for kind in DTYPES.values() for i in kind.instructions),
 }
 KNOWN = {
-    "coordgraph/elements.py",  # defines the records of element types
-    "codegen/emit/elements.py",  # has the names of floating-point types in LLVM and PTX
+    "coordgraph/elements.py",  # this file defines the records of element types
+    "codegen/emit/elements.py",  # this file has the names of floating-point types in LLVM and PTX
     # Converts between floating-point types where LLVM or PTX has no single instruction.
     "codegen/targets/cpu/elements.py",
     "codegen/targets/cpu/machine.py",

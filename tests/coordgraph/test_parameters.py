@@ -28,6 +28,6 @@ def test_a_launch_with_the_entries_of_all_tables_proves_nothing(monkeypatch: pyt
     monkeypatch.setattr(Ranges, "interval", lambda *args: proofs.append(args) or interval(*args))
     assert parameters.launch(given, {"offsets": [0, 9, 20]})["tiles_m"] == 4
     assert not proofs
-    # without the tables' entries, assumptions cannot be computed, so they are proved
+    # The entries of the tables are not known, so the assumptions are proved, not computed.
     parameters.evaluate(given)
     assert proofs

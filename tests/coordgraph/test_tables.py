@@ -39,7 +39,10 @@ def edited(before: str, after: str) -> KernelGraph:
 
 
 def replaced(before: str, name: str) -> tuple[str, str]:
-    """A text replacement that makes a fault: an edge's text, and the text with `name` as table."""
+    """A replacement in a graph's text that makes a fault: (old text, new text).
+
+    The old text is the line of an edge; in the new text the edge reads the table `name`.
+    """
     return before, f"{before.rpartition('=')[0]}={name}"
 
 
@@ -173,7 +176,7 @@ EDITS = {
     ),
     "an order under a false maximum": (
         ("<= groups - 1 sorts", "<= groups - 3 sorts"),
-        "entries reach groups - 1, but its declared maximum is groups - 3; declare <= groups - 1",
+        "its declared maximum is groups - 3; declare the maximum groups - 1",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""`examples/transformer` on the CPU: `codegen.torch` learns and decodes what PyTorch does."""
+"""`examples/transformer` on the CPU: losses and decoded tokens agree with those of PyTorch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def settings(**changed: Any) -> Settings:
 
 @pytest.mark.parametrize(("name", "bound"), [("float32", 1e-4), ("bfloat16", 3e-2)])
 def test_losses_agree(name: str, bound: float):
-    """In f32 sums differ in the last bits; in bf16 a product is rounded to 8 bits."""
+    """Losses with coordgraph's products and with PyTorch's differ by rounding errors only.
+
+    In f32 the sums differ in the last bits; in bf16 every product is rounded to 8 bits.
+    """
     advanced: list[int] = []
     results = compare(TINY, settings(dtype=getattr(torch, name)), advanced.append)
     stock, ours = (torch.tensor(results[x].training.losses) for x in (STOCK, OURS))
@@ -44,7 +47,7 @@ def test_losses_agree(name: str, bound: float):
 
 
 def test_products_of_the_model_are_ours(monkeypatch: pytest.MonkeyPatch):
-    """Of each layer four products are ours in a forward pass, and the output layer's."""
+    """In a forward pass, coordgraph computes four products per layer and the output layer's."""
     import codegen.torch.ops as ops
 
     called: list[str] = []
@@ -57,7 +60,8 @@ def test_products_of_the_model_are_ours(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ops, "multiply", noted)
     compare(TINY, settings(steps=1, decode=2))
     forward, backward = 5, 10
-    decoding = 3 * 2 * forward  # three rounds, each with the prompt and one more token
+    # decoding has three rounds, each of the prompt and of one more token
+    decoding = 3 * 2 * forward
     assert len(called) == forward + backward + decoding
 
 

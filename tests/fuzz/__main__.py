@@ -38,7 +38,7 @@ LIMIT = 20.0
 def main() -> int:
     """Run `python -m tests.fuzz`; return the exit status."""
     given = _arguments()
-    code.QUICK_LEVEL = 0  # optimise less: each kernel runs a few times only
+    code.QUICK_LEVEL = 0  # kernels are optimised less, since each runs a few times only
     with tempfile.TemporaryDirectory(prefix="coordgraph-fuzz-") as cache:
         # Mutants with equal LLVM IR share one compilation. The cache folder is new, so no other run
         # can have stored a kernel in it.
@@ -49,7 +49,7 @@ def main() -> int:
 def _run(given: argparse.Namespace) -> int:
     if given.only is not None:
         return _one(given.seed, given.only)
-    for base in BASES:  # built before processes are forked, so that they share the graphs
+    for base in BASES:  # the graphs are built before processes are forked, so that they share them
         base_text(base)
         base_data(base)
     counts, start = Counter[Outcome](), time.monotonic()

@@ -44,7 +44,7 @@ class Fences:
         """
         size = prod(shape) * kind.itemsize
         if size > INNER_PAGES * PAGE:
-            raise MemoryError(f"{size} bytes do not fit a region")
+            raise MemoryError(f"{size} bytes do not fit in a memory region of the pool")
         if len(self._used) == len(self._regions):
             self._regions.append(self._region())
         region = self._regions[len(self._used)]

@@ -63,5 +63,6 @@ def mutant(seed: int, number: int) -> Mutant:
 def _shown(data: object) -> str:
     try:
         return json.dumps(data)
-    except (RecursionError, ValueError):  # Python does not print an integer with so many digits
+    # Python refuses to print integers with more than 4300 digits, and data that is nested too deep.
+    except (RecursionError, ValueError):
         return "too deep or too long to show"

@@ -145,7 +145,8 @@ class Workers:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1)
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)  # each arena reserves 64 MiB of MEMORY
+        # each memory pool (arena) of the C library reserves 64 MiB of MEMORY
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[0]) * mmap.PAGESIZE
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))

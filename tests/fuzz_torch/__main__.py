@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="try the call with this number only")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     given = parser.parse_args()
-    code.QUICK_LEVEL = 0  # optimise less: each kernel runs a few times only
+    code.QUICK_LEVEL = 0  # kernels are optimised less, since each runs a few times only
     with tempfile.TemporaryDirectory(prefix="coordgraph-fuzz-") as cache:
         os.environ["COORDGRAPH_CACHE"] = cache
         return _run(given)

@@ -142,7 +142,8 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
 }
 WEIGHTS = (5, 1, 4, 4, 2, 3)
 WRONG = 0.06
-"""The fraction of calls with a wrong extent, and of those with unlike types or unusual ones."""
+"""The fraction of calls with a wrong extent, and of calls in which one tensor has a type of its
+own. In half that fraction of calls, all tensors have the same type of `OTHER_DTYPES`."""
 
 
 def case(seed: int, number: int) -> Case:

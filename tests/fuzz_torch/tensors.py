@@ -61,14 +61,17 @@ def _expanded(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], An
 
 
 def _windows(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
-    """Rows that overlap in memory: row `i` begins at element `i`."""
+    """(shape of a leaf, a function that views it as rows that overlap in memory).
+
+    Row `i` begins at element `i` of the leaf.
+    """
     if len(shape) != 2 or 0 in shape:
         return shape, lambda x: x
     return (shape[0] + shape[1] - 1,), lambda x: x.unfold(0, shape[1], 1)
 
 
 def _negated(shape: tuple[int, ...], draw: Random) -> tuple[tuple[int, ...], Any]:
-    """A view that PyTorch negates when it is read."""
+    """(shape of a leaf, a function that returns a view of it that PyTorch negates when read)."""
     return shape, lambda x: torch._neg_view(x) if x.is_floating_point() else x
 
 
@@ -90,12 +93,12 @@ class Drawn:
 
     Args:
         shape: the shape of the view.
-        dtype: its type.
+        dtype: the element type.
         kind: the name of the view in `VIEWS`.
         base: the shape of the leaf.
         view: makes the view of the leaf.
         gradient: whether the leaf requires a gradient.
-        seed: of the values.
+        seed: the seed of the random values.
     """
 
     shape: tuple[int, ...]

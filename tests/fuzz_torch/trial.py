@@ -86,8 +86,8 @@ def attempt(case: Case, device: str = "cpu") -> Result:
 
 def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
     if ours.error is None:
-        # PyTorch needs strides of multiples of 16 bytes for groups, and for some inputs refuses a
-        # bias of a weight that is a vector.
+        # PyTorch refuses some calls that coordgraph accepts: grouped products with strides that
+        # are no multiples of 16 bytes, and `linear` of a vector weight with a bias.
         vector = case.name == "linear" and len(case.tensors[1].shape) == 1
         if case.name == "grouped_mm" or vector:
             return _compare(case, device, ours, None)
@@ -101,7 +101,8 @@ def _compare_errors(case: Case, device: str, ours: Ran, theirs: Ran) -> Result:
         return Result(Outcome.WORDLESS, str(ours.error))
     if theirs.error is not None:
         return Result(Outcome.BOTH_REFUSED)
-    unlike = len({x.dtype for x in case.tensors}) > 1  # PyTorch takes some without elements
+    # PyTorch accepts some calls with unlike types if a tensor has no elements.
+    unlike = len({x.dtype for x in case.tensors}) > 1
     known = any(x.dtype not in DTYPES or x.kind == "sparse" for x in case.tensors) or (
         device == "cuda" and any(x.dtype in (torch.float32, torch.float64) for x in case.tensors)
     )
@@ -121,7 +122,7 @@ def _run(case: Case, device: str, *, ours: bool) -> Ran:
     try:
         given = _arguments(case, device)
     except RuntimeError as error:
-        return Ran(None, error=error)  # PyTorch has no such tensor
+        return Ran(None, error=error)  # PyTorch cannot make one of the argument tensors
     before = [leaf.detach().clone() for leaf in given.leaves]
     function = case.ours if ours and not case.way.kernels else case.theirs
     with ExitStack() as stack:
@@ -211,9 +212,10 @@ def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
 
 
 def _exact(case: Case, dtype: torch.dtype, *, absolute: bool) -> Ran:
-    """The call in float64, with the gradient of a result of `dtype`.
+    """The result and the gradients of the call, computed in float64.
 
-    With `absolute` it is computed of absolute values, which bounds rounding errors.
+    The gradient of the result is rounded to `dtype`, as in the call under test. With `absolute`,
+    all arguments are replaced by their absolute values; the results then bound rounding errors.
     """
     given = _arguments(case, "cpu")
     leaves, views = list[Tensor](), list[Tensor]()
@@ -245,9 +247,10 @@ def _first_wrong(found: Tensor, exact: Tensor | None, size: Tensor | None, eps: 
     """The first element that differs from the exact one by more than rounding explains, or ''.
 
     Args:
-        found, exact: the elements.
-        size: what they are if all terms are positive.
-        eps: distance from 1 to the next number, of the coarsest type.
+        found: the elements to check.
+        exact: the elements in float64.
+        size: the elements computed of absolute values; rounding errors are relative to them.
+        eps: the distance from 1 to the next number in the coarsest type of the call.
     """
     assert exact is not None
     assert size is not None

@@ -203,14 +203,14 @@ class Problem:
         return poisoned((self.shape[0], self.shape[1]), self.out_dtype)
 
     def run(self, **options: Any) -> Any:
-        """Launch the kernel; D is filled with NaN before."""
+        """Launch the kernel on a D that is filled with NaN, and return D."""
         out = self.out()
         kernel(self.spec)(self.a, self.b, out=out, **options)
         return out
 
     @property
     def operands(self) -> tuple[Any, Any, Any]:
-        """A as an m x k view, B as a k x n view, and C."""
+        """(A as an m x k view, B as a k x n view, C)."""
         a = self.a.T if self.spec.layout[0] == "t" else self.a
         b = self.b.T if self.spec.layout[1] == "t" else self.b
         return a, b, self.c
@@ -223,7 +223,7 @@ class Problem:
 def compare(
     found: Any, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0
 ) -> tuple[Any, Any, Any]:
-    """The elements that are wrong, the exact result and the allowed error; does not synchronize.
+    """(which elements are wrong, the exact result, the allowed error), without synchronization.
 
     A sum of k products in f32 (tensor cores truncate instead of rounding) may be wrong by k·2^-22
     of the sum of the absolute products. Rounding the result adds half a unit in the last place.
@@ -237,7 +237,7 @@ def compare(
     half_unit = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
     allowed = half_unit[found.dtype] * exact.abs() + (a.shape[1] + 4) * 2.0**-22 * size
     if found.dtype == torch.float16:
-        allowed += 2.0**-25  # half an ulp of subnormal f16 results
+        allowed += 2.0**-25  # half the distance between subnormal f16 numbers
     # `~(x <= y)` instead of `x > y`, so that NaN counts as wrong
     return ~((found.double() - exact).abs() <= allowed), exact, allowed
 

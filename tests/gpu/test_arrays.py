@@ -43,7 +43,7 @@ def test_unaligned_views(offsets: tuple[int, int, int]):
 def operands(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     chance = np.random.default_rng(m)
     a, b = (chance.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
-    return a, b, a @ b  # small integers, so f32 sums are exact
+    return a, b, a @ b  # the elements are small integers, so f32 sums are exact
 
 
 def test_cupy():

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("gpu")
 LONG = 120.0
 """Seconds after which a test fails that waits for a kernel."""
 SIZES = (2048, 2304, 1024), (512, 4096, 512), (96, 1024, 4096), (1000, 1000, 1000)
-"""The first size's kernel is built before; the others prefer other kernels."""
+"""Sizes (m, n, k). Each test begins with the best kernel of the first size only; for the other
+sizes, other kernels are better."""
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_calls_do_not_wait_for_the_compiler(cold: None):
     )
     for product in products:
         product.check(background=True)
-    built = kernels()  # before `chosen`, which builds the kernel of the plan
+    built = kernels()  # listed before `matmul.chosen` is called, which builds its plan's kernel
     wanted = {matmul.chosen(product.a, product.b).kernel for product in products}
     assert wanted <= built
     assert wanted - before

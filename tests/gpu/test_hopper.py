@@ -66,7 +66,10 @@ every_sharing_kernel = pytest.mark.parametrize("spec", SHARING, ids=str)
 
 
 def framed(rows: int, columns: int, kind: Any, offset: int = 0) -> tuple[Any, Any]:
-    """Memory full of NaN, and a matrix inside it, `offset` elements after an aligned address."""
+    """(memory full of NaN, a matrix in it).
+
+    The matrix begins `offset` elements after an aligned address.
+    """
     size, start = rows * columns, FRAME + offset
     memory = torch.full((size + 2 * FRAME + 16,), float("nan"), dtype=kind, device="cuda")
     return memory, memory[start : start + size].view(rows, columns)

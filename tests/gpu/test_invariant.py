@@ -25,7 +25,8 @@ torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 LAYERS = ((4096, 4096), (512, 7168), (1024, 4096), (264, 1000), (136, 1001))
-"""n and k. The second has two segments of k, and TMA cannot load the rows of the last."""
+"""Extents (n, k) of weights. The second layer's k is summed in two segments; TMA cannot load the
+rows of the last layer."""
 MOST = 8192
 INT = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 """An integer type of the size of each type of D; NaNs and signs of zeros are then compared too."""
@@ -72,7 +73,11 @@ def test_bits_of_a_row_do_not_depend_on_m(n: int, k: int):
 @pytest.mark.parametrize(("n", "k"), LAYERS[:2])
 @pytest.mark.parametrize("m", [48, 300, 2048])
 def test_bits_do_not_depend_on_the_plan(n: int, k: int, m: int):
-    """All kinds of tiles: one or two warpgroups, pingpong, clusters, and B as the left operand."""
+    """Plans with every kind of tile give equal bits.
+
+    Tiles are computed by one or two warpgroups, by pingpong warpgroups or by clusters, and with A
+    or B as the left operand of wgmma.
+    """
     a, b = layer(n, k, m)
     request = request_of(a, b)
     if request.constants is None:
@@ -158,7 +163,7 @@ def test_launches_of_a_cuda_graph_have_the_same_bits():
 
 
 def test_stream_k_changes_bits():
-    """Another order gives other bits, so the tests above can fail."""
+    """Stream-K adds in another order and gives other bits, so comparisons of bits can fail."""
     a, b = layer(512, 7168, 64)
     split = codegen.matmul(a, b, plan="64x64x64 stream-k{owner=last} on 100")
     assert int(changed(split, codegen.matmul(a, b, invariant=True)))
@@ -190,7 +195,7 @@ def test_operators_of_pytorch():
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("n", "k"), LAYERS[:3])
 def test_every_m(n: int, k: int):
-    """All m from 1 to 8192."""
+    """The bits of a row are the same for every m from 1 to 8192."""
     a, b = layer(n, k)
     rows = range(1, MOST + 1)
     plans = compiled_plans(request_of(a, b), rows)

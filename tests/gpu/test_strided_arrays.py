@@ -139,7 +139,10 @@ def test_results_are_those_of_contiguous_arrays(plan: str, dtype: str):
 @pytest.mark.parametrize("n", [256, 100, 264, 65])
 @pytest.mark.parametrize("order", ["lmn", "lnm", "mln"])
 def test_groups_of_rows(order: str, n: int, step: int):
-    """Groups end at any row, so threads store boxes of D that TMA must not."""
+    """Results of groups that end at any row are right, and gaps of `out` are not written.
+
+    Threads store the boxes of D in which a group ends, since TMA would also write the next rows.
+    """
     ends = [0, 300, 300, 301, 990, 1000]
     offsets = torch.tensor(ends, dtype=torch.int32, device="cuda")
     a, b, c = normal(1000, 328), normal(5, 328, n), normal(1000, n)

@@ -217,7 +217,7 @@ def test_a_stream_that_captures_a_graph_is_refused():
     with torch.cuda.stream(stream):
         graph.capture_begin()
         try:
-            d.fill_(0)  # captured, because PyTorch warns about an empty CUDA graph
+            d.fill_(0)  # the fill is captured because PyTorch warns about an empty CUDA graph
             with pytest.raises(LaunchError, match="captures"):
                 kernel.timeline(a, b, out=d)
         finally:

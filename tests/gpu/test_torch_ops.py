@@ -78,7 +78,8 @@ def test_batches():
 
     check_gradients(cgt.bmm, torch.bmm, normal(3, 128, 256), normal(3, 256, 64))
     check_gradients(cgt.matmul, torch.matmul, normal(128, 256), normal(3, 256, 64))
-    strided = normal(128, 3, 256).transpose(0, 1)  # not row-major, so the operator copies it
+    # this view is not row-major, so the operator copies it
+    strided = normal(128, 3, 256).transpose(0, 1)
     check_gradients(cgt.matmul, torch.matmul, strided.detach().requires_grad_(), normal(256, 64))
 
 
@@ -96,7 +97,7 @@ def one_by_one(a: Any, b: Any, ends: list[int]) -> Any:
 @pytest.mark.parametrize("k", [256, 136, 70])
 @pytest.mark.parametrize("divided", ["rows", "columns", "terms"])
 def test_groups(divided: str, k: int):
-    """Groups of any size, one of them empty, and rows that belong to none."""
+    """Results and gradients are right if a group is empty and if rows belong to no group."""
     import codegen.torch as cgt
 
     ends, rows, n = [130, 130, 395, 500], 520, 192
@@ -119,7 +120,7 @@ def test_groups_in_a_cuda_graph():
 
     a, b = normal(512, 256).detach(), normal(3, 256, 128).detach()
     offs = torch.tensor([100, 300, 512], dtype=torch.int32, device="cuda")
-    cgt.grouped_mm(a, b, offs=offs)  # compiles the kernel
+    cgt.grouped_mm(a, b, offs=offs)  # the first call compiles the kernel
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -15,7 +15,11 @@ SIZES = {"dim": 512, "layers": 4, "heads": 8, "kv_heads": 4, "head_dim": 64, "hi
 # PyTorch warns that the decoder first runs on another stream than later.
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match")
 def test_losses_agree_and_both_decode():
-    """The losses differ as those of PyTorch do if initial weights are rounded to bf16."""
+    """Losses with coordgraph are close to PyTorch's, and both decode mostly the same tokens.
+
+    The limit is 0.02 more than 3 times the difference between two runs of PyTorch, of which one
+    begins with weights that are rounded to bf16.
+    """
     from examples.transformer.comparing import CONTROL, OURS, STOCK, Settings, compare
     from examples.transformer.model import Config
 

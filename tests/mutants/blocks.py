@@ -120,7 +120,8 @@ def read(files: Iterable[Path]) -> Record:
     record = Record()
     for file in files:
         table, count = dict[Block, int](), 0
-        for line in file.read_text().split("\n")[:-1]:  # the last line may still be incomplete
+        # the text after the last newline may be an incomplete line
+        for line in file.read_text().split("\n")[:-1]:
             name, seconds, blocks, text = json.loads(line)
             for path, first in blocks:
                 table[path, first] = count

@@ -141,7 +141,7 @@ def _mutants(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | ast.st
     """For each mutation of a node: its kind, the node to replace, and the replacement."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-            # a comparison or a `not` is mutated as an expression
+            # A comparison or a `not` in a condition is mutated as an expression, not here.
             if not isinstance(test, ast.UnaryOp | ast.Compare):
                 yield "not", test, ast.UnaryOp(ast.Not(), test)
         case ast.expr():

@@ -104,7 +104,7 @@ class Workplace:
         """Check that the tests that killed a mutant pass on the unchanged source."""
         code, by = self._pytest(tests, limit)
         if code:
-            raise RuntimeError(f"without a mutation there fails too: {by or 'time is over'}")
+            raise RuntimeError(f"without a mutation this fails too: {by or 'the time limit'}")
 
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
         """Run pytest; return the exit status and the first test or file that failed.
@@ -132,12 +132,12 @@ class Workplace:
         except subprocess.TimeoutExpired:
             return -1, ""
         failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
-        if done.returncode in (0, 5):  # 5: no test was selected
+        if done.returncode in (0, 5):  # pytest's exit status 5: no test was selected
             return 0, ""
         if done.returncode in (-SIGXCPU, -SIGKILL):
             return -1, ""
         if done.returncode == 4:
-            raise RuntimeError(f"pytest does not find the tests; record again\n{done.stderr}")
+            raise RuntimeError(f"pytest does not find recorded tests; record again\n{done.stderr}")
         return done.returncode, failed[1] if failed else f"exit status {done.returncode}"
 
 

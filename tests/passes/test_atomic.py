@@ -72,7 +72,8 @@ def test_all_but_the_owner_add_to_the_slot_of_the_tile(name: str, problem: Probl
         assert all(workgroups[s.turn] == s.workgroup for s in sent)
         assert sorted(r.turn for r in got) == sorted(s.turn for s in sent)
         assert {r.workgroup for r in got} <= {owner}
-        if sent:  # several workgroups compute the tile, so it has its own slot
+        # If several workgroups compute the tile, the tile has a slot of its own.
+        if sent:
             (slot,) = {s.slot for s in sent} | {r.slot for r in got}
             assert slot not in slots
             slots.add(slot)

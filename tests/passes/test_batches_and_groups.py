@@ -72,7 +72,10 @@ def record_of(name: str, sizes: list[int], workgroups: int, order: str = "plain"
 def check_groups(
     made: KernelGraph, sizes: list[int], workgroups: int, first: int = 0, **options: Any
 ) -> np.ndarray:
-    """Compare the interpreter's D with NumPy; rows of D outside the groups must stay unwritten."""
+    """Compare the interpreter's D with NumPy, and return D.
+
+    Rows of D outside the groups must stay unwritten.
+    """
     random, gemm = np.random.default_rng(len(sizes)), made.gemm
     offsets, spare = offsets_of(sizes, first), 3
     rows = int(offsets[-1]) + spare

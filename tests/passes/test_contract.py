@@ -1,4 +1,4 @@
-"""Passes report errors, graphs can be copied, and the passes that order tiles give those orders."""
+"""Rules for passes: how they report errors, copies of graphs, and orders that visit tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`least_segment`: no segment is shorter, unless its tile is, and fix-ups find all workgroups."""
+"""The option `least_segment`: no segment of a tile has fewer k tiles, unless the whole tile has.
+
+Fix-ups find all workgroups that compute a tile.
+"""
 
 from __future__ import annotations
 

@@ -57,8 +57,9 @@ def test_deep_tiles_come_first(depths: list[int], workgroups: int):
 
 
 def test_what_it_is_for():
-    """In the given order of groups some workgroups get two deep tiles; in the sorted order
-    none does.
+    """In the given order of groups some workgroups get two tiles with large k, and others none.
+
+    In the sorted order every workgroup gets one.
     """
     depths = [9, 1, 9, 1]
     before = of_depths(PERSISTENT, depths, 12).iterations

@@ -195,7 +195,8 @@ class HidesTheCheck(StreamK):
         pass
 
 
-del PASSES[HidesTheCheck.name]  # other tests would find the class among schedules
+# The class is unregistered, because other tests would find it among the schedules.
+del PASSES[HidesTheCheck.name]
 
 
 def test_options_are_checked_at_the_call_too():

@@ -104,7 +104,7 @@ def _until(lines: Iterator[tuple[int, str]], start: int, ends: Callable[[str], b
         if ends(line):
             return "\n".join(body)
         body.append(line)
-    raise SyntaxError(f"line {start}: what begins here does not end")
+    raise SyntaxError(f"line {start}: the block or comment that begins here is not closed")
 
 
 def names_from_hidden_blocks(blocks: Sequence[Block]) -> list[str]:

@@ -61,7 +61,7 @@ SLOTS = 32
 """Index of the first word of thread 0's slot: the words that say for which flag the thread waits.
 The slots of the other threads follow."""
 SLOT_WORDS = 8
-"""How many words a thread's slot has: 8, a cache line, so that threads do not write one line."""
+"""How many words a thread's slot has: 8, a cache line, so that no two threads write one line."""
 ADDRESS, UNTIL, VALUE, WORKGROUP, OPERATION = range(5)
 """Indices of the words of a thread's slot. ADDRESS: the address of the flag that the thread waits
 for, or 0. UNTIL: whether any value but 0 ends the wait. VALUE: the value that ends the wait if

@@ -7,6 +7,7 @@ kernel also checks every index before a memory access, and every step of a loop.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -212,7 +213,10 @@ class HostWalker(GuardedWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` stores epilogue results that are floats from integer sums, or vice versa."""
+        """Whether `op` stores epilogue results whose bits the buffer of sums holds.
+
+        They are floats from integer sums, or quantized floats.
+        """
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
         output = self.graph.tensor(self.tensor_of(op.destination)).role is Role.OUTPUT
@@ -365,13 +369,32 @@ class HostWalker(GuardedWalker):
                 values[operand.name] = self._operand(node, tensor, kind, op)
             else:
                 values[operand.name] = emit.constant(0, kind)
-        result = op.function.emit(emit, values, gemm.accumulator, out)
+        result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
+        self._store_outputs(node, op, outputs)
         made = dtype(op.function.kinds(gemm.accumulator, out).result)
         if made.is_float != self.accumulator.is_float:
+            if made.bits < self.accumulator.bits:
+                result = b.zext(result, ir.IntType(self.accumulator.bits))
             result = b.bitcast(result, self._type(1))
         else:
             result = Arithmetic(b, self.accumulator).convert(result, made)
         b.store(result, slot)
+
+    def _store_outputs(self, node: Node, op: ops.ApplyFragment, values: Mapping[str, Any]) -> None:
+        """Emit stores of the epilogue's outputs besides D; padding is not written.
+
+        Args:
+            node: the node of the operation `op` in the control graph.
+            op: the operation that applies the epilogue.
+            values: the values of the outputs, by name.
+        """
+        gemm = self.graph.gemm
+        kinds = op.function.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).outputs
+        for tensor in op.stores:
+            address, guard = self._address(node, tensor)
+            with self._when(guard):
+                elements = Elements(self.builder, dtype(kinds[tensor]))
+                elements.store(values[tensor], address, self._kind(tensor))
 
     def _operand(self, node: Node, tensor: str, kind: str, op: ops.ApplyFragment) -> Any:
         """Emit a load of an epilogue operand's element; 0 if it is padding or not passed.

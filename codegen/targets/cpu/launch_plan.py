@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from codegen.call.views import label
 from codegen.targets.cpu.order import Circle, starting_order
 from codegen.targets.cpu.threads import MOST_THREADS
 from coordgraph import KernelGraph, LaunchError
@@ -40,8 +41,7 @@ class Plan:
         tables: the entries (i32) of the tables that are computed from the passed tables.
         given: the parameters of the launch, by name.
         known: the entries of the tables that the call passes, by name.
-        shape: the shape of D in elements.
-        kind: the NumPy dtype of D.
+        outputs: the shape in elements and the NumPy dtype of D and other outputs, by tensor.
         took: the duration of the latest of these launches, in seconds.
     """
 
@@ -54,22 +54,22 @@ class Plan:
     tables: tuple[Array, ...]
     given: Mapping[str, int]
     known: Mapping[str, Sequence[int]]
-    shape: tuple[int, ...]
-    kind: np.dtype[Any]
+    outputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
     took: _Took = field(default_factory=_Took, compare=False)
 
-    def new_output(self) -> Array:
-        """Allocate the array for D.
+    def new_output(self, tensor: str) -> Array:
+        """Allocate the array for D or another output.
 
         Raises:
             LaunchError: the memory cannot be allocated.
         """
+        shape, kind = self.outputs[tensor]
         try:
-            return np.empty(self.shape, self.kind)
+            return np.empty(shape, kind)
         except MemoryError:
             raise LaunchError(
-                f"an output of shape {self.shape} and type {self.kind} cannot be allocated; "
-                "compute it in parts, or pass out="
+                f"an output of shape {shape} and type {kind} cannot be allocated; "
+                f"compute it in parts, or pass {label(tensor)}="
             ) from None
 
 
@@ -88,9 +88,10 @@ class Formulas:
         size = graph.workgroup.size
         assert size is not None
         symbols = [p.symbol for p in self.parameters.items]
-        (self.output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
+        self.outputs = [t for t in graph.tensors if t.role is Role.OUTPUT]
         self.workspace = [t for t in lowered.tensors if t.role.workspace]
-        wanted = [size, *self.output.shape, *(t.elements for t in self.workspace)]
+        shapes = (extent for t in self.outputs for extent in t.shape)
+        wanted = [size, *(t.elements for t in self.workspace), *shapes]
         self._values = compile_function(wanted, symbols)
 
     def plan(
@@ -106,10 +107,10 @@ class Formulas:
         Raises:
             LaunchError: there are more workgroups than threads, and all must run at the same time.
         """
-        parameters, axes = self.parameters, len(self.output.shape)
+        parameters = self.parameters
         values = parameters.launch(given, tables)
         count, *numbers = self._values(*(values[p.name] for p in parameters.items))
-        shape, elements = numbers[:axes], numbers[axes:]
+        elements, extents = numbers[: len(self.workspace)], iter(numbers[len(self.workspace) :])
         order, together = None, False
         try:
             order = starting_order(self.graph, waits, count, given, tables)
@@ -134,6 +135,8 @@ class Formulas:
             tuple(np.array(values[t.name], np.int32) for t in parameters.tables if t.derived),
             given,
             tables,
-            tuple(shape),
-            numpy_dtype(self.output.dtype),
+            {
+                t.name: (tuple(next(extents) for _ in t.shape), numpy_dtype(t.dtype))
+                for t in self.outputs
+            },
         )

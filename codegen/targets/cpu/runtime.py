@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -14,10 +14,11 @@ from codegen.call.checks import (
     check_call,
     numpy_views,
     problem_parameters,
-    rows_of_offsets,
+    tables_of_call,
 )
 from codegen.call.operands import Operands
-from codegen.call.views import TensorView, numpy_view
+from codegen.call.outputs import returned, written
+from codegen.call.views import TensorView, label, numpy_view
 from codegen.call.zero_extents import (
     lacks_depth,
     new_output,
@@ -157,7 +158,7 @@ class HostKernel(Kernel):
         offsets: Any = None,
         threads: int | None = None,
         **operands: Any,
-    ) -> Array:
+    ) -> Any:
         """Compute D and return it; shapes are those of `codegen.Kernel`.
 
         Args:
@@ -167,7 +168,8 @@ class HostKernel(Kernel):
             workgroups: how many workgroups to run, if the schedule's option `workgroups` is None;
                 by default two for each thread, or one if workgroups wait for each other.
             offsets: the group offsets of a grouped kernel.
-            operands: the operands of the graph's own epilogue, by name.
+            operands: the operands of the graph's own epilogue, and arrays for its outputs besides
+                D, by name.
             threads: how many threads to use; by default `COORDGRAPH_THREADS`, or one for each
                 processor.
 
@@ -179,12 +181,13 @@ class HostKernel(Kernel):
                 f"stream = {stream!r}, but kernels for the CPU have no streams; leave stream out"
             )
         bound = Operands.of(self.graph.gemm, c, alpha, beta, operands)
-        views = numpy_views(a, b, None, out, offsets, bound.arrays)
+        views = numpy_views(a, b, None, out, offsets, bound.arrays, bound.outputs)
         given = problem_parameters(self.graph, views, scalars=bound.scalars)
         check_call(self.graph, views, scalars=bound.scalars)
         threads = thread_count(threads)
         if writes_nothing(given):
-            return new_output(self.graph, given) if out is None else out
+            make = partial(new_output, self.graph, sizes=given)
+            return returned(written(self.graph.gemm, out, bound.outputs, make).values())
         if lacks_depth(given):
             a, b = zeros_of_depth(self.graph, given)
             views |= numpy_views(a, b, None, None)
@@ -200,15 +203,16 @@ class HostKernel(Kernel):
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
                 "workgroups out, or apply the schedule with workgroups=None"
             )
-        rows = rows_of_offsets(self.graph.gemm, offsets)
+        rows = tables_of_call(self.graph.gemm, offsets, bound.arrays)
         tables = tuple((name, tuple(map(int, row))) for name, row in rows.items())
         with faults_named("launching the kernel", self.graph):
             plan = self._plan(tuple(given.items()), tables)
-            result = plan.new_output() if out is None else out
-            views.setdefault("D", numpy_view(result, "out"))
+            results = written(self.graph.gemm, out, bound.outputs, plan.new_output)
+            for name, result in results.items():
+                views.setdefault(name, numpy_view(result, label(name)))
             threads = plan.workgroups if plan.together else min(threads, plan.workgroups)
             self._launch(plan, by_table(self.graph, views), tuple(bound.scalars.values()), threads)
-        return result
+        return returned(results.values())
 
     def _make_plan(
         self, given: tuple[tuple[str, int], ...], tables: tuple[tuple[str, tuple[int, ...]], ...]

@@ -132,8 +132,9 @@ def _submitted(work: Callable[[int], None], number: int, threads: int) -> Future
 
 @contextmanager
 def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
-    """Delay Python's handler of SIGINT until the end of the `with` block; meanwhile call `stop`.
+    """Delay Python's handler of SIGINT until the `with` block ends.
 
+    If it is Python's default handler, which raises KeyboardInterrupt, `stop` is called at once.
     Python runs signal handlers in the main thread only, so other threads need no delay.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -143,11 +144,12 @@ def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
     def defer(number: int, frame: FrameType | None) -> None:
         caught.append((number, frame))
-        if before is signal.default_int_handler:  # KeyboardInterrupt follows: stop early
+        # Python's default handler will raise KeyboardInterrupt, so the launch can end early.
+        if before is signal.default_int_handler:
             stop()
 
     before = signal.getsignal(signal.SIGINT)
-    if not callable(before):  # SIG_IGN, SIG_DFL, or a handler that C code has set
+    if not callable(before):  # the handler is SIG_IGN, SIG_DFL, or was set by C code
         yield
         return
     signal.signal(signal.SIGINT, defer)

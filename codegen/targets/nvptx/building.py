@@ -170,7 +170,7 @@ class Builder:
         return found
 
     def why_not(self, lowering: Lowering) -> str | None:
-        """Why a lowering refuses the graph even for aligned tensors and no C; else None."""
+        """Why a lowering refuses the graph; None if it accepts it for aligned tensors without C."""
         name = lowering.instructions
         if name not in self._refusals:
             best = lowering.variant(self.aligned, reads_c=False)
@@ -295,7 +295,10 @@ class Builder:
         return loaded
 
     def _make(self, where: Device, variant: Variant, key: str | None) -> Loaded:
-        """Compile and load a variant; while registers spill, halve the bytes in flight and retry.
+        """Compile and load a variant.
+
+        While the driver spills registers, the epilogue's bytes in flight are halved, and the
+        variant is compiled again.
 
         Args:
             where: the GPU.

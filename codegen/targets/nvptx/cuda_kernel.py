@@ -11,9 +11,10 @@ from weakref import finalize
 
 from codegen.architectures import Alignment, Variant, Vectors
 from codegen.call.alignment import alignment_of
-from codegen.call.arrays import library, row_major, stream_handle
+from codegen.call.arrays import Library, library, row_major, stream_handle
 from codegen.call.checks import check_call, problem_parameters
 from codegen.call.operands import Operands
+from codegen.call.outputs import outputs_of
 from codegen.call.overlap import check_overlap
 from codegen.call.views import TensorView, label, single
 from codegen.call.zero_extents import extents, lacks_depth, operands_of_depth, writes_nothing
@@ -50,9 +51,10 @@ LOW_BITS = ALIGNED_BYTES - 1
 NOTHING: tuple[Hashable, int] = (None, 0)
 """(layout key, address) of a tensor that a call does not pass."""
 ZEROS = "zeros"
-"""The name, and the owner, of the workspace buffer of zeros for calls with k = 0."""
+"""The key of the buffer of zeros that calls with k = 0 read as A and B. It is used in place of a
+tensor's name and of a stream, because calls on all streams share the buffer."""
 NARROW = Vectors(1, 1, 1)
-"""Accesses of one element, for tensors that are not aligned to 16 bytes."""
+"""The access widths, in elements, for tensors that are not aligned to 16 bytes: one element."""
 
 
 class CudaKernel(Kernel):
@@ -111,6 +113,7 @@ class CudaKernel(Kernel):
         self._default = graph.gemm.epilogue == ALPHA_BETA
         self._plain = self._default and real
         self._others = other_operands(graph.tensors)
+        self._outputs = tuple(graph.gemm.outputs)
         self._lock = threading.RLock()
         released = finalize(self, release, self._functions, self._workspaces)
         released.atexit = False  # the driver frees everything when the process ends
@@ -218,7 +221,8 @@ class CudaKernel(Kernel):
             scalars, read = (alpha, beta), (beta != 0,)
         else:
             given = Operands.of(self.graph.gemm, c, alpha, beta, operands)
-            c, others = given.arrays.get("C"), tuple(map(given.arrays.get, self._others))
+            passed = {**given.arrays, **given.outputs}
+            c, others = given.arrays.get("C"), tuple(map(passed.get, self._others))
             scalars = tuple(given.scalars.values())
             read = tuple(value != 0 for value in scalars)
         key_a, at_a = home.layout_key(a, "a")
@@ -240,21 +244,30 @@ class CudaKernel(Kernel):
             views = self._views(a, b, c, out, offsets, others)
             plan = self._checked(views, scalars, workgroups)
             self._plans.put(key, plan)
-        if out is None:
-            out = home.empty(a, plan.shape, self.graph.gemm.out_dtype or "")
-            at_d = home.address(out)
-            if at_d & LOW_BITS:
-                more = {"workgroups": workgroups, "offsets": offsets, **operands}
+        missing = [name for name in self._outputs if operands.get(name) is None]
+        if out is None or missing:
+            made = {name: self._new(home, a, plan, name) for name in missing}
+            if out is None:
+                out = self._new(home, a, plan, "D")
+                at_d = home.address(out)
+            if made or at_d & LOW_BITS:
+                # The same call with all outputs; their addresses may need another variant.
+                more = {"workgroups": workgroups, "offsets": offsets, **operands, **made}
                 return self(a, b, c, out, alpha, beta, stream, **more)
             pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
         elif plan.overlaps(pointers):
             # Address ranges overlap, but matrices of a batch may still be disjoint: check them.
-            check_overlap(self._views(a, b, c, out, offsets, others))
+            views = self._views(a, b, c, out, offsets, others)
+            check_overlap(views, outputs_of(self.graph.gemm))
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
         plan.launch(pointers, scalars, handle)
         if away.waits:
             away.finish(handle)
-        return out
+        return (out, *(operands[name] for name in self._outputs)) if self._outputs else out
+
+    def _new(self, home: Library, like: Any, plan: Launches, tensor: str) -> Any:
+        """A new array for D or another output, of the library of the array `like`."""
+        return home.empty(like, plan.shapes[tensor], self.graph.tensor(tensor).dtype)
 
     def _views(
         self, a: Any, b: Any, c: Any, out: Any, offsets: Any, others: tuple[Any, ...]
@@ -276,7 +289,7 @@ class CudaKernel(Kernel):
     ) -> Launches:
         """Check a call in full, and return a checked call, which can be launched repeatedly.
 
-        If the call passes no D, D is assumed to be aligned to 16 bytes.
+        Outputs that the call does not pass are assumed to be aligned to 16 bytes.
 
         Args:
             views: the arrays that the call passes, by the name of the tensor.
@@ -292,7 +305,8 @@ class CudaKernel(Kernel):
         given = problem_parameters(self.graph, views, scalars=numbers)
         check_call(self.graph, views, scalars=numbers)
         if writes_nothing(given):
-            return Idle(extents(self.graph, "D", given))
+            outputs = outputs_of(self.graph.gemm)
+            return Idle({name: extents(self.graph, name, given) for name in outputs})
         where = device(int(views["A"].device or 0))
         with self._lock:
             workspaces = self._workspaces.setdefault(where.ordinal, Workspaces(where))
@@ -334,7 +348,8 @@ class CudaKernel(Kernel):
             # A list of products has its matrices packed in one vector per operand. Each row of
             # these matrices is aligned to 16 bytes if the vector is, so only pointers are checked.
             reads_c = bool(given.get(read_of("C"), 0))
-            names = {"A", "B", "D", *gemm.operands} - ({"C"} if not reads_c else set())
+            names = {"A", "B", "D", *gemm.operands, *gemm.outputs}
+            names -= {"C"} if not reads_c else set()
             moved = (view for name, view in views.items() if name in names)
             aligned = all(view.pointer % ALIGNED_BYTES == 0 for view in moved)
             alignment = self._builder.aligned if aligned else Alignment(NARROW, 1)
@@ -348,10 +363,16 @@ class CudaKernel(Kernel):
             shape, strides = (given["groups"], *shape), (step, *strides)
         made = TensorView(0, shape, strides, gemm.out_dtype or gemm.dtype)
         aligned = min(alignment_of(views[name]) for name in "AB")
-        along_rows = [x for x in gemm.operands if "n" in gemm.axes[x] and not gemm.is_transposed(x)]
+        along_rows = [
+            name
+            for name in (*gemm.operands, *gemm.outputs)
+            if "n" in gemm.axes[name] and not gemm.is_transposed(name)
+        ]
         most = self._builder.aligned.vectors
-        boxed = [name for name in along_rows if not gemm.operands[name].optional]
-        vectors = access_widths({"D": made, **views}, most, along_rows, boxed, cut=gemm.ragged("m"))
+        boxed = [x for x in along_rows if x in gemm.operands and not gemm.operands[x].optional]
+        new = {name: replace(made, dtype=self.graph.tensor(name).dtype) for name in self._outputs}
+        every = {"D": made, **new, **views}
+        vectors = access_widths(every, most, along_rows, boxed, cut=gemm.ragged("m"))
         reads_c = bool(given.get(read_of("C"), 0))
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 

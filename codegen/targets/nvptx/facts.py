@@ -81,7 +81,10 @@ class Facts:
 
     @property
     def together(self) -> bool:
-        """Whether all workgroups must be resident at once: some may wait for higher numbers."""
+        """Whether all workgroups of a launch must be resident at once.
+
+        They must if one of them may wait for a workgroup of a higher number.
+        """
         return self.waits in ("higher", "mixed")
 
     def workgroups(self, values: Mapping[str, int]) -> int:

@@ -62,7 +62,7 @@ class CudaProgram:
 
     @cached_property
     def lowered(self) -> KernelGraph:
-        """The lowered graph, whose operations one thread executes.
+        """The lowered graph; its operations are those that each thread executes.
 
         Raises:
             CodegenError: the lowering refuses the graph.

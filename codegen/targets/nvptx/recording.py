@@ -42,7 +42,7 @@ class _Noted:
     """
 
     def __init__(self, plan: CheckedCall | Depthless, latest: _Latest) -> None:
-        self.plan, self.latest, self.shape = plan, latest, plan.shape
+        self.plan, self.latest, self.shapes = plan, latest, plan.shapes
 
     def overlaps(self, pointers: Pointers) -> bool:
         """Whether the address ranges of D and another tensor overlap."""
@@ -103,7 +103,7 @@ class RecordingKernel(CudaKernel):
             self._latest.alone = False
         call = self._latest.call
         records = np.zeros((0, 1, RECORD_WORDS), np.int32)
-        if call is not None:  # otherwise D is empty and no kernel was launched
+        if call is not None:  # None if D is empty, so that no kernel was launched
             records = self._records(call, self._latest.stream)
         return decode(records, target=self.target, name=self.title)
 

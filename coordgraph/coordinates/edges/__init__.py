@@ -11,6 +11,7 @@ from coordgraph.coordinates.edges.curve import Curve
 from coordgraph.coordinates.edges.deal import Deal
 from coordgraph.coordinates.edges.diagonal import Diagonal, row_pitch
 from coordgraph.coordinates.edges.flatten import Flatten
+from coordgraph.coordinates.edges.gather import Gather
 from coordgraph.coordinates.edges.interleave import Interleave
 from coordgraph.coordinates.edges.join import Join
 from coordgraph.coordinates.edges.passthrough import PassThrough
@@ -32,6 +33,7 @@ __all__ = [
     "Diagonal",
     "Edge",
     "Flatten",
+    "Gather",
     "Interleave",
     "Join",
     "Law",

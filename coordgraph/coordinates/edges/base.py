@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     class Operands:
         """The operands on one side (upstream or downstream) of an edge.
 
-        An edge's field may be assigned one or several dimensions or ids; reading it gives a tuple
-        of ids.
+        The fields `upstream` and `downstream` of an edge take one or several dimensions or ids;
+        reading such a field gives a tuple of ids.
         """
 
         def __get__(self, edge: object, owner: type | None = None) -> tuple[str, ...]: ...
@@ -66,7 +66,10 @@ class Sizes:
 
     @property
     def unchanged(self) -> tuple[Boolean, ...]:
-        """For each operand upstream: its size is that of the operand downstream at its position."""
+        """Conditions: operands at the same position upstream and downstream have equal sizes.
+
+        A position at which an operand has no size is left out.
+        """
         return tuple(
             equal(above, below)
             for above, below in zip(self.upstream, self.downstream, strict=True)
@@ -80,7 +83,7 @@ class Edge(ABC):
 
     Args:
         upstream: the operands toward the tensors, as dimensions or ids.
-        downstream: the operands toward the machine, as dimensions or ids.
+        downstream: the operands toward workgroups, loops and threads, as dimensions or ids.
 
     Raises:
         VerifyError: the number of operands on a side does not match the class's arity.
@@ -96,8 +99,9 @@ class Edge(ABC):
     consecutive: ClassVar[bool] = False
     """Whether `reverse` maps consecutive downstream indices to consecutive upstream indices.
 
-    It need not where an index wraps, as at the border of a tile. Indices along a loop that pass
-    through other edges cost several instructions; loops compute them once in an iteration.
+    Where an index wraps, as at the border of a tile, an edge with `consecutive = True` may break
+    this rule. The upstream index of an edge with `consecutive = False` takes several instructions,
+    so kernels compute it once per iteration of the loop over k tiles, not at every use.
     """
 
     def __init_subclass__(cls) -> None:
@@ -193,7 +197,8 @@ class Edge(ABC):
     def reads_when(self, downstream: Sequence[Expr | None]) -> tuple[Boolean, ...]:
         """For each downstream operand, the condition under which `reverse` depends on its index.
 
-        `reverse` computes upstream indices (of tensors) from downstream indices (of the machine).
+        `reverse` computes upstream indices (of tensors) from downstream indices (of workgroups,
+        loops and threads).
         If the condition does not hold, the index may have any value, and guards on it are ignored.
         """
         return (true,) * len(self.downstream)

@@ -101,7 +101,7 @@ class Diagonal(Edge):
             )
         block = search(index_symbol(self.table), count, index)
         within = index - self._first(self.table, block)
-        # For an offset outside all blocks the leading dimension may be 0; avoid a division by 0.
+        # For an offset outside all blocks the leading dimension may be 0; then divide by 1.
         pitch = maximum(self.pitch(block), Integer(1))
         row = self._first(self.rows, block) + floor_div(within, pitch)
         return block, row, self._first(self.columns, block) + floor_mod(within, pitch)

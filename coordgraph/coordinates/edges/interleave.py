@@ -30,14 +30,14 @@ class Interleave(Edge):
 
     Tile y has d indices i and d positions o. The positions of all tiles, `p = y·d + o`, are divided
     into contiguous shares of s, and position p is at time `t = p mod s` of share `p div s`. Within
-    a tile, indices i number the positions by time and, at equal times, by share. If all shares are
-    walked at the same pace, every tile is therefore at nearly the same index at any time: at about
-    `d·t/s`, wherever its shares begin.
+    a tile, indices i number the positions by time and, at equal times, by share. If workgroups walk
+    all shares at the same pace, then at any time t they are at nearly the same index of every tile,
+    about `d·t/s`, wherever its shares begin.
 
     The tile begins at time `a = y·d mod s` of its first share and has positions in
     `c = ⌈(a + d)/s⌉` shares; in the last one they end at time `e = a + d - (c - 1)·s`. At time t
-    the c - 2 shares between them are in the tile, the first one if `t ≥ a`, the last one if
-    `t < e`.
+    the tile has one position in each share between the first and the last, one in the first share
+    if `t ≥ a`, and one in the last share if `t < e`.
 
     - reverse: with `j = p div s - y·d div s`, the share counted from the tile's first one,
       `i = (c - 2)·t + max(t - a, -1) + min(t, e) + j`;
@@ -50,7 +50,7 @@ class Interleave(Edge):
     In both directions `y = y'`. Size rule: corresponding operands have equal sizes.
 
     Args:
-        share: s, the positions of a share, at least 1.
+        share: s, the number of positions of a share, at least 1.
     """
 
     share: Expr = S.One
@@ -76,7 +76,7 @@ class Interleave(Edge):
         time = floor_mod(first + place, self.share)
         number = floor_div(first + place, self.share) - floor_div(first, self.share)
         index = (count - 2) * time + maximum(time - begin, Integer(-1)) + minimum(time, end)
-        # The minimum and the maximum never change the value. They make the bounds provable.
+        # The `minimum` and the `maximum` never change the index; they make its bounds provable.
         return tile, maximum(minimum(index + number, depth - 1), Integer(0))
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
@@ -87,8 +87,9 @@ class Interleave(Edge):
         early = (count - 1) * low
         late = early + between * (high - low)
         # The times `low` and `high` divide a tile into three periods, in each of which a constant
-        # number of shares has positions in the tile. For the period of `index`: its first index,
-        # its first time, and that number, or 1 if it is 0 (to divide by).
+        # number of shares has positions in the tile. For the period of `index`, compute its first
+        # index `start`, its first time `since`, and that number of shares `shares`. A number of 0
+        # is replaced by 1, because it is a divisor.
         before, after = Lt(index, early), Lt(index, late)
         start = select(before, S.Zero, select(after, early, late))
         since = select(before, S.Zero, select(after, low, high))
@@ -112,5 +113,7 @@ class Interleave(Edge):
         """The number of indices of a tile."""
         depth = sizes.upstream[1]
         if depth is None:
-            raise NotInvertible(f"{self}: the second upstream operand must have a size")
+            raise NotInvertible(
+                f"{self}: the second upstream operand has no size; give that dimension a size"
+            )
         return depth

@@ -116,7 +116,7 @@ class Share(Edge):
 
     def _border(self, share: Expr) -> Expr:
         """The first index of share w, `c(w·s)`: w·s, or the nearby tile end to which it moves."""
-        # Expanded because proofs compare this index with results of `derivative`, also expanded.
+        # Expand the index: proofs compare it with results of `derivative`, which are expanded, too.
         border = (share * self.share).expand()
         end = floor_div(border + self.before, self.tile) * self.tile
         return select(Le(border, end + self.behind), end, border)

@@ -27,7 +27,8 @@ FAR = (
     *(0.03803402557969093, -0.0068379235453903675, 0.00085502362344414),
     *(-6.575448787771165e-05, 2.3276618321688147e-06),
 )
-"""Coefficients of the polynomial `log2(1 - erf(a))` in a, for |a| between BORDER and LAST."""
+"""Coefficients of the polynomial `log2(1 - erf(|a|))` in |a| between BORDER and LAST, constant term
+first."""
 
 
 class Erf(Elementwise):

@@ -38,8 +38,8 @@ differ only so; where a rule is broken, the check fails:
 So no step disables another one, and steps that are enabled together commute: the machine is
 confluent. All maximal interleavings then have the same steps. If one of them ends with every thread
 at its end, none deadlocks; if threads remain that wait, each interleaving leaves them waiting. The
-order that the clocks compute consists of program order and of edges from what an object counted to
-the waits for it, and these are the same in each interleaving.
+order that the clocks compute consists of program order, and of edges from each arrival, byte count
+or flag change to the waits that it ends; these are the same in each interleaving.
 
 **What is assumed.** All workgroups of a launch are resident (the check `progress` of the scheduled
 graph says whether the launcher must guarantee that). A read is complete before the next release or

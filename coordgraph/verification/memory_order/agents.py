@@ -56,8 +56,9 @@ class Agent:
         thread: the number of the simulated thread in its workgroup.
         weight: the number of threads that it counts for at barriers.
         clock: the events that happened before its next effect.
-        open: by kind of group, its asynchronous operations that are not yet committed.
-        groups: by kind of group, its committed groups.
+        open: its asynchronous operations that are not yet committed: by kind of group, (bits of
+            their read events, bits of all their events).
+        groups: its committed groups: by kind of group, such a pair for each group, in order.
     """
 
     of: ThreadClass

@@ -28,8 +28,8 @@ NOT_COVERED = (
     "In a lowered graph, the addresses of elements of A, B, C and D and the computed values are "
     "not examined."
 )
-"""Part of the verdict: what checks of a lowered graph do not examine, and checks of the scheduled
-graph do."""
+"""Part of the verdict's text: what no check of a lowered graph examines. Checks of the scheduled
+graph examine it."""
 METHOD = "interleavings"
 LAUNCHES = {"default": 3, "all": 7}
 """The number of launches that the check simulates, by the level of `KernelGraph.check`."""

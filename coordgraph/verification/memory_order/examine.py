@@ -34,14 +34,17 @@ MOST_WORKGROUPS = 1 << 14
 
 
 class Examiner:
-    """Simulates launches of a lowered graph, which share compiled expressions and memory facts."""
+    """Simulates launches of one lowered graph.
+
+    The graph's expressions are compiled, and its memory facts collected, once for all launches.
+    """
 
     def __init__(self, graph: KernelGraph) -> None:
         self.graph, self.facts, self.formulas = graph, Facts.of(graph), Formulas()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The operations of the graph, with resolved indices."""
+        """The nodes of the graph's operations: each gives the indices where its operation runs."""
         return resolve(self.graph.control.root.body, self.graph.scope())
 
     def examine(self, launch: Launch) -> Counterexample | None:
@@ -119,7 +122,7 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """Events and clocks of the arrivals that may count for a later phase of their mbarrier.
+    """The events and clocks of the arrivals in `early`, to compare two simulations of a launch.
 
     A launch is simulated again until two simulations in a row give equal events and clocks.
     """

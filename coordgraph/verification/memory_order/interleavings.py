@@ -49,9 +49,9 @@ def counterexample(violation: Violation, log: Log, launch: Launch) -> Counterexa
 
 
 def _once(events: Iterable[Event]) -> Iterator[Event]:
-    """Keep one event of all threads of a workgroup that wait at one operation for one object.
+    """Yield only the first of several events that differ in nothing but the thread.
 
-    Such an object is a barrier or a flag; threads of different warp roles are kept apart.
+    Such events have the same workgroup, warp role, operation, and barrier or flag.
     """
     seen: set[tuple[object, ...]] = set()
     for event in events:
@@ -62,9 +62,9 @@ def _once(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _leading(log: Log, number: int) -> list[int]:
-    """The number of an event, after those of the thread's last synchronising events before it.
+    """The numbers of the thread's last synchronising events before event `number`, then `number`.
 
-    At most BEFORE of these are listed. The result is empty if the event belongs to no thread.
+    At most BEFORE events precede `number`. The result is empty if the event belongs to no thread.
     """
     last = log.events[number]
     if last is None:

@@ -161,7 +161,11 @@ class Machine:
             agent.open[effect.group] = reads | read, every | read | write
 
     def _kept(self, agent: Agent) -> Clock:
-        """A copy of a thread's clock, which has a bit for each event of the launch so far."""
+        """A copy of a thread's clock, to be kept for an access.
+
+        Raises:
+            TooLarge: all clocks that are kept need more than MOST_BYTES.
+        """
         clock = agent.clock.copy()
         self._bytes += (clock.time.bit_length() + clock.seen.bit_length()) // 8
         if self._bytes > MOST_BYTES:
@@ -173,7 +177,17 @@ class Machine:
     def _use_registers(
         self, agent: Agent, access: Registers, read: int, write: int, *, asynchronous: bool
     ) -> None:
-        """Check that a thread uses no registers of a running wgmma, and fences its own uses."""
+        """Check and record that a thread, or wgmma for it, accesses registers of a fragment.
+
+        A thread must not access registers while wgmma may change them. A fence must separate the
+        thread's own accesses from a later wgmma.
+
+        Args:
+            agent: the simulated thread.
+            access: the registers.
+            read, write: the bits of the read event and of the write event.
+            asynchronous: whether wgmma makes the access.
+        """
         used = self.registers.setdefault((id(agent), access.fragment), [EARLIER, 0])
         own, pending = used
         if asynchronous:

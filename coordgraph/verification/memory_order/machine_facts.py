@@ -61,8 +61,8 @@ class Facts:
         """Read the facts from a lowered graph.
 
         Raises:
-            VerifyError: the graph has no dimension of threads, or more threads or workgroups than
-                a GPU allows in a workgroup or cluster.
+            VerifyError: the graph has no dimension of threads, more threads in a workgroup than a
+                GPU allows, or more workgroups in a cluster.
         """
         c = graph.coordinates
         workitems = c.of_kind(Workitem)

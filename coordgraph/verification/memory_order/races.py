@@ -182,7 +182,13 @@ def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
 
 
 def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> tuple[Array, Array]:
-    """The distinct elements, ascending, and the thread that accesses each (or `MANY` threads)."""
+    """Return (distinct elements, ascending; for each, the thread that accesses it).
+
+    The thread is `MANY` for an element that several threads access.
+
+    Raises:
+        Violation: several threads write one element, and may write different values.
+    """
     order = np.argsort(elements, kind="stable")
     elements, threads = elements[order], threads[order]
     unique, starts = np.unique(elements, return_index=True)
@@ -200,7 +206,14 @@ def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> t
 
 
 def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int, bool]]:
-    """Yield each earlier use that wrote, and whether its thread is the one that accesses now."""
+    """Yield (write, same_thread) for each earlier write to the elements that are accessed now.
+
+    Args:
+        writers: for each element, the position in `uses` of its last write; negative if none.
+        writing: for each element, the thread that made this write.
+        threads: for each element, the thread that accesses it now. `same_thread` is True if both
+            are the same single thread.
+    """
     same = (writing == threads) & (threads != MANY)
     for pair in np.unique(writers * 2 + same):
         other, equal = divmod(int(pair), 2)

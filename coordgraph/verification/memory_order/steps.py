@@ -377,7 +377,11 @@ class Walk:
         self.steps.append(step)
 
     def _numbers(self, node: Node, effect: Effect) -> Iterator[tuple[str, Any]]:
-        """The numbers that an effect needs: indices of barriers and flags, and flags' values."""
+        """Yield (name, expression) for each number that an effect needs.
+
+        The names are those of `Step.values`: `place` is the index of the effect's barrier or flag,
+        `value` is the value of a flag.
+        """
         match effect:
             case Asynchronous(barrier=barrier) if barrier:
                 yield "place", node.place(barrier).values[0]

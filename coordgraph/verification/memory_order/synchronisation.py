@@ -203,8 +203,8 @@ def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
 
 
 EVERYWHERE = -1
-"""In place of a releasing workgroup's number: TMA released the bytes that it wrote. A wait makes
-them visible whatever its workgroup and scope."""
+"""Stands for the number of the releasing workgroup if TMA releases the bytes that it wrote: a wait
+in any workgroup and with any scope makes them visible."""
 TMA = EVERYWHERE, CLUSTER
 
 

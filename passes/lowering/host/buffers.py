@@ -224,7 +224,7 @@ class Buffers:
         for stage in stages(self.gemm, op):
             apply = applied(self.gemm, stage, ELEMENT, ())
             piece = self._update("epilogue", "D", apply)
-            tensors = ("D", *(t for t in apply.sources if self.gemm.axes[t]))
+            tensors = ("D", *(t for t in (*apply.sources, *apply.stores) if self.gemm.axes[t]))
             pieces.append(_Piece(tensors, read_if(stage, piece.op)))
         return tuple(pieces)
 

@@ -56,7 +56,14 @@ from passes.lowering.sm_90a.division import (
 )
 from passes.lowering.sm_90a.k_index import computed_once
 from passes.lowering.sm_90a.maps import Maps
-from passes.lowering.sm_90a.refusals import cut_along, extents, no_division, no_team
+from passes.lowering.sm_90a.refusals import (
+    cut_along,
+    extents,
+    no_boxes,
+    no_division,
+    no_team,
+    table_of_rows,
+)
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
@@ -68,8 +75,9 @@ __all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper", "accumulators_beside"]
 LEAST_STAGES, MOST_STAGES = 2, 12
 """The fewest and the most stages of the ring of k tiles."""
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
-"""Stages of the ring, by the kind of consumers, beyond which shared memory is better used for
-another output slot of D. Steps of ping-pong consumers are shorter, so they need more stages."""
+"""For each kind of consumers: with this number of stages in the ring, further shared memory is
+better used for another output slot of D than for another stage. Ping-pong consumers need more
+stages because their steps are shorter."""
 MOST_ACCUMULATORS = 192
 """The most accumulator registers of a thread if the epilogue reads no operand as large as D: the
 other registers hold addresses and other values."""
@@ -158,7 +166,7 @@ class LowerToHopper(Pass):
                 f"architecture={self.architecture} has no wgmma; choose {' or '.join(known)}, or "
                 "LowerToTensorCores"
             )
-        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph):
+        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_boxes(graph):
             return why
         if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
@@ -222,7 +230,7 @@ class LowerToHopper(Pass):
         """How tiles of each shape are divided; all shapes use the same number of warpgroups.
 
         A single warpgroup multiplies a workgroup's part of a tile if that is possible for every
-        shape; else no shape uses a single warpgroup unless its tiles cannot be halved.
+        shape; else two warpgroups divide the part, for every shape whose part can be halved.
         """
         found = tuple(self._division(graph, tiling) for tiling in graph.tilings)
         if len({division.team for division in found}) > 1:
@@ -298,6 +306,8 @@ class LowerToHopper(Pass):
         """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS:
+            return ()
+        if table_of_rows(graph, "D"):
             return ()
 
         def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int, int]:

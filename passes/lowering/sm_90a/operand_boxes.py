@@ -41,7 +41,7 @@ lane holds."""
 LEAST_ROW_BYTES = 32
 """Bytes of a row of the narrowest TMA box that is swizzled."""
 BOX_ALIGNMENT = 128
-"""Bytes whose multiple the address of a TMA box in shared memory must be."""
+"""TMA needs the address of a box in shared memory to be a multiple of this number of bytes."""
 
 
 def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:

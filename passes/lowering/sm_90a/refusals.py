@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordgraph import KernelGraph
+from coordgraph.coordinates.dimensions import SubDimension
+from coordgraph.coordinates.edges import Gather
 from coordgraph.gemm import GemmProblem
 from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, Division, K, M, N
 
-__all__ = ["cut_along", "extents", "no_division", "no_team"]
+__all__ = ["cut_along", "extents", "no_boxes", "no_division", "no_team", "table_of_rows"]
 
 
 def extents(counts: tuple[int, ...]) -> str:
@@ -33,7 +35,7 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
             f"multiple of {step}; choose a tile whose extents are powers of two"
         )
     if division.extent(K) % division.kind.row:
-        return f"{parts} must be a multiple of {division.kind.row} in k"
+        return f"{parts}x{division.extent(K)} must be a multiple of {division.kind.row} in k"
     return None
 
 
@@ -49,6 +51,27 @@ def no_team(divisions: Sequence[Division]) -> str | None:
         f"extent a multiple of {2 * MMA_M}, or the other a multiple of {2 * MMA_COLUMNS}, or "
         "choose consumers=pingpong"
     )
+
+
+def table_of_rows(graph: KernelGraph, tensor: str) -> str:
+    """The table that numbers rows or columns of a tensor; '' if its rows follow each other.
+
+    TMA copies boxes of adjacent rows, so it can copy no part of such a tensor.
+    """
+    axes = graph.coordinates.of_kind(SubDimension, tensor=tensor)
+    below = (edge for axis in axes for edge in graph.coordinates.edges_below(axis))
+    return next((edge.table for edge in below if isinstance(edge, Gather)), "")
+
+
+def no_boxes(graph: KernelGraph) -> str | None:
+    """Why TMA cannot load A or B, or None."""
+    for tensor in ("A", "B"):
+        if table := table_of_rows(graph, tensor):
+            return (
+                f"the table '{table}' numbers the rows of {tensor}, and TMA loads boxes of "
+                "adjacent rows; use LowerToTensorCores, or gather the rows before the product"
+            )
+    return None
 
 
 def cut_along(graph: KernelGraph, located: Sequence[str]) -> list[str]:

@@ -41,7 +41,8 @@ def test_counts_of_closed_forms(tiles: int):
     for whole in ("data-parallel", "data-parallel{persistent=true}"):
         assert counted(whole).utilisation == pytest.approx(ideal(tiles, 132))
         assert (counted(whole).fix_ups, counted(whole).workspace_bytes) == (0, 0)
-    # The macro tiles of the last wave are divided into quarters, which are distributed evenly.
+    # Each macro tile of the last wave is divided into four small tiles, which are distributed
+    # evenly among the workgroups.
     small = counted("heterogeneous-tiles")
     waves, rest = divmod(tiles, 132)
     quarters = math.ceil(4 * rest / 132)

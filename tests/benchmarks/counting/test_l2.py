@@ -25,7 +25,10 @@ OTHERS = ["data-parallel", "split-k{splits=2}", "grouped,two-tile-stream-k{owner
 
 
 def read_by_lists(blocks: list[int], sizes: list[int], capacity: int) -> int:
-    """Bytes read from memory, by an LRU list of blocks whose last entry was used most recently."""
+    """The number of bytes that a cache of `capacity` bytes reads from memory for the requests.
+
+    A list holds the cached blocks; its last entry is the block that was used most recently.
+    """
     held: list[int] = []
     read = 0
     for block in blocks:
@@ -110,9 +113,10 @@ def test_workgroups_advance_in_step(pipeline: str):
 
 
 def test_who_is_free_takes_the_next_workgroup():
-    """A slot that becomes free gets the next workgroup.
+    """When a workgroup ends, the next one starts in its place.
 
-    So a data-parallel grid makes the requests of a persistent grid with one workgroup per slot.
+    So a data-parallel grid makes the same requests as a persistent grid whose workgroups are all
+    resident.
     """
     one, stays = (
         requests(schedule, TILE, WHOLE, SLOTS) for schedule in ("data-parallel", WHOLE_TILES)

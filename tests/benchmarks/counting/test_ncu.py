@@ -124,7 +124,7 @@ JOBS = {
 
 
 def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Install a script as `ncu` that reports every kernel as launched and then runs `lines`."""
+    """Install a Python script as `ncu`; it reports every kernel as launched, then runs `lines`."""
     path = folder / "ncu"
     path.write_text(SCRIPT.format(python=sys.executable) + "\n".join(lines), encoding="utf-8")
     path.chmod(0o755)

@@ -1,6 +1,7 @@
 """Tests of `python -m benchmarks epilogue`, which measures how much time a fused epilogue costs.
 
-Tested are: costs and the goal for them, checks of contenders, and a run with simulated times.
+The tests cover computed costs and the goal that they must meet, checks of contenders, and a run
+with simulated times.
 """
 
 from __future__ import annotations

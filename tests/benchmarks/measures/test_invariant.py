@@ -1,4 +1,7 @@
-"""`python -m benchmarks invariant`: ratios of a record, predictions, and its options."""
+"""Tests of `python -m benchmarks invariant`, which measures batch-invariant products.
+
+They cover the time ratios that it computes from recorded times, its predictions, and its options.
+"""
 
 from __future__ import annotations
 

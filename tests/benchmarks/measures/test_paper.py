@@ -25,7 +25,10 @@ SCHEDULES = [str(way) for way in WAYS]
 
 
 def record(times: list[list[float | None]], **more: Any) -> dict[str, Any]:
-    """A record of the first sizes of seed 0, with times in microseconds."""
+    """A results record for the first sizes drawn with seed 0.
+
+    `times` has a row for each size: the times of the schedules in microseconds.
+    """
     head = {"kind": "paper", "tile": list(TILE), "processors": 132, "seed": 0}
     return {**head, "rows": [{"us": row} for row in times], **more}
 
@@ -33,11 +36,11 @@ def record(times: list[list[float | None]], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("m", "n", "k", "grid"),
     [
-        (128, 256, 64, 1),  # one tile of one iteration
-        (128, 256, 512, 1),  # a 2nd workgroup saves 4 iterations (4 s); a fix-up takes 6 s
-        (128, 256, 8192, 8),  # 128 iterations: 128/g + 4 + 2 (g - 1) s is least for g = 8
-        (2048, 2048, 8192, 128),  # 128 tiles: one workgroup for each
-        (2176, 2048, 64, 132),  # 136 tiles: one workgroup for each SM
+        (128, 256, 64, 1),  # the problem has one output tile of one k tile
+        (128, 256, 512, 1),  # a 2nd workgroup saves 4 iterations (4 s), but adds a fix-up (6 s)
+        (128, 256, 8192, 8),  # g workgroups take 128/g + 4 + 2 (g - 1) s: least for g = 8
+        (2048, 2048, 8192, 128),  # 128 tiles: one workgroup for each tile
+        (2176, 2048, 64, 132),  # 136 tiles: one workgroup for each of the 132 SMs
     ],
 )
 def test_the_grid_is_the_fastest_by_the_model_of_the_paper(m: int, n: int, k: int, grid: int):
@@ -67,7 +70,8 @@ def test_equal_plans_have_equal_simulated_times_and_streams_fill_the_machine():
 
 def test_speedups_are_those_over_data_parallel():
     found = summaries(record([[10, 5, 4, 10, 20], [10, 20, 10, 10, 5], [1, None, 1, 1, 1]]))
-    assert list(found) == ["all", "T < W", "2W <= T < 8W"]  # T = 408 and 15 tiles, W = 132 SMs
+    # The sizes have T = 408 and T = 15 output tiles; W = 132 SMs.
+    assert list(found) == ["all", "T < W", "2W <= T < 8W"]
     stream_k = found["all"]["stream-k on W"]
     assert (stream_k.sizes, stream_k.average, stream_k.least, stream_k.peak) == (2, 1.25, 0.5, 2)
     assert (stream_k.geometric, stream_k.faster) == (pytest.approx(1), 0.5)
@@ -116,7 +120,8 @@ def test_a_run_takes_the_first_sizes_and_reports_faults(
     found = load(path)
     shapes = log_uniform_shapes(3)
     assert [(r["m"], r["n"], r["k"]) for r in found["rows"]] == [(s.m, s.n, s.k) for s in shapes]
-    # With at least as many tiles as SMs, the grids W and g are equal, and so are their plans.
+    # W is a workgroup for each SM, g the grid that the paper's model chooses. With at least as
+    # many tiles as SMs, both have W workgroups, so their plans are equal.
     assert found["rows"][0] == {"m": 4288, "n": 2992, "k": 736, "g": 132, "us": [1, 2, 3, 2, 3]}
     assert found["rows"][1]["us"] == [1, 2, 3, 4, 5]
     assert found["rows"][2]["us"][1] is None

@@ -102,8 +102,9 @@ def test_mistakes_are_explained(words: list[str], why: str, capsys: pytest.Captu
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Simulate a GPU on which coordgraph takes half of cuBLAS's time; return the sizes
-    compiled for it.
+    """Simulate a GPU on which coordgraph takes half of cuBLAS's time.
+
+    Returns a list of the kernels that are compiled for it, as pairs (size, layout).
     """
     compiled: list[tuple[str, str]] = []
 

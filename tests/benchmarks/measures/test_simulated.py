@@ -42,7 +42,7 @@ def test_accuracy_counts_errors_losses_and_pairs():
     found = accuracy(rows, np.array([1.1, 1.0, 1.2, 4.0]))
     assert (found.rows, found.problems) == (4, 2)
     # B is predicted to be the fastest, but takes twice as long as A. A and C are about equally
-    # fast, so the pair is not ranked.
+    # fast, so they are not compared by rank.
     assert found.worst == pytest.approx(1.0)
     assert found.loss == pytest.approx(1.0)
     assert (found.ranked, found.pairs) == (0.0, 2)

@@ -25,7 +25,7 @@ class Pointer:
     """A pointer into an array, as a kernel sees it; `writes` counts the writes to each element."""
 
     def __init__(self, array: np.ndarray) -> None:
-        # order="K": the elements in the order of memory, also of a transposed array
+        # order="K" lists the elements in memory order, also if the array is transposed.
         self.flat, self.writes = array.ravel(order="K"), Counter[int]()
         self.dtype, self.index = SimpleNamespace(element_ty=array.dtype), 0
 

@@ -17,7 +17,7 @@ from coordgraph import CodegenError
 
 
 class Contender:
-    """A contender that writes `value` into D, and from its second launch on `then`.
+    """A contender that writes `value` into D in its first launch, and `then` in later launches.
 
     If `value` is an exception, the contender raises it.
     """

@@ -42,7 +42,7 @@ class Kernel:
 def built(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     """The simulated kernels that contenders build, in order.
 
-    A kernel is made from its epilogue function instead of a `Gemm`.
+    For a kernel with an epilogue, the attribute `gemm` is the epilogue function, not a `Gemm`.
     """
     found: list[Kernel] = []
 

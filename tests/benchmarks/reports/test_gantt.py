@@ -83,7 +83,8 @@ def test_charts_are_drawn_from_files_of_events(
     assert b"measured, H200" in before[0]
     assert b"output tiles" in before[1]
     main()
-    assert (chart.read_bytes(), tiles.read_bytes()) == before  # drawing again changes no file
+    # drawing the same record again changes no file
+    assert (chart.read_bytes(), tiles.read_bytes()) == before
 
 
 def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():

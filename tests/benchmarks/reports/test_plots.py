@@ -34,7 +34,7 @@ def test_plots_of_a_record(
         assert word in text
     before = drawn[0].read_bytes()
     main()
-    assert drawn[0].read_bytes() == before  # drawing again changes no file
+    assert drawn[0].read_bytes() == before  # drawing the same record again changes no file
 
 
 def test_a_plot_of_waves(tmp_path: Path):

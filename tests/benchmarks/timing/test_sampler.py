@@ -51,7 +51,8 @@ def test_a_burst_rests_before_every_sample_and_sustained_never():
     device = Device()
     device.sample_rounds(2, "burst")
     assert device.slept == [REGIMES["burst"].gap] * 6
-    # Only the sustained regime, tested below, warms up with a further "abc" before the rounds.
+    # Two rounds of the contenders a, b and c. The sustained regime, tested below, first launches
+    # each contender once more ("abc") to warm up the device.
     assert "".join(device.order) == "abc" + "bca"
     device = Device()
     device.sample_rounds(2, "sustained", heat_seconds=0.5)

@@ -17,7 +17,10 @@ from tests.codegen.cli.commands import coordgraph
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Replace `calibrate` by a function that only records its arguments; returns their list."""
+    """Replace `calibrate` by a function that only records its arguments; return their list.
+
+    Each entry is (positional arguments, keyword arguments) of a call.
+    """
     found: list[Any] = []
 
     def calibrate(*args: Any, **options: Any) -> Calibrated:

@@ -76,7 +76,7 @@ def test_a_bar_has_a_percentage(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(output, "stderr", lambda: terminal)
     with output.progress("running") as step:
         step(0.5)
-        time.sleep(0.3)  # longer than the 0.1 s between two redraws of a progress bar
+        time.sleep(0.3)  # a progress bar is redrawn every 0.1 s, so this step is drawn
         step(7.0)
     drawn = screen.getvalue()
     assert "running" in drawn

@@ -115,7 +115,7 @@ def problem(*, groups: str = "", transposed: bool = False) -> Problem:
 
 
 def multiplied(products: Products) -> tuple[np.ndarray, Inputs]:
-    """The expected D, computed by NumPy."""
+    """(the expected D = A·B + C, computed by NumPy; the inputs)."""
     inputs = make_inputs(products.problem, 1.0, 1.0, 0, products)
     d = poisoned_output(products, "f32")
     for a, b, c, out in products.matrices(inputs.a, inputs.b, inputs.c, d):

@@ -20,8 +20,9 @@ def test_the_summary_and_the_timeline():
     assert "0; workspace 0 B" in whole.out
     assert "waiting" not in whole.out
     rows = [line for line in whole.out.splitlines() if "█" in line]
-    first, last = rows[0], rows[-2]  # the last row is the legend
-    assert first.count("█") > last.count("█") + 10  # the last SM has one wave less
+    first, last = rows[0], rows[-2]  # the last row of the chart is its legend
+    # the last SM computes one wave of tiles less than the first
+    assert first.count("█") > last.count("█") + 10
     shared = coordgraph("simulate", *SIZES, "-s", "stream-k")
     assert "waiting      no workgroup" in shared.out
     late = coordgraph("simulate", "--m", "512", "--n", "512", "--k", "8192", "-s", "stream-k")

@@ -62,6 +62,7 @@ def test_json_has_the_problem_and_the_results(folder: Path):
 def test_plans_batches_and_groups():
     plan = ("--plan", "32x32x32 stream-k on 3", "--threads", "1")
     assert coordgraph("trace", *SIZES, *plan, "--json").json["plan"] == plan[1]
+    assert "3 on 1 thread, 1 at a time" in coordgraph("trace", *SIZES, *plan).out
     batch = coordgraph("trace", *SIZES, *TILE, "--batches", "3", "--check", "--json")
     assert batch.json["check"]["passed"]
     sizes = ("--n", "96", "--k", "64", "--dtype", "f32", "--target", "cpu")

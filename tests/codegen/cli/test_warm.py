@@ -16,7 +16,10 @@ from tests.codegen.cli.commands import coordgraph
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A list of the arguments of all calls of `codegen.warm`, replaced by a stub without builds."""
+    """Replace `codegen.warm` by a stub that builds nothing; return a list of its calls' arguments.
+
+    Each entry is (positional arguments, keyword arguments).
+    """
     found: list[Any] = []
 
     def warm(*args: Any, **options: Any) -> Warmed:

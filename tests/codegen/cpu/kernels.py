@@ -19,8 +19,8 @@ from tests.support.sampling import cover, kinds
 
 TILE = (12, 40, 24)
 """A macro tile that neither register blocks nor vectors divide."""
-# Error bounds by type. SUMS: of a sum of products, relative to the sum of the products' magnitudes.
-# OUTPUTS: of rounding the sum to the type of D, relative to the sum.
+# Error bounds by type. SUMS bounds the error of a sum of products, relative to the sum of the
+# products' magnitudes; OUTPUTS the error of rounding the sum to the type of D, relative to the sum.
 SUMS = {"f64": 1e-14, "f32": 2e-6, "bf16": 2e-6, "f16": 2e-6}
 OUTPUTS = {"f64": 2**-53, "f32": 2**-24, "bf16": 2**-8, "f16": 2**-11}
 GUARD = 64
@@ -89,7 +89,7 @@ class Problem:
         self.out = guarded(np.full((self.m, self.n), np.nan, numpy_dtype(gemm.out_dtype or "f32")))
 
     def run(self, **options: Any) -> np.ndarray:
-        """Run the kernel; D starts as poison."""
+        """Fill D with NaN, run the kernel, and return D."""
         self.out[...] = np.nan
         c = self.c if self.beta else None
         if any(p.name == "workgroups" for p in self.kernel.graph.parameters.given):
@@ -104,7 +104,7 @@ class Problem:
         return self.out
 
     def check(self, **options: Any) -> np.ndarray:
-        """Run the kernel, and compare every element of D with the float64 result."""
+        """Run the kernel, compare every element of D with the float64 result, and return D."""
         d = self.run(**options)
         assert untouched(self.out)
         gemm = self.kernel.graph.gemm

@@ -218,7 +218,10 @@ def test_vectors_without_elements(target: str):
 
 
 def call(target: str = "cpu", **changes: Any) -> Any:
-    """Arguments of a call with the products (3, 9, 5) and (2, 2, 2)."""
+    """Call a kernel with two products, (m, n, k) = (3, 9, 5) and (2, 2, 2), and return D.
+
+    `changes` replaces or adds arguments of the call.
+    """
     arguments: dict[str, Any] = {
         "a": np.zeros(40, np.float32),
         "b": np.zeros(96, np.float32),

@@ -40,7 +40,7 @@ def test_blocks_fit_the_registers(m: int, n: int, lanes: int, registers: int):
 def test_a_block_for_avx2_and_one_for_avx512():
     assert (choose_block(96, 96, 8, 16).rows, choose_block(96, 96, 8, 16).columns) == (6, 16)
     assert (choose_block(112, 96, 16, 32).rows, choose_block(112, 96, 16, 32).columns) == (14, 32)
-    # a block of 4 rows divides the tile's 128 rows, so no row of a block is padding
+    # register blocks of 4 rows divide the tile's 128 rows, so no row of a block is padding
     assert choose_block(128, 96, 8, 16).rows == 4
 
 

@@ -108,7 +108,7 @@ def test_by_default_there_is_a_workgroup_for_each_thread():
 def test_shares_are_those_of_the_lowered_graph():
     """In a reduce-scatter, the number of shares of a tile is taken from the lowered graph.
 
-    The lowering may change the number that the scheduled graph has; here it has 12.
+    The lowering may choose another number of shares than the scheduled graph has, which is 12.
     """
     code = kernel(STREAM)
     shares, blocks = (code.lowered.coordinates[d].fixed_size for d in ("fixup.share", "block.m"))

@@ -40,7 +40,8 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str, times: 
     first = problem.check(workgroups=7, threads=1)
     for threads in (1, 2, 5):
         for _ in range(times):
-            if "atomic" in name:  # atomic sums are added in an order that differs from run to run
+            # the order of atomic additions, and so the last bits, differ from run to run
+            if "atomic" in name:
                 problem.check(workgroups=7, threads=threads)
                 continue
             assert np.array_equal(problem.run(workgroups=7, threads=threads), first)
@@ -165,6 +166,6 @@ def test_a_thread_that_cannot_be_started_is_an_error_and_its_call_never_happens(
     with pytest.raises(LaunchError, match="thread 0 of 3 cannot be started"):
         run_on_threads(called.append, 3, lambda: stopped.append(True))
     assert stopped
-    for call in queued:  # a thread that is free later takes the call from the queue
+    for call in queued:  # a worker thread that becomes free later takes the call from the queue
         call()
     assert not called

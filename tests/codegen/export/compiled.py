@@ -42,7 +42,10 @@ class _Map(ctypes.Structure):
 
 
 class Recorded(ctypes.Structure):
-    """The variable `recorded` of the fake driver."""
+    """The variable `recorded` of the fake driver: the last launch, tensor maps and cleared memory.
+
+    Before a launch, the test stores how many arguments the kernel has and their sizes in bytes.
+    """
 
     _fields_ = (
         *((name, ctypes.c_uint) for name in ("grid", "block", "shared", "count")),
@@ -132,21 +135,21 @@ class Library:
         return made
 
     def problem(self, arguments: ctypes.Structure) -> str | None:
-        """What `NAME_problem` says of the arguments."""
+        """The error message of the exported function `NAME_problem`; None for valid arguments."""
         ask = self.function("problem")
         ask.restype = ctypes.c_char_p
         found = ask(ctypes.byref(self.kernel), ctypes.byref(arguments))
         return None if found is None else found.decode()
 
     def workspace(self, arguments: ctypes.Structure) -> int:
-        """The bytes of workspace that a launch needs."""
+        """The size in bytes of the workspace that a launch needs."""
         size = ctypes.c_size_t()
         ask = self.function("workspace_size")
         assert ask(ctypes.byref(self.kernel), ctypes.byref(arguments), ctypes.byref(size)) == 0
         return size.value
 
     def launch(self, arguments: ctypes.Structure, workspace: int, stream: int = 0) -> int:
-        """Launch the kernel; returns the status."""
+        """Launch the kernel; return the CUresult of the exported function, 0 for success."""
         facts, recorded = self.exported.recipe.facts, self.recorded
         scalars = [ctypes.sizeof(C[c_type(kind)]) for _, kind in facts.floats]
         integers = [8] * (len(facts.scalars) + 2 * len(facts.divisors))

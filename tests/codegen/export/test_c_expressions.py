@@ -101,7 +101,7 @@ def test_words_of_c_are_no_names():
 
 
 def test_sources_of_templates_are_complete(tmp_path: Path):
-    """A template whose words are not all given is an error, not a file with gaps."""
+    """Filling a template is an error if the value of a placeholder is missing."""
     with pytest.raises(KeyError):
         filled("kernel.h.in", name="gemm")
     assert not list(tmp_path.iterdir())

@@ -79,7 +79,7 @@ def exported(case: str, folder: Path, **options: Any) -> tuple[Exported, Any]:
 
 
 def views(gemm: Gemm) -> dict[str, TensorView]:
-    """Fake matrices of a call, by the names of tensors."""
+    """Fake matrices of a call; the keys are the names of the tensors, such as `A`."""
     kind, result = gemm.dtype, gemm.out_dtype or gemm.dtype
     shapes = {"A": (M, K), "B": (N, K) if gemm.transpose_b else (K, N), "C": (M, N), "D": (M, N)}
     made = {
@@ -102,7 +102,7 @@ def views(gemm: Gemm) -> dict[str, TensorView]:
 
 
 def sizes_of(found: Exported, gemm: Gemm) -> dict[str, int]:
-    """The sizes and strides of a launch, as the caller of the C functions gives them."""
+    """The sizes and strides that a launch by the C functions needs, by parameter name."""
     known = {"m": M, "n": N, "k": K, "batches": 3}
     known |= {"ld_a": K + GAPS["A"], "ld_b": K + GAPS["B"]}
     known |= {"ld_c": N + GAPS["C"], "ld_d": N + GAPS["D"]}
@@ -167,7 +167,7 @@ def launched_by_python(
     """A fake driver that has recorded one launch of the kernel by Python."""
     monkeypatch.setenv("COORDGRAPH_CACHE", "off")
     fake = install(monkeypatch)
-    # The exported variant is that for C if the epilogue has a C.
+    # If the epilogue has a tensor C, the exported variant of the kernel is the one that reads C.
     facts = Facts.of(kernel.program(kernel.variant(reads_c="C" in arrays)))
     boxes = sum(map(len, facts.boxes.values()))
     integers = len(facts.scalars) + 2 * len(facts.divisors)

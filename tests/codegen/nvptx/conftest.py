@@ -11,7 +11,9 @@ from tests.codegen.nvptx.fake_driver import FakeDriver, install
 @pytest.fixture
 def fake_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """A fake CUDA driver that records calls and runs nothing."""
-    gc.freeze()  # objects that earlier tests keep are excluded from the collection below
+    # The collection below leaves out the objects that earlier tests keep.
+    gc.freeze()
     yield install(monkeypatch)
-    # frees kernels while the fake driver is installed, so that they do not call the real driver
+    # Kernels are freed while the fake driver is installed, so that they do not call the real
+    # driver.
     gc.collect()

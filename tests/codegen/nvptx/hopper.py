@@ -191,9 +191,10 @@ def with_warp(indices: Mapping[str, Array]) -> Mapping[str, Array]:
 
 
 def mesh(**sizes: int) -> dict[str, Array]:
-    """All combinations of the indices, as arrays that broadcast, one axis for each.
+    """For each dimension, its indices 0 … size - 1 as an array; all arrays broadcast together.
 
-    In the argument names `_` stands for a dot.
+    Each array extends along an axis of its own. `_` in an argument's name stands for the dot in
+    the name of the dimension.
     """
     grids = np.ix_(*(np.arange(size) for size in sizes.values()))
     return {name.replace("_", "."): grid for name, grid in zip(sizes, grids, strict=True)}

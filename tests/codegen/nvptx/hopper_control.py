@@ -184,7 +184,7 @@ class ControlFlow:
     def do_Barrier(self, node: Node, op: elements.Barrier) -> Agent:
         if op.workitems:
             named, number = self.own.named, self.value(node.scope.resolve(op.identifier))
-            # the producer is a single warp, less than a warpgroup
+            # the producer is a single warp, so its barrier counts as one arrival
             everybody = max(1, op.workitems // WARPGROUP)
             named[number] += 1
             round = -(-named[number] // everybody)

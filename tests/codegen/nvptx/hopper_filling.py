@@ -29,8 +29,9 @@ WARPGROUP = 128
 
 @cache
 def compiled(expr: Any) -> tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]:
-    """An expression compiled to a function of its symbols, since most expressions are
-    evaluated often.
+    """(a function that returns the expression's value as a tuple of one, its arguments' symbols).
+
+    The function is cached, since most expressions are evaluated often.
     """
     symbols = tuple(symbols_of(sympify(expr)))
     return compile_function([expr], symbols), symbols

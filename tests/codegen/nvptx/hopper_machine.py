@@ -75,8 +75,8 @@ class Hopper(Device):
         self.ends = along_k[1:] if along_k and graph.gemm.ragged("k") else ()
         """The index along k at which each group ends, if extents along k differ; else empty."""
         self.rows = 0 if sides else sizes["m"] + macro_tile(graph.coordinates)[0]
-        """With groups along k, the number of rows from the begin of one group's D to that of the
-        next one's, if all are stacked with padding between them. 0 for a list of products."""
+        """With groups along k, the number of rows from the start of one group's D to the start of
+        the next one's: m and a macro tile of padding. 0 for a list of products."""
         self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None

@@ -235,7 +235,8 @@ class Role(ControlFlow):
 
     def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
         if self.machine.matrices:
-            self.slots.full.clear()  # drops boxes outside the matrix, which no TMA store writes
+            # TMA stores no box outside the matrix, so such boxes are dropped
+            self.slots.full.clear()
         self.slots.commit()
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:

@@ -12,8 +12,9 @@ __all__ = ["Slots"]
 class Slots:
     """The staging slots of D by their address; TMA reads a slot as late as PTX allows.
 
-    TMA has read a slot only when a wait says so: a wait leaves at most the newest groups pending,
-    and empty groups count (PTX ISA, "cp.async.bulk.wait_group").
+    In this model, TMA has read a slot only after a wait for the slot's group of stores. A wait
+    leaves at most the newest groups pending; empty groups are counted too (PTX ISA,
+    "cp.async.bulk.wait_group").
     """
 
     full: set[int] = field(default_factory=set[int])

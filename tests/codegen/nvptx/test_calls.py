@@ -99,7 +99,8 @@ def test_a_call_like_one_before_is_not_checked_again(
     a, b, c, d = operands()
     for _ in range(3):
         made(a, b, out=d)
-        made(*operands(a=5 << 24, b=6 << 24)[:2], out=d)  # A and B at other addresses
+        # A and B are at other addresses than in the call before
+        made(*operands(a=5 << 24, b=6 << 24)[:2], out=d)
         made(a, b, out=d, alpha=3.0, stream=5)
     assert len(checked) == 1
     made(a, b, c, out=d)
@@ -107,7 +108,7 @@ def test_a_call_like_one_before_is_not_checked_again(
     # C is also the output, so no overlap needs to be checked
     made(a, b, operands(c=D_AT)[2], out=d, beta=1.0)
     made(*operands(m=300)[:2], out=operands(m=300)[3])
-    made(a, b, out=operands(d=D_AT + 4)[3])  # D is aligned to 4 bytes only
+    made(a, b, out=operands(d=D_AT + 4)[3])  # this D is aligned to 4 bytes only
     assert len(checked) == 5
     assert [x.grid[0] for x in fake_driver.launches[-2:]] == [3 * 4, 2 * 4]
     # one variant serves every D that is aligned to two elements
@@ -185,7 +186,8 @@ def test_the_context_is_switched_only_where_it_must_be(fake_driver: FakeDriver):
             )
             made(a, b, out=d)
         assert len(pushed) == expected
-        assert fake_driver.current == current  # the caller's CUDA context is current again
+        # after the launch, the caller's CUDA context is current again
+        assert fake_driver.current == current
     assert len(fake_driver.launches) == 4
 
 
@@ -266,7 +268,7 @@ def test_which_code_serves_which_address(fake_driver: FakeDriver, at: dict[str, 
 
 
 def work(fake: FakeDriver) -> list[tuple[int, ...]]:
-    """The addresses of the partial sums and of the flags that each launch gets."""
+    """For each recorded launch: (address of its partial sums, address of its flags)."""
     return [launch.values[4:6] for launch in fake.launches]
 
 
@@ -341,7 +343,7 @@ def test_workgroups_that_need_each_other_are_launched_together(fake_driver: Fake
     for made in (waiting, free):
         made(a, b, out=d)
     together, loose = fake_driver.launches
-    assert together.attributes == {2: (1, 0, 0)}  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    assert together.attributes == {2: (1, 0, 0)}  # 2 is CU_LAUNCH_ATTRIBUTE_COOPERATIVE
     assert loose.attributes == {}
     with pytest.raises(LaunchError, match="133 workgroups wait for each other, but a GPU holds"):
         waiting(a, b, out=d, workgroups=133)
@@ -355,7 +357,7 @@ def test_workgroups_that_need_each_other_are_launched_together(fake_driver: Fake
 def test_threads_do_not_mix_their_arguments(fake_driver: FakeDriver):
     made = kernel(target="sm_90a")
     count_arguments(made, fake_driver)
-    made(*operands()[:2], out=operands()[3])  # the first call loads the code
+    made(*operands()[:2], out=operands()[3])  # the first call of the kernel loads its code
 
     def launch(number: int) -> None:
         a, b, _, d = operands(a=A_AT + 256 * number, b=B_AT + 256 * number, d=D_AT + 256 * number)

@@ -72,12 +72,12 @@ def test_what_is_assembled_are_candidates():
     plans = [Plan.parse(text) for _, text in LARGEST]
     every = [plan for layout in LAYOUTS for plan in kernels(layout)]
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
-        # Left out of LARGEST: their kernels were run on a GPU with every tile.
+        # LARGEST lacks these families, because their kernels were run on a GPU with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
-        # Left out of LARGEST: hybrid Stream-K families with the same reduction are in it, and
-        # have the main loop of these families and one more.
+        # LARGEST lacks these families, but has hybrid Stream-K families with the same reductions,
+        # whose kernels have the main loop of these families and one more.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
-        # Left out of LARGEST: a hybrid Stream-K family with the same fix-up code is in it.
+        # LARGEST lacks these families, but has a hybrid Stream-K family with the same fix-up code.
         *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),
     }
     assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}

@@ -1,4 +1,4 @@
-"""The workspace of a captured launch never moves, and serves no other owner."""
+"""A launch captured in a CUDA graph has a workspace that no launch outside the capture uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def freed(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
 
 def test_a_captured_workspace_never_moves(fake_driver: FakeDriver, freed: list[int]):
-    """Larger launches in the same capture, in others and outside get other buffers."""
+    """A captured workspace is neither freed nor shared while the kernel exists.
+
+    Larger launches in the same capture, launches in other captures or on other streams, and
+    launches outside captures get buffers of their own.
+    """
     made = codegen.compile(StreamK()(Gemm("bf16").graph((64, 64, 32))), "sm_80")
     assert isinstance(made, CudaKernel)
     entry = made.ptx[made.ptx.index(".entry") : made.ptx.index("{")]
@@ -48,7 +52,8 @@ def test_a_captured_workspace_never_moves(fake_driver: FakeDriver, freed: list[i
     small = launch(1, 4)
     larger = launch(1, 8)
     others = [launch(1, 4, OTHER), launch(2, 4), launch(None, 16), launch(None, 16, OTHER)]
-    assert launch(1, 8) == launch(1, 2) == larger  # a second launch in the same capture
+    # later launches in the same capture reuse the buffers
+    assert launch(1, 8) == launch(1, 2) == larger
     assert freed == []
     every = [*small, *larger, *(at for buffers in others for at in buffers)]
     assert len({*every}) == len(every)

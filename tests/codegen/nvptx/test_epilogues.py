@@ -85,7 +85,7 @@ def test_operands_are_read_where_d_is_written(
                 (here,) = node.scope.reverse(f"{tensor}.{i}").values
                 (there,) = node.scope.reverse(f"D.{'mn'.index(axis)}").values
                 assert here == there, (tensor, axis)
-            if not graph.gemm.axes[tensor]:  # the operand has one element per product
+            if not graph.gemm.axes[tensor]:  # an operand without axes has one element per product
                 (here,) = node.scope.reverse(tensor).values
                 assert here == node.scope.reverse(graph.gemm.leading).values[0]
 

@@ -200,12 +200,12 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (128, 272, 64),
     ),
-    "a workgroup's part 128x128 must be a multiple of 64 in k": (
+    "a workgroup's part 128x128x32 must be a multiple of 64 in k": (
         LowerToHopper(),
         {},
         (128, 128, 32),
     ),
-    "a workgroup's part 64x64 must be a multiple of 64 in k": (
+    "a workgroup's part 64x64x32 must be a multiple of 64 in k": (
         LowerToHopper(cluster_k=4),
         {},
         (64, 64, 128),
@@ -299,7 +299,7 @@ WRITTEN = (
         ((128, 256, 64), 256, 1),
         ((128, 320, 64), 160, 2),
         ((128, 384, 64), 192, 2),
-        # 2 warpgroups cannot divide 3 blocks of 64 rows, so they divide the columns
+        # two warpgroups cannot divide 3 blocks of 64 rows, so they divide the tile's columns
         ((192, 256, 64), 128, 1),
         ((64, 48, 64), 48, 1),
     ],

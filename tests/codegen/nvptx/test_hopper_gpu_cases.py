@@ -106,7 +106,7 @@ def test_programs_are_those_of_the_kernel(spec: Spec):
         assert program((spec, variant)) == builder.program(variant)
 
 
-@pytest.mark.slow  # builds the graphs of all cases
+@pytest.mark.slow  # the test is slow because it builds the graphs of all cases
 def test_thousands_of_problems_are_varied():
     cases = [case for spec in RANDOM for case in random_cases(spec)]
     assert len(set(cases)) == PROBLEMS * len(RANDOM)

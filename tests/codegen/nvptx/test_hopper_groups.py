@@ -64,7 +64,10 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """The first schedule with all problems, and each other schedule with some of them."""
+    """Yield pairs (schedule, name of a problem).
+
+    The first schedule has all problems, each other schedule some of them.
+    """
     for place, schedule in enumerate(SCHEDULES):
         for number, groups in enumerate(GROUPS):
             if place == 0 or number % len(SCHEDULES) == place:

@@ -190,7 +190,7 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
 def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
     """The thread that adds an element to an atomic sum also reads that element and clears it.
 
-    It uses the same register for all three, and no element of the slot is left out.
+    It uses the same register for all three accesses, and no element of the slot is left out.
     """
     this = lowered(configuration)
     rows, columns, _ = configuration.tile

@@ -76,7 +76,7 @@ def test_multicast_reaches_all_of_the_cluster(configuration: Configuration, tens
 
 
 def integers(text: str, rank: int) -> dict[str, int]:
-    """Values of the 32-bit registers that a kernel computes from its rank in the cluster alone."""
+    """By name, the value of each register that the kernel computes from its cluster rank alone."""
     known: dict[str, int] = {}
 
     def value(name: str) -> int | None:
@@ -165,7 +165,8 @@ def test_d_leaves_by_one_way(configuration: Configuration):
         for m in re.finditer(rf"stmatrix|fence\.proxy\.async\.shared|{STORE}|bulk\.commit", text)
     ]
     squeezed = [a for a, b in zip(order, [*order[1:], ""], strict=True) if a != b]
-    if runs:  # drop what loads partial sums: the code before the first stmatrix, which stages D
+    # The code before the first stmatrix, which stages D, loads partial sums; it is left out here.
+    if runs:
         squeezed = squeezed[squeezed.index("stmatrix") :]
     assert len(squeezed) == 4 * boxes
     assert squeezed[:2] == ["stmatrix", "fence.proxy.async.shared"]

@@ -158,7 +158,7 @@ def swizzled(this: Lowered) -> bool:
 
 
 def boxes(this: Lowered) -> list[tuple[int, int]]:
-    """The boxes of D, block by block, in the order in which they are stored."""
+    """(block of rows, box in the block) of each box of D, in the order in which they are stored."""
     return list(product(range(this.size("store.m")), range(this.size("store.box"))))
 
 
@@ -249,7 +249,7 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
             }
             at = {key: np.asarray(value) for key, value in given.items()}
             first = this.place(node, "D.shared", at) * 2
-            # the alignment that the PTX ISA asks of TMA's shared-memory addresses
+            # the PTX ISA requires this alignment of TMA's shared-memory addresses
             begins = 2 * wide * 8 if swizzled(this) else 128
             assert first % begins == 0, "a box begins where its swizzle does"
             places = isa.swizzled(first + 2 * (row * wide + column), 2 * wide) // 2

@@ -110,7 +110,7 @@ LAST_ONE = "k_tile == load(tile_starts, group + 1) - load(tile_starts, group) - 
 
 
 def tail(lines: list[str]) -> list[int]:
-    """The PTX lines of the fence and the barrier that follow the stores of zeros."""
+    """The indices in `lines` (PTX) of the fence and the barrier that follow the stores of zeros."""
     filled = max(i for i, line in enumerate(lines) if FILLS["B"] in line)
     fence = next(i for i in range(filled, len(lines)) if "FenceShared" in lines[i])
     assert "Barrier" in lines[fence + 1]

@@ -71,7 +71,9 @@ def test_operands_arrive_where_mma_wants_them(tile: tuple[int, int, int], tensor
                 if tensor == "A":
                     wanted = isa_a(lane, i)
                     found = row % 16, column % 32
-                else:  # one ldmatrix.x4 loads B for two mma: registers 0, 1 and 2, 3
+                # One ldmatrix.x4 loads B for two mma: registers 0 and 1 for the first, 2 and 3 for
+                # the second.
+                else:
                     deep, across = isa_b(lane, i % 8)
                     wanted, found = (deep, across + 8 * (i // 8)), (row % 32, column % 16)
                 assert found == wanted

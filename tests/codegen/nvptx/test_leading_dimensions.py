@@ -212,7 +212,7 @@ def test_tensor_maps_have_the_strides_of_arrays(fake: FakeDriver):
     found = maps(fake)
     assert found[A_AT] == ((500, 300), 2048, 0)
     assert found[B_AT] == ((300, 700), 1440, 0)
-    if D_AT in found:  # TMA stores D only if the plan has room for it
+    if D_AT in found:  # TMA stores D only if shared memory has room for staging slots of D
         assert found[D_AT] == ((500, 700), 4096, 0)
     # B column-major, with a gap between columns
     turned = matrix(300, 700, B_AT, strides=(1, 320))

@@ -33,10 +33,10 @@ PERSISTENT = "data-parallel{persistent=true}"
 Case = tuple[str, tuple[int, int, int], tuple[int, int, int]]
 CASES: tuple[Case, ...] = (
     (PERSISTENT, (128, 256, 64), (1, 1, 1)),
-    (PERSISTENT, (256, 160, 64), (1, 1, 1)),  # 64 bytes in a row of a TMA box
-    (PERSISTENT, (128, 64, 64), (1, 1, 1)),  # one warpgroup
-    ("data-parallel", (192, 128, 64), (1, 1, 1)),  # warpgroups divide the columns
-    ("data-parallel", (128, 208, 64), (1, 1, 1)),  # 32 bytes in a row of a TMA box
+    (PERSISTENT, (256, 160, 64), (1, 1, 1)),  # a row of a TMA box has 64 bytes
+    (PERSISTENT, (128, 64, 64), (1, 1, 1)),  # one warpgroup computes the tile
+    ("data-parallel", (192, 128, 64), (1, 1, 1)),  # two warpgroups divide the tile's columns
+    ("data-parallel", (128, 208, 64), (1, 1, 1)),  # a row of a TMA box has 32 bytes
     ("two-tile-stream-k", (256, 256, 64), (2, 1, 1)),
     ("stream-k{owner=last}", (128, 256, 64), (1, 2, 1)),
     ("heterogeneous-tiles", (128, 128, 64), (1, 1, 1)),
@@ -134,8 +134,10 @@ def test_threads_read_what_tma_has_loaded(
                     wanted = (int(row), int(column)) if tensor == "residual" else (int(column),)
                     assert loaded[int(address)] == wanted
                     checked += 1
-    if schedule != "heterogeneous-tiles":  # `tile` is only one of its two shapes
-        assert checked == len(reads) * tile[0] * tile[1]  # 2 operands, 2 columns per read
+    # The schedule `heterogeneous-tiles` has tiles of two shapes, of which `tile` is only one.
+    if schedule != "heterogeneous-tiles":
+        # Each of the two operands is read once for every element of the tile.
+        assert checked == len(reads) * tile[0] * tile[1]
 
 
 def load(

@@ -39,7 +39,7 @@ def loaded(fake: FakeDriver, slow: Builder) -> FakeDriver:
 
 
 def function(plan: str) -> int:
-    """The fake driver's number of a plan's function."""
+    """The handle that the fake driver gave to the function of a plan's kernel."""
     kernel = build.built(REQUEST)[plan]
     assert isinstance(kernel, CudaKernel)
     (found,) = kernel._functions.values()
@@ -66,7 +66,10 @@ def test_the_best_loaded_plan_serves(loaded: FakeDriver, slow: Builder, size: tu
 
 
 def test_a_captured_call_uses_what_is_built(loaded: FakeDriver, slow: Builder):
-    """In a capture, a call with the option builds, loads and allocates nothing."""
+    """While a CUDA graph is captured, a call with background=True builds and loads nothing.
+
+    It allocates no memory either.
+    """
     loaded.capturing[0] = 1
     for _ in range(2):
         product(*SIZES[0], background=True)
@@ -83,7 +86,10 @@ def test_a_captured_call_uses_what_is_built(loaded: FakeDriver, slow: Builder):
 
 
 def test_only_loaded_programs_serve(loaded: FakeDriver, slow: Builder):
-    """A kernel whose program for other alignments is loaded does not serve: it would compile."""
+    """A call uses a loaded kernel only if the program for the call's alignment is loaded.
+
+    Otherwise the call would have to compile that program.
+    """
     product(512, 512, 512, D + 2, background=True)
     assert len(loaded.loaded) == 3
     product(2048, 2048, 2048, D + 2, background=True)
@@ -100,7 +106,8 @@ def test_a_kernel_that_spills_on_the_device(loaded: FakeDriver, slow: Builder):
     with pytest.warns(RuntimeWarning, match="cannot be built.*spilled"):
         slow.finish()
     loaded.spills = lambda code: False
-    product(*SIZES[1], background=True)  # served, while the second best is built
+    # A loaded kernel computes this call, while the second-best plan's kernel is built.
+    product(*SIZES[1], background=True)
     slow.finish()
     product(*SIZES[1], background=True)
     refused, second = slow.plans

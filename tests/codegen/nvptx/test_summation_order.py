@@ -1,9 +1,9 @@
 """The order of additions in lowered kernels: every kernel of one order has the same instructions.
 
 The scheduled graph fixes the segments of k. Inside a segment, the lowered graph must multiply in
-ascending order of k with instructions of equal depth, whatever the tile is. That an instruction
-gives the same bits for an element of D in every place of its tile is assumed of the hardware;
-tests/gpu/test_invariant.py checks it.
+ascending order of k with instructions of equal depth, whatever the tile is. These tests assume that
+the hardware's instruction gives the same bits for an element of D wherever it lies in its tile;
+tests/gpu/test_invariant.py checks that.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def multiplies(graph: KernelGraph) -> Multiplies:
             ascending = [loop for loop in loops if loop.dim == LOOP]
             (loop,) = ascending
             assert (loop.start, loop.step) == (0, 1)
-            # Loops inside that one select registers of the accumulator: each register is changed
-            # by one instruction for each index of the loop over k.
+            # The loops inside the loop over k select registers of the accumulator: for each index
+            # of the loop over k, one instruction changes each register.
             inside = loops[loops.index(loop) + 1 :]
             assert {each.dim for each in inside} <= {*op.registers}, inside
             name, extents, kind = op.instruction.split(".")

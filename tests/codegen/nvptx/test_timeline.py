@@ -69,7 +69,7 @@ def test_records_of_batches_and_groups_fit_in_the_registers(schedule, kind):
     program = CudaProgram(graph, "sm_90a", instructions="wgmma", timeline=MOST_RECORDS)
     assert_clean(program.assembled()[1])
     (finish,) = (s for s in program.lowered.control.of_kind(Stamp) if s.activity == "finish")
-    # the number of the tile: m and n, and the product if there are several
+    # a record names its tile by m and n, and by the product if there are several
     assert len(finish.tile) == (3 if "batched" in kind else 2)
 
 

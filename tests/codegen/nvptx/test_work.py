@@ -64,7 +64,7 @@ def test_code_is_made_with_little_work(schedule: Pass, counted: Counter[str]):
 
 def test_from_graph_to_ptx_in_less_than_three_seconds():
     best = float("inf")
-    for _ in range(3):  # tries again, since garbage collection may slow down one try
+    for _ in range(3):  # the test tries three times, since garbage collection may slow down one try
         graph = Gemm().graph(TILE)
         start = time.process_time()
         assert CudaProgram(StreamK(owner="last")(graph), "sm_90a").ptx

@@ -121,7 +121,7 @@ def test_gradients_of_gradients(torch: Any, make: Make):
 
 
 def test_a_frozen_factor_is_not_kept_for_the_backward_pass(torch: Any, make: Make):
-    """Only `b` needs `a` for its gradient, so without it `a` is not kept in memory."""
+    """If `b` requires no gradient, the backward pass does not need `a`, so `a` is not kept."""
     import codegen.torch as cgt
 
     kept: list[Any] = []
@@ -183,7 +183,7 @@ def test_out(torch: Any, make: Make):
     import codegen.torch as cgt
 
     a, b, c = (make(*shape).detach() for shape in ((5, 7), (7, 6), (6,)))
-    out = torch.empty(6, 5, dtype=torch.float64).T  # any strides
+    out = torch.empty(6, 5, dtype=torch.float64).T  # `out` may have any strides
     assert cgt.matmul(a, b, out=out) is out
     torch.testing.assert_close(out, a @ b)
     torch.testing.assert_close(cgt.addmm(c, a, b, beta=2, out=out), torch.addmm(c, a, b, beta=2))
@@ -191,7 +191,8 @@ def test_out(torch: Any, make: Make):
     right = square @ square
     torch.testing.assert_close(cgt.matmul(square, square, out=square), right)
     torch.testing.assert_close(cgt.bmm(a[None], b[None], out=out[None]), (a @ b)[None])
-    with torch.autocast("cpu", dtype=torch.bfloat16):  # without effect on calls with out, as there
+    # As in PyTorch, autocast has no effect on calls with `out`.
+    with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(cgt.matmul(a, b, out=out), a @ b)
     with pytest.raises(
         LaunchError, match=r"matmul\(out=…\) has none; call it under torch\.no_grad"
@@ -214,7 +215,7 @@ def test_tensors_without_strides_are_refused(torch: Any, make: Make):
         cgt.linear(b.T, a.to_sparse())
     with cgt.use_kernels(dtypes=(torch.float64,), devices=("cpu",)):
         torch.testing.assert_close(a.to_sparse() @ b, a @ b)
-        with pytest.raises(RuntimeError):  # PyTorch's own refusal
+        with pytest.raises(RuntimeError):  # PyTorch, not coordgraph, raises this error
             torch.mm(a[None], b)
 
 

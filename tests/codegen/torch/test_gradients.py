@@ -51,7 +51,7 @@ def test_products_without_a_gradient_are_refused(torch: Any, make: Make):
 
 
 def test_without_gradients_tensors_are_launched(torch: Any, make: Make):
-    """Tensors without gradients go to a launch as they are; it refuses tensors on the CPU."""
+    """Tensors that record no gradient are passed to a kernel launch, which refuses CPU tensors."""
     a, b = make(5, 7), make(7, 6)
     with torch.no_grad(), pytest.raises(LaunchError, match=r"lies on 'cpu'.*codegen\.torch\.matm"):
         codegen.matmul(a, b)

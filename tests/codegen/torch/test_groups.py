@@ -48,7 +48,7 @@ def test_every_group(torch: Any, make: Make, shapes: Any, ends: list[int]):
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 def test_strides(torch: Any, make: Make, shapes: Any):
-    """Transposes, slices with gaps, and matrices that are expanded give the same."""
+    """Transposes, slices with gaps, and expanded matrices give the same results as copies."""
     import codegen.torch as cgt
 
     offs = torch.tensor(ENDS[0], dtype=torch.int32)

@@ -96,7 +96,7 @@ def test_products_that_do_not_fit_are_those_of_pytorch(torch: Any, make: Make):
         assert any(op.startswith("aten.mm.") for op in called), name
         assert "out" in name or "coordgraph.matmul.default" not in called, name
     with pytest.raises(RuntimeError), cgt.use_kernels(devices=("cpu",)):
-        torch.matmul(a, b.double())  # raises PyTorch's own error
+        torch.matmul(a, b.double())  # PyTorch, not coordgraph, raises this error
 
 
 @pytest.mark.parametrize("outside", [False, True])

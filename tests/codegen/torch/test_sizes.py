@@ -1,4 +1,8 @@
-"""`torch.export` with dynamic shapes, and `torch.compile` of other sizes: as often as PyTorch's."""
+"""Tests of `codegen.torch` under `torch.export` and `torch.compile` for several sizes.
+
+Exported programs have dynamic shapes. New sizes cause no more compilations than PyTorch's own
+functions do.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ import pytest
 from tests.codegen.torch.conftest import Make
 
 SIZES = [(2, 5, 6), (3, 9, 4), (4, 17, 30), (2, 2, 2), (3, 33, 7)]
-"""Batch, m and n."""
+"""Sizes (batch, m, n) of the inputs."""
 ONES = [(1, 4, 5), (1, 1, 1), (5, 1, 3), (2, 5, 1)]
-"""Sizes with an extent of 1, for which PyTorch compiles other graphs in its own operators too."""
+"""Sizes with an extent of 1, for which PyTorch compiles its own operators again too."""
 
 
 def every_operator(torch: Any) -> Any:
@@ -51,7 +55,7 @@ def compare(torch: Any, found: Any, right: Any) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-# torch.export warns of what it calls itself
+# torch.export itself calls deprecated functions, which warn.
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_export(torch: Any, strict: bool):
     """The exported program takes all sizes, also after it was saved and loaded."""
@@ -74,7 +78,10 @@ def test_export(torch: Any, strict: bool):
 
 @pytest.mark.parametrize("dynamic", [True, None])
 def test_one_graph_for_all_sizes(torch: Any, dynamic: bool | None):
-    """With `dynamic=True` one graph; by default a second one, when the first other size comes."""
+    """With `dynamic=True`, one graph is compiled for all sizes; by default, two.
+
+    By default the first graph has fixed sizes, so the first call with other sizes compiles another.
+    """
     model = every_operator(torch)
     counter: Any = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, backend=counter, dynamic=dynamic)

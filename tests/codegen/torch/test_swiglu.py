@@ -10,7 +10,10 @@ from tests.codegen.torch.conftest import Make
 
 
 def layers(torch: Any, bias: bool) -> tuple[Any, Any]:
-    """Our layer, and PyTorch's layers with the same weights, by the names of Hugging Face."""
+    """(our layer, a dict of PyTorch's linear layers with the same weights).
+
+    The keys are Hugging Face's names, such as `gate_proj`.
+    """
     import codegen.torch as cgt
 
     nn = torch.nn
@@ -24,7 +27,7 @@ def layers(torch: Any, bias: bool) -> tuple[Any, Any]:
     ours = cgt.SwiGLU(7, 10, bias, dtype=torch.float64)
     state = stock.state_dict()
     ours.load_state_dict(state)
-    assert "gate_proj.weight" in state  # the caller's dictionary is left as it is
+    assert "gate_proj.weight" in state  # `load_state_dict` does not change its argument
     return ours, stock
 
 

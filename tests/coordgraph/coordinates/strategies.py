@@ -20,6 +20,7 @@ from coordgraph.coordinates.edges import (
     Diagonal,
     Edge,
     Flatten,
+    Gather,
     Interleave,
     Join,
     PassThrough,
@@ -198,6 +199,13 @@ def permute(draw: st.DrawFn) -> Case:
     inverse = [order.index(place) for place in range(len(order))]
     edge = Permute("u0", "d0", named(order), named(inverse))
     return edge, (len(order),), (len(order),)
+
+
+@strategy(Gather)
+def gather(draw: st.DrawFn) -> Case:
+    whole = draw(extents)
+    entries = draw(st.lists(st.integers(0, whole - 1), min_size=1, max_size=8))
+    return Gather("u0", "d0", named(entries)), (whole,), (len(entries),)
 
 
 @strategy(Ragged)

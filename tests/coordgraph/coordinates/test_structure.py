@@ -140,7 +140,7 @@ def test_an_edit_that_changes_nothing_returns_the_graph():
         assert e.finish() is first
         e.remove("more")
         e.remove("alone")
-        e.add(graph["alone"])  # the same dimension as in the diamond, but added last
+        e.add(graph["alone"])  # the dimension without edges, which `diamond` adds earlier
     assert e.graph == graph
     assert [*e.graph.dimensions][-2:] == ["end", "alone"]
 

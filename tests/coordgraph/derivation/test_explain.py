@@ -206,7 +206,7 @@ def test_guards_of_segments_that_are_not_chosen_do_not_count():
         for name, size in {"i": 5, "a": 3, "b": 2, "x": 2, "s": 2, "t": 2, "y": 2}.items():
             e.add(Linear(name, Integer(size)))
         e.connect(Sunder("i", ("a", "b", "s")))
-        e.connect(PassThrough("s", "t"))  # the selector s is derived from t
+        e.connect(PassThrough("s", "t"))  # the edge derives the selector s from t
         e.connect(Tile("a", ("x", "y")))
     graph = KernelGraph(Gemm(), e.graph)
     chosen = graph.explain("i", {"x": 1, "y": 1, "b": 0, "t": 0})

@@ -78,6 +78,6 @@ def test_nodes_are_those_of_sympy():
 
 def test_shared_nodes_are_visited_once():
     expr = floor_div(INDEX, N)
-    for _ in range(60):  # a tree of 2**60 nodes
+    for _ in range(60):  # each step doubles the tree, up to 2**60 nodes
         expr = floor_div(expr + 1, expr + 2)
     assert len(nodes_of(expr, FloorDiv)) == 61

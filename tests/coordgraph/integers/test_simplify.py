@@ -116,7 +116,8 @@ def test_rules(before: str, after: str) -> None:
         ("(share*wg + t + k + 2*TK) // TK", "(share*wg + t) // TK + 2"),
         ("(share*wg + t + k) // TK // TN", "(share*wg + t) // (TK*TN)"),
         ("(share*wg + t + k) // TK % TN", "(share*wg + t) // TK % TN"),
-        # Not simplified: known is k < TK - (share*wg + t) % TK, but nothing for share*wg alone.
+        # This is not simplified: k < TK - (share*wg + t) % TK is known, but no bound is known that
+        # contains share*wg without t.
         ("(share*wg + k) % TK", "(share*wg + k) % TK"),
     ],
 )
@@ -148,7 +149,7 @@ def test_flatten_then_reverse_gives_back_the_indices_quickly(ranges: Ranges) -> 
         floor_mod(floor_div(g, TK), TN),
         floor_div(floor_div(g, TK), TN),
     )
-    for expr in exprs:  # sympy is slow when a class is used for the first time
+    for expr in exprs:  # sympy is slow when a class is first used, so this run is not timed
         simplify(expr, ranges)
     fresh = ranges.with_fact(0, 0)
     start = time.perf_counter()

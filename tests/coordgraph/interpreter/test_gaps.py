@@ -57,7 +57,10 @@ def test_products_of_arrays_with_gaps(count, m, n, k, of_a, of_b, of_c, batched)
 
 @pytest.mark.parametrize("step", [12, 13, 40])
 def test_gaps_of_d_are_not_written(step: int):
-    """A launch argument sets the distance of D's rows; D has its own shape without gaps."""
+    """The launch argument `ld_d` sets the distance between rows of D, in elements.
+
+    The returned D is a view without the gaps. Rows that would overlap are an error.
+    """
     graph = DataParallel()(Gemm("f32", leading_dimensions=("D",)).graph((8, 8, 8)))
     a, b = whole(10, 9), whole(9, 12)
     found = interpret(graph, a, b, parameters={"ld_d": step})
@@ -75,7 +78,8 @@ def test_memory_is_laid_out_by_strides(axes: list[tuple[int, int]], contiguous: 
     """Each element of a tensor is at the sum of its indices times strides."""
     shape = tuple(extent for extent, _ in axes)
     strides, least = [], 1
-    for size, more in reversed(axes):  # strides that nest: elements do not share addresses
+    # Each stride exceeds the extent of the axes inside, so no two elements share an address.
+    for size, more in reversed(axes):
         strides.insert(0, least + (0 if contiguous else more))
         least = strides[0] * size
     values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)

@@ -73,7 +73,7 @@ def test_types(name: str, out: str):
 
 @pytest.mark.parametrize(("name", "large"), [("bf16", 1024), ("f16", 2048)])
 def test_sums_are_kept_in_the_accumulator_type(name: str, large: int):
-    # In the narrow type large + 1 rounds to large, so the ten ones would be lost.
+    # In bf16 or f16, large + 1 rounds to `large`, so a sum in that type would lose the ten ones.
     a = np.array([[large, *[1] * 10]], TYPES[name])
     b = np.ones((11, 1), TYPES[name])
     assert interpret(graph(Gemm(name, "f32")), a, b).d.item() == large + 10

@@ -132,7 +132,7 @@ DIAGRAMS = {
 
 
 def read(text: str) -> tuple[dict[str, str], set[Arrow], set[str]]:
-    """Parse a Mermaid diagram: labels by node, edges with ordered operands, and green nodes."""
+    """Parse a Mermaid diagram: (labels by node, edges with ordered operands, green nodes)."""
     labels, boxes = dict[str, str](), dict[str, str]()
     above, below = dict[str, dict[int, str]](), dict[str, dict[int, str]]()
     direct, green = set[Arrow](), set[str]()

@@ -66,7 +66,8 @@ def test_a_number_of_splits_that_depends_on_m_is_refuted():
     text = SplitK(splits=3)(Gemm("f32").graph(TILE)).text()
     share = next(line for line in text.splitlines() if "share" in line and "tiles_k" in line)
     wrong = parse(text.replace(share, share.replace("tiles_k", "min(tiles_k, tiles_k + tiles_m)")))
-    assert not verdict(wrong).refuted  # the same share, written with m
+    # the changed formula contains m, but has the same value for every m
+    assert not verdict(wrong).refuted
     wrong = parse(text.replace(share, share.replace("tiles_k + 2", "tiles_k + tiles_m + 1")))
     found = verdict(wrong)
     assert found.refuted, found
@@ -99,7 +100,7 @@ def test_given_sizes_are_varied_in_m_and_workgroups():
     sizes = {"m": 100, "n": 20, "k": 70}
     assert len(verdict(SplitK(splits=3)(Gemm("f32").graph(TILE)), sizes=sizes).launches) == 4
     found = verdict(StreamK()(Gemm("f32").graph(TILE)), sizes={**sizes, "workgroups": 1})
-    assert found.refuted  # with one workgroup alone every tile is whole
+    assert found.refuted  # a launch with one workgroup computes every tile whole
 
 
 def test_only_named_checks_run():

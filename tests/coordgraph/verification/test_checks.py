@@ -92,7 +92,10 @@ def test_a_store_to_a_gap_is_refuted():
 
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
 def test_operands_are_positive_zero_and_negative(dtype: str):
-    """Operands have positive, zero and negative elements: else a wrong sign or offset is missed."""
+    """The matrices of examined launches have the elements -1, 0 and 1.
+
+    With elements of one sign, a check could miss a wrong sign or a wrong offset.
+    """
     graph = DataParallel()(Gemm(dtype).graph(TILE))
     (launch, *_) = ranked_launches(graph, 1, 600)
     arrays = make_operands(graph, launch).arrays.values()

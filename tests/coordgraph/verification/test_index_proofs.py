@@ -111,3 +111,22 @@ def test_a_share_of_the_iterations_reaches_no_further_than_the_last_workgroup():
     for t, w in product(range(1, 12), repeat=2):
         length = (t - 1) // w + 1
         assert all(x // length < w for x in range(t))
+
+
+def test_an_access_without_an_index_is_refuted_without_a_launch():
+    """The check `bounds` refutes an access that no path leads to, although no launch is examined.
+
+    The dimension `n_step` is so large that every launch has too many tiles to be examined.
+    """
+    gemm = Gemm("f32", grouped=True, group_axis="mnk")
+    text = Pipeline.parse("data-parallel{persistent=true}")(gemm.graph((4, 4, 4))).text()
+    for before, after in (
+        ("Ragged A.0 -> group, A.row", "Ragged D.index.0 -> group, A.row"),
+        ("n_step: Linear size=tiles_n", "n_step: Linear size=elements_d*tiles_n"),
+    ):
+        assert before in text
+        text = text.replace(before, after)
+    found = parse(text).check()
+    assert not found["cover"].launches
+    problems = {example.problem for example in found["bounds"].counterexamples}
+    assert any(x.startswith("LoadTile of A has no index: no reverse path") for x in problems)

@@ -31,7 +31,7 @@ def test_a_division_by_zero_is_refuted(line: str, what: str):
     assert found.problem.startswith(what)
     assert "divides by 0" in found.problem
     assert found.launch is not None
-    assert found.launch.values["m"] <= 8  # so tiles_m - 1 is 0
+    assert found.launch.values["m"] <= 8  # m is at most one tile, so tiles_m - 1 is 0
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,16 @@ def test_bytes_of_operands():
     assert OperandReads.of(gemm(), extents, reads_c=True) == OperandReads(2, 3 * 2 * 10 * 20)
 
 
+def test_outputs_besides_d_are_counted():
+    @ep.epilogue(pre=ep.output(), wide=ep.output(dtype="f32"))
+    def two_more(acc):
+        return acc, acc, acc
+
+    extents = {"l": 3, "m": 10, "n": 20, "k": 30}
+    found = OperandReads.of(gemm(two_more), extents, reads_c=False)
+    assert found == OperandReads(0, 3 * 10 * 20 * (2 + 4))
+
+
 @pytest.mark.parametrize("function", [residual_f32, residual_bf16, bias_alone])
 def test_plans_leave_registers_for_what_the_epilogue_reads(function):
     problem = gemm(function)

@@ -208,7 +208,8 @@ def test_small_tiles_shorten_the_ragged_wave(plan: str):
     size = 128 * 136, 128, 4096
     large, few = (price(plan.format(s), *size) for s in (whole, small))
     assert few["loop"] < 0.9 * large["loop"]
-    full = 128 * 132, 128, 4096  # full waves, so no tile is divided into small tiles
+    # the tiles fill whole waves, so no tile is divided into small tiles
+    full = 128 * 132, 128, 4096
     assert price(plan.format(whole), *full) == price(plan.format(small), *full)
 
 

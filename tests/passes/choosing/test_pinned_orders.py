@@ -127,7 +127,11 @@ def test_a_tile_whose_border_is_inside_a_k_tile_has_another_order():
 @pytest.mark.parametrize("segments", [1, 2])
 @pytest.mark.parametrize("k", [4160, 1920])
 def test_the_columns_of_a_table_agree_with_the_graphs(segments: int, k: int):
-    """With k = 1920, tiles of 64 and 128 elements end at one k and divide it at different ones."""
+    """`SummationOrder.holds` of a table of plans gives the verdicts of `why_not` for their graphs.
+
+    k = 1920 is a multiple of both 64 and 128, but split-k divides it at different indices if k
+    tiles have 64 and if they have 128 elements.
+    """
     size = problem(512, k, 64)
     order = SummationOrder.of("wgmma", k, UNIT, segments)
     plans = [

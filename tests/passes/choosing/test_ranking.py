@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from dataclasses import fields, replace
@@ -41,7 +42,8 @@ def test_a_short_list_ends_with_a_plan_without_clusters(size: tuple[int, int, in
 
 
 def test_a_size_must_be_given():
-    for _ in range(2):  # no ranking of the failed call is kept
+    # the failed call leaves no ranking in the cache, so the second call fails too
+    for _ in range(2):
         with pytest.raises(ValueError, match="m, n or k has no value"):
             rank(Gemm("bf16"))
 
@@ -116,7 +118,7 @@ def test_the_explanation_tells_terms_and_reasons():
     assert text.splitlines()[0].split()[:3] == ["plan", "total", "launch"]
     assert text.splitlines()[1].startswith(str(found.best.plan))
     assert "What bounds it:" in text
-    assert "The figures of NVIDIA H200 are fitted to measurements: " in text
+    assert re.search(r"The figures of NVIDIA H200 are fitted to \d+ measured times, 20", text)
     assert ".json" not in text
     assert len(found.rows()) == 9
     assert found.as_data()["plans"][0]["seconds"] == found.best.seconds

@@ -130,7 +130,8 @@ def test_tuning_has_more_candidates():
     splits = {
         plan.workgroups for plan in plans if plan.tile == (128, 128, 64) and plan.cluster[0] == 1
     }
-    assert {24, 36, 48, 60, 72, 96, 120} <= splits  # multiples of the 12 output tiles
+    # these grids are multiples of the 12 output tiles
+    assert {24, 36, 48, 60, 72, 96, 120} <= splits
 
 
 def test_errors_of_similar_plans_are_correlated():

@@ -100,7 +100,7 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
     found_counts, found = counted(pipeline, m, n, depth, grid)
     work, counts = found_counts.work, found_counts.work.counts
     assert not found.problems()
-    small = prod(found.tiles[:2]) // (m * n)  # number of small tiles in a macro tile
+    small = prod(found.tiles[:2]) // (m * n)  # `small` is the number of small tiles in a macro tile
     longest = work.iterations * small + work.small * depth
     assert longest[0] == max(found.iterations)
     shape = found_counts.shape

@@ -87,7 +87,7 @@ def test_the_first_view_names_the_limit_of_multiplying():
     found = make_report(Subject(scheduled(StreamK()), sizes)).data
     head = found["headline"]
     assert head["utilisation"] > 0.9
-    assert head["answer"] == "Mostly"  # less than the fraction of peak that "Yes" needs
+    assert head["answer"] == "Mostly"  # the fraction of peak is less than "Yes" needs
     bounds = {row["name"]: row["model"] for row in found["terms"]["limits"]}
     limit = head["limit"]
     assert (limit["name"], limit["seconds"]) == ("l2", bounds["l2"])
@@ -274,7 +274,7 @@ def test_graph_report_writes_one_file(tmp_path: Path):
     assert text == found.html()
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
     addresses = set(re.findall(r"\w+://[^\s\"'\\<]+", text))
-    # this XML namespace is a name that no browser loads
+    # the XML namespace looks like an address, but no browser loads it
     assert addresses == {"http://www.w3.org/2000/svg"}
     assert "<b>" not in text
     embedded = text.partition('id="data">')[2].partition("</script>")[0]

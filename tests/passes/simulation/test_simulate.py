@@ -158,10 +158,10 @@ def test_the_events_are_plain_columns():
 
 def test_a_hundred_thousand_tiles_take_seconds():
     graph = scheduled("rasterize{width=8},two-tile-stream-k")
-    simulate(graph, SQUARE)  # compiles the index expressions, which is not timed
+    simulate(graph, SQUARE)  # the first run also compiles the index expressions, so it is not timed
     begin = time.process_time()
     found = simulate(graph, {"m": 128 * 320, "n": 128 * 313, "k": 4096})
     seconds = time.process_time() - begin
     assert int((found.events.activity == Activity.MULTIPLY).sum()) > 100_000
-    assert seconds < 12  # takes 1.5 s on an idle machine
+    assert seconds < 12  # the simulation takes 1.5 s on an idle machine
     assert np.isfinite(found.makespan)

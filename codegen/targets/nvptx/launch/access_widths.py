@@ -27,13 +27,13 @@ def access_widths(
 ) -> Vectors:
     """The widest accesses that rows and addresses of the tensors allow, up to `most`.
 
-    TMA stores D, in accesses of 16 bytes, only if the operands in `along_rows` can be read in
+    TMA stores D, in accesses of 16 bytes, only if the tensors in `along_rows` can be accessed in
     pairs.
 
     Args:
         views: the arrays that a call passes, by the name of the tensor.
         most: the widest accesses that the element types allow.
-        along_rows: the epilogue's operands that vary along the rows of D, such as C.
+        along_rows: the epilogue's operands and outputs that vary along the rows of D, such as C.
         boxed: those of `along_rows` that TMA loads, if all of them are aligned to 16 bytes.
         cut: whether groups end at any row of D, so that threads store some of its boxes, 16 bytes
             at a time.

@@ -14,7 +14,7 @@ from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.packing import ArgumentTable
 from codegen.targets.nvptx.launch.tensormaps import TensorMaps
 from coordgraph import LaunchError
-from coordgraph.gemm import OFFSETS, OFFSETS_OF, row_step
+from coordgraph.gemm import OFFSETS, OFFSETS_OF, ROWS, TARGETS, row_step
 from coordgraph.integers import evaluate
 from coordgraph.tensors import Role, Tensor, dtype
 
@@ -32,8 +32,16 @@ addresses of a kernel's workspace buffers are kept. A repeated call then need no
 
 
 def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """Names of the epilogue's operand tensors other than C, in the order of a call's pointers."""
-    return tuple(t.name for t in tensors if t.role.finishes and t.name not in ARGUMENTS)
+    """Names of the tensors that a call passes by keyword, in the order of a call's pointers.
+
+    They are the epilogue's operands other than C, its outputs besides D, and the tables of rows.
+    """
+    roles = (Role.OPTIONAL_INPUT, Role.OPERAND, Role.OUTPUT)
+    return tuple(
+        t.name
+        for t in tensors
+        if t.name in (ROWS, TARGETS) or (t.role in roles and t.name not in ARGUMENTS)
+    )
 
 
 class Loaded:
@@ -124,8 +132,8 @@ class CheckedCall:
         self._maps: list[tuple[int, int, TensorMaps]] = []
         self.bytes = [0] * len(order)
         """The size in bytes of each tensor of a call, in the order of the call's pointers."""
-        self.shape: tuple[int, ...] = ()
-        """The shape of D in elements."""
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        """The shapes of D and of other outputs, in elements, by tensor."""
         self.records: tuple[int, ...] = ()
         """The shape of the timeline records that a launch writes; () for kernels without a
         timeline."""
@@ -139,12 +147,14 @@ class CheckedCall:
             source, shift = order.index(OFFSETS), 0
             if tensor.name in order:
                 source = order.index(tensor.name)
-            else:  # of a list of products: `tensor` is one row of the array `offsets`
+            else:  # for a list of products, `tensor` is one row of the array `offsets`
                 shift = [*OFFSETS_OF.values()].index(tensor.name)
             self._places.append((place, source, shift * size))
             self.bytes[source] += size
             if tensor.role is Role.OUTPUT:
-                self.shape = facts.shape(tensor, values)
+                self.shapes[tensor.name] = facts.shape(tensor, values)
+        self._written = [order.index(name) for name in self.shapes if name not in ARGUMENTS]
+        """The indices of outputs other than D in the list of the call's pointers."""
         every = ((name, box) for name, boxes in facts.boxes.items() for box in boxes)
         for number, (name, box) in enumerate(every):
             (tensor,) = (t for t in facts.tensors if t.name == name)
@@ -163,7 +173,15 @@ class CheckedCall:
         """The size of C in bytes if its strides are those of D, else -1."""
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether the address ranges of D and another tensor overlap; C may be D itself."""
+        """Whether the address ranges of an output and another tensor overlap; C may be D."""
+        for place in self._written:
+            begin, end = pointers[place], pointers[place] + self.bytes[place]
+            ranges = zip(pointers, self.bytes, strict=True)
+            if any(
+                at and at < end and begin < at + size and other != place
+                for other, (at, size) in enumerate(ranges)
+            ):
+                return True
         if self._others:
             end = pointers[3] + self.bytes[3]
             others = zip(pointers[NUMBER:], self.bytes[NUMBER:], strict=True)
@@ -257,11 +275,11 @@ class Idle:
     """A checked call that launches nothing, because D has no elements to write.
 
     Args:
-        shape: the shape of D.
+        shapes: the shapes of D and of other outputs, by tensor.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
+    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        self.shapes = shapes
 
     def overlaps(self, pointers: Pointers) -> bool:
         """False, since the call writes no memory."""
@@ -282,7 +300,7 @@ class Depthless:
     """
 
     def __init__(self, plan: CheckedCall, zeros: int, alpha_first: bool) -> None:
-        self.plan, self.zeros, self.shape = plan, zeros, plan.shape
+        self.plan, self.zeros, self.shapes = plan, zeros, plan.shapes
         self.alpha_first = alpha_first
 
     def overlaps(self, pointers: Pointers) -> bool:
@@ -297,12 +315,12 @@ class Depthless:
 
 
 class Launches(Protocol):
-    """Protocol of a checked call: kept by a kernel, for later calls with the same cache key."""
+    """Protocol of the objects that launch calls with a cache key that was checked before."""
 
-    shape: tuple[int, ...]
+    shapes: dict[str, tuple[int, ...]]
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether the address ranges of D and another tensor overlap."""
+        """Whether the address ranges of an output and another tensor overlap."""
         ...
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:

@@ -200,7 +200,7 @@ class CudaWalker(TableWalker):
                 case ops.StoreFragment(destination=memory) | ops.AccumulateFragment(source=memory):
                     read |= self._place_symbols(move, memory)
                 case ops.ApplyFragment():
-                    for memory in move.op.read_from.values():
+                    for memory in (*move.op.read_from.values(), *move.op.stores):
                         read |= self._place_symbols(move, memory)
                 case _:
                     pass

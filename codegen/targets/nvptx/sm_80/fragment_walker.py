@@ -42,7 +42,8 @@ SHARED_DISCOUNT = 8
 """A load of an operand from shared memory is counted as its bytes / SHARED_DISCOUNT in flight: its
 latency is small, so ptxas issues the load shortly before the value is used."""
 FAST_BYTES = 2
-"""If D's elements have at most 2 bytes, the epilogue may use approximate instructions."""
+"""If elements of D and of all other outputs are floats of at most 2 bytes, the epilogue may use
+approximate instructions."""
 
 
 class FragmentWalker(Walker):
@@ -142,9 +143,23 @@ class FragmentWalker(Walker):
     def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
         address, guard = self._address(node, op.destination)
         values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
-        element = self._element(op.destination)
         kind = self.result if self._is_output(op.destination) else self.sums.kind
-        packed, size = self._packed(values, element, kind), op.width * element.bytes
+        values = self._of_kind(values, kind)
+        self._write(values, self._element(op.destination), kind, address, guard)
+
+    def _write(
+        self, values: list[ir.Value], element: DType, kind: DType, address: ir.Value, guard: Any
+    ) -> None:
+        """Emit one store of adjacent elements, unless `guard` is false (padding).
+
+        Args:
+            values: the values of the elements.
+            element: the element type in memory, to which the values are converted.
+            kind: the type of the values.
+            address: the pointer to the first element.
+            guard: the condition under which the elements are stored.
+        """
+        packed, size = self._packed(values, element, kind), len(values) * element.bytes
         if guard is True:
             self.builder.store(packed, address, align=size)
         elif guard is not False:
@@ -171,19 +186,26 @@ class FragmentWalker(Walker):
         gemm = self.graph.gemm
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
+    def _of_kind(self, values: list[ir.Value], kind: DType) -> list[ir.Value]:
+        """The values of accumulator registers that hold the bits of values of type `kind`."""
+        if kind == self.sums.kind:
+            return values
+        number = Arithmetic(self.builder, kind).type
+        if kind.bits < self.sums.kind.bits:
+            word = ir.IntType(self.sums.kind.bits)
+            values = [self.builder.trunc(self.builder.bitcast(x, word), number) for x in values]
+        return [self.builder.bitcast(value, number) for value in values]
+
     def _packed(self, values: list[ir.Value], element: DType, kind: DType) -> ir.Value:
-        """Convert registers to an element type, and pack them as they are stored in memory.
+        """Convert values to an element type, and pack them as they are stored in memory.
 
         Values of another type than `element` are converted to f32, and from f32 to `element`.
 
         Args:
-            values: the registers.
+            values: the values.
             element: the element type in memory.
-            kind: the type of the values, whose bits the registers hold.
+            kind: the type of the values.
         """
-        if kind != self.sums.kind:
-            number = Arithmetic(self.builder, kind).type
-            values = [self.builder.bitcast(value, number) for value in values]
         if element == kind:
             return self._vector(values)
         rounded = [Arithmetic(self.builder, SINGLE).convert(v, kind) for v in values]
@@ -238,8 +260,9 @@ class FragmentWalker(Walker):
         """Emit an epilogue stage: loads of its operands, and its operations for each register."""
         gemm = self.graph.gemm
         out = gemm.out_dtype or gemm.dtype
-        emit = ElementwiseEmitter(self.builder, gpu=True, fast=dtype(out).bytes <= FAST_BYTES)
-        kinds = op.function.kinds(gemm.accumulator, out).operands
+        emit = ElementwiseEmitter(self.builder, gpu=True, fast=self._fast)
+        every = op.function.kinds(gemm.accumulator, out)
+        kinds, result_kind = every.operands, every.result
         slots = self._slots(node, op.fragment, op.registers, op.width)
         before = self.issued
         operands: dict[str, list[Any]] = {}
@@ -256,19 +279,35 @@ class FragmentWalker(Walker):
             else:
                 values = [emit.constant(0, kind)]
             operands[operand.name] = values
-        # Pinning makes LLVM and ptxas compute one register after another. Otherwise they compute
-        # many at once, with more temporary values than registers, which are spilled.
+        # `ptx.pinned` makes LLVM and ptxas compute one register after another. Otherwise they
+        # compute many at once; the temporary values need too many registers, which are spilled.
         pinned = bool(op.sources) or op.function.registers > 0
+        stored: dict[str, list[ir.Value]] = {tensor: [] for tensor in op.stores}
         for i, slot in enumerate(slots):
             values = {n: each[i % len(each)] for n, each in operands.items()}
             values[ACCUMULATOR] = self.builder.load(slot, typ=self.sums.type)
-            result = op.function.emit(emit, values, gemm.accumulator, out)
-            # The register has the type of the sum (i32), so the bits of an f32 result are stored.
+            result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
+            for tensor, value in outputs.items():
+                stored[tensor].append(value)
+            # The register has the type of the sum, so the bits of a result of another type, such
+            # as an f32 beside i32 sums, are stored in it.
+            if dtype(result_kind).bits < self.sums.kind.bits:
+                result = self.builder.zext(result, ir.IntType(self.sums.kind.bits))
             if result.type != self.sums.type:
                 result = self.builder.bitcast(result, self.sums.type)
             self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
+        for tensor, each in stored.items():
+            address, guard = self._address(node, tensor)
+            self._write(each, self._element(tensor), dtype(every.outputs[tensor]), address, guard)
         if self.issued > before:
             self._count(self.issued - before)
+
+    @property
+    def _fast(self) -> bool:
+        """Whether all outputs have so few digits that the epilogue may use inexact operations."""
+        outputs = (t for t in self.graph.tensors if t.role is Role.OUTPUT)
+        kinds = [dtype(t.dtype) for t in outputs]
+        return all(kind.is_float and kind.bytes <= FAST_BYTES for kind in kinds)
 
     def _operand(
         self, node: Node, tensor: str, memory: str, width: int, kind: DType, optional: bool

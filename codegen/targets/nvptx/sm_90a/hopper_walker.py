@@ -210,7 +210,7 @@ class HopperWalker(CudaWalker):
             return
         element = self._element(op.destination)
         packed = [
-            self._packed([low, high], element, self.result)
+            self._packed(self._of_kind([low, high], self.result), element, self.result)
             for low, high in zip(values[::2], values[1::2], strict=True)
         ]
         trans = op.form.endswith(".trans")

@@ -1,0 +1,98 @@
+"""The foreign functions that XLA calls: each multiplies the buffers of a call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+from json import loads
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from codegen.call.arrays import row_major
+from codegen.call.matmul import matmul
+from codegen.call.views import TensorView
+from codegen.jax.xla_ffi import Buffer, Call, address_of_handler
+from coordgraph.elements import dtype
+from coordgraph.epilogue import EpilogueFunction, parse_function
+from coordgraph.interpreter.arguments import numpy_dtype
+
+__all__ = ["TARGET", "register"]
+
+TARGET = "coordgraph_matmul"
+"""The name of the foreign function in XLA's programs."""
+HOST, GPU = "cpu", "CUDA"
+"""XLA's names of the platforms that have kernels."""
+
+
+@lru_cache(maxsize=1)
+def register() -> tuple[Any, ...]:
+    """Register the foreign function with XLA once; returns the owners of the C functions."""
+    owners = list[Any]()
+    for platform, function in ((HOST, _on_host), (GPU, _on_gpu)):
+        owner, address = address_of_handler(function)
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform=platform)
+        owners.append(owner)
+    return tuple(owners)
+
+
+def _on_host(call: Call) -> None:
+    """Multiply arrays in host memory."""
+    _multiply(call, _host_array)
+
+
+def _on_gpu(call: Call) -> None:
+    """Launch the product on the stream that XLA gives the call."""
+    stream, device = call.stream, call.device
+
+    def view(buffer: Buffer) -> TensorView:
+        where = _device_of(buffer.pointer) if device is None else device
+        strides = row_major(buffer.shape)
+        return TensorView(buffer.pointer, buffer.shape, strides, buffer.dtype, where)
+
+    _multiply(call, view, stream=stream)
+
+
+def _multiply(call: Call, array: Callable[[Buffer], Any], **options: Any) -> None:
+    """Call `codegen.matmul` with the buffers of a call: A, B, operands, and D as the result.
+
+    Args:
+        call: the call. Its attributes are `transpose_a`, `transpose_b`, the text of the epilogue
+            (empty for the product alone), the names of the operands that are arrays, separated by
+            commas, and the values of those that are numbers, as a JSON object.
+        array: makes an array that `codegen.matmul` accepts from a buffer.
+        options: further arguments of `codegen.matmul`.
+    """
+    given: Any = call.attributes
+    a, b, *operands = map(array, call.inputs)
+    names = filter(None, given["operands"].split(","))
+    if given["epilogue"]:
+        options |= dict(zip(names, operands, strict=True)) | loads(given["numbers"])
+        options["epilogue"] = _epilogue(given["epilogue"])
+    for name in ("transpose_a", "transpose_b"):
+        options[name] = given[name]
+    matmul(a, b, out=array(call.results[0]), **options)
+
+
+@lru_cache(maxsize=256)
+def _epilogue(text: str) -> EpilogueFunction:
+    return parse_function(text)
+
+
+def _host_array(buffer: Buffer) -> npt.NDArray[Any]:
+    """A NumPy array on the memory of a buffer."""
+    size = prod(buffer.shape) * dtype(buffer.dtype).bytes
+    memory: Any = (ctypes.c_char * size).from_address(buffer.pointer) if size else b""
+    return np.frombuffer(memory, numpy_dtype(buffer.dtype)).reshape(buffer.shape)
+
+
+def _device_of(pointer: int) -> int:
+    """The ordinal of the GPU whose memory holds an address."""
+    from codegen.targets.nvptx.driver import bindings, cuda
+
+    which = bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(cuda("cuPointerGetAttribute", which, pointer))

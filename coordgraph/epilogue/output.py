@@ -1,0 +1,87 @@
+"""Outputs of an epilogue besides D: named tensors of D's shape that the same kernel stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordgraph.epilogue.operand import check_name
+from coordgraph.epilogue.values import Argument
+from coordgraph.errors import VerifyError
+from coordgraph.tensors import dtype
+
+__all__ = ["Output", "output"]
+
+AXES = ("mn",)
+"""The allowed values of `Output.axes`."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of an epilogue besides D.
+
+    Args:
+        name: the name of the output's tensor, and of the keyword argument of a call that passes an
+            array for it.
+        axes: the coordinates of D that the output has: `mn`, one element for every element of D.
+            Products of a batch, and groups, have outputs of their own, as they have their own D.
+        dtype: the element type; '' means the type of D.
+        value: the name of the value that is converted to the element type and stored, such as
+            `%0`; '' in a declaration, before the function is traced.
+    """
+
+    name: str
+    axes: str = "mn"
+    dtype: str = ""
+    value: Argument = ""
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "output")
+        for field, given in (("coordinates", self.axes), ("type", self.dtype)):
+            if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise VerifyError(
+                    f"output {self.name}: {field} {given!r} is not text; give a str, as in "
+                    f'{self.name}=output("mn", "f32")'
+                )
+        if self.axes not in AXES:
+            raise VerifyError(
+                f"output {self.name}: {self.axes!r} are not coordinates of an output; give 'mn', "
+                "one element for every element of D"
+            )
+        if self.dtype:
+            object.__setattr__(self, "dtype", dtype(self.dtype).name)
+
+    def text(self) -> str:
+        """The text form of the output's declaration, such as `pre: mn bf16`."""
+        return f"{self.name}: {' '.join(filter(None, (self.axes, self.dtype)))}"
+
+    @classmethod
+    def parse(cls, text: str, value: Argument) -> Output:
+        """Parse the text form of a declaration, as `text` writes it.
+
+        Args:
+            text: the text of the declaration.
+            value: the name of the value that the output stores.
+
+        Raises:
+            VerifyError: the text is not the text form of an output.
+        """
+        name, found, rest = text.partition(":")
+        words = rest.split()
+        if not found or not 1 <= len(words) <= 2:
+            raise VerifyError(f"output {text!r} cannot be read; write it as in 'pre: mn bf16'")
+        return cls(name.strip(), words[0], "".join(words[1:]), value)
+
+
+def output(axes: str = "mn", dtype: str = "") -> Output:
+    """Declare an output of an epilogue besides D: `pre=output("mn", "bf16")`.
+
+    The decorated function returns a tuple: the value of D, then the value of every declared output,
+    in the order of the declarations. A kernel call returns its arrays in the same order, as
+    `d, pre = kernel(a, b)` for a function that ends with `return gelu(x), x`, so that function and
+    call read alike.
+
+    Args:
+        axes: the coordinates of D that the output has: `mn`, one element for every element of D.
+        dtype: the element type; by default the type of D.
+    """
+    return Output("_", axes, dtype)

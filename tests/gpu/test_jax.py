@@ -1,0 +1,111 @@
+"""`codegen.jax` on the GPU: values, gradients and epilogues in traced programs, without copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import codegen
+from coordgraph import epilogue as ep
+
+jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.usefixtures("gpu")
+
+BOUND = 2e-2
+"""Largest error of 16-bit results (sums are in f32), relative to the largest element."""
+SHAPES = [(256, 384, 512), (264, 136, 72), (130, 70, 50)]
+"""Problems (m, n, k): a multiple of the tile; partial tiles, with rows that TMA can load; and rows
+that TMA cannot load."""
+
+
+@ep.epilogue(bias="n")
+def bias_relu(acc: Any, bias: Any) -> Any:
+    return ep.relu(acc + bias)
+
+
+@pytest.fixture(autouse=True)
+def on_gpu() -> None:
+    """Skip where JAX has no GPU, as with a build for CPUs."""
+    if all(device.platform != "gpu" for device in jax.devices()):
+        pytest.skip("JAX has no GPU here")
+
+
+def normal(seed: int, *shape: int) -> Any:
+    """A random bf16 array on the GPU."""
+    return jax.random.normal(jax.random.key(seed), shape, "bfloat16")
+
+
+def check(ours: Any, exact: Any) -> None:
+    """Compare a 16-bit result with that of the same product in f32."""
+    assert ours.shape == exact.shape
+    ours, exact = np.asarray(ours, "f4"), np.asarray(exact, "f4")
+    assert np.abs(ours - exact).max() <= BOUND * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_products_and_gradients_in_a_program(shape: tuple[int, int, int], transpose_b: bool):
+    from codegen.jax import matmul
+
+    m, n, k = shape
+    a, b = normal(0, m, k), normal(1, *((n, k) if transpose_b else (k, n)))
+    weight = normal(2, m, n)
+
+    def loss(product: Any) -> Any:
+        return lambda a, b: (product(a, b) * weight.astype("float32")).sum()
+
+    def wide(a: Any, b: Any) -> Any:
+        a, b = a.astype("float32"), b.astype("float32")
+        return jax.numpy.matmul(a, b.T if transpose_b else b, precision="highest")
+
+    def ours(a: Any, b: Any) -> Any:
+        return matmul(a, b, transpose_b=transpose_b)
+
+    check(jax.jit(ours)(a, b), wide(a, b))
+    found = jax.jit(jax.grad(loss(ours), (0, 1)))(a, b)
+    for one, other in zip(found, jax.grad(loss(wide), (0, 1))(a, b), strict=True):
+        check(one, other)
+
+
+def test_many_calls_on_the_stream_of_the_program():
+    """Products follow each other and XLA's own kernels: each reads what the one before wrote."""
+    from codegen.jax import matmul
+
+    a, b = normal(0, 512, 512), normal(1, 512, 512) / 23
+
+    def chain(product: Any, x: Any) -> Any:
+        for _ in range(20):
+            x = jax.nn.relu(product(x, b.astype(x.dtype))) + x
+        return x
+
+    program = jax.jit(lambda x: chain(matmul, x))
+    exact = chain(lambda x, y: jax.numpy.matmul(x, y, precision="highest"), a.astype("float32"))
+    for _ in range(5):
+        check(program(a), exact)
+
+
+def test_epilogues_and_batches():
+    from codegen.jax import matmul
+
+    a, b, bias = normal(0, 3, 200, 256), normal(1, 3, 256, 136), normal(2, 136)
+    exact = jax.numpy.matmul(a.astype("float32"), b.astype("float32"), precision="highest")
+    check(jax.jit(matmul)(a, b), exact)
+    check(jax.jit(jax.vmap(matmul))(a, b), exact)
+    layer = jax.jit(lambda a, b, bias: matmul(a, b, epilogue=bias_relu, bias=bias))
+    check(layer(a[0], b[0], bias), jax.nn.relu(exact[0] + bias.astype("float32")))
+
+
+def test_a_type_without_kernels_is_an_error_of_the_program():
+    from codegen.jax import matmul
+
+    a = jax.numpy.ones((64, 64), "float32")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="f32"):
+        matmul(a, a).block_until_ready()
+
+
+def test_calls_outside_of_programs_take_jax_arrays():
+    a, b = normal(0, 256, 512), normal(1, 512, 384)
+    exact = jax.numpy.matmul(a.astype("float32"), b.astype("float32"), precision="highest")
+    check(codegen.matmul(a, b), exact)
