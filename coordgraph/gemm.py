@@ -88,8 +88,9 @@ Groups that differ along all axes have one such table per axis instead, see `OFF
 AXES = ("m", "n", "k")
 """The axes of a matrix product: rows of D, columns of D, and the summed axis."""
 ROWS, TARGETS = "rows", "targets"
-"""ROWS: name of the table with the row of the array A for each row of the product, if A's rows are
-gathered. TARGETS: name of the table with the row of the array D, if D's rows are scattered."""
+"""ROWS: name of the table that maps a row of the product to a row of the array A, if A's rows are
+gathered. TARGETS: name of the table that maps it to a row of the array D, if D's rows are
+scattered."""
 OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
 """Names of the tables of group starts, by axis, for groups that differ along all axes.
 
@@ -146,8 +147,8 @@ class GemmProblem:
         transposed_operands: names of operands and outputs of the epilogue along m and n, such as
             C, that are given as their transpose, row-major n x m tensors.
         gathered_rows: read A's rows through a table: row i of the product is row `rows[i]` of the
-            array A, which has `rows_a` rows (launch arguments). Rows may occur several times. A
-            must not be given as its transpose.
+            array A. The table `rows` and the array's number of rows, `rows_a`, are launch
+            arguments. Rows may occur several times. A must not be given as its transpose.
         scattered_rows: write D's rows through a table: row i of the product is row `targets[i]` of
             the array D, which has `rows_d` rows. The entries must be distinct: of rows with equal
             targets any one may remain. Rows of D that are no target are not written. Outputs
@@ -233,7 +234,7 @@ class GemmProblem:
         self._check_layouts()
 
     def _check_tables_of_rows(self) -> None:
-        """Check that the problem can have tables of rows, if it gathers or scatters rows."""
+        """Check that the other fields of a problem allow it to gather or scatter rows."""
         for name, given in self.tables_of_rows.items():
             field = {ROWS: "gathered_rows", TARGETS: "scattered_rows"}[name]
             if self.batched or (self.grouped and self.group_axis != "m"):
@@ -366,7 +367,7 @@ class GemmProblem:
 
     @property
     def tables_of_rows(self) -> dict[str, str]:
-        """The tables of rows by name, and the tensor whose rows each numbers: A or D."""
+        """By name of a table of rows (`rows`, `targets`), the tensor whose rows it numbers."""
         there = ((ROWS, "A", self.gathered_rows), (TARGETS, "D", self.scattered_rows))
         return {table: tensor for table, tensor, given in there if given}
 
@@ -474,12 +475,12 @@ class GemmProblem:
 
 
 def rows_of(tensor: str) -> str:
-    """The launch parameter with the number of rows of an array whose rows a table numbers."""
+    """The name of the launch parameter for the number of rows of an array that a table numbers."""
     return f"rows_{tensor.lower()}"
 
 
 def _named(function: EpilogueFunction) -> Iterator[tuple[str, str]]:
-    """What each operand and each output besides D is, `operand` or `output`, and its name."""
+    """(`operand`, name) of each operand, then (`output`, name) of each output besides D."""
     yield from (("operand", o.name) for o in function.operands)
     yield from (("output", o.name) for o in function.outputs)
 

@@ -128,7 +128,7 @@ class EpilogueFunction:
 
     @cached_property
     def registers(self) -> int:
-        """The most 32-bit registers that a GPU thread needs for temporaries of one operation.
+        """The largest number of 32-bit registers that an operation needs for temporaries on a GPU.
 
         Arguments and results of operations are not counted.
         """
