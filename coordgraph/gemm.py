@@ -60,8 +60,8 @@ MOST_GROUPS = 511
 """Largest number of groups of a grouped product whose groups differ along m or along k.
 
 Kernels keep tables with one entry more than groups in shared memory, beside the tiles. On Hopper,
-four stages of 128 x 256 x 64 tiles and two slots of D for each warpgroup leave 3 KiB for the
-tables.
+four stages of 128 x 256 x 64 tiles and two buffers for parts of D per warpgroup leave 3 KiB for
+the tables.
 """
 MOST_TOGETHER = 2**30
 """Largest sum of the groups' extents along one axis, in elements (rows, columns or k).
@@ -430,7 +430,7 @@ class GemmProblem:
     def largest(self, axis: str) -> int:
         """The largest allowed extent along `m`, `n` or `k`, in elements.
 
-        If groups differ in extent along `axis`, it limits the sum over all groups.
+        If groups differ in extent along `axis`, the limit is that of the sum over all groups.
         """
         return MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
 

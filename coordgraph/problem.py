@@ -198,7 +198,11 @@ in `A.row`."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:
-    """The extent along `axis` in elements; the sum over all groups if groups differ along it."""
+    """The extent along `axis` in elements.
+
+    It is the sum over all groups if groups differ along `axis`. With `group_axis="mnk"` that sum is
+    no launch parameter, and the result is its upper bound, `MOST_TOGETHER`.
+    """
     if axis in e.parameters:
         return e.parameters[axis].symbol
     return Integer(MOST_TOGETHER if gemm.diagonal else getattr(gemm, axis))

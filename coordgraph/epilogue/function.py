@@ -258,7 +258,7 @@ class EpilogueFunction:
         return good[str(self.result)]
 
     def scale_of(self, name: str) -> str:
-        """The scalar that multiplies the operand `name` in all its uses, or '' if there is none.
+        """The name of the scalar that multiplies `name` in all its uses, or '' if there is none.
 
         If that scalar is 0 at launch, the kernel need not read the operand.
         """

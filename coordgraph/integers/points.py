@@ -112,7 +112,8 @@ class _Point(dict[Atom, int | None]):
     Args:
         ranges: the ranges that contain the point.
         number: the position of the point among all generated points; it determines the values.
-        outer: the point of the enclosing scope, and the symbol that the inner scope adds.
+        outer: the point of the enclosing scope, and the symbol that this scope adds to it; None if
+            there is no enclosing scope.
     """
 
     def __init__(

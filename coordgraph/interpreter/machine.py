@@ -267,7 +267,7 @@ class Machine:
         return False
 
     def iterate(self) -> None:
-        """Called before each iteration of a loop; iterations are not limited."""
+        """Do nothing before an iteration of a loop: the number of iterations is not limited."""
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
         """Execute one operation; yields an event wherever another workgroup may run first."""

@@ -84,7 +84,7 @@ def _sources(
 
 
 def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[str]:
-    """The older dimensions that are nearest to the dimension `name`, which a pass added.
+    """The ids of the nearest dimensions that existed before the pass that added `name`.
 
     The function first searches upstream, toward the tensors. If it finds none, as for a new
     workspace, it searches downstream, and at last along edges in both directions.
