@@ -123,7 +123,7 @@ class Memory:
         return int(self.flat[flag[0]][flag[1]])
 
     def finish(self) -> dict[str, tuple[Array, Array]]:
-        """Check the memory after a launch; return (output, mask of its written elements) by name.
+        """Check the memory after a launch; return (output, mask of written elements) by tensor.
 
         Raises:
             EvaluationError: an output element of a product was not written exactly once, an output
@@ -200,7 +200,7 @@ class Memory:
         return wanted
 
     def _wanted_along(self, dim: str, size: int) -> Array:
-        """Mask of the indices along `dim` that belong to a group and occur in a table of rows."""
+        """Mask of the indices along `dim` that are in a group and in its table of rows, if any."""
         wanted = np.ones(size, np.bool_)
         for edge in self.graph.coordinates.edges_below(dim):
             if isinstance(edge, Ragged):
