@@ -277,7 +277,7 @@ class KernelGraph:
         Args:
             sizes: the launch arguments to examine, by name; None chooses small launches, such as
                 those just below and above a multiple of the tile.
-            level: `default` takes a few tenths of a second, `all` a few seconds.
+            level: `default` examines a few launches, in less than a second; `all` examines more.
             checks: the names of the checks to run; None runs all above. `batch-invariance`, which
                 refutes graphs whose order of additions depends on m, runs only if it is named.
 

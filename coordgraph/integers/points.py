@@ -60,7 +60,7 @@ class Points:
     outer: "tuple[Points, Symbol] | None"
 
     def below(self, p: Polynomial, goal: int) -> bool:
-        """Whether the polynomial ``p`` is < ``goal`` at a point, which refutes ``p >= goal``."""
+        """Whether ``p`` is less than ``goal`` at one of the points, which refutes ``p >= goal``."""
         for at in self._inside:
             value = at.value(p)
             if value is not None and value < goal:
