@@ -330,4 +330,4 @@ class Derivation:
 Line = list[tuple[str, str]]
 """A line of the report: pieces of text, each with the name of its style, or ''."""
 LINES = Hook[[Derivation], list[Line]]("Derivation.text", "coordgraph.derivation.report")
-"""The function behind `Derivation.text`, implemented by `coordgraph.derivation.report`."""
+"""`Derivation.text` calls this hook for its lines; `coordgraph.derivation.report` implements it."""
