@@ -110,8 +110,8 @@ class GemmProblem:
         transposed_operands: names of operands and outputs of the epilogue along m and n, such as
             C, that are given as their transpose, row-major n x m tensors.
         gathered_rows: read A's rows through a table: row i of the product is row `rows[i]` of the
-            array A, which has `rows_a` rows (launch arguments). Rows may occur several times. A
-            must not be given as its transpose.
+            array A. The table `rows` and the array's number of rows, `rows_a`, are launch
+            arguments. Rows may occur several times. A must not be given as its transpose.
         scattered_rows: write D's rows through a table: row i of the product is row `targets[i]` of
             the array D, which has `rows_d` rows. The entries must be distinct: of rows with equal
             targets any one may remain. Rows of D that are no target are not written. Outputs
@@ -242,7 +242,7 @@ class GemmProblem:
         return kind if kind in QUANTIZED else ""
 
     def _check_tables_of_rows(self) -> None:
-        """Check that the problem can have tables of rows, if it gathers or scatters rows."""
+        """Check that the other fields of a problem allow it to gather or scatter rows."""
         for name, given in self.tables_of_rows.items():
             field = {ROWS: "gathered_rows", TARGETS: "scattered_rows"}[name]
             if self.batched or (self.grouped and self.group_axis != "m"):
@@ -380,7 +380,7 @@ class GemmProblem:
 
     @property
     def tables_of_rows(self) -> dict[str, str]:
-        """The tables of rows by name, and the tensor whose rows each numbers: A or D."""
+        """By name of a table of rows (`rows`, `targets`), the tensor whose rows it numbers."""
         there = ((ROWS, "A", self.gathered_rows), (TARGETS, "D", self.scattered_rows))
         return {table: tensor for table, tensor, given in there if given}
 
@@ -443,8 +443,8 @@ class GemmProblem:
     def largest(self, axis: str) -> int:
         """The largest allowed extent along `m`, `n` or `k`, in elements.
 
-        If groups differ in extent along `axis`, it limits the sum over all groups. If the epilogue
-        has several sums, it limits the columns of B, which are several times n.
+        If groups differ in extent along `axis`, the limit is that of the sum over all groups. If the
+        epilogue has several sums, it limits the columns of B, which are several times n.
         """
         most = MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
         return most // self.sums if axis == "n" else most
@@ -490,14 +490,16 @@ class GemmProblem:
 
 
 def rows_of(tensor: str) -> str:
-    """The launch parameter with the number of rows of an array whose rows a table numbers."""
+    """The name of the launch parameter for the number of rows of an array that a table numbers."""
     return f"rows_{tensor.lower()}"
 
 
 def _named(function: EpilogueFunction) -> Iterator[tuple[str, str]]:
-    """What each operand and each output besides D is, `operand` or `output`, and its name."""
+    """(`operand`, name) of each operand, then (`output`, name) of each output besides D."""
     yield from (("operand", o.name) for o in function.operands)
     yield from (("output", o.name) for o in function.outputs)
+
+
 def _check_function(function: object) -> None:
     """Check that a problem's epilogue is a traced function."""
     if not isinstance(function, EpilogueFunction):

@@ -129,14 +129,14 @@ def _matrices(
     counts: Mapping[str, Expr],
     tiles: Mapping[str, int],
 ) -> None:
-    """Add A, B, the epilogue's operands and outputs, and cut each axis of them into macro tiles.
+    """Add A, B, D, the epilogue's operands and outputs, and cut their axes into macro tiles.
 
     Args:
         gemm: the problem.
         e: the editor.
-        extents: elements along m, n and k.
-        counts: macro tiles along m, n and k.
-        tiles: elements of a macro tile along m, n and k.
+        extents: by axis (m, n or k), the extent of the problem in elements.
+        counts: by axis, the number of macro tiles.
+        tiles: by axis, the extent of a macro tile in elements.
     """
     for name, role in (
         ("A", Role.INPUT),
@@ -181,13 +181,13 @@ def product_row(tensor: str) -> str:
 
 
 def _gather(e: KernelEditor, tensor: str, table: str, count: Expr) -> None:
-    """Declare the table of a tensor's rows, and the edge from the product's rows to them.
+    """Declare a table of rows, and the edge by which it maps the product's rows to array rows.
 
     Args:
         e: the editor.
-        tensor: `A` or `D`.
+        tensor: `A` or `D`, the tensor whose array rows the table numbers.
         table: the name of the table.
-        count: rows of the product.
+        count: the number of rows of the product.
     """
     whole = e.coordinates[f"{tensor}.0"].size
     assert whole is not None
@@ -225,7 +225,11 @@ in `A.row`."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:
-    """The extent along `axis` in elements; the sum over all groups if groups differ along it."""
+    """The extent along `axis` in elements.
+
+    It is the sum over all groups if groups differ along `axis`. With `group_axis="mnk"` that sum is
+    no launch parameter, and the result is its upper bound, `MOST_TOGETHER`.
+    """
     if axis in e.parameters:
         return e.parameters[axis].symbol
     return Integer(MOST_TOGETHER if gemm.diagonal else getattr(gemm, axis))

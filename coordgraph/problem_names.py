@@ -47,8 +47,8 @@ MOST_GROUPS = 511
 """Largest number of groups of a grouped product whose groups differ along m or along k.
 
 Kernels keep tables with one entry more than groups in shared memory, beside the tiles. On Hopper,
-four stages of 128 x 256 x 64 tiles and two slots of D for each warpgroup leave 3 KiB for the
-tables.
+four stages of 128 x 256 x 64 tiles and two buffers for parts of D per warpgroup leave 3 KiB for
+the tables.
 """
 MOST_TOGETHER = 2**30
 """Largest sum of the groups' extents along one axis, in elements (rows, columns or k).
@@ -59,8 +59,8 @@ LARGEST_STRIDE = 2**40
 """Largest stride from one matrix of a batch to the next, in elements: a limit of TMA
 descriptors."""
 MOST_PROBLEMS = 64
-"""Largest number of groups that differ along all axes (`group_axis="mnk"`). Their kernels keep more
-tables in shared memory than those in which groups differ along one axis."""
+"""Largest number of groups that differ along all axes (`group_axis="mnk"`). Kernels for such groups
+keep more tables in shared memory than kernels for groups that differ along one axis."""
 ROW_STEP = 8
 """Alignment of matrix rows in a list of products (`group_axis="mnk"`), in elements.
 
@@ -75,8 +75,9 @@ Groups that differ along all axes have one such table per axis instead, see `OFF
 AXES = ("m", "n", "k")
 """The axes of a matrix product: rows of D, columns of D, and the summed axis."""
 ROWS, TARGETS = "rows", "targets"
-"""ROWS: name of the table with the row of the array A for each row of the product, if A's rows are
-gathered. TARGETS: name of the table with the row of the array D, if D's rows are scattered."""
+"""ROWS: name of the table that maps a row of the product to a row of the array A, if A's rows are
+gathered. TARGETS: name of the table that maps it to a row of the array D, if D's rows are
+scattered."""
 OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
 """Names of the tables of group starts, by axis, for groups that differ along all axes.
 

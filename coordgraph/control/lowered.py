@@ -47,8 +47,8 @@ class CopyElements(Operation):
     the destination is not written.
 
     Args:
-        source, destination: the dimensions whose indices are the first element that is read and
-            written.
+        source, destination: the dimensions whose indices locate the first element that is read and
+            the first element that is written.
         width: the number of elements.
         asynchronous: whether the copy runs asynchronously (PTX `cp.async`) and is complete only
             after `WaitCopies`.
@@ -331,7 +331,7 @@ class RaiseFlag(Operation):
     """Add 1 to a flag in device memory atomically, by default with release order.
 
     A thread that acquires the flag sees the workgroup's earlier writes. The fields `order` and
-    `scope` are those of `SignalFlag`.
+    `scope` have the same meaning as in `SignalFlag`.
     """
 
     flag: str
@@ -368,10 +368,11 @@ class WaitFlag(Operation):
 
 @dataclass(frozen=True)
 class TakeFlag(Operation):
-    """Wait with acquire order until a flag in device memory is not 0, then subtract 1 atomically.
+    """Wait until a flag in device memory is not 0, then subtract 1 from it atomically.
 
     `SignalFlag` sets the flag to the number of readers. Each reader executes `TakeFlag` once, so
-    the last reader resets the flag to 0. The fields `order` and `scope` are those of `WaitFlag`.
+    the last reader resets the flag to 0. The fields `order` (by default `acquire`) and `scope` have
+    the same meaning as in `WaitFlag`.
     """
 
     flag: str

@@ -128,7 +128,7 @@ class EpilogueFunction:
 
     @cached_property
     def registers(self) -> int:
-        """The most 32-bit registers that a GPU thread needs for temporaries of one operation.
+        """The largest number of 32-bit registers that an operation needs for temporaries on a GPU.
 
         Arguments and results of operations are not counted.
         """
@@ -271,7 +271,7 @@ class EpilogueFunction:
         return good[str(self.result)]
 
     def scale_of(self, name: str) -> str:
-        """The scalar that multiplies the operand `name` in all its uses, or '' if there is none.
+        """The name of the scalar that multiplies `name` in all its uses, or '' if there is none.
 
         If that scalar is 0 at launch, the kernel need not read the operand.
         """
