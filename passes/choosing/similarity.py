@@ -90,7 +90,7 @@ class Similarity:
         self._schedule = table.schedule
 
     def between(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> Matrix:
-        """Covariances of the cost model's errors on plans: `rows` by `others`, without noise."""
+        """Covariances, without noise, of the errors on plans `rows` with the errors on `others`."""
 
         def apart(columns: list[Column], length: float) -> Matrix:
             """For each pair of plans: exp(-d / length); d sums |difference| over `columns`."""

@@ -70,7 +70,7 @@ class SummationOrder:
 
     @property
     def pipeline(self) -> str:
-        """The text of a schedule with this order, with a workgroup for every segment of a tile."""
+        """Pipeline text of a schedule with this order; each workgroup adds a segment of a tile."""
         return "data-parallel" if self.segments == 1 else str(split_schedule(self.segments))
 
     def __str__(self) -> str:

@@ -39,17 +39,18 @@ __all__ = [
 ]
 
 MMA_M, LANES = 16, 32
-"""MMA_M: rows of A in one `mma.sync.m16n8`. LANES: threads of a warp."""
+"""MMA_M: number of rows of A in one `mma.sync.m16n8`. LANES: number of threads of a warp."""
 PAIR_N = 16
-"""Columns of B that one `ldmatrix.x4` loads: 16, for two `mma.sync` instructions of 8 columns."""
+"""Number of columns of B that one `ldmatrix.x4` loads: 16, for two `mma.sync` instructions of 8
+columns."""
 REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
 """Coordinates whose indices select a pair of adjacent accumulator registers of a thread."""
 MOST_ACCUMULATORS = 128
-"""The most accumulator registers of a thread. Fragments and addresses take the other registers, of
-which a thread has 255 in all."""
+"""Largest number of accumulator registers of a thread. A thread has 255 registers in all; fragments
+and addresses take the others."""
 ODD, MOST_ODD_ACCUMULATORS = 64, 96
 """Tiles whose extent in m or n is no multiple of ODD elements need more registers for addresses.
-For them, MOST_ODD_ACCUMULATORS is the most accumulator registers of a thread."""
+For such tiles, MOST_ODD_ACCUMULATORS is the largest number of accumulator registers of a thread."""
 MOST_WARPS = 8
 """The largest number of warps in a workgroup; they divide an output tile among them."""
 
@@ -70,7 +71,7 @@ class WarpGrid:
 
     @property
     def workitems(self) -> int:
-        """How many threads the workgroup has."""
+        """Number of threads of the workgroup."""
         return self.m * self.n * LANES
 
     def add(self, c: CoordinateEditor) -> None:
@@ -89,7 +90,7 @@ class WarpGrid:
         """Add the edges from positions in tiles to registers and lanes: the fragment layouts.
 
         Returns:
-            The accumulator; its vectors are pairs of adjacent columns of D.
+            The accumulator, whose vectors are pairs of elements in adjacent columns of D.
         """
         t, own = self.tiling, self.tiling.own
         m, n, k = t.shape
@@ -115,7 +116,7 @@ class WarpGrid:
         """Cut a tile into shares for reduce-scatter: a share is one register pair of each thread.
 
         Returns:
-            The registers that hold one share.
+            An `Accumulator` for the registers that hold one share.
         """
         own = self.tiling.own
         registers = tuple(map(own, REGISTERS))
@@ -155,7 +156,7 @@ class WarpGrid:
 
 
 def depth_of(kind: DType) -> int:
-    """How many elements along k one `mma.sync` multiplies, for A and B of type `kind`."""
+    """Number of elements along k that one `mma.sync` multiplies, for A and B of type `kind`."""
     instruction = kind.instruction(WARP_MMA)
     assert instruction is not None
     return instruction.depth
@@ -166,8 +167,8 @@ def _load_coordinates(
 ) -> None:
     """Add the edges that say which row of 16 bytes each lane addresses for `ldmatrix.x4`.
 
-    The instruction loads four 8x8 matrices of 16-bit elements. Their order must be that of the
-    registers of mma.sync: A by (k half, m half), B by (n half, k half).
+    The instruction loads four 8x8 matrices of 16-bit elements. Their order must be that in which
+    mma.sync expects them in registers: for A by (k half, m half), for B by (n half, k half).
 
     Args:
         c: the coordinate graph under construction.
@@ -191,10 +192,11 @@ def _load_coordinates(
 
 
 def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
-    """For each accumulator, by its name, the grid of warps that reads least from shared memory.
+    """For each accumulator, by name, the grid of warps that reads fewest bytes of shared memory.
 
-    The largest tile decides the number of warps, at most 8, and the grids of all other tiles have
-    the same number. An accumulator whose tile cannot be divided by that many warps is left out.
+    The largest tile decides the number of warps, at most 8. The grids of all other tiles have the
+    same number of warps. An accumulator whose tile cannot be divided by that many warps is left
+    out.
     """
     largest = max(tilings, key=lambda tiling: tiling.shape[0] * tiling.shape[1])
     first = warps_of(*largest.shape[:2])
@@ -206,7 +208,7 @@ def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
 
 
 def most_accumulators(m: int, n: int) -> int:
-    """The most accumulator registers that a thread may have for an m x n output tile."""
+    """Largest number of accumulator registers that a thread may have for an m x n output tile."""
     return MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS
 
 
@@ -215,8 +217,8 @@ def warps_of(
 ) -> tuple[int, int] | None:
     """The best grid of warps, in m and n, for an m x n output tile; None if there is none.
 
-    The best grid has about 8 warps, or about 4 for a tile smaller than 128 x 128. Among those, it
-    reads least from shared memory.
+    The best grid has about 8 warps, or about 4 for a tile smaller than 128 x 128. Among grids with
+    this number of warps, it reads the fewest bytes from shared memory.
 
     Args:
         m, n: extents of the output tile in elements.
