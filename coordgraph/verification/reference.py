@@ -29,7 +29,8 @@ __all__ = ["Operands", "Product", "make_operands", "products"]
 
 SEED = 20
 GAP = 3
-"""Elements between the rows of a tensor whose leading dimension is a launch argument."""
+"""Number of unused elements between two rows of a tensor whose leading dimension is a launch
+argument."""
 PACKED = "elements_"
 """Prefix of the launch parameters that give the number of elements of packed matrices, such as
 `elements_a` for the matrices A."""
@@ -111,7 +112,7 @@ def _random(tensor: Tensor, values: Mapping[str, Any], random: np.random.Generat
 
 
 def _packed_elements(gemm: GemmProblem, launch: Launch) -> dict[str, int]:
-    """The lengths of the vectors that hold the matrices of a list of products."""
+    """Numbers of elements of the packed vectors, by launch parameter such as `elements_a`."""
     found: dict[str, int] = {}
     for name in launch.values:
         if name.startswith(PACKED):
@@ -211,14 +212,14 @@ def _matrix(
 
 
 def _all(gemm: GemmProblem, tensor: str) -> str:
-    """The axes of D on which the epilogue operand `tensor` depends; '' for any other tensor."""
+    """The axes of D along which the epilogue operand `tensor` varies; '' for other tensors."""
     return gemm.operands[tensor].axes if tensor in gemm.operands else ""
 
 
 def _packed_starts(
     gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """The offset in the tensor's vector of each product's matrix, and the end of the last matrix.
+    """Offsets of all products' matrices in the tensor's vector; the end of the last one comes last.
 
     All offsets are in elements.
     """

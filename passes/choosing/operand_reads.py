@@ -1,4 +1,4 @@
-"""`OperandReads`: how many bytes an epilogue reads and writes besides D, for choosing a plan."""
+"""`OperandReads`: number of bytes that an epilogue reads, and writes besides D, per launch."""
 
 from __future__ import annotations
 

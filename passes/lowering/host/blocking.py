@@ -1,4 +1,4 @@
-"""Blocking for vector registers: coordinates of the loops with which a CPU core computes a tile.
+"""Blocking for vector registers: divides a tile into blocks for the loops of a CPU core.
 
 An output tile is divided into register blocks of a few rows and a few vectors of columns. A block
 has whole vectors, so the last block may extend past the end of the tile; the elements past the end
@@ -38,8 +38,8 @@ ACCUMULATOR = "acc.shared"
 """The coordinate of the buffer that holds the sums of an output tile, which have the accumulator's
 element type."""
 VECTORS = 2
-"""Vector registers in a row of a register block. Each broadcast element of A multiplies 2 vectors
-of B."""
+"""Number of vector registers in a row of a register block: each broadcast element of A multiplies 2
+vectors of B."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Block:
     """A register block: `rows` x `vectors` vector registers of `lanes` accumulators each.
 
     Args:
-        rows: rows of the block.
-        vectors: vector registers in a row.
+        rows: number of rows of the block.
+        vectors: number of vector registers in a row of the block.
         lanes: elements of a vector register.
         sums: how many sums the epilogue computes an element of D from. If there are several, there
             are as many vectors.
@@ -61,7 +61,7 @@ class Block:
 
     @property
     def columns(self) -> int:
-        """Columns of D in a register block; each has `sums` accumulators in a row."""
+        """Number of columns of D in the register block; each has `sums` accumulators in a row."""
         return self.vectors * self.lanes // self.sums
 
     @property
@@ -116,8 +116,8 @@ class Block:
             tensor = name[0] if name != ACCUMULATOR else ""
             home = name if own(name) != name else ""
             c.add(Shared(own(name), Integer(size), tensor=tensor, within=home))
-        # The buffer of A has the element order of A in memory: row by row, or column by column if A
-        # is transposed.
+        # The buffer of A has the same order of elements as A in memory: row by row, or column by
+        # column if A is transposed.
         last = ("block.k", "block.row") if gemm.transpose_a else ("block.row", "block.k")
         for name, order in (
             ("A.shared", ("block.m", *last)),

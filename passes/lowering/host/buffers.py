@@ -110,7 +110,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A lowered operation, and the tensors whose tile numbers must be set around the operation."""
+    """A lowered operation, and the tensors whose tile numbers must be set around it."""
 
     tensors: tuple[str, ...]
     op: Operation
@@ -137,14 +137,14 @@ class Buffers:
     share: bool = False
 
     def cut_tiles(self) -> None:
-        """Divide each tile into shares for a `scatter` reduction: a share is one row of blocks.
+        """Divide tiles into shares for a `scatter` reduction: a share is a row of register blocks.
 
         In this reduction each workgroup executes the epilogue of one share.
         """
         cut_otherwise(self.c, self.c[self.tiling.own("block.m")].fixed_size)
 
     def lower(self, body: Body, scope: Scoped) -> Iterator[Operation]:
-        """Lower a sequence of operations; return operations that are not on tiles unchanged."""
+        """Lower operations that run one after another; yield those not on tiles unchanged."""
         here = replace(self, share=SHARE in scope.known)
         pieces = [piece for op in body for piece in here._pieces(op)]
         for on_tiles, group in groupby(pieces, lambda piece: bool(piece.tensors)):
@@ -190,7 +190,7 @@ class Buffers:
                 return (_Piece((), op),)
 
     def _zero(self) -> _Piece:
-        """Set all elements of the accumulator buffer, including padding, to 0."""
+        """The operations that set the accumulator buffer, including its padding, to 0."""
         fill: Operation = FillElements(self._total)
         for dim in map(self.tiling.own, (*self.block.inside[::-1], "block.row")):
             fill = For(dim, Integer(0), Integer(self.c[dim].fixed_size), body=(fill,))
@@ -198,7 +198,7 @@ class Buffers:
         return _Piece(("D",), Scope("zero", (body,)))
 
     def _pack(self, tensor: str) -> _Piece:
-        """Copy a tile of A or B into its buffer, and fill the padding of the last block with 0."""
+        """The copy of a tile of A or B into its buffer; the padding of the last block becomes 0."""
         axis = self._rows if tensor == "A" else self._columns
         buffer, depth = self.tiling.own(f"{tensor}.shared"), self._depth
         copy, fill = CopyElements(tensor, buffer), FillElements(buffer)
@@ -211,13 +211,13 @@ class Buffers:
         return _Piece((tensor,), Scope(f"pack {tensor}", (axis.blocks(*body),)))
 
     def _multiply(self) -> _Piece:
-        """Multiply the tiles of A and B in the buffers, block by block."""
+        """The product of the tiles of A and B in the buffers, block by block."""
         block = self.block.multiply(self.c, self.tiling, self._depth, self.instruction)
         body = self._columns.blocks(self._rows.blocks(*block))
         return _Piece(("A", "B"), Scope("multiply", (body,)))
 
     def _add_partial(self) -> _Piece:
-        """Add another workgroup's partial sums, which are in the workspace, to the accumulator."""
+        """The addition of another workgroup's partial sums in the workspace to the accumulator."""
         add = AccumulateFragment(ELEMENT, "partials", ())
         return self._each("receive", "D", self._sums(*self._updated(add)))
 
@@ -350,7 +350,7 @@ def _within(
 
 
 def _unless_empty(pieces: tuple[_Piece, ...], gemm: GemmProblem) -> Iterator[Operation]:
-    """The lowered operations, each inside an `If` that skips it for a tile past a tensor's end."""
+    """Yield the lowered operations, each in an `If` that skips tiles past a tensor's end."""
     for tensors, group in groupby(pieces, lambda piece: piece.tensors):
         axes = dict.fromkeys(EXTENTS[axis] for t in tensors for axis in gemm.axes[t])
         some = And(*(Lt(Integer(0), index_symbol(name)) for name in axes))
@@ -358,7 +358,7 @@ def _unless_empty(pieces: tuple[_Piece, ...], gemm: GemmProblem) -> Iterator[Ope
 
 
 def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
-    """Expression: how many elements of a tile along an axis are inside the tensor.
+    """Expression for the number of elements of a tile, along an axis, that are inside the tensor.
 
     Its value is negative for a tile that begins past the end of the tensor: a graph may have more
     tiles than the tensor needs.
@@ -370,7 +370,8 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
             tile.
 
     Raises:
-        PassError: the guard that an element is inside the tensor is no upper bound of `index`.
+        PassError: the condition that an element is inside the tensor cannot be written as an upper
+            bound of `index`.
     """
     coordinates = scope.coordinates
     # The indices that an enclosing `Locate` computed are symbols here; the other indices on the

@@ -42,19 +42,21 @@ __all__ = [
 ]
 
 MMA_M, LANES = 16, 32
-"""MMA_M: rows of A in one `mma.sync.m16n8`. LANES: threads of a warp."""
+"""MMA_M: number of rows of A in one `mma.sync.m16n8`. LANES: number of threads of a warp."""
 PAIR_N = 16
-"""Columns of B that one `ldmatrix.x4` loads: 16, for two `mma.sync` instructions of 8 columns."""
+"""Number of columns of B that one `ldmatrix.x4` loads: 16, for two `mma.sync` instructions of 8
+columns."""
 EIGHTH = 8
-"""Columns of B in one `mma.sync`; the coordinate `acc.eighth` numbers the two of a PAIR_N."""
+"""Number of columns of B in one `mma.sync`; the coordinate `acc.eighth` numbers the two of a
+PAIR_N."""
 REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
 """Coordinates whose indices select a pair of adjacent accumulator registers of a thread."""
 MOST_ACCUMULATORS = 128
-"""The most accumulator registers of a thread. Fragments and addresses take the other registers, of
-which a thread has 255 in all."""
+"""Largest number of accumulator registers of a thread. A thread has 255 registers in all; fragments
+and addresses take the others."""
 ODD, MOST_ODD_ACCUMULATORS = 64, 96
 """Tiles whose extent in m or n is no multiple of ODD elements need more registers for addresses.
-For them, MOST_ODD_ACCUMULATORS is the most accumulator registers of a thread."""
+For such tiles, MOST_ODD_ACCUMULATORS is the largest number of accumulator registers of a thread."""
 MOST_WARPS = 8
 """The largest number of warps in a workgroup; they divide an output tile among them."""
 
@@ -75,7 +77,7 @@ class WarpGrid:
 
     @property
     def workitems(self) -> int:
-        """How many threads the workgroup has."""
+        """Number of threads of the workgroup."""
         return self.m * self.n * LANES
 
     def add(self, c: CoordinateEditor) -> None:
@@ -100,7 +102,7 @@ class WarpGrid:
             part: the register coordinate along which several sums of one element of D lie, or ''.
 
         Returns:
-            The accumulator; its vectors are pairs of adjacent columns of the product.
+            The accumulator, whose vectors are pairs of elements in adjacent columns of the product.
         """
         t, own = self.tiling, self.tiling.own
         m, n, k = t.shape
@@ -130,7 +132,7 @@ class WarpGrid:
         If an element of D has several sums, all of them are in the same share.
 
         Returns:
-            The registers that hold one share.
+            An `Accumulator` for the registers that hold one share.
         """
         own, name = self.tiling.own, self.tiling.accumulator
         registers = tuple(own(dim) for dim in REGISTERS if dim != part)
@@ -190,7 +192,7 @@ def order_of_sums(gemm: GemmProblem) -> tuple[str, int]:
 
 
 def depth_of(kind: DType) -> int:
-    """How many elements along k one `mma.sync` multiplies, for A and B of type `kind`."""
+    """Number of elements along k that one `mma.sync` multiplies, for A and B of type `kind`."""
     instruction = kind.instruction(WARP_MMA)
     assert instruction is not None
     return instruction.depth
@@ -201,8 +203,8 @@ def _load_coordinates(
 ) -> None:
     """Add the edges that say which row of 16 bytes each lane addresses for `ldmatrix.x4`.
 
-    The instruction loads four 8x8 matrices of 16-bit elements. Their order must be that of the
-    registers of mma.sync: A by (k half, m half), B by (n half, k half).
+    The instruction loads four 8x8 matrices of 16-bit elements. Their order must be that in which
+    mma.sync expects them in registers: for A by (k half, m half), for B by (n half, k half).
 
     Args:
         c: the coordinate graph under construction.
@@ -226,10 +228,11 @@ def _load_coordinates(
 
 
 def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
-    """For each accumulator, by its name, the grid of warps that reads least from shared memory.
+    """For each accumulator, by name, the grid of warps that reads fewest bytes of shared memory.
 
-    The largest tile decides the number of warps, at most 8, and the grids of all other tiles have
-    the same number. An accumulator whose tile cannot be divided by that many warps is left out.
+    The largest tile decides the number of warps, at most 8. The grids of all other tiles have the
+    same number of warps. An accumulator whose tile cannot be divided by that many warps is left
+    out.
     """
     largest = max(tilings, key=lambda tiling: tiling.summed[0] * tiling.summed[1])
     first = warps_of(*largest.summed[:2])
@@ -241,7 +244,7 @@ def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
 
 
 def most_accumulators(m: int, n: int) -> int:
-    """The most accumulator registers that a thread may have for an m x n output tile."""
+    """Largest number of accumulator registers that a thread may have for an m x n output tile."""
     return MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS
 
 
@@ -250,8 +253,8 @@ def warps_of(
 ) -> tuple[int, int] | None:
     """The best grid of warps, in m and n, for an m x n output tile; None if there is none.
 
-    The best grid has about 8 warps, or about 4 for a tile smaller than 128 x 128. Among those, it
-    reads least from shared memory.
+    The best grid has about 8 warps, or about 4 for a tile smaller than 128 x 128. Among grids with
+    this number of warps, it reads the fewest bytes from shared memory.
 
     Args:
         m, n: extents of the output tile in elements.

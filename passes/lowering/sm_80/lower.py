@@ -50,11 +50,12 @@ from passes.lowering.sm_80.staging import Operand
 __all__ = ["LowerToTensorCores"]
 
 MOST_STAGES = 4
-"""The most stages of the shared-memory ring if the option `stages` is 0."""
+"""Largest number of stages of the shared-memory ring if the option `stages` is 0."""
 ROUND = 64
-"""Error messages propose tiles with extents that are multiples of 64, or powers of two below 64."""
+"""An error message proposes a tile whose extents are multiples of ROUND, or powers of two below
+it."""
 PAIR = 2
-"""How many adjacent elements of a row of D a thread holds in a fragment of `mma.sync`: 2."""
+"""Number of adjacent elements of a row of D that a thread holds in a fragment of `mma.sync`."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,15 @@ class LowerToTensorCores(Pass):
     to copies, shared memory, warps, lanes and registers.
 
     Args:
-        architecture: `sm_80`, `sm_90a`, …; decides how many stages fit in shared memory.
-        vector_a, vector_b: elements of A and of B that one copy moves, a power of two, 16 bytes at
-            most; 0 means 16 bytes. The tensor's contiguous extent and address must be multiples of
-            that many elements. If groups divide a tensor's contiguous axis, its elements are copied
-            one by one.
-        vector_d: elements of C and of D that one access moves: 2 or 1; 0 means 2.
-        stages: stages of the ring, each of which holds a tile of A and one of B; 0 means as many
-            as shared memory has room for, four at most.
+        architecture: name of the architecture, such as `sm_80`; its shared memory limits the number
+            of stages.
+        vector_a, vector_b: number of elements of A and of B that one copy moves: a power of two, at
+            most 16 bytes; 0 means 16 bytes. The tensor's contiguous extent and address must be
+            multiples of this number of elements. If groups divide a tensor's contiguous axis, its
+            elements are copied one by one.
+        vector_d: number of elements of C and of D that one access moves: 2 or 1; 0 means 2.
+        stages: number of stages of the ring, each of which holds a tile of A and one of B; 0 means
+            as many as fit in shared memory, four at most.
     """
 
     architecture: str = "sm_80"
@@ -124,10 +126,11 @@ class LowerToTensorCores(Pass):
         return None
 
     def _tile_that_works(self, graph: KernelGraph) -> str:
-        """The end of an error message: the largest accepted tile within the refused one, if any.
+        """The end of an error message: it names the largest accepted tile within the refused one.
 
         The candidates are made by rounding each extent down to a multiple of 64, or to a power of
-        two below 64, and halving it repeatedly. '' for a graph with tiles of several shapes.
+        two below 64, and halving it repeatedly. The text is '' if no such tile is accepted, or for
+        a graph with tiles of several shapes.
         """
         kind, shapes = dtype(graph.gemm.dtype), [tiling.summed for tiling in graph.tilings]
         if len(shapes) > 1:
@@ -145,7 +148,7 @@ class LowerToTensorCores(Pass):
         return f"; the tile {'x'.join(map(str, found))} works"
 
     def _stages(self, graph: KernelGraph, shapes: list[tuple[int, int, int]] | None = None) -> int:
-        """How many stages the ring has: `stages`, or fewer if shared memory has no room for them.
+        """Number of stages of the ring: `stages`, or fewer if so many do not fit in shared memory.
 
         Each stage has room for the largest tile of A and the largest tile of B.
 
@@ -238,12 +241,12 @@ class _LoweredTile:
 
 
 def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
-    """How many elements of A or B one copy moves: `most`, or a full 16 bytes if `most` is 0.
+    """Number of elements of A or B that one copy moves: `most`, or 16 bytes of them if it is 0.
 
     The result is 1 where groups divide the tensor's contiguous axis, because a group may begin at
-    any element. If each group is a matrix of its own, its rows begin at aligned addresses and are
-    padded. Padding along k would be added to the sums, so elements along k are copied one by one;
-    padding along m or n affects only elements that are not stored.
+    any element. If each group is a separate matrix, the rows of its matrix begin at aligned
+    addresses and are padded. Padding along k would be added to the sums, so elements along k are
+    copied one by one; padding along m or n affects only elements that are not stored.
     """
     axis = TENSORS[operand.tensor][operand.column_axis]
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
@@ -254,7 +257,7 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
 
 
 def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
-    """The operands A and B of a problem, as 2-D tiles whose rows are contiguous in memory."""
+    """(operand A, operand B) of a problem, as 2-D tiles whose rows are contiguous in memory."""
     kind = dtype(gemm.dtype)
     a = Operand("A", *((1, 0) if gemm.transpose_a else (0, 1)), tiling, kind)
     b = Operand("B", *((1, 0) if gemm.transpose_b else (0, 1)), tiling, kind)
@@ -262,7 +265,7 @@ def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
 
 
 def _no_warps(tilings: Tilings) -> str | None:
-    """Why the warps of a workgroup cannot divide the tiles of every shape, or None."""
+    """Why the warps of a workgroup cannot divide the tiles of every shape; None if they can."""
     grids = choose_warps(tilings)
     for tiling in tilings:
         m, n, _ = tiling.summed

@@ -1,4 +1,4 @@
-"""Why wgmma cannot multiply the tiles of a graph: checks of extents, with their error messages."""
+"""Checks of whether wgmma can multiply the tiles of a graph, and error messages if it cannot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def extents(counts: tuple[int, ...]) -> str:
 
 
 def no_division(gemm: GemmProblem, division: Division) -> str | None:
-    """Why wgmma cannot multiply a workgroup's part of a tile, or None."""
+    """Why wgmma cannot multiply a workgroup's part of a tile; None if it can."""
     left, right = division.extent(division.left), division.extent(division.right)
     parts = f"a workgroup's part {division.extent(M)}x{division.extent(N)}"
     if left % MMA_M:
@@ -64,7 +64,7 @@ def no_sums(graph: KernelGraph) -> str | None:
 
 
 def no_team(divisions: Sequence[Division]) -> str | None:
-    """Why tiles of different shapes cannot use the same number of warpgroups, or None."""
+    """Why tiles of different shapes cannot use equally many warpgroups; None if they can."""
     teams = {division.team for division in divisions}
     if len(teams) == 1:
         return None

@@ -34,7 +34,7 @@ def scatter(
         c: the coordinate graph under construction, with the accumulator's coordinates.
         division: how a macro tile is divided over workgroups and warpgroups.
         epilogue: a function that lowers an epilogue for the registers of an accumulator.
-        width: elements of D that one access may store.
+        width: number of elements of D that one access may store.
     """
     pieces = Pieces(c, division)
     tie_memory(pieces)

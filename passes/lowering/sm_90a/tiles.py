@@ -27,7 +27,7 @@ class DividedTile:
         division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
         operands: A and B.
         loads: the TMA loads of a tile of A and of a tile of B, which the producer warp issues.
-        rooms: elements that a stage of the ring reserves for A and for B, by the coordinate of the
+        rooms: number of elements of A and of B that a stage has room for, by the coordinate of the
             shared memory.
         store: how D is stored through shared memory by TMA; None to store D from registers.
     """
@@ -45,7 +45,7 @@ class DividedTile:
 
     @property
     def along_k(self) -> tuple[str, str]:
-        """The coordinates that number tiles of A and tiles of B along k."""
+        """(coordinate that numbers tiles of A along k, the coordinate for tiles of B)."""
         tiling = self.division.tiling
         return tiling.number("A", 1), tiling.number("B", 0)
 
@@ -66,7 +66,7 @@ def divided_tiles(
         c: the coordinate graph under construction.
         gemm: the problem.
         divisions: how tiles of each shape are divided.
-        stages: how many stages the ring has.
+        stages: number of stages of the ring.
         stores: for tiles of each shape, how TMA stores D; empty to store D from registers.
         maps: the tensor maps that the kernel writes itself.
     """

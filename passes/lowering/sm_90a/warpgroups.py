@@ -1,4 +1,4 @@
-"""The accumulator of consumer warpgroups, and its exchange between workgroups.
+"""The accumulator of consumer warpgroups, and operations that exchange it between workgroups.
 
 The result of a wgmma m64nN is spread over the registers of a warpgroup: warp w has rows 16w to
 16w + 15, and each lane has pairs of adjacent columns (PTX ISA, "Register Fragments and Shared
@@ -36,7 +36,7 @@ from passes.lowering.sm_90a.division import RANK, Division
 __all__ = ["VECTOR", "ClusterSum", "Pieces", "add_accumulator"]
 
 VECTOR = CHUNK_BYTES // REGISTER_BYTES
-"""Accumulator registers that one 16-byte access of a partial sum moves: 4."""
+"""Number of accumulator registers that one 16-byte access to a partial sum moves: 4."""
 
 
 def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Accumulator:
@@ -47,7 +47,8 @@ def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) 
     so that TMA boxes have columns of one part.
 
     Returns:
-        The accumulator; its vectors are pairs of adjacent columns of the wgmma result.
+        The accumulator, whose vectors are pairs of elements in adjacent columns of the wgmma
+        result.
     """
     tiling, own = division.tiling, division.tiling.own
     block, piece, eight = own("acc.m"), own("acc.p"), own("acc.n")
@@ -183,7 +184,7 @@ class ClusterSum(Pieces):
 
     @staticmethod
     def bytes(division: Division) -> int:
-        """Bytes of shared memory for the products that a cluster's other workgroups store."""
+        """Bytes of shared memory of the workgroup of rank 0 that receive the others' products."""
         elements = (division.split - 1) * division.workitems * division.accumulators
         return elements * division.sums.bytes
 
