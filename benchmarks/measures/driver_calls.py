@@ -28,7 +28,8 @@ from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.tensormaps import MAP_BYTES
 
 QUEUE = 32
-"""Calls between two waits for the GPU; few, because a full launch queue would block a call."""
+"""Number of calls between two waits for the GPU: small, because a full launch queue blocks a
+call."""
 
 
 PARAMETERS = (

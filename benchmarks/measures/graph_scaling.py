@@ -106,7 +106,7 @@ def measure(edges: int, repeats: int = 1) -> dict[str, float]:
 
 
 def _seconds(step: Callable[[], object]) -> float:
-    gc.collect()  # so that garbage of earlier steps is not collected while this step is timed
+    gc.collect()  # else garbage of earlier steps might be collected while this step is timed
     start = time.process_time()
     step()
     return time.process_time() - start

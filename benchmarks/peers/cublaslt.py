@@ -23,7 +23,7 @@ TRANSA, TRANSB = 3, 4  # values of cublasLtMatmulDescAttributes_t
 MAX_WORKSPACE_BYTES = 1  # a value of cublasLtMatmulPreferenceAttributes_t
 OPERATIONS = {False: 0, True: 1}
 WORKSPACE = 32 << 20
-"""Bytes of cuBLASLt's workspace: as NVIDIA recommends for Hopper, and as PyTorch gives cuBLAS."""
+"""Size of cuBLASLt's workspace in bytes: what NVIDIA recommends for Hopper, as in PyTorch."""
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 
 

@@ -27,7 +27,8 @@ NO_VIEW = (
     "argument 'out' cannot be reshaped to matrices in place: it has gaps between its rows or "
     "matrices, or is immutable; pass a contiguous array, or leave out 'out'"
 )
-"""The error for an `out` with several batch axes whose memory kernels cannot write."""
+"""Error message for an `out` with several batch axes that cannot be viewed as one batch of
+matrices, so that kernels cannot write to its memory."""
 
 
 class Library:

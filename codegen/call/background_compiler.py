@@ -35,7 +35,7 @@ THREAD = "coordgraph build"
 NICE = 10
 """By how much the priority of the process that compiles is lowered."""
 IDLE = 20.0
-"""Seconds without work after which the compiling process is ended, since it holds GPU memory."""
+"""Number of idle seconds after which the compiling process is ended, since it holds GPU memory."""
 LONGEST_EXIT = 1.0
 """At exit, the longest time in seconds to wait until the thread that builds kernels has ended."""
 
@@ -144,7 +144,7 @@ class _Compiler:
         """
         if cache_directory() is None:
             return
-        with suppress(Exception):  # errors if a job cannot be pickled, or a process not started
+        with suppress(Exception):  # the job cannot be pickled, or the process cannot be started
             if job.is_done:
                 return
             sent = pickle.dumps(job)
@@ -201,7 +201,7 @@ def _expired(*arguments: Any, **operands: Any) -> Any:
 
 
 def _expire(entries: list[list[Any]]) -> None:
-    """Make the next call of each entry choose again.
+    """Make the next call of each entry choose a plan again.
 
     Entries are changed in place, so that other threads cannot put the old ones back into the cache.
     """
@@ -231,7 +231,7 @@ def build_behind(job: Job, entry: list[Any]) -> None:
         job: the kernel.
         entry: the entry of the cache of prepared calls by which another kernel serves the call
             meanwhile. When the kernel is built, or cannot be built, the entry is made to raise
-            CodegenError, so that the next call chooses again.
+            CodegenError, so that the next call chooses a plan again.
     """
     _compiler.build(job, entry)
 

@@ -81,7 +81,7 @@ class Calibrated:
     Attributes:
         fitted: the fitted constants of the cost model, and how fast the plans are that the model
             chooses for sizes to which its constants were not fitted.
-        times: how many times of plans were measured.
+        times: the number of pairs of a plan and a problem size that were timed.
         path: the file to which the constants were written.
         record: the file to which the measured times were written.
     """
@@ -273,9 +273,10 @@ def _loaded(plan: Plan, request: PlanRequest) -> Any:
 
 
 def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
-    """How many clusters of 2, 4 and 8 CTAs the GPU runs at the same time.
+    """How many clusters the GPU runs at the same time, by the name of a constant of the cost model.
 
-    They are the constants `pairs`, `fours` and `eights` of the cost model.
+    The constant is `pairs` for clusters of 2 CTAs, `fours` for 4, and `eights` for 8. Sizes of
+    clusters that none of the built kernels has are left out.
     """
     found: dict[str, int] = {}
     for text, kernel in built.items():
@@ -323,7 +324,7 @@ def _filled(memory: DeviceMemory, size: int, block: Any) -> int:
 def _measured(
     request: PlanRequest, plans: tuple[Plan, ...], pools: tuple[int, int]
 ) -> Iterator[dict[str, Any]]:
-    """Measure the plans of one problem; yields a row with the median seconds of each that runs."""
+    """Measure the plans of one problem; yield a row with median seconds for each plan that runs."""
     gemm = request.gemm
     m, n, k = sizes(gemm)
     shapes = {

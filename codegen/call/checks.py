@@ -46,7 +46,7 @@ NO_OFFSETS = "offsets are missing; pass where each group begins, and where the l
 
 
 class ArgumentMismatch(LaunchError):
-    """Raised for an array of a type or layout that this kernel refuses, but another would take.
+    """Raised for an array of a type or layout that another kernel takes, but not this one.
 
     Args:
         problem: the first part of the message: what is wrong, and how to change the array.
@@ -61,7 +61,7 @@ class ArgumentMismatch(LaunchError):
 def number(value: Any, what: str) -> float:
     """A scalar of the epilogue as a float; LaunchError if `value` is not a number."""
     try:
-        if isinstance(value, str | bytes):  # refused, because float("2") would accept it
+        if isinstance(value, str | bytes):  # float("2") would accept a string
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):

@@ -18,7 +18,7 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
 
     The other plans are those whose kernels `codegen.warm` built for this range of sizes, if it was
     called; then those of the cost model, the cheapest first; then the fallback plan, which a fixed
-    rule derives from the sizes without a cost model. Without a model it is the only other plan.
+    rule derives from the sizes. Without a cost model, the fallback plan is the only other plan.
 
     If the request is for a batch-invariant product, every plan is checked to add along k in the
     order that is pinned for n and k, and measured plans are not used.

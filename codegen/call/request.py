@@ -101,7 +101,9 @@ class PlanRequest:
             return None
         instructions = self.instructions
         if self.lowering is not None and self.constants is None:
-            # Without a model, plans may be built for any lowering; the last one takes every tensor.
+            # Without a cost model, a plan's kernel may use any lowering of the GPU. The last
+            # lowering multiplies tensors of every alignment, so the order is pinned for its
+            # instructions.
             instructions = architecture_of(self.target).lowerings[-1].instructions
         unit = dtype(self.gemm.dtype).row if self.constants is not None else self._by_rule.tile[2]
         return pinned_order(self.gemm, instructions, unit)

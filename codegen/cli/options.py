@@ -97,7 +97,7 @@ def _target(text: str) -> str:
 def _import(modules: list[str] | None) -> list[str] | None:
     """Import modules, which registers the passes and edges that they define."""
     if modules and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # at the end, so that installed modules have precedence
+        sys.path.append(here)  # appended: installed modules have precedence
     for module in modules or ():
         try:
             import_module(module)

@@ -236,7 +236,7 @@ def _stride_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
 
 
 def _workspace(recipe: Recipe) -> Iterator[str]:
-    """C statements that compute the offset of each workspace buffer, and the size of all."""
+    """C statements that compute the offset of each workspace buffer, and the total size."""
     for number, tensor in enumerate(recipe.workspace):
         yield f"offsets[{number}] = size; /* {tensor.name} */"
         size = f"({_value(tensor.elements)}) * {recipe.bytes(tensor)}"

@@ -140,7 +140,7 @@ class Recipe:
         return next((t for t in self.gemm.leading_dimensions if ld_of(t) == parameter), "")
 
     def bytes(self, tensor: Tensor) -> int:
-        """Bytes of one element of a tensor."""
+        """The number of bytes of one element of a tensor."""
         return dtype(tensor.dtype).bytes
 
     def to_json(self) -> Mapping[str, Any]:

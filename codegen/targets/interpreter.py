@@ -102,7 +102,7 @@ class InterpretedKernel(Kernel):
 
 
 def _stored(found: Array, mask: Array, array: Array | None) -> Array:
-    """The array of an output: `array`, into which the elements in `mask` are copied, or `found`."""
+    """Copy the elements of `found` in `mask` to `array`, and return it; `found` if that is None."""
     if array is None:
         return found
     np.copyto(array, found, where=mask)

@@ -128,7 +128,7 @@ class Timeline:
         return int(self.lane.max(initial=-1)) + 1
 
     def seconds(self, activity: Activity) -> float:
-        """Seconds that an activity takes while its workgroup does not multiply, summed over SMs."""
+        """The time in seconds of an activity whose workgroup does not multiply, summed over SMs."""
         return float(self._seconds(activity, ~self.behind).sum())
 
     def _seconds(self, activity: Activity, chosen: NDArray[np.bool_]) -> Floats:

@@ -26,9 +26,10 @@ __all__ = ["BARRIER_BYTES", "FragmentWalker"]
 SINGLE = DTYPES["f32"]
 """The type f32, to which 16-bit floats are converted for arithmetic."""
 MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
-"""32-bit registers of a thread in each fragment of one `mma.sync` (PTX ISA, "Matrix fragments")."""
+"""Number of 32-bit registers of a thread for each fragment of one `mma.sync` (PTX ISA, "Matrix
+fragments")."""
 BARRIER_BYTES = 8
-"""Bytes of an mbarrier in shared memory."""
+"""The size of an mbarrier in shared memory, in bytes."""
 LEAST_BYTES_IN_FLIGHT = 4
 """The smallest value of `bytes_in_flight`: bytes of operands that a thread loads before it uses
 them."""
@@ -81,7 +82,7 @@ class FragmentWalker(Walker):
         return dtype(self.graph.tensor(getattr(found, "tensor", "")).dtype)
 
     def _bytes(self, dim: str) -> int:
-        """Bytes of an element of a tensor or of shared memory; 8 for an mbarrier."""
+        """The size in bytes of an element of a tensor or of shared memory; 8 for an mbarrier."""
         found = self.graph.coordinates[dim]
         if isinstance(found, Shared) and found.barriers:
             return BARRIER_BYTES
@@ -186,7 +187,7 @@ class FragmentWalker(Walker):
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
     def _of_kind(self, values: list[ir.Value], kind: DType) -> list[ir.Value]:
-        """The values of accumulator registers that hold the bits of values of type `kind`."""
+        """Reinterpret the bits of accumulator registers as values of the type `kind`."""
         if kind == self.sums.kind:
             return values
         number = Arithmetic(self.builder, kind).type
@@ -243,7 +244,7 @@ class FragmentWalker(Walker):
         `bytes_in_flight` is LEAST_BYTES_IN_FLIGHT, a schedule barrier prevents this.
 
         Args:
-            size: bytes of the loads.
+            size: the number of bytes that the load counts as.
         """
         self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else size
         if self.loaded >= self.bytes_in_flight:

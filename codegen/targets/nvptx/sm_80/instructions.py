@@ -24,7 +24,7 @@ GLOBAL, SHARED = 1, 3
 SPIN_LIMIT = 1 << 26
 """How many times a kernel with a watchdog polls a flag before it traps."""
 _BITS = {8: (I16, "h"), 16: (I16, "h"), 32: (I32, "r"), 64: (I64, "l")}
-"""The LLVM type and the constraint letter of a register, by the bits of the value that it holds.
+"""The LLVM type and the constraint letter of a register, by the number of bits of its value.
 PTX has no 8-bit registers."""
 
 
@@ -174,8 +174,8 @@ class Instructions:
         Args:
             shared: the address in shared memory.
             source: the address in global memory.
-            size: bytes that are written: 4, 8 or 16.
-            read: bytes that are read from `source`; the other bytes are written as zeros.
+            size: number of bytes that are written: 4, 8 or 16.
+            read: number of bytes that are read from `source`; the other bytes are written as zeros.
         """
         cache = "cg" if size == 16 else "ca"
         name = f"llvm.nvvm.cp.async.{cache}.shared.global.{size}.s"

@@ -70,7 +70,7 @@ class HopperWalker(CudaWalker):
             node: the operation; its loop indices select the operand's first element.
             dim: the dimension of the operand's shared memory.
             strides: the leading and the stride byte offset (PTX ISA, "Strides").
-            row: bytes of a swizzled row: 128, 64 or 32.
+            row: number of bytes of a swizzled row: 128, 64 or 32.
         """
         b = self.builder
         own = b.and_(self.base, ir.Constant(I32, OWN_MEMORY))  # clears the bits of the CTA's rank

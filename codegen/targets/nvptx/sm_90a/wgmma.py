@@ -212,7 +212,7 @@ class HopperInstructions(Instructions):
         Args:
             target: the address in shared memory.
             source: the address in global memory.
-            size: bytes to copy.
+            size: number of bytes to copy.
             barrier: the address of the mbarrier that counts the copied bytes.
         """
         name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -264,7 +264,7 @@ class HopperInstructions(Instructions):
         Args:
             address: the address in shared memory, in units of 16 bytes.
             strides: the leading and the stride byte offset (PTX ISA, "Strides").
-            row: bytes of a swizzled row: 128, 64 or 32.
+            row: number of bytes of a swizzled row: 128, 64 or 32.
         """
         leading, stride = (s >> 4 for s in strides)
         low = self.builder.or_(address, ir.Constant(I32, leading << 16))
