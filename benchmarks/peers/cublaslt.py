@@ -149,7 +149,7 @@ class Product:
         return [result for result in results[: found.value] if result.state == 0]
 
     def run_with(self, heuristic: Heuristic) -> Run:
-        """A function that computes the product by the given algorithm."""
+        """A function that computes the product by the algorithm in `heuristic`."""
         lt, torch = self.lt, self.lt.torch
         workspace = c_void_p(lt.workspace.data_ptr())
         size = c_size_t(heuristic.workspace)

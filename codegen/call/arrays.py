@@ -32,7 +32,7 @@ matrices, so that kernels cannot write to its memory."""
 
 
 class Library:
-    """An array library of which only DLPack or the CUDA array interface is used."""
+    """Reads arrays by DLPack or the CUDA array interface; a subclass knows one array library."""
 
     waits = False
     """Whether `finish` must follow each launch, as the library cannot wait for a CUDA stream."""
@@ -70,7 +70,7 @@ class Library:
         return TensorView(int(buffer.ptr), shape, tuple(strides), kind, buffer.device_id)
 
     def layout_key(self, array: Any, what: str) -> tuple[Hashable, int]:
-        """Shape, strides, type and device of an array as a hashable value, and its address."""
+        """(A hashable key of an array's shape, strides, type and device, the array's address)."""
         found = self.view(array, what)
         return (found.shape, found.strides, found.dtype, found.device), found.pointer
 

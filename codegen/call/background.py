@@ -66,7 +66,7 @@ class _Setting:
 
     @property
     def on(self) -> bool:
-        """Whether calls with `background=None` may use another kernel until theirs is built.
+        """Whether calls with `background=None` may use another kernel until the best one is built.
 
         Raises:
             CodegenError: the environment variable has another value than '', `0` and `1`.

@@ -175,18 +175,20 @@ class Bench:
         kernel(a, b, out=d, **options, **self.others)
 
     def sample(self, plan: Plan) -> float:
-        """The mean time in seconds of launches that follow each other; call `start` first."""
+        """Mean seconds of one launch, over launches that follow each other; call `start` first."""
         seconds = self.started[plan][1]
         return self._sample(
             plan, min(max(int(SAMPLE_SECONDS / seconds), 2), MOST_LAUNCHES), FLUSHES
         )
 
     def sample_under_load(self, plan: Plan, sample_seconds: float = SUSTAINED_SECONDS) -> float:
-        """The mean time in seconds of so many launches that the GPU has its clock rate under load.
+        """Mean seconds of one launch at the clock rate that the GPU has under load.
+
+        Launches follow each other for so long that the GPU reaches this clock rate.
 
         Args:
             plan: a plan for which `start` was called.
-            sample_seconds: seconds that all launches of the sample should take together.
+            sample_seconds: how many seconds all launches of the sample should take together.
         """
         seconds = self.started[plan][1]
         if seconds < HOST_SECONDS:

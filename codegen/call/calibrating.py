@@ -147,7 +147,9 @@ def calibrate(
 def measure(
     where: Device, before: Constants, start: float, limit: float, advance: Advance
 ) -> dict[str, Any]:
-    """Measure plans on random sizes, and how many clusters the GPU runs; return data for JSON.
+    """Time plans on random sizes, and count the clusters that the GPU runs at the same time.
+
+    The result is the record to write as JSON.
 
     Args:
         where: the GPU.

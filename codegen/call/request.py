@@ -161,7 +161,7 @@ class PlanRequest:
 
 
 def unaligned(problem: Gemm) -> list[tuple[str, int]]:
-    """The operands whose rows are not a multiple of 16 bytes, with the bytes of a row of each.
+    """(name, bytes of a row) of each operand whose rows are not a multiple of 16 bytes long.
 
     A and B are taken to be contiguous arrays whose addresses are multiples of 16 bytes.
     """

@@ -101,7 +101,7 @@ def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
 
 
 def _is_allowed(plan: Plan, request: PlanRequest) -> bool:
-    """Whether a plan adds along k in the order that the call needs, if it needs one."""
+    """Whether a plan adds along k in the order that the request needs; True if it needs none."""
     if request.order is None:
         return True
     # imported here because it imports the checks of graphs, which other calls do not need

@@ -127,7 +127,7 @@ def _members(recipe: Recipe) -> Iterator[str]:
 
 
 def _empty(recipe: Recipe) -> str:
-    """A C condition: D has no elements."""
+    """A C expression that is true if D has no elements."""
     given = {p.name for p in recipe.given}
     free = [axis for axis in ("batches", "m", "n") if axis in given]
     if not free:

@@ -76,7 +76,10 @@ class Recipe:
 
     @cached_property
     def unused(self) -> tuple[str, ...]:
-        """The names of parameters of C, if launches pass no C; their values are not read."""
+        """The names of the launch parameters that describe C, if launches pass no C, else ().
+
+        A launch does not read the values of these parameters.
+        """
         if self.reads_c or "C" not in self.gemm.operands:
             return ()
         return tuple(p.name for p in self.facts.parameters.given if p.name in STRIDES_OF_C)

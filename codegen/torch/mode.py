@@ -101,7 +101,7 @@ class use_kernels(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function of this package if it fits, else the one of PyTorch."""
+        """Call this package's function if kernels multiply the arguments, else PyTorch's."""
         kwargs = kwargs or {}
         ours = REPLACED.get(func)
         if ours is not None:

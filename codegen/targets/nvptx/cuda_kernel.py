@@ -126,7 +126,7 @@ class CudaKernel(Kernel):
 
     @property
     def lowering_notes(self) -> tuple[str, ...]:
-        """For each faster lowering of the architecture: the reason why it is not used."""
+        """For each lowering that is faster than the one in use: the reason why it is not used."""
         return self.choice().notes
 
     @property
@@ -165,7 +165,7 @@ class CudaKernel(Kernel):
         return Alignment(widest if alignment == ALIGNED_BYTES else NARROW, alignment)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
-        """The compiled program of `variant`; None means that of aligned tensors without C."""
+        """The compiled program of `variant`; None means the variant `Builder.widest`."""
         return self._builder.program(variant or self._builder.widest)
 
     @property

@@ -34,7 +34,7 @@ class _Latest(threading.local):
 
 
 class _Noted:
-    """A checked call that remembers its latest launch, so that its timeline can be read.
+    """A checked call that remembers its latest launch, so that the launch's timeline can be read.
 
     Args:
         plan: the checked call.
@@ -64,7 +64,7 @@ class _Noted:
 
 
 class RecordingKernel(CudaKernel):
-    """A `CudaKernel` that was compiled with `timeline=True`; it has the same arguments."""
+    """A `CudaKernel` that was compiled with `timeline=True`; a call takes the same arguments."""
 
     def __init__(
         self,

@@ -315,7 +315,7 @@ class Depthless:
 
 
 class Launches(Protocol):
-    """Protocol of the objects that launch calls with a cache key that was checked before."""
+    """Protocol: an object that launches calls with one cache key, which was checked before."""
 
     shapes: dict[str, tuple[int, ...]]
 

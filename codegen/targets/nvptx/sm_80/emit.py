@@ -58,8 +58,8 @@ class CudaWalker(TableWalker):
     Args:
         graph: a lowered graph.
         watchdog: whether the kernel traps, instead of hanging, when a wait takes too long.
-        bytes_in_flight: the bytes of operands, or of partial sums, that a thread loads before it
-            uses them; more bytes take more registers.
+        bytes_in_flight: the number of bytes of operands, or of partial sums, that a thread loads
+            before it uses them; more bytes take more registers.
     """
 
     def __init__(

@@ -51,8 +51,8 @@ class FragmentWalker(Walker):
 
     Args:
         graph: a lowered graph.
-        bytes_in_flight: the bytes of operands, or of partial sums, that a thread loads before it
-            uses them.
+        bytes_in_flight: the number of bytes of operands, or of partial sums, that a thread loads
+            before it uses them.
     """
 
     def __init__(self, graph: KernelGraph, bytes_in_flight: int) -> None:
