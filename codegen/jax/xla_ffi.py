@@ -45,7 +45,7 @@ TYPES = {
 
 
 def _structure(name: str, *fields: tuple[str, Any], extensible: bool = True) -> type[Structure]:
-    """A structure of the interface; if extensible, it begins with its size and extensions' address."""
+    """A structure of the interface; if extensible, it begins with its size and a pointer."""
     head: list[tuple[str, Any]] = [("struct_size", c_size_t), ("extension_start", c_void_p)]
     return type(name, (Structure,), {"_fields_": [*(head if extensible else ()), *fields]})
 

@@ -35,8 +35,8 @@ class GuardedWalker(Walker):
 
     Args:
         graph: a graph that is lowered for the CPU.
-        guarded: whether the code checks that every index is inside its tensor, and that divisors and
-            loop steps are positive.
+        guarded: whether the code checks that every index is inside its tensor, and that divisors
+            and loop steps are positive.
         foreign: whether the graph may be wrong, for example edited by hand; then the code does not
             rely on proofs from the graph's sizes.
     """
