@@ -16,7 +16,7 @@ from rich.text import Text
 
 from passes.simulation import Activity
 
-__all__ = ["gantt"]
+__all__ = ["gantt", "shown_rows"]
 
 WIDTH = 64
 MOST_ROWS, HEAD, TAIL = 12, 8, 3
@@ -78,7 +78,7 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
     table.add_column(justify="right", style="dim")
     table.add_column(no_wrap=True)
     shown = set[Activity]()
-    for place in _rows(len(slots)):
+    for place in shown_rows(len(slots)):
         if place is None:
             table.add_row("⋮", "")
             continue
@@ -96,7 +96,7 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
     return table
 
 
-def _rows(count: int) -> Iterator[int | None]:
+def shown_rows(count: int) -> Iterator[int | None]:
     """Indices of the rows to show, of `count` rows; None stands for rows that are left out."""
     if count <= MOST_ROWS:
         yield from range(count)
