@@ -33,8 +33,8 @@ call."""
 
 
 PARAMETERS = (
-    *(".u64",) * 4,  # parameters: addresses of A, B, C and D
-    *(".align 64 .b8",) * 3,  # parameters: tensor maps of A, B and D
+    *(".u64",) * 4,  # kernel parameters: the addresses of A, B, C and D
+    *(".align 64 .b8",) * 3,  # kernel parameters: the tensor maps of A, B and D
     *(".f32",) * 2,
     *(".u32",) * 8,
 )

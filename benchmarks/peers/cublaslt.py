@@ -69,7 +69,7 @@ class Lt:
     def __init__(self) -> None:
         import torch
 
-        torch.cuda.init()  # loads libcublasLt, and creates the CUDA context for the handle
+        torch.cuda.init()  # PyTorch loads libcublasLt, and creates a CUDA context
         self.library = find_library()
         self.torch = torch
         self.handle = c_void_p()

@@ -150,7 +150,7 @@ class Bench:
         from codegen.targets.nvptx.driver import cuda
 
         d = self.sets[0][2]
-        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # NaN, which shows elements not written
+        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # elements that are not written stay NaN
         cuda("cuCtxSynchronize")
         self.turn = 0
         self.launch(plan, kernel)

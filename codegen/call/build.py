@@ -137,7 +137,7 @@ def known(plan: Plan, request: PlanRequest) -> Kernel | CoordGraphError | None:
 def built(request: PlanRequest) -> dict[str, Kernel]:
     """The built kernels of this process with the request's `PlanRequest.kind`, by `Plan.kernel`."""
     kind = request.kind
-    every = list(_kernels.items())  # a copy, because another thread may add a kernel meanwhile
+    every = list(_kernels.items())  # copied: another thread may add a kernel meanwhile
     return {key[0]: k for key, k in every if key[1:] == kind and isinstance(k, Kernel)}
 
 

@@ -61,7 +61,7 @@ class ArgumentMismatch(LaunchError):
 def number(value: Any, what: str) -> float:
     """A scalar of the epilogue as a float; LaunchError if `value` is not a number."""
     try:
-        if isinstance(value, str | bytes):  # float("2") would accept a string
+        if isinstance(value, str | bytes):  # float() would accept the text "2"
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -302,7 +302,7 @@ def check_call(
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
     """The error for an array that has more or fewer axes than its tensor."""
     name, axes = label(tensor.name), len(tensor.shape)
-    shape = " x ".join(map(to_text, tensor.shape))  # for example groups x k x n
+    shape = " x ".join(map(to_text, tensor.shape))  # such as `groups x k x n`
     what = {1: "a vector", 2: "a matrix"}.get(axes, shape)
     if tensor.name in LABELS:
         return LaunchError(f"{name} has shape {shape_text(view.shape)}; {what} is needed")

@@ -50,7 +50,7 @@ def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Pl
 
 def _pinned(request: PlanRequest, order: SummationOrder, wanted: Plan | None) -> Iterator[Plan]:
     """The plans for a batch-invariant product: those that add along k in the order `order`."""
-    # imported here because it imports the checks of graphs, which other calls do not need
+    # This module imports the checks of graphs, so it is not imported for other calls.
     from passes.choosing.order_in_graph import why_not
 
     for plan in request.plans() if wanted is None else (wanted,):

@@ -341,7 +341,7 @@ def _here() -> Iterator[Device]:
     from codegen.targets.nvptx.driver import device, device_count
 
     for number in range(device_count()):
-        with suppress(CodegenError):  # raised if the GPU is too old for the kernels
+        with suppress(CodegenError):  # `device` raises it for a GPU that is too old
             yield device(number)
 
 

@@ -104,7 +104,7 @@ def _is_allowed(plan: Plan, request: PlanRequest) -> bool:
     """Whether a plan adds along k in the order that the request needs; True if it needs none."""
     if request.order is None:
         return True
-    # imported here because it imports the checks of graphs, which other calls do not need
+    # This module imports the checks of graphs, so it is not imported for other calls.
     from passes.choosing.order_in_graph import why_not
 
     return why_not(request.order, plan, request.gemm) is None

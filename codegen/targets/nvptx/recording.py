@@ -103,7 +103,7 @@ class RecordingKernel(CudaKernel):
             self._latest.alone = False
         call = self._latest.call
         records = np.zeros((0, 1, RECORD_WORDS), np.int32)
-        if call is not None:  # None if D is empty, so that no kernel was launched
+        if call is not None:  # no kernel is launched if D is empty
             records = self._records(call, self._latest.stream)
         return decode(records, target=self.target, name=self.title)
 
