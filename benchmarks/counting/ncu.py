@@ -63,8 +63,8 @@ class Counters:
     """Numbers of bytes that one launch of a kernel moved, read from hardware counters.
 
     Args:
-        dram_read, dram_write: bytes between memory and the L2 cache.
-        l2_read: bytes read from the L2 cache.
+        dram_read, dram_write: number of bytes that the L2 cache read from memory, and wrote to it.
+        l2_read: number of bytes read from the L2 cache.
     """
 
     dram_read: int

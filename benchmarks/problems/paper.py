@@ -15,7 +15,7 @@ from benchmarks.problems.shapes import Shape
 __all__ = ["COUNT", "WAYS", "Costs", "Way", "best_grid", "output_tiles"]
 
 COUNT = 32_824
-"""The number of sizes in the paper."""
+"""The number of problem sizes that the Stream-K paper measures."""
 Tile = tuple[int, int, int]
 
 

@@ -188,7 +188,10 @@ def problem_parameters(
 
 
 def _groups(graph: KernelGraph, views: Mapping[str, TensorView]) -> int:
-    """The number of groups of a call: matrices of B, or one less than entries of `offsets`."""
+    """The number of groups of a call.
+
+    Groups along m have one matrix of B each. For other groups `offsets` has one entry more.
+    """
     by_groups = "B" if graph.gemm.ragged("m") else OFFSETS
     if len((tensor := graph.tensor(by_groups)).shape) != len(views[by_groups].shape):
         raise _wrong_axes(tensor, views[by_groups])

@@ -269,7 +269,7 @@ def explain_problem(
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
-    """The reason why `explain` took this device, for a caller who named none, as text."""
+    """Text on the device that `explain` takes if the caller names none: which one it is, or why."""
     if refusal is not None:
         return f", assumed: no GPU can be used, since {refusal}"
     if here:

@@ -1,8 +1,8 @@
 """`Rounds` times plans repeatedly and returns medians; clearly slower plans are repeated less.
 
 Clock rates drift while plans are measured. So the plans of a group are sampled in turn, together
-with the fastest plan of earlier groups; that plan's new time divided by its earlier time is the
-factor by which times of the group are compared with earlier ones.
+with the fastest plan of earlier groups. The times of the group are multiplied by that plan's
+earlier time divided by its new time, so that they can be compared with the times of earlier groups.
 """
 
 from __future__ import annotations

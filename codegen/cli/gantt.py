@@ -97,7 +97,10 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
 
 
 def shown_rows(count: int) -> Iterator[int | None]:
-    """Indices of the rows to show, of `count` rows; None stands for rows that are left out."""
+    """Indices of the rows to show, of `count` rows.
+
+    If there are many, rows in the middle are left out; None stands for them.
+    """
     if count <= MOST_ROWS:
         yield from range(count)
         return

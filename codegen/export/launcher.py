@@ -216,7 +216,7 @@ def _row_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
 
 
 def _stride_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
-    """Statements that check the strides between matrices and between rows of a tensor.
+    """C statements that check the strides between matrices and between rows of a tensor.
 
     Matrices of D must not overlap, and TMA needs positive strides. Other strides may be 0.
     """

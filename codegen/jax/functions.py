@@ -130,7 +130,7 @@ def _with_epilogue(
     epilogue: EpilogueFunction | None,
     operands: Mapping[str, Any],
 ) -> Any:
-    """The product with an epilogue and its operands."""
+    """Multiply A and B by a kernel with an epilogue, whose operands are `operands`."""
     if epilogue is None:
         raise LaunchError(
             f"{', '.join(operands)} can only be passed with an epilogue; pass epilogue="

@@ -2,8 +2,7 @@
 
 The LLVM function `gemm` executes one workgroup; its last argument is the workgroup's number.
 `launch_code` adds the function `run`, which calls `gemm` for one workgroup after another. A guarded
-kernel also ends the launch with an error if an index is outside its tensor, or if a loop's step is
-not positive.
+kernel also ends the launch at an index outside its tensor, or a loop step that is below 1.
 """
 
 from __future__ import annotations
