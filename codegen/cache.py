@@ -112,7 +112,7 @@ def _sources(package: Path) -> Iterator[str]:
 
 
 def load(key: str) -> dict[str, bytes] | None:
-    """The contents of the files of an entry, by file name; None if it is missing or damaged."""
+    """The contents of the files of entry `key`, by file name; None if missing or damaged."""
     folder = cache_directory()
     if folder is None:
         return None

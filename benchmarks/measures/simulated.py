@@ -100,7 +100,7 @@ def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def fastest(rows: Sequence[Row], plans: int) -> list[Row]:
-    """The rows of the fastest plans of each problem, ordered by kernel.
+    """The rows of the fastest plans of each problem, those of one kernel after another.
 
     Args:
         rows: rows of coordgraph's plans.

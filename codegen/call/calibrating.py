@@ -1,6 +1,6 @@
 """`calibrate`: measure plans on a GPU, and fit the cost model's constants of this GPU to the times.
 
-Half of the time at most is spent on compiling; the rest is spent on measuring. One kernel takes
+No kernel is compiled after 40 % of the time; the rest of it is spent on measuring. One kernel takes
 every size, so a few hundred kernels serve hundreds of sizes (see `passes.choosing.drawn_plans`).
 """
 

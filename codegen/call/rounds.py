@@ -56,7 +56,7 @@ class Rounds:
         return found
 
     def final(self) -> dict[Plan, float]:
-        """The seconds of every plan, after the fastest were sampled again, more often."""
+        """Sample the fastest plans again, more often; return the seconds of every plan."""
         close = _close(self.seconds, FINAL_CLOSE)[:FINALISTS]
         if len(close) < 2:
             return dict(self.seconds)

@@ -21,7 +21,8 @@ from passes.choosing.kernel_family import KernelFamily
 __all__ = ["StandIn", "stand_in"]
 
 UNREPEATABLE = "atomic"
-"""The reduction whose results differ from run to run; only the caller chooses it."""
+"""The reduction whose results differ from run to run, which is used only if the caller asks for
+it."""
 
 _parsed = lru_cache(1024)(Plan.parse)
 

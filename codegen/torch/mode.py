@@ -26,7 +26,7 @@ def _mm(input: Tensor, mat2: Tensor, *, invariant: bool = False) -> Tensor:
 
 
 def _reversed_matmul(input: Tensor, other: Tensor, *, invariant: bool = False) -> Tensor:
-    """`Tensor.__rmatmul__`: the product with the second argument on the left."""
+    """`Tensor.__rmatmul__`: the product of `other` (on the left) and `input`."""
     return matmul(other, input, invariant=invariant)
 
 

@@ -403,11 +403,11 @@ class CudaKernel(Kernel):
         self._load(where, self._builder.variant(self._builder.aligned, reads_c=reads_c))
 
     def is_loaded_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> bool:
-        """Whether a call with arrays and scalars like these neither compiles nor loads code."""
+        """Whether a call with these arrays and scalars neither compiles nor loads code."""
         return bool(self._functions) and self._place(views, scalars) in self._functions
 
     def load_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> None:
-        """Compile and load the code for calls with arrays and scalars like these."""
+        """Compile and load the code that a call with these arrays and scalars runs."""
         ordinal, variant = self._place(views, scalars)
         self._load(device(ordinal), variant)
 

@@ -31,8 +31,8 @@ fragments")."""
 BARRIER_BYTES = 8
 """The size of an mbarrier in shared memory, in bytes."""
 LEAST_BYTES_IN_FLIGHT = 4
-"""The smallest value of `bytes_in_flight`: bytes of operands that a thread loads before it uses
-them."""
+"""The smallest value of `bytes_in_flight`, the number of bytes of operands that a thread loads
+before it uses them."""
 NARROWEST_LOAD = 4
 """A load of fewer bytes than this is counted as this many bytes in flight, since the load's address
 and guard take registers too."""
