@@ -44,7 +44,7 @@ COUNTS = 8
 def chain(edges: int) -> KernelGraph:
     """A kernel graph whose coordinates are a chain of at least `edges` edges.
 
-    Each link of the chain has three: `Tile`, `Flatten` and `PassThrough`.
+    Each link of the chain has three edges: `Tile`, `Flatten` and `PassThrough`.
     """
     parameters = tuple(Parameter(f"n{i}", 1, 65535) for i in range(COUNTS))
     count = -(-edges // 3)

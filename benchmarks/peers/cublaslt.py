@@ -28,7 +28,7 @@ SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 
 
 class Heuristic(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t: an algorithm and the workspace that it needs."""
+    """cublasLtMatmulHeuristicResult_t: an algorithm and the size of the workspace that it needs."""
 
     _fields_ = (
         ("algorithm", c_uint64 * 8),

@@ -1,7 +1,7 @@
 """The experiment of the Stream-K paper (arXiv:2301.03598): number of sizes, schedules, and grids.
 
-The paper's m, n and k are drawn log-uniform from 128 to 8192. It does not list its 32,824 sizes;
-`benchmarks.problems.log_uniform` draws others from the same distribution.
+The paper's m, n and k are drawn log-uniform from 128 to 8192. The paper does not list its 32,824
+sizes; `benchmarks.problems.log_uniform` draws others from the same distribution.
 """
 
 from __future__ import annotations

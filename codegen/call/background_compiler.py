@@ -33,7 +33,7 @@ the next kernel is built."""
 THREAD = "coordgraph build"
 """The name of the thread that builds kernels."""
 NICE = 10
-"""By how much the priority of the process that compiles is lowered."""
+"""Increase of the nice value of the process that compiles, which lowers its priority."""
 IDLE = 20.0
 """Number of idle seconds after which the compiling process is ended, since it holds GPU memory."""
 LONGEST_EXIT = 1.0

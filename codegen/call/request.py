@@ -94,8 +94,9 @@ class PlanRequest:
     def order(self) -> SummationOrder | None:
         """The order of additions along k that every plan must have; None if any order may be used.
 
-        It depends on n, k, the element types and the layout, and on the multiply instructions. Sums
-        of integers are exact in every order.
+        It depends on n, k, the element types and the layout, and on the multiply instructions. It
+        is None if the product is not batch invariant, or if it sums integers, which are exact in
+        every order.
         """
         if not self.invariant or not dtype(self.gemm.accumulator).is_float:
             return None

@@ -21,8 +21,7 @@ from passes.choosing.kernel_family import KernelFamily
 __all__ = ["StandIn", "stand_in"]
 
 UNREPEATABLE = "atomic"
-"""The reduction whose results differ from run to run, which is used only if the caller asks for
-it."""
+"""The reduction whose results differ from run to run. It is used only if the caller asks for it."""
 
 _parsed = lru_cache(1024)(Plan.parse)
 

@@ -1,6 +1,6 @@
 """Emit code that stops a launch on the CPU at a deadlock or at an index outside its tensor.
 
-Only guarded kernels check indices.
+Only kernels that are compiled with `guarded=True` check indices.
 """
 
 from __future__ import annotations

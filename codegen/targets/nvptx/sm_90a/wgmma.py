@@ -19,7 +19,8 @@ from coordgraph.elements import DType
 __all__ = ["HopperInstructions"]
 
 SWIZZLES, SWIZZLE_BIT = {128: 1, 64: 2, 32: 3}, 30
-"""SWIZZLES: the code of a swizzle mode in a wgmma matrix descriptor, by the bytes of a row.
+"""SWIZZLES: the code of a swizzle mode in a wgmma matrix descriptor, by the number of bytes of a
+row.
 SWIZZLE_BIT: the lowest bit of the code in the descriptor's upper 32 bits (PTX ISA, "Matrix
 Descriptor Format")."""
 
