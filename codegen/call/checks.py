@@ -46,7 +46,7 @@ NO_OFFSETS = "offsets are missing; pass where each group begins, and where the l
 
 
 class ArgumentMismatch(LaunchError):
-    """Raised for an array of a type or layout that this kernel refuses, but another would take.
+    """Raised for an array of a type or layout that another kernel takes, but not this one.
 
     Args:
         problem: the first part of the message: what is wrong, and how to change the array.
@@ -61,7 +61,7 @@ class ArgumentMismatch(LaunchError):
 def number(value: Any, what: str) -> float:
     """A scalar of the epilogue as a float; LaunchError if `value` is not a number."""
     try:
-        if isinstance(value, str | bytes):  # refused, because float("2") would accept it
+        if isinstance(value, str | bytes):  # float() would accept the text "2"
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -200,7 +200,10 @@ def problem_parameters(
 
 
 def _groups(graph: KernelGraph, views: Mapping[str, TensorView]) -> int:
-    """The number of groups of a call: matrices of B, or one less than entries of `offsets`."""
+    """The number of groups of a call.
+
+    Groups along m have one matrix of B each. For other groups `offsets` has one entry more.
+    """
     by_groups = "B" if graph.gemm.ragged("m") else OFFSETS
     if len((tensor := graph.tensor(by_groups)).shape) != len(views[by_groups].shape):
         raise _wrong_axes(tensor, views[by_groups])
@@ -314,7 +317,7 @@ def check_call(
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
     """The error for an array that has more or fewer axes than its tensor."""
     name, axes = label(tensor.name), len(tensor.shape)
-    shape = " x ".join(map(to_text, tensor.shape))  # for example groups x k x n
+    shape = " x ".join(map(to_text, tensor.shape))  # such as `groups x k x n`
     what = {1: "a vector", 2: "a matrix"}.get(axes, shape)
     if tensor.name in LABELS:
         return LaunchError(f"{name} has shape {shape_text(view.shape)}; {what} is needed")

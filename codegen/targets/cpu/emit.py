@@ -2,7 +2,7 @@
 
 The LLVM function `gemm` executes one workgroup; its last argument is the workgroup's number.
 `launch_code` adds the function `run`, which calls `gemm` for one workgroup after another. A guarded
-kernel also checks every index before a memory access, and every step of a loop.
+kernel also ends the launch at an index outside its tensor, or a loop step that is below 1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KERNEL_NAME, RUN_NAME = "gemm", "run"
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 POINTER, VOID = ir.PointerType(), ir.VoidType()
 LINE = 64
-"""Bytes of a cache line, and of the widest vector registers. Buffers are aligned to 64 bytes."""
+"""Size in bytes of a cache line and of the widest vector registers. Buffers are aligned to it."""
 
 
 class HostWalker(GuardedWalker):
