@@ -33,7 +33,7 @@ TARGETS = frozenset(
 
 
 def page_name(path: Path) -> str:
-    """The path of a page from the root, without its extension."""
+    """The path of a page relative to the repository's root, without its extension."""
     return path.relative_to(ROOT).with_suffix("").as_posix()
 
 

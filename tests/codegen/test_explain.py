@@ -36,7 +36,7 @@ class Chosen(Exception):
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No GPU is present, and no kernel is compiled."""
+    """Run a test without a GPU, with empty caches and without compiling kernels."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     monkeypatch.setattr(driver, "unavailable", lambda: "the test says so")
 
@@ -294,7 +294,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
         patch.setattr(tuning, "_refuse_capture", lambda _: None)
         codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)
     matmul.forget()
-    measured.forget()  # forgets the times in memory, so that they are read from disk
+    measured.forget()  # drops the times in memory, so that they are read from disk
     return plans[::order]
 
 

@@ -257,7 +257,7 @@ def test_the_arrays_fit():
 
 
 def test_indices_read_what_is_not_there():
-    """`interpret` detects reads outside a table, if the graph was not verified."""
+    """`interpret` detects reads outside a table, also in a graph that was not verified."""
     graph = edited(*replaced(PERMUTE, "m_tile_starts"))
     operands, tables = arrays()
     why = r"outside a table: entry 7 is read from a table that has 6 entries; .* call .* verify\(\)"

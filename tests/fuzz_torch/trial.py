@@ -1,4 +1,4 @@
-"""The trial of a case: results, types, strides and gradients of both libraries are compared."""
+"""Compare a random call of coordgraph with PyTorch's: results, types, strides and gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["FINDINGS", "Outcome", "Result", "attempt"]
 
 
 class Outcome(StrEnum):
-    """What a comparison found."""
+    """What a comparison of the two libraries found."""
 
     SAME = "the same result and gradients"
     BOTH_REFUSED = "both refuse"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 FINDINGS = tuple(Outcome)[4:]
 """The outcomes that show a defect."""
 ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give)\b")
-"""A word that each refusal has, because it says what to do instead."""
+"""Words of which each error message has one, because it must say what to do instead."""
 
 
 class Result(NamedTuple):
@@ -55,9 +55,9 @@ class Ran(NamedTuple):
 
     Args:
         d: the result, or None.
-        gradients: those of the leaves that require one; None if the result has none.
-        error: what was raised.
-        changed: whether an argument was changed.
+        gradients: the gradients of the leaves that require one; None if the result has no gradient.
+        error: the exception that the call raised, or None.
+        changed: whether the call changed one of its arguments.
     """
 
     d: Tensor | None

@@ -43,7 +43,7 @@ def on_device(offsets: list[int]) -> Any:
 
 
 class Products:
-    """Products that each have their own m, n and k; A, B, C and D are vectors of matrices.
+    """A list of products, each with its own m, n and k; A, B, C and D are vectors of matrices.
 
     Args:
         sizes: m, n and k of each product.

@@ -22,7 +22,7 @@ def first_plan(request: PlanRequest, m: int) -> str:
 
 
 def request_for(request: PlanRequest, m: int) -> PlanRequest:
-    """The request for a product with another m."""
+    """A copy of `request` for a product with another m."""
     return replace(request, gemm=replace(request.gemm, m=m))
 
 

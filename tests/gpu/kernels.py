@@ -103,7 +103,7 @@ STREAM_K = Spec((StreamK(),))
 STREAM_K_LAST = Spec((StreamK(owner="last"),))
 TWO_TILE = Spec((TwoTileStreamK(),))
 WARPGROUPS = Spec((StreamK(),), (128, 128, 64))
-"""A kernel with a tile that is lowered to TMA and wgmma if the GPU has them."""
+"""Arguments of a kernel whose tile is lowered to TMA and wgmma if the GPU has them."""
 
 
 @cache

@@ -93,7 +93,7 @@ def test_normal_numbers_and_odd_extents(spec: Spec):
 
 @every_spec
 def test_what_is_no_number_does_not_stay(spec: Spec):
-    """NaN does not stay in the workspace.
+    """NaN in the operands of one launch does not stay in the workspace.
 
     Every launch clears the slots that it used, so the next launch is exact.
     """

@@ -49,7 +49,8 @@ CASES: tuple[Case, ...] = (
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 OVERHEAD = 0.10
 """The overhead of recording above which a test fails. The goal is 3 %, but single runs of small
-kernels vary."""
+kernels vary.
+"""
 
 
 def graph_of(case: Case) -> KernelGraph:
@@ -217,7 +218,7 @@ def test_a_stream_that_captures_a_graph_is_refused():
     with torch.cuda.stream(stream):
         graph.capture_begin()
         try:
-            d.fill_(0)  # the fill is captured because PyTorch warns about an empty CUDA graph
+            d.fill_(0)  # PyTorch warns about an empty CUDA graph, so this fill is captured
             with pytest.raises(LaunchError, match="captures"):
                 kernel.timeline(a, b, out=d)
         finally:

@@ -84,7 +84,8 @@ class Record:
         self._hits = dict[str, tuple[dict[Block, int], bytes]]()
 
     def add(self, name: str, seconds: float, table: dict[Block, int], hit: bytes) -> None:
-        """Add a test; the decompressed `hit` has 1 at `table[block]` if the test ran `block`."""
+        """Add a test; byte `table[block]` of the decompressed `hit` is 1 if the test ran `block`.
+        """
         self.seconds[name] = seconds
         self._hits[name] = table, hit
 

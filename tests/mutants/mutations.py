@@ -38,7 +38,8 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 DROPPED = (ast.AugAssign, ast.Break, ast.Continue, ast.Raise)
 """Statements, besides calls, that a mutation replaces by `pass`. Assignments are left out: without
-them most code only crashes."""
+them most code only crashes.
+"""
 
 UNTOUCHED = ("annotation", "returns", "decorator_list", "exc", "keys", "type_params")
 """Fields of syntax nodes that are never mutated: types, decorators, errors, keys of tables."""
@@ -178,7 +179,7 @@ def _expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _unordered(called: ast.expr) -> bool:
-    """Whether swapping the arguments of this function changes no result, or always is an error."""
+    """Whether swapping the arguments of this function never changes the result, or always fails."""
     return isinstance(called, ast.Name) and called.id in ("min", "max", "isinstance", "cast")
 
 

@@ -26,7 +26,7 @@ from tests.support.sampling import cover, words
 TILE = (4, 4, 4)
 
 Problem = tuple[int, int, int, int]
-"""m, n, k and the number of workgroups."""
+"""Type of a problem: m, n, k and the number of workgroups."""
 
 STREAMS = tuple(
     f"stream-k{{{options}}}"
@@ -123,8 +123,8 @@ tests use all combinations.
 def schedule(name: str, workgroups: int | None = None) -> Pass:
     """A schedule by name.
 
-    If `workgroups` is given and the schedule has a grid to choose, the grid is fixed to that
-    number.
+    If `workgroups` is a number and the schedule can choose its grid, its option `workgroups` is set
+    to the number.
     """
     found = SCHEDULES[name] if name in SCHEDULES else Pipeline.parse(name).passes[0]
     options = dict(found.options)

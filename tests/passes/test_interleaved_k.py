@@ -43,9 +43,10 @@ def walked(found: Trace, workgroup: int) -> Iterator[tuple[tuple[int, ...], int]
 
 
 def furthest(found: Trace, tiles: tuple[int, int, int]) -> float:
-    """The largest distance, in k tiles, of any workgroup's k from a k that grows evenly with time.
+    """The largest distance, in k tiles, between any workgroup's k and the k of even progress.
 
-    After a fraction of the launch's iterations, the latter is the same fraction of all k tiles.
+    With even progress, a workgroup after a fraction f of its iterations is at k tile f·depth, where
+    `depth` is the number of k tiles.
     """
     share, depth = max(found.iterations), tiles[2]
     return max(

@@ -178,8 +178,9 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
     large = [s for s in found.segments if s.span != (1, 1)]
     assert len(large) == waves * workgroups
     assert all(len(found.of(w)) >= waves for w in range(workgroups))
-    # Iterations are those of small tiles. The busiest workgroup has a macro tile of each full wave,
-    # and an equal share, rounded up, of the small tiles into which the last wave is divided.
+    # The trace counts iterations of small tiles. The busiest workgroup has a macro tile of each
+    # full wave, and an equal share, rounded up, of the small tiles into which the last wave is
+    # divided.
     depth = found.tiles[2]
     busiest = waves * pieces + -(-ragged * pieces // workgroups)
     assert max(found.iterations) == busiest * depth

@@ -64,7 +64,8 @@ def test_a_tile_is_cut_no_more_often_than_without(problem: tuple[int, int, int, 
 def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], least: int):
     """`forward` maps every iteration to the workgroup that executes it and to its index there.
 
-    Both agree with the trace. A fix-up finds the workgroups that share a tile in this way.
+    The workgroup and the index agree with the trace. A fix-up uses `forward` to find the workgroups
+    that share a tile.
     """
     graph = symbolic(str(StreamK(least_segment=least)))
     given_ = parameters(graph, problem)

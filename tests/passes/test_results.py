@@ -43,7 +43,7 @@ def matrices(problem: Problem, *, whole: bool = True) -> tuple[np.ndarray, np.nd
 
 
 def left_over(graph: KernelGraph, problem: Problem) -> dict[str, int]:
-    """The launch arguments that the arrays do not determine: the number of workgroups, if any."""
+    """The launch arguments that the arrays do not determine: `workgroups`, if the graph has it."""
     return {k: v for k, v in parameters(graph, problem).items() if k == "workgroups"}
 
 

@@ -18,7 +18,7 @@ __all__ = ["EPILOGUES", "Case", "operands"]
 class Case:
     """An epilogue, a NumPy function that computes it in f64, and the scalar arguments of a call.
 
-    The arrays that `meaning` takes broadcast to D.
+    The NumPy function is `meaning`; its arguments are arrays that broadcast to D.
     """
 
     function: ep.EpilogueFunction

@@ -2,7 +2,7 @@
 
     python -m tests.support.random_graphs --count 2000 --seed 1
 
-checks 2000 graphs, prints the text of each graph that a check refutes (a false alarm), and counts
+checks 2000 graphs and prints the text of each graph that a check refutes (a false alarm). It counts
 the graphs by schedule, tile, and kind of products. `--seconds` limits the time.
 """
 
@@ -90,7 +90,7 @@ class Drawn:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The schedule, the tile and the kind of products, as texts to count."""
+        """Schedule, tile and kind of products, as texts; `main` counts graphs by each of these."""
         # Longest first, because `two-tile-stream-k` ends in `stream-k`.
         longest = sorted(FIRST_WORDS, key=len, reverse=True)
         schedule = next(name for name in longest if name in self.pipeline)

@@ -38,7 +38,7 @@ def record(times: list[list[float | None]], **more: Any) -> dict[str, Any]:
     [
         (128, 256, 64, 1),  # the problem has one output tile of one k tile
         (128, 256, 512, 1),  # a 2nd workgroup saves 4 iterations (4 s), but adds a fix-up (6 s)
-        (128, 256, 8192, 8),  # g workgroups take 128/g + 4 + 2 (g - 1) s: least for g = 8
+        (128, 256, 8192, 8),  # g workgroups take 128/g + 4 + 2 (g - 1) s, which is least for g = 8
         (2048, 2048, 8192, 128),  # 128 tiles: one workgroup for each tile
         (2176, 2048, 64, 132),  # 136 tiles: one workgroup for each of the 132 SMs
     ],

@@ -1,4 +1,4 @@
-"""`benchmarks.measures.residuals` finds errors of the cost model by property of the plans."""
+"""`benchmarks.measures.residuals` averages the cost model's errors over plans that are alike."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_row_is_of_the_device():
 
 
 CACHE = 10e6
-"""Bytes of the simulated L2 cache, which is smaller than B."""
+"""Size in bytes of the simulated L2 cache; matrix B is larger."""
 
 
 def test_bands_save_traffic_where_workgroups_keep_step():

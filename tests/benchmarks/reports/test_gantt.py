@@ -26,7 +26,9 @@ EVENTS = {
     "first": [None, 0, None, 0],
     "count": [None, 2, None, 2],
 }
-"""Two SMs in 4 µs: one starts, multiplies for 2 µs and sends; the other multiplies for 2 µs."""
+"""Events of a launch of 4 µs: one SM starts (1 µs), multiplies (2 µs) and sends (1 µs), another SM
+multiplies (2 µs) and is then idle.
+"""
 
 
 def test_shares_are_of_the_time_of_all_sms():

@@ -108,7 +108,8 @@ def test_by_default_there_is_a_workgroup_for_each_thread():
 def test_shares_are_those_of_the_lowered_graph():
     """In a reduce-scatter, the number of shares of a tile is taken from the lowered graph.
 
-    The lowering may choose another number of shares than the scheduled graph has, which is 12.
+    The scheduled graph has 12 shares; the lowering chooses as many as a tile has register blocks
+    along m.
     """
     code = kernel(STREAM)
     shares, blocks = (code.lowered.coordinates[d].fixed_size for d in ("fixup.share", "block.m"))

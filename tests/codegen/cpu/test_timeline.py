@@ -43,7 +43,7 @@ def traced(graph: KernelGraph, threads: int = 2, **options: int) -> Timeline:
 
 
 Segments = list[tuple[int, ...]]
-"""For each main loop: workgroup, product, m, n, first k tile and number of k tiles; sorted."""
+"""Main loops, sorted: (workgroup, product, tile row, tile column, first k tile, k tiles)."""
 
 
 def segments_of(t: Timeline) -> Segments:

@@ -191,7 +191,7 @@ TWO_HOPPER_SHAPES = (
 warpgroups cooperate or take turns.
 """
 LAYOUTS = ("nn", "tn", "nt", "tt")
-"""Layouts of A and B: n is row-major as given, t is its transpose."""
+"""Layouts of A and B, a letter each: n is stored row-major, t is stored as its transpose."""
 TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
 VECTORS = tuple(
     Vectors(*v)

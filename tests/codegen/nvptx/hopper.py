@@ -79,7 +79,7 @@ class Lowered:
         return np.asarray(found)
 
     def place(self, node: Node, dim: str, indices: Mapping[str, Array]) -> Array:
-        """The index along the dimension `dim` that an operation uses."""
+        """The index along dimension `dim` that an operation uses, at each of the given indices."""
         return self.values(node.place(dim).values[0], indices)
 
     # The following properties are the expected division of a tile, computed without the graph.

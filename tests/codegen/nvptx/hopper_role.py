@@ -65,15 +65,16 @@ class Role(ControlFlow):
             self.own.read_operand(stage, self.step, self.warpgroup)
 
     def _extent(self, tensor: str) -> int:
-        """The rows of A or the columns of B at which TMA stops reading: those of the matrix, or in
-        a grouped problem the end of the current group.
+        """Number of rows of A, or of columns of B, that the tensor map has.
+
+        They end with the matrix, or in a grouped problem with the current group.
         """
         if self.machine.matrices:
             return self.machine.matrices.end("mn"["AB".index(tensor)], self.group)
         return self.value(self.machine.graph.coordinates[f"{tensor}.{'AB'.index(tensor)}"].size)
 
     def depth(self, axis: str) -> int:
-        """The extent along k at which TMA stops reading a tensor."""
+        """The extent of a tensor along k in its tensor map; TMA reads zeros from there on."""
         if self.machine.matrices:
             # TMA rejects extent 0, so a group with k = 0 is described with an extent of 1, and
             # threads store zeros there.

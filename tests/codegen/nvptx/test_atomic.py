@@ -123,8 +123,8 @@ def test_every_sum_is_added_and_cleared(configuration: Configuration):
     """
     program = configuration.program
     (add,) = program.lowered.control.of_kind(ReduceFragment)
-    # There are two clear operations if the last step of a fix-up is shorter than the others; both
-    # have the same vector width.
+    # If the last step of a fix-up is shorter than the others, it has a clear operation of its own,
+    # with the same vector width.
     clears = {op.width for op in program.lowered.control.of_kind(FillElements) if _clears(op)}
     (width,) = clears
     assert width == add.width == (4 if configuration.boxes else 2)

@@ -78,7 +78,7 @@ def test_what_is_cached_is_not_generated(
     launch(second)
     assert fake_driver.loaded[0] == fake_driver.loaded[1]
     one, two = fake_driver.launches
-    workspaces = (one.values[4:], two.values[4:])  # each kernel has a workspace of its own
+    workspaces = (one.values[4:], two.values[4:])  # two kernels never share a workspace
     assert (one.grid, one.block, one.shared_bytes, one.attributes, one.values[:4]) == (
         (two.grid, two.block, two.shared_bytes, two.attributes, two.values[:4])
     ), workspaces

@@ -357,7 +357,7 @@ def test_workgroups_that_need_each_other_are_launched_together(fake_driver: Fake
 def test_threads_do_not_mix_their_arguments(fake_driver: FakeDriver):
     made = kernel(target="sm_90a")
     count_arguments(made, fake_driver)
-    made(*operands()[:2], out=operands()[3])  # the first call of the kernel loads its code
+    made(*operands()[:2], out=operands()[3])  # loads the kernel before the threads launch it
 
     def launch(number: int) -> None:
         a, b, _, d = operands(a=A_AT + 256 * number, b=B_AT + 256 * number, d=D_AT + 256 * number)

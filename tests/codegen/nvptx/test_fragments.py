@@ -44,7 +44,7 @@ def isa_accumulator(lane: int, i: int) -> Place:
 
 
 def ldmatrix(register: int, half: int, lane: int, *, trans: bool) -> Place:
-    """Which element ldmatrix loads into a 16-bit half of a lane's register.
+    """Where ldmatrix reads the element that it loads into a 16-bit half of a lane's register.
 
     Returns (the lane whose address selects the element's row, the number of the element in the
     row).

@@ -64,7 +64,8 @@ PAIRS = (
     (TURNS, (128, 128, 64), (64, 64, 64)),
 )
 """Lowerings with two tile shapes (m, n, k). A kernel with tiles of both shapes has as many warps as
-a kernel with tiles of one of them."""
+a kernel with tiles of one of them.
+"""
 every_pair = pytest.mark.parametrize(("step", "large", "small"), PAIRS, ids=str)
 
 
@@ -96,7 +97,7 @@ def renamed(text: str, graph: KernelGraph) -> str:
 def written(op: Operation, name: Callable[[str], str] = str) -> str:
     """The text of an operation, with coordinates renamed by `name`.
 
-    Renaming changes the order of the terms of a conjunction, so they are sorted.
+    Renaming changes the order of the terms of a conjunction, so the terms are sorted.
     """
     text = name(repr(op))
     return re.sub(r"Eq\(.*?\) & Eq\(.*?\)", lambda x: str(sorted(x[0].split(" & "))), text)
@@ -110,8 +111,8 @@ def test_each_shape_is_lowered_as_if_alone(
 ):
     """Each tile shape has the coordinates, edges and instructions of a kernel with only this shape.
 
-    Two things differ: the schedule, and the sizes of the ring and of D's staging slots, which are
-    those of the largest shape.
+    Two things differ: the schedule, and the sizes of the ring of stages and of D's staging slots,
+    which are as large as the largest tile shape needs.
     """
     step, large, small = pair
     mine = large if which == "large" else small
@@ -243,7 +244,7 @@ def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
 
 
 def test_bytes_are_those_of_the_boxes_of_a_part():
-    """The mbarrier of a stage expects the bytes of one k tile of A and B, for either tile shape."""
+    """For both tile shapes, a stage's mbarrier expects the bytes of one k tile of A and B."""
     graph = together(LowerToHopper(stages=3), (128, 256, 64), (64, 64, 64))
     sizes: set[int] = set()
     for op in graph.control.of_kind(ops.ExpectBytes):

@@ -1,7 +1,7 @@
 """On Hopper, TMA boxes bring elements of A and B to where wgmma's descriptors point.
 
-`tests.codegen.nvptx.isa` models TMA and the tensor core; the addresses that both use come from the
-lowered graph.
+`tests.codegen.nvptx.isa` models how TMA and the tensor core lay out elements; the addresses that
+they get come from the lowered graph.
 """
 
 from __future__ import annotations

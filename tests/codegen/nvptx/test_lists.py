@@ -219,7 +219,7 @@ def test_what_ptx_has():
     """`tensormap.replace` needs PTX 8.3; kernels without it declare an earlier version."""
     ptx = hopper(LAST).ptx
     assert ".version 8.3" in ptx
-    # For each of A, B and D: the address, two extents, and the row stride.
+    # A tensor map of A, B or D gets an address, two extents and a row stride.
     assert ptx.count("tensormap.replace") == 12
     assert ptx.count("tensormap.cp_fenceproxy") == 3
     rows = Pipeline.parse(LAST)(Gemm("bf16", transpose_b=True, grouped=True).graph((128, 128, 64)))

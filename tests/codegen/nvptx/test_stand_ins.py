@@ -116,7 +116,10 @@ def test_a_kernel_that_spills_on_the_device(loaded: FakeDriver, slow: Builder):
 
 
 def test_a_refused_kernel_is_kept(loaded: FakeDriver):
-    """A CUDA graph may have captured launches of a kernel that is refused later."""
+    """A kernel that is refused after it was loaded stays in memory until `build.forget()`.
+
+    A CUDA graph may have captured launches of the kernel.
+    """
     plan = Plan.parse(SERVING[0])
     kernels = [weakref.ref(build.kernel_of(Plan.parse(text), REQUEST)) for text in SERVING]
     build.fail(plan, REQUEST, CodegenError("no registers"))

@@ -1,4 +1,4 @@
-"""Coordinate graphs refuse wrong edits and queries, and use sizes as bounds of indices."""
+"""Coordinate graphs refuse wrong edits and queries, and simplify by 0 <= index < size."""
 
 from __future__ import annotations
 

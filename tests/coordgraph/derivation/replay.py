@@ -1,4 +1,4 @@
-"""Evaluate a derivation as a reader would: from its printed formulas alone, step by step."""
+"""Evaluate the printed formulas of a derivation (see `KernelGraph.explain`) step by step."""
 
 from __future__ import annotations
 

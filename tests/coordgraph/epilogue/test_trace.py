@@ -380,7 +380,7 @@ def test_what_is_linear_in_the_accumulator(body: Any, linear: bool):
 
 
 def test_constants_are_equal_only_if_they_are_written_alike():
-    """Constants that differ in type or in the sign of zero are different steps."""
+    """In a trace, constants that differ in type or in the sign of zero are different steps."""
 
     @ep.epilogue()
     def signs(acc: Any) -> Any:

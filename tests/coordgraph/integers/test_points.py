@@ -165,7 +165,10 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
 
 
 def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search for a lower bound stops at a value that the expression has at a sample point."""
+    """The search for a lower bound stops at a value of the expression at a sample point.
+
+    No lower bound can be larger.
+    """
     tried: list[object] = []
     all_of = Elimination._all_of
 

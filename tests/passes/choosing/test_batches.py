@@ -147,8 +147,8 @@ def test_operands_of_groups_along_k_come_in_rows_of_whole_cache_lines():
         for plan in plans:
             parts = plan.tile[0] // plan.cluster[0], plan.tile[1] // plan.cluster[1]
             assert parts[0] % 64 == parts[1] % 64 == 0, plan
-    # With groups of rows, k is the contiguous axis of A and B, so n of a tile need not be a
-    # multiple of 64.
+    # The problem has k as the contiguous axis of A and B, so n of a tile need not be a multiple of
+    # 64.
     assert any(choice.plan.tile[1] % 64 for choice in choices(ROWS, batches=16))
 
 
@@ -159,9 +159,9 @@ def test_a_short_list_for_groups_ends_with_a_plan_that_they_take():
 
 
 def measured(name: str) -> Iterator[tuple[Gemm, int, dict[Plan, float]]]:
-    """The contents of a results file of `python -m benchmarks groups`.
+    """Yield what a results file of `python -m benchmarks groups` has of each problem.
 
-    For each problem: the problem, the number of groups, and the seconds of each plan.
+    The items are (problem, number of groups, seconds of each plan).
     """
     data = json.loads((RESULTS / name).read_text("utf-8"))
     like = {"m": ROWS, "k": DEPTHS}[data["axis"]]

@@ -1,4 +1,4 @@
-"""Laws that hold in every simulated run: nothing is lost, and nothing is faster than possible."""
+"""Laws of every simulated run: all work is done, and nothing is faster than the hardware."""
 
 from __future__ import annotations
 
