@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand, Output
+from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.errors import VerifyError
 from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
@@ -127,7 +128,8 @@ class GemmProblem:
     Args:
         dtype: element type of A and B: bf16, f16 or f32 (sums in f32), f64 (sums in f64), or i8 or
             u8 (sums in i32, exact modulo 2^32).
-        out_dtype: element type of C and D; by default `dtype`, or i32 if A and B hold integers.
+        out_dtype: element type of C and D; by default `dtype`, or i32 if A and B hold integers, or
+            the type to which the epilogue quantizes D (`ep.quantize`).
         m, n, k: extents in elements that the kernel is specialised for; an extent that is None is a
             launch argument.
         transpose_a: A is given as its transpose, a row-major k x m tensor.
@@ -184,12 +186,16 @@ class GemmProblem:
             )
         out = dtype(kind.result if self.out_dtype is None else self.out_dtype)
         sums = dtype(kind.accumulator)
+        quantized = self._quantized(out.name)
+        out = dtype(quantized) if quantized and self.out_dtype is None else out
         object.__setattr__(self, "out_dtype", out.name)
-        if not sums.becomes(out):
+        if not sums.becomes(out) and quantized != out.name:
             stored = ", ".join(d.name for d in DTYPES.values() if sums.becomes(d))
+            hint = f", or return ep.quantize(value, to='{out}') from an epilogue"
+            hint = hint if out.name in QUANTIZED else ""
             raise VerifyError(
                 f"Gemm: out_dtype = {out}, but products of {kind} are summed in {sums}, which "
-                f"cannot be stored as {out}; choose one of {stored}"
+                f"cannot be stored as {out}; choose one of {stored}{hint}"
             )
         for name in ("m", "n", "k"):
             if getattr(self, name) is None:
@@ -231,6 +237,17 @@ class GemmProblem:
         self._check_tables_of_rows()
         self._check_epilogue()
         self._check_layouts()
+
+    def _quantized(self, out: str) -> str:
+        """The type i8 or u8 to which the epilogue quantizes D, or '' if it does not.
+
+        Args:
+            out: the element type of D.
+        """
+        if not isinstance(self.epilogue, EpilogueFunction):
+            return ""
+        kind = self.epilogue.kinds(dtype(self.dtype).accumulator, out).result
+        return kind if kind in QUANTIZED else ""
 
     def _check_tables_of_rows(self) -> None:
         """Check that the problem can have tables of rows, if it gathers or scatters rows."""
@@ -307,7 +324,7 @@ class GemmProblem:
                 )
         self._check_outputs(function, out)
         kind, sums = function.kinds(self.accumulator, out).result, dtype(self.accumulator)
-        if kind not in (sums.name, "f32"):
+        if kind not in (sums.name, "f32", *QUANTIZED):
             raise VerifyError(
                 f"Gemm: the epilogue {function.name} returns {kind}, which cannot be computed from "
                 f"sums in {sums}; convert its result with "

@@ -103,7 +103,7 @@ class KernelGraph:
         """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
         Schedules connect these dimensions to workgroups. A pass before the schedule may add edges
-        to new dimensions, for example to reorder tiles; those are then dangling instead. The
+        to new dimensions, for example to reorder tiles; the new ones then dangle instead. The
         dimension that numbers the products of a batch or of groups comes first, so that tiles of
         one product are computed after one another.
         """
@@ -185,10 +185,10 @@ class KernelGraph:
         return replace(self, history=history)
 
     def scope(self) -> Scoped:
-        """The symbols that have a value at the start of the kernel's body.
+        """The scope at the start of the kernel's body: the symbols that have values there.
 
-        These are the launch parameters and the indices that the hardware provides, such as the
-        numbers of the workgroup and the thread.
+        They stand for launch parameters and for the indices that the hardware provides, such as
+        the numbers of the workgroup and the thread.
         """
         scope = Scoped(self.coordinates, self.parameters.ranges())
         bound = [self.control.root.workgroup] if self.control.root.workgroup else []

@@ -1,7 +1,7 @@
-"""Records which graph objects only this library made, so that they need no check before a build.
+"""Record which graph objects only this library made: compiling them needs no check before.
 
-These are the graphs of `Gemm.graph`, and the results of this library's passes on such graphs. A
-graph that was read from text, edited, or made by a pass of another package is not one of them.
+Recorded are the graphs of `Gemm.graph`, and the results of this library's passes on such graphs. A
+graph that was read from text, edited, or made by a pass of another package is not recorded.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def ld_of(tensor: str) -> str:
 
 
 def _suffix(tensor: str) -> str:
-    """The last part of a launch parameter's name: `a` for A; an operand's own name."""
+    """The last part of a launch parameter's name: `a` for the tensor A, `bias` for `bias`."""
     return tensor.lower() if tensor in ("A", "B", "C", "D") else tensor
 
 

@@ -262,7 +262,8 @@ def _cut(coordinates: CoordinateGraph, index: Dimension) -> tuple[Edge, Expr] | 
 def macro_tile(coordinates: CoordinateGraph) -> tuple[int, int, int]:
     """The extents in m, n and k of a kernel's macro tile, in elements.
 
-    If the kernel has tiles of several shapes, the shape that was added to the graph first.
+    If the kernel has tiles of several shapes, the result is the shape that was added to the graph
+    first.
 
     Raises:
         VerifyError: an axis of A or B is not cut into tiles.

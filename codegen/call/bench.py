@@ -107,7 +107,7 @@ class Bench:
             for _ in range(count)
         ]
         outputs = {n: self._empty(_like(gemm, n, like, views)) for n in gemm.outputs}
-        self.others = {**other_operands(gemm, views), **outputs}
+        self.others: dict[str, Any] = {**other_operands(gemm, views), **outputs}
         self.flush = memory.allocate(FLUSH_BYTES)
         self.stream = int(cuda("cuStreamCreate", 1))
         self.events = cuda("cuEventCreate", 0), cuda("cuEventCreate", 0)

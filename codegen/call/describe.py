@@ -16,6 +16,7 @@ from codegen.call.request import PlanRequest
 from codegen.call.views import LABELS, TensorView, numpy_view, single
 from coordgraph import Gemm, LaunchError, VerifyError
 from coordgraph.elements import DTYPES, DType, dtype
+from coordgraph.epilogue import EpilogueFunction
 from coordgraph.gemm import GROUP_AXES
 from coordgraph.validation import a_type, flag
 
@@ -132,7 +133,7 @@ def describe(
             f"group_axis = {axis!r} should be {' or '.join(map(repr, _ONE_AXIS))}"
             + lists * (axis in GROUP_AXES)
         )
-    views = _views(arrays)
+    views = _views(arrays, epilogue=problem.get("epilogue"))
     arrangement = Arrangement.of(
         views,
         transpose_a=transpose_a,
@@ -160,7 +161,8 @@ def describe(
         )
     if arrangement.changes:
         changed = arrangement.operands(*(arrays.get(name) for name in "ABCD"))
-        views = _views({**arrays, **dict(zip("ABCD", changed, strict=True))})
+        changed_arrays = {**arrays, **dict(zip("ABCD", changed, strict=True))}
+        views = _views(changed_arrays, epilogue=problem.get("epilogue"))
     gemm = Gemm(
         views["A"].dtype,
         views["D"].dtype if "D" in views else None,
@@ -210,8 +212,14 @@ def _with_operands(
     return gemm, found, replace(arrangement, operands_turned=turned)
 
 
-def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:
+def _views(
+    arrays: Mapping[str, Any], *, epilogue: EpilogueFunction | None
+) -> dict[str, TensorView]:
     """Views of the arrays that a call gives, by the names of tensors.
+
+    Args:
+        arrays: the arrays by the names of tensors; None for one that the call leaves out.
+        epilogue: the epilogue of the call, which may quantize D; None for the default one.
 
     Raises:
         LaunchError: A or B is missing; an array is not where A is (host or GPU); or an element type
@@ -227,9 +235,18 @@ def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:
         kind = dtype(view.dtype)
         if name in "AB" and not kind.operand:
             raise _wrong_type(label, kind, [d for d in DTYPES.values() if d.operand])
-        if name in "CD" and not (sums := dtype(dtype(views["A"].dtype).accumulator)).becomes(kind):
-            raise _wrong_type(label, kind, [d for d in DTYPES.values() if sums.becomes(d)], " here")
+        sums = dtype(dtype(views["A"].dtype).accumulator)
+        if name in "CD" and not sums.becomes(kind):
+            quantized = name == "D" and epilogue is not None and _result(epilogue, sums, kind)
+            if quantized != kind.name:
+                fit = [d for d in DTYPES.values() if sums.becomes(d)]
+                raise _wrong_type(label, kind, fit, " here")
     return views
+
+
+def _result(epilogue: EpilogueFunction, sums: DType, out: DType) -> str:
+    """The kind of the value that an epilogue computes for D of type `out`."""
+    return epilogue.kinds(sums.name, out.name).result
 
 
 def _wrong_type(label: str, kind: DType, fit: Sequence[DType], where: str = "") -> LaunchError:

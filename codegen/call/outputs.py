@@ -34,5 +34,5 @@ def written(
 
 def returned(arrays: Iterable[Any]) -> Any:
     """What a call returns: D, or the tuple (D, other outputs in the order of declaration)."""
-    found = tuple(arrays)
+    found: Any = tuple(arrays)
     return found if len(found) > 1 else found[0]

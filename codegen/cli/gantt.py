@@ -16,7 +16,7 @@ from rich.text import Text
 
 from passes.simulation import Activity
 
-__all__ = ["gantt"]
+__all__ = ["gantt", "shown_rows"]
 
 WIDTH = 64
 MOST_ROWS, HEAD, TAIL = 12, 8, 3
@@ -75,7 +75,7 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
     table.add_column(justify="right", style="dim")
     table.add_column(no_wrap=True)
     shown = set[Activity]()
-    for place in _rows(len(slots)):
+    for place in shown_rows(len(slots)):
         if place is None:
             table.add_row("⋮", "")
             continue
@@ -93,7 +93,7 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
     return table
 
 
-def _rows(count: int) -> Iterator[int | None]:
+def shown_rows(count: int) -> Iterator[int | None]:
     """The positions of the slots to show; None stands for the omitted slots in the middle."""
     if count <= MOST_ROWS:
         yield from range(count)

@@ -1,4 +1,4 @@
-"""Launch a kernel on host arrays: once for the result, then repeatedly to time it."""
+"""Launch a kernel on host arrays: for the result, to warm up, then repeatedly to time it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def launch(
     progress: Progress = lambda done: None,
     **given: Any,
 ) -> Launched:
-    """Launch a kernel once, writing D to `out`, and then time further launches.
+    """Launch a kernel once, writing D to `out`, once to warm up, and then time further launches.
+
+    After the first launch of a kernel of a schedule from outside the library, which checks every
+    index, the second one compiles the kernel without these checks.
 
     Args:
         kernel: the kernel.
@@ -80,6 +83,7 @@ def launch(
     once = time.perf_counter() - first
     if repeat is None and once > BUDGET_SECONDS:
         return Launched(out, (once,))
+    run(scratch)
     return Launched(out, _repeated(timed, repeat, progress))
 
 

@@ -1,4 +1,4 @@
-"""Operations of lowered graphs for all targets: loads, stores, signals and products of one thread.
+"""Operations of lowered graphs for all targets: loads, stores, flags, barriers, matrix products.
 
 The address of an element, in a tensor, in shared memory or in registers, is computed from the
 coordinate graph. The fields `form` and `instruction` name a machine instruction, which lowering
@@ -64,7 +64,10 @@ class CopyElements(Operation):
 
 @dataclass(frozen=True)
 class FillElements(Operation):
-    """Write `width` zeros to shared memory or to a tensor, from the element `destination` on."""
+    """Write `width` consecutive zeros to shared memory or to a tensor.
+
+    The index along the dimension `destination` is the position of the first zero.
+    """
 
     destination: str
     width: int = 1
@@ -142,7 +145,7 @@ class LoadFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        source: the dimension whose index is the first element in memory.
+        source: the dimension whose index locates the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: how to load: `vector` for consecutive elements, `broadcast` for one element in all
@@ -164,7 +167,7 @@ class StoreFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        destination: the dimension whose index is the first element in memory.
+        destination: the dimension whose index locates the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: how to store: `vector` for consecutive elements, or an instruction such as
@@ -195,7 +198,7 @@ class ReduceFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        destination: the dimension whose index is the first element in memory.
+        destination: the dimension whose index locates the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: `vector` for one instruction for all elements, `scalar` for one instruction per
@@ -213,7 +216,10 @@ class ReduceFragment(Operation):
 
 @dataclass(frozen=True)
 class AccumulateFragment(Operation):
-    """Add `width` elements of memory, from the element `source` on, to registers of a fragment."""
+    """Add `width` consecutive elements of memory to registers of a fragment.
+
+    The index along the dimension `source` is the position of the first element.
+    """
 
     fragment: str
     source: str
@@ -297,7 +303,7 @@ class SignalFlag(Operation):
     the index along `turn`, or the number of readers if `turn` is ''.
 
     Args:
-        flag: the dimension whose index is the flag in the tensor of flags.
+        flag: the dimension whose index selects the flag in the tensor of flags.
         turn: if several workgroups set the flag one after another, the dimension that numbers them;
             else ''.
         readers: the number of workgroups that wait for the flag, each with a `TakeFlag`.
@@ -337,8 +343,8 @@ class WaitFlag(Operation):
 
     Args:
         flag: the dimension whose index selects the flag in the tensor of flags.
-        turn: if given, wait until the flag is 1 + the index along this dimension, the value that
-            `SignalFlag` then sets; else ''.
+        turn: if it is not '', wait until the flag is 1 + the index along this dimension. A
+            `SignalFlag` with the same `turn` sets this value.
         senders: if `turn` is '', wait until the flag equals the number of workgroups that increment
             it.
         order, scope: the memory order (`acquire` or `relaxed`) and scope (`gpu` or `cta`) of PTX.
@@ -373,7 +379,10 @@ class TakeFlag(Operation):
 
 @dataclass(frozen=True)
 class ClearFlag(Operation):
-    """Set a flag to 0 for the next launch, after all threads of the workgroup have read it."""
+    """Set a flag to 0 for the next launch.
+
+    The operation does not wait: all threads of the workgroup must have read the flag before.
+    """
 
     flag: str
 

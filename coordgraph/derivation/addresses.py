@@ -16,7 +16,8 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["address_of"]
 
 MBARRIER, MBARRIER_BYTES = "mbarrier", 8
-"""Name and bytes of an mbarrier object in shared memory."""
+"""MBARRIER: the element type's name of an mbarrier in shared memory. MBARRIER_BYTES: its size in
+bytes."""
 
 
 def address_of(

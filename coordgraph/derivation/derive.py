@@ -329,7 +329,7 @@ class _Deriver:
 
 
 def _maker(origin: Origin) -> str:
-    """The passes that added or changed an edge or a dimension; '' if no pass did."""
+    """The names of the passes that added or changed an edge or a dimension, separated by commas."""
     made = () if origin.made in ("", PROBLEM) else (origin.made,)
     return ", ".join((*made, *origin.changed))
 

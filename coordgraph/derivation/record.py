@@ -1,6 +1,6 @@
 """Derivations as records: the edges that compute one index, with formulas, numbers and guards.
 
-`coordgraph.derivation.derive` makes them, `coordgraph.derivation.report` prints them.
+`coordgraph.derivation.derive` makes the records, `coordgraph.derivation.report` prints them.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class IndexStep:
         value: the index as a number; None if the caller gives no numbers.
         numbers: the formula with numbers in place of names; '' if `value` is None.
         last: the largest index of the dimension; None if it is unknown.
-        outside: whether `value` is not in 0..`last` although no guard of the edge makes it padding:
-            no workgroup computes at such a point.
+        outside: whether `value` is not in 0..`last` although no guard of the edge makes it padding.
+            The point that the caller gives is then impossible: no workgroup computes its indices.
     """
 
     dimension: str
@@ -167,7 +167,7 @@ class EdgeStep:
 
 @dataclass(frozen=True)
 class Stride:
-    """How far the address moves if one given coordinate grows by 1 and the others stay.
+    """How far the address moves if one given coordinate grows by 1, and no other one changes.
 
     Args:
         coordinate: the id of the coordinate.
@@ -190,8 +190,8 @@ class Address:
     Args:
         memory: the tensor or the allocation in shared memory.
         dtype: the name of the element type, or `mbarrier`.
-        element_bytes: the bytes of one element.
-        size: the elements in the memory; None if the dimension has no size.
+        element_bytes: the size of one element in bytes.
+        size: the number of elements in the memory; None if the dimension has no size.
         elements: the offset from the first element, in elements, as a symbolic expression.
         strides: for each given coordinate, the change of the address when it grows by 1.
         value: the value of `elements`; None if the caller gives no numbers.

@@ -9,7 +9,7 @@ __all__ = ["Emitter", "emitter_methods"]
 
 
 class Emitter(Protocol):
-    """Protocol: emits instructions on values of the kinds f32, f64, i32 and bool.
+    """Protocol: emits instructions on values of the kinds f32, f64, i32, i8, u8 and bool.
 
     An epilogue operation calls these methods to generate its code. The values that the methods take
     and return belong to the code generator; operations only pass such values on.
@@ -57,6 +57,13 @@ class Emitter(Protocol):
 
     def convert(self, value: Any, source: str, target: str) -> Any:
         """Emit a conversion of `value` from the kind `source` to the kind `target`."""
+        ...
+
+    def saturate(self, value: Any, kind: str, target: str) -> Any:
+        """Emit the rounding of a float of kind `kind` to the nearest value of `target`: i8 or u8.
+
+        Ties go to the even number, values outside the range to its end, and NaN to 0.
+        """
         ...
 
     def intrinsic(self, name: str, kind: str, *arguments: Any) -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 
 from coordgraph.epilogue.emitter import Emitter
 from coordgraph.epilogue.operand import ACCUMULATOR, Operand
-from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, Array, emitted
+from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, QUANTIZED, Array, emitted
 from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.printing import line_of
 from coordgraph.epilogue.values import Argument, Step, fits_float, known
-from coordgraph.errors import VerifyError
+from coordgraph.errors import CodegenError, VerifyError
 from coordgraph.tensors import dtype
 
 __all__ = ["EpilogueFunction", "Kinds", "Stage", "value_kind"]
@@ -173,7 +173,9 @@ class EpilogueFunction:
             name: np.asarray(values[name]).astype(NUMPY_KINDS[k]) for name, k in known_as.items()
         }
 
-        def run(step: Step, kind: str, arguments: list[Any], options: dict[str, Any]) -> Array:
+        def run(
+            step: Step, kind: str, arguments: list[Any], options: dict[str, Any], result: str
+        ) -> Array:
             return known(step.operation).numpy(*arguments, **options)
 
         def number(value: Any, kind: str) -> Array:
@@ -197,8 +199,17 @@ class EpilogueFunction:
         kinds = self.kinds(accumulator, default)
         known_as = {ACCUMULATOR: accumulator, **kinds.operands}
 
-        def run(step: Step, kind: str, arguments: list[Any], options: dict[str, Any]) -> Any:
-            return emitted(known(step.operation), emit, kind, arguments, options)
+        def run(
+            step: Step, kind: str, arguments: list[Any], options: dict[str, Any], result: str
+        ) -> Any:
+            found = emitted(known(step.operation), emit, kind, arguments, options)
+            try:
+                return emit.convert(found, result, result)  # refuses values of other kinds
+            except CodegenError as error:
+                raise CodegenError(
+                    f"{step.operation}: its method llvm(emit, …) must return a value of {result}; "
+                    f"{error}"
+                ) from error
 
         return self._run(dict(values), kinds, known_as, run, emit.constant)
 
@@ -215,7 +226,8 @@ class EpilogueFunction:
             kinds: the kinds of all values.
             known_as: the kinds of `acc` and operands by name; the function adds the kind of each
                 step.
-            run: a function that applies one step to the values of the step's arguments.
+            run: a function that applies one step to the values of the step's arguments; it also
+                gets the kind of the arguments, the options, and the kind of the result.
             number: a function that makes a value from a constant and a kind.
         """
         for place, (step, result) in enumerate(zip(self.steps, kinds.steps, strict=True)):
@@ -227,7 +239,7 @@ class EpilogueFunction:
             arguments = [made[a] if isinstance(a, str) else number(a, kind) for a in step.arguments]
             options = {**operation.options, **dict(step.constants)}
             name = f"%{place}"
-            made[name], known_as[name] = run(step, kind, arguments, options), result
+            made[name], known_as[name] = run(step, kind, arguments, options, result), result
         return made[str(self.result)], {o.name: made[str(o.value)] for o in self.outputs}
 
     # The following methods find the operands that each value depends on.
@@ -397,6 +409,11 @@ def _kinds(function: EpilogueFunction, accumulator: str, default: str) -> Kinds:
         operation = known(step.operation)
         options = {**operation.options, **dict(step.constants)}
         given = [found[a] if isinstance(a, str) else "" for a in step.arguments]
+        if step.operation != "cast" and (whole := next((k for k in given if k in QUANTIZED), "")):
+            raise VerifyError(
+                f"epilogue {function.name}: {step.operation} takes no quantized value ({whole}); "
+                "quantize the last value of an output, or convert it by ep.cast(value, to='f32')"
+            )
         plain = next((k for k in given if k not in ("", "bool")), "")
         default_kind = plain or next(filter(None, given), accumulator)
         if step.operation == "where" and not plain:

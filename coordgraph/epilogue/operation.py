@@ -17,7 +17,16 @@ from coordgraph.epilogue.values import (
 )
 from coordgraph.errors import CodegenError, CoordGraphError, VerifyError
 
-__all__ = ["FLOATS", "NUMPY_KINDS", "Algebra", "Array", "Composed", "Elementwise", "emitted"]
+__all__ = [
+    "FLOATS",
+    "NUMPY_KINDS",
+    "QUANTIZED",
+    "Algebra",
+    "Array",
+    "Composed",
+    "Elementwise",
+    "emitted",
+]
 
 # numpy is only imported when an operation is evaluated, which keeps `import coordgraph` fast
 if TYPE_CHECKING:
@@ -27,7 +36,12 @@ if TYPE_CHECKING:
 else:
     Array = Any
 FLOATS = ("f32", "f64")
-NUMPY_KINDS = {"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"}
+QUANTIZED = ("i8", "u8")
+"""The kinds of quantized values, which only `cast` and outputs take."""
+NUMPY_KINDS = {
+    **{"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"},
+    **{"i8": "int8", "u8": "uint8"},
+}
 """NumPy's names of the types of values with which epilogues compute, by the name of the kind."""
 
 _NOT_IN_TEXT = frozenset("()'\",;\\")
@@ -79,7 +93,8 @@ class Elementwise:
         if len(arguments) != self.arity:
             option = next(iter(self.options.items()), None)
             more = f"; write options by name: {option[0]}={option[1]!r}" if option else ""
-            raise VerifyError(f"{self.name} takes {self.arity} values, not {len(arguments)}{more}")
+            values = f"{self.arity} value{'s' * (self.arity != 1)}"
+            raise VerifyError(f"{self.name} takes {values}, not {len(arguments)}{more}")
         return tape.record(self.name, arguments, self.checked(constants))
 
     def checked(self, constants: Mapping[str, Constant]) -> Constants:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -58,11 +58,7 @@ def epilogue(
                 "the parameter, and return the output's value after that of D"
             )
         if wrong := sorted({*parameters[1:]} ^ named.keys()):
-            said = "no parameter of the function" if wrong[0] in named else "not declared"
-            raise VerifyError(
-                f'epilogue {name}: {wrong[0]} is {said}; write @epilogue({wrong[0]}="mn") and '
-                f"def {name}(acc, {wrong[0]})"
-            )
+            raise VerifyError(f"epilogue {name}: {_mismatch(wrong[0], name, parameters, named)}")
         tape = Tape()
         values = {p: Value(tape, p) for p in parameters}
         try:
@@ -128,6 +124,18 @@ def _named(name: str, given: object) -> Operand:
     raise VerifyError(
         f'epilogue: {name}={given!r} is neither coordinates nor an operand; write {name}="n", or '
         f"{name}=operand(…)"
+    )
+
+
+def _mismatch(wrong: str, name: str, parameters: Sequence[str], declared: Collection[str]) -> str:
+    """What is wrong with an operand that is either not declared or no parameter of the function."""
+    if wrong not in declared:
+        return (
+            f'{wrong} is not declared; write @epilogue({wrong}="mn") and def {name}(acc, {wrong})'
+        )
+    return (
+        f"{wrong} is no parameter of the function, whose parameters are {', '.join(parameters)}; "
+        f"declare the operand under its parameter's name, or write def {name}(acc, {wrong})"
     )
 
 

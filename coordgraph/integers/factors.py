@@ -21,7 +21,7 @@ def terms_of(expr: Expr) -> tuple[Expr, ...]:
 def factors_of(expr: Expr) -> tuple[int, Counter[Expr]]:
     """Split a product into its integer coefficient and its other factors, with their exponents.
 
-    Results are cached, so they must not be changed.
+    Results are cached, so a caller must not change the returned `Counter`.
     """
     coefficient, rest = expr.as_coeff_Mul()
     factors: Counter[Expr] = Counter()

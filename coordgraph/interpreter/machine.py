@@ -136,7 +136,7 @@ class Memory:
         return {t: (self._axes(t, self.flat), self._axes(t, self.written) > 0) for t in outputs}
 
     def _axes(self, tensor: str, memory: Mapping[str, Array]) -> Array:
-        """A view of a tensor's part of `memory` that has the tensor's axes, without gaps."""
+        """A view of the flat array `memory[tensor]` with the tensor's axes, without gaps."""
         strides = strides_of(self.graph.tensor(tensor), self.values)
         return elements_of(memory[tensor], self.shapes[tensor], strides)
 
@@ -175,7 +175,7 @@ class Memory:
                         yield Fault("cover", message)
 
     def _where(self, tensor: str, wrong: Array) -> str:
-        """The index of a tensor's first element in `wrong`, as text; its offset if in a gap."""
+        """Text: index of the first element where `wrong` is True, or its offset if in a gap."""
         inside = self._axes(tensor, {tensor: wrong})
         if not inside.any():
             return f"offset {int(wrong.argmax())}"
@@ -185,7 +185,7 @@ class Memory:
     def _wanted(self, tensor: str) -> Array:
         """Mask of the output elements that a kernel must write: those that belong to a product.
 
-        Rows or columns before the first group or after the last one belong to none.
+        Rows or columns before the first group or after the last group belong to no product.
         """
         shape, coordinates = self.shapes[tensor], self.graph.coordinates
         for edge in coordinates.edges_below(self.user(tensor)):

@@ -33,7 +33,7 @@ Span = tuple[int, int]
 """How many unit tiles in m and n an event covers; the event's `tile` is the first of them.
 
 If output tiles have several shapes, a unit tile is the largest tile that divides every shape.
-Otherwise the unit is the output tile, and every span is (1, 1).
+Otherwise a unit tile is an output tile, and every span is (1, 1).
 """
 
 
@@ -61,7 +61,7 @@ class Segment:
 
     @property
     def iterations(self) -> int:
-        """How many (m, n, k) tiles the segment sums: k tiles times output tiles of its span."""
+        """How many (m, n, k) tiles the segment sums: its k tiles times the unit tiles it covers."""
         return self.k_count * prod(self.span)
 
     @property
@@ -241,7 +241,7 @@ class Trace:
 
     @cached_property
     def iterations(self) -> tuple[int, ...]:
-        """For each workgroup, the iterations of all its segments, including padding."""
+        """For each workgroup, the number of iterations of all its segments, including padding."""
         counts = [0] * len(self.workgroups)
         for segment in self.segments:
             counts[segment.workgroup] += segment.iterations
@@ -310,7 +310,7 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """The workgroups that send each partial sum, by (slot, turn); one if the schedule is right.
+        """The workgroups that send each partial sum, by (slot, turn); a right schedule has one.
 
         The turn is how many partial sums were sent to the workspace slot before.
         """

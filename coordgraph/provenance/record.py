@@ -146,11 +146,12 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """How a graph was made, from which its provenance is computed when it is asked for.
+    """The passes that made a graph; `KernelGraph.provenance` is computed from them.
 
     Args:
         steps: the passes that were called, in order.
-        origins: the provenance of the first graph, if that was read from a text that has it.
+        origins: the provenance of the first graph if it was read from a text with `origin` lines;
+            else None.
     """
 
     steps: tuple[Step, ...] = ()

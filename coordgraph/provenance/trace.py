@@ -67,7 +67,7 @@ def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -
 def _sources(
     key: tuple[Part, Key], record: Any, before: Snapshot, after: Snapshot
 ) -> Iterator[str]:
-    """The `Origin.sources` of a dimension or edge that a pass added: names of what it came from."""
+    """The `Origin.sources` of a dimension, edge or parameter that a pass added, as texts."""
     part, name = key
     if part is Part.DIMENSION and isinstance(name, str):
         yield from _older(name, before.coordinates, after.coordinates)
@@ -84,9 +84,9 @@ def _sources(
 
 
 def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[str]:
-    """The dimensions from before a pass that are nearest to the dimension `name` that it added.
+    """The older dimensions that are nearest to the dimension `name`, which a pass added.
 
-    The function first searches upstream, toward the tensors. If that finds none, as for a new
+    The function first searches upstream, toward the tensors. If it finds none, as for a new
     workspace, it searches downstream, and at last along edges in both directions.
     """
     return (

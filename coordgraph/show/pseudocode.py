@@ -388,7 +388,7 @@ def _index(scope: Scoped, name: str) -> str:
 
 
 def _raised(scope: Scoped, turn: str) -> str:
-    """C text of the value to which a flag is set: 1 + the index along `turn`; 1 if it is ''."""
+    """C text of a flag's new value: 1 + the index along `turn`, or 1 if `turn` is ''."""
     if not turn:
         return "1"
     try:

@@ -179,7 +179,7 @@ class RawOrigin:
         part: the kind of the record, such as `dimension`.
         key: the id or the number of the record.
         at: the position of the statement in the input.
-        origin: the passes that made and changed the record, and the other records.
+        origin: the passes that made and changed the record, and the records it was made from.
     """
 
     part: str

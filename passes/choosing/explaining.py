@@ -122,10 +122,10 @@ class Explanation:
             )
         else:
             # `source` is the command that fitted the constants, its files and, after a colon, the
-            # number of measurements in these files.
-            counted = self.device.source.rpartition(": ")[2]
+            # number of measurements in these files, such as `15115 times, 2026-11-24`.
+            number, _, rest = self.device.source.rpartition(": ")[2].partition(" times")
             found.append(
-                f"The figures of {self.device.device} are fitted to measurements: {counted}."
+                f"The figures of {self.device.device} are fitted to {number} measured times{rest}."
             )
         return found
 

@@ -35,6 +35,7 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.edges import PassThrough
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.epilogue.function import Stage
+from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.gemm import GemmProblem, read_of, tensor_of
 from coordgraph.integers import equal, index_symbol
 from coordgraph.tilings import ACCUMULATOR, Tiling
@@ -89,18 +90,20 @@ def leader(*body: Operation) -> Operation:
 
 
 GPU_TYPES = ("bf16", "f16", "f32", "i32")
-"""The element types that operands and outputs of an epilogue may have on a GPU."""
+"""The element types of operands of an epilogue on a GPU; outputs may be i8 or u8, too."""
 
 
 def no_epilogue(graph: KernelGraph) -> str | None:
     """Why a GPU cannot compute the graph's epilogue, or None if it can."""
     gemm = graph.gemm
     for tensor in (*gemm.operands, *gemm.outputs):
-        if (kind := graph.tensor(tensor).dtype) not in GPU_TYPES:
-            what, moves = ("output", "store") if tensor in gemm.outputs else ("operand", "read")
+        stored = tensor in gemm.outputs
+        types = (*GPU_TYPES, *QUANTIZED) if stored else GPU_TYPES
+        if (kind := graph.tensor(tensor).dtype) not in types:
+            what, moves = ("output", "store") if stored else ("operand", "read")
             return (
                 f"{what} {tensor} of the epilogue has the type {kind}, which GPU kernels do not "
-                f"{moves}; convert it to one of: {', '.join(GPU_TYPES)}"
+                f"{moves}; convert it to one of: {', '.join(types)}"
             )
     kinds = gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype)
     if "f64" in (*kinds.operands.values(), *kinds.steps):

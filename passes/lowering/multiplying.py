@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordgraph.elements import DTYPES, DType, MatrixInstruction, dtype
+from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.gemm import GemmProblem
 
 __all__ = ["REGISTER_BYTES", "instruction_of", "no_instruction", "outputs"]
@@ -44,7 +45,8 @@ def no_instruction(gemm: GemmProblem, family: str) -> str | None:
         return (
             f"{family} kernels multiply {', '.join(known)} and {last}, not {kind}; use target='cpu'"
         )
-    if gemm.out_dtype not in (stored := outputs(dtype(kind.accumulator))):
+    # `Gemm` has checked that the epilogue quantizes D if D has 8-bit integers.
+    if gemm.out_dtype not in (*(stored := outputs(dtype(kind.accumulator))), *QUANTIZED):
         return (
             f"C and D have the type {gemm.out_dtype}; with A and B of {kind}, {family} kernels "
             f"store one of: {', '.join(stored)}"

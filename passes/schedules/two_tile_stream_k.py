@@ -16,7 +16,7 @@ __all__ = ["TwoTileStreamK"]
 
 @dataclass(frozen=True)
 class TwoTileStreamK(PartlyStreamed):
-    """Each workgroup gets a Stream-K share of one to two tiles; other tiles are data-parallel.
+    """If the last wave of tiles is partial, divide it and one full wave by Stream-K.
 
     With T output tiles and W workgroups, if T > W and W does not divide T, `T div W - 1` waves of W
     tiles are data-parallel, and the other `(T mod W) + W` tiles are divided by Stream-K. If W

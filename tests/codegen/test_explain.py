@@ -124,7 +124,7 @@ def test_without_a_gpu_the_measured_one_is_meant():
     assert isinstance(found, Explanation)
     assert isinstance(named, Explanation)
     assert (found, found.page) == (named, named.page)
-    assert "are fitted to measurements" in str(found)
+    assert "measured times" in str(found)
     assert "assumed: this machine has no GPU" in found.heading[2]
     assert "assumed" not in str(named)
 

@@ -140,3 +140,34 @@ def test_gradients_are_refused():
     a = whole(64, 64).requires_grad_()
     with pytest.raises(LaunchError, match="requires a gradient"):
         codegen.matmul(a, whole(64, 64), epilogue=relu_residual, bias=torch.zeros(64).cuda())
+
+
+@ep.epilogue(scale=ep.operand("n", "f32"), other=ep.output(dtype="u8"), pre=ep.output(dtype="f32"))
+def quantized(acc: Any, scale: Any) -> Any:
+    x = acc * scale
+    return ep.quantize(x), ep.quantize(x, to="u8"), x
+
+
+@pytest.mark.parametrize(("schedule", "tile"), SCHEDULES, ids=str)
+@pytest.mark.parametrize("target", ["native", "sm_80"])
+def test_quantized_outputs(schedule: str, tile: tuple[int, int, int], target: str):
+    """Ties and saturation are exact, because the scales are powers of two."""
+    graph = Pipeline.parse(schedule)(Gemm("bf16", epilogue=quantized).graph(tile))
+    kernel = codegen.compile(graph, target)
+    for m, n, k in SIZES:
+        a, b = whole(m, k), whole(k, n)
+        scale = 2.0 ** torch.randint(-2, 4, (n,), device="cuda").float()
+        d, other, pre = kernel(a, b, scale=scale)
+        x = a.double() @ b.double() * scale.double()
+        assert torch.equal(pre.double(), x)
+        assert torch.equal(d, torch.round(x).clamp(-128, 127).to(torch.int8))
+        assert torch.equal(other, torch.round(x).clamp(0, 255).to(torch.uint8))
+
+
+def test_not_a_number_and_infinity_are_quantized_as_by_numpy():
+    graph = Pipeline.parse("data-parallel")(Gemm("bf16", epilogue=quantized).graph())
+    a, b = torch.eye(8, dtype=torch.bfloat16).cuda(), torch.ones(8, 8, dtype=torch.bfloat16).cuda()
+    scale = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30, 0.5, 1.5, -2.5, 300.0])
+    d, other, _ = codegen.compile(graph)(a, b, scale=scale.cuda())
+    assert d.diagonal().tolist() == [0, 127, -128, 127, 0, 2, -2, 127]
+    assert other.diagonal().tolist() == [0, 255, 0, 255, 0, 2, 0, 255]

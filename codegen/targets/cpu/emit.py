@@ -213,7 +213,10 @@ class HostWalker(GuardedWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` stores epilogue results that are floats from integer sums, or vice versa."""
+        """Whether `op` stores epilogue results whose bits the buffer of sums holds.
+
+        They are floats from integer sums, or quantized floats.
+        """
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
         output = self.graph.tensor(self.tensor_of(op.destination)).role is Role.OUTPUT
@@ -370,6 +373,8 @@ class HostWalker(GuardedWalker):
         self._store_outputs(node, op, outputs)
         made = dtype(op.function.kinds(gemm.accumulator, out).result)
         if made.is_float != self.accumulator.is_float:
+            if made.bits < self.accumulator.bits:
+                result = b.zext(result, ir.IntType(self.accumulator.bits))
             result = b.bitcast(result, self._type(1))
         else:
             result = Arithmetic(b, self.accumulator).convert(result, made)

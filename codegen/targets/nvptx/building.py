@@ -21,6 +21,7 @@ from codegen.targets.nvptx.facts import Facts
 from codegen.targets.nvptx.launch.call import Loaded
 from codegen.targets.nvptx.launch.loaded_function import Spilled
 from codegen.targets.nvptx.program import CudaProgram
+from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph, LaunchError, VerifyError
 from coordgraph.collection import collection_paused
 from passes import Pass
@@ -56,10 +57,11 @@ class Builder:
         instructions: the name of the only lowering that may be used; None for all.
         timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
             timeline.
+        verify: whether to check the graph before code is generated for it, whoever made it.
 
     Raises:
         CodegenError: the architecture's lowerings, or `lowering`, refuse the graph.
-        VerifyError: the graph is malformed.
+        VerifyError: the graph is malformed, or a check refutes it.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Builder:
         lowering: Pass | None,
         instructions: str | None = None,
         timeline: int = 0,
+        verify: bool = False,
     ) -> None:
         self.graph, self.architecture = graph, architecture
         self.debug, self.lowering, self.timeline = debug, lowering, timeline
@@ -94,11 +97,13 @@ class Builder:
         if cache.cacheable(graph, lowering, *self.lowerings):
             with suppress(VerifyError):  # a graph that cannot be written as text is not cached
                 self._text = graph.text()
-        # A cached kernel was verified before it was stored.
+        # A cached kernel was checked before it was stored, unless its caller had turned checks off.
         if not any(map(self._cached, self._usual)):
             with collection_paused():
                 graph.verify()
                 self._refuse_early()
+                if verify:
+                    ensure_verified(graph, always=True)
 
     def _refuse_early(self) -> None:
         """Raise an error if all lowerings refuse the graph.

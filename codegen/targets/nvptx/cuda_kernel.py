@@ -75,8 +75,10 @@ class CudaKernel(Kernel):
         instructions: the only lowering that may be used, by its name, such as `wgmma`.
         timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
             timeline.
+        verify: whether to check the graph before code is generated for it, whoever made it.
 
     Raises:
+        VerifyError: a check refutes the graph.
         CodegenError: the architecture's lowerings, `lowering` or `instructions` refuse the graph.
     """
 
@@ -89,6 +91,7 @@ class CudaKernel(Kernel):
         lowering: Pass | None = None,
         instructions: str | None = None,
         timeline: int = 0,
+        verify: bool = False,
     ) -> None:
         super().__init__(graph, architecture)
         self.architecture = architecture
@@ -100,6 +103,7 @@ class CudaKernel(Kernel):
             lowering=lowering,
             instructions=instructions,
             timeline=timeline,
+            verify=verify,
         )
         self._programs = self._builder.programs
         self._functions: dict[tuple[int, Variant], Loaded] = {}

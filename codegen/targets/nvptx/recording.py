@@ -75,6 +75,7 @@ class RecordingKernel(CudaKernel):
         lowering: Pass | None = None,
         instructions: str | None = None,
         timeline: int = MOST_RECORDS,
+        verify: bool = False,
     ) -> None:
         super().__init__(
             graph,
@@ -83,6 +84,7 @@ class RecordingKernel(CudaKernel):
             lowering=lowering,
             instructions=instructions,
             timeline=timeline,
+            verify=verify,
         )
         self._latest = _Latest()
 

@@ -16,6 +16,7 @@ from coordgraph.epilogue.operations.maximum import maximum
 from coordgraph.epilogue.operations.minimum import minimum
 from coordgraph.epilogue.operations.mul import mul
 from coordgraph.epilogue.operations.neg import neg
+from coordgraph.epilogue.operations.quantize import quantize
 from coordgraph.epilogue.operations.relu import relu
 from coordgraph.epilogue.operations.rsqrt import rsqrt
 from coordgraph.epilogue.operations.sigmoid import sigmoid
@@ -42,6 +43,7 @@ __all__ = [
     "minimum",
     "mul",
     "neg",
+    "quantize",
     "relu",
     "rsqrt",
     "sigmoid",

@@ -35,7 +35,7 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
             f"multiple of {step}; choose a tile whose extents are powers of two"
         )
     if division.extent(K) % division.kind.row:
-        return f"{parts} must be a multiple of {division.kind.row} in k"
+        return f"{parts}x{division.extent(K)} must be a multiple of {division.kind.row} in k"
     return None
 
 

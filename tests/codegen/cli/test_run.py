@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from codegen import explain
 from codegen.call import measured
 from codegen.call.request import PlanRequest
 from codegen.cli import check as checking
-from codegen.cli import doctor
+from codegen.cli import doctor, timing
 from codegen.kernel import Kernel
 from codegen.targets.nvptx import driver
 from codegen.toolchain import find_ptxas
@@ -305,6 +306,44 @@ def test_the_doctor_says_what_is_broken(monkeypatch: pytest.MonkeyPatch):
     assert "a package, the interpreter or the CPU does not work" in done.out
 
 
+@pytest.fixture
+def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `doctor` report the targets without making kernels."""
+    monkeypatch.setattr(doctor, "_multiply", lambda target, dtype: "not tried")
+    monkeypatch.setattr(doctor, "_assemble", lambda architecture: "not tried")
+
+
+@pytest.mark.usefixtures("quick_doctor")
+def test_the_doctor_names_what_fails_though_nothing_needed_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
+    done = coordgraph("doctor")
+    assert done.out.splitlines()[-1] == "the packages, the interpreter and the CPU work"
+    (tmp_path / "passes.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    done = coordgraph("doctor")
+    assert done.code == 0
+    assert done.out.splitlines()[-1].endswith("; this does not: import passes")
+
+
+@pytest.mark.usefixtures("quick_doctor")
+def test_the_doctor_tries_the_kernel_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A cache that cannot be written is never an error, so only the doctor reports it."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
+    assert re.search(rf"^ok +kernel cache +{tmp_path}/cache$", coordgraph("doctor").out, re.M)
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(file))
+    done = coordgraph("doctor")
+    assert re.search(rf"^FAIL +kernel cache +{file} cannot be written", done.out, re.MULTILINE)
+    assert done.out.splitlines()[-1].endswith("; this does not: kernel cache")
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+    assert re.search(
+        r"^- +kernel cache +off, by COORDGRAPH_CACHE=off$", coordgraph("doctor").out, re.M
+    )
+
+
 def test_the_doctor_asks_the_registry_of_architectures(monkeypatch: pytest.MonkeyPatch):
     class Own(MmaSync):
         instructions = "mma.sync.own"
@@ -347,3 +386,25 @@ def test_a_graph_from_a_file(tmp_path: Path):
     assert "leave out --tile" in refused.json["error"]["message"]
     refused = coordgraph(*words, "--m", "64", "--k", "80", "--dtype", "f16")
     assert "--dtype contradicts the graph, which has dtype=f32" in refused.json["error"]["message"]
+
+
+class Slow:
+    """A kernel that compiles code in its second launch, as one does whose schedule is foreign."""
+
+    target = "cpu"
+
+    def __init__(self) -> None:
+        self.launches = 0
+
+    def __call__(self, *_: object, **__: object) -> None:
+        self.launches += 1
+        if self.launches == 2:
+            time.sleep(0.2)
+
+
+def test_what_is_compiled_in_the_second_launch_is_not_timed():
+    nothing = np.zeros((1, 1), np.float32)
+    inputs = checking.Inputs(nothing, nothing, None, 1.0, 0.0)
+    found = timing.launch(cast(Kernel, Slow()), inputs, nothing, 3)
+    assert len(found.seconds) == 3
+    assert max(found.seconds) < 0.2

@@ -216,3 +216,37 @@ def test_outputs_that_share_memory_are_refused():
     with pytest.raises(LaunchError, match="'pre' overlaps residual"):
         kernel(A, B, pre=both, residual=both, bias=BIAS)
     assert kernel(A, B, out=both, residual=both, bias=BIAS)[0] is both
+
+
+@ep.epilogue(row=ep.operand("m", "f32"), bias=ep.operand("n", "f32"), other=ep.output(dtype="u8"))
+def quantized(acc: Any, row: Any, bias: Any) -> Any:
+    x = acc * row + bias
+    return ep.quantize(x), ep.quantize(x, to="u8")
+
+
+@ep.epilogue(row=ep.operand("m", "f32"), bias=ep.operand("n", "f32"), other=ep.output(dtype="u8"))
+def whole_sums(acc: Any, row: Any, bias: Any) -> Any:
+    x = ep.cast(acc, to="f32") * row + bias
+    return ep.quantize(x), ep.quantize(x, to="u8")
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "i8"])
+def test_quantized_outputs_are_those_of_the_interpreter(kind: str):
+    """Ties, saturation, infinity and NaN included; sums have 32 and 64 bits."""
+    function = whole_sums if kind == "i8" else quantized
+    graph = Pipeline.parse("stream-k{workgroups=5,reduction=scatter}")(
+        Gemm(kind, epilogue=function).graph((16, 16, 16))
+    )
+    element = {"f32": np.float32, "f64": np.float64, "i8": np.int8}[kind]
+    row = np.linspace(-30, 30, M, dtype=np.float32).round() / 2
+    bias = RNG.integers(-99, 99, N).astype(np.float32) / 2
+    bias[:4] = np.nan, np.inf, -np.inf, 1e30
+    a, b = A.astype(element), B.astype(element)
+    d, other = codegen.compile(graph, "cpu")(a, b, row=row, bias=bias)
+    wanted = codegen.compile(graph, "interpreter")(a, b, row=row, bias=bias)
+    assert (d.dtype, other.dtype) == (np.int8, np.uint8)
+    assert np.array_equal(d, wanted[0])
+    assert np.array_equal(other, wanted[1])
+    assert {-128, 127} <= {*d.ravel().tolist()}
+    assert len(np.unique(d)) > 50
+    assert codegen.matmul(a, b, epilogue=function, row=row, bias=bias)[0].dtype == np.int8

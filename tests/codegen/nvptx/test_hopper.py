@@ -200,12 +200,12 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (128, 272, 64),
     ),
-    "a workgroup's part 128x128 must be a multiple of 64 in k": (
+    "a workgroup's part 128x128x32 must be a multiple of 64 in k": (
         LowerToHopper(),
         {},
         (128, 128, 32),
     ),
-    "a workgroup's part 64x64 must be a multiple of 64 in k": (
+    "a workgroup's part 64x64x32 must be a multiple of 64 in k": (
         LowerToHopper(cluster_k=4),
         {},
         (64, 64, 128),

@@ -219,3 +219,23 @@ def test_a_call_refuses_wrong_arrays(fake_driver: FakeDriver, wide: TensorView, 
     with pytest.raises(LaunchError, match=message):
         kernel(a, b, out=matrix(256, 512, 3 << 30), wide=wide)
     assert len(fake_driver.launches) == 1
+
+
+@ep.epilogue(scale=ep.operand("n", "f32"), other=ep.output(dtype="u8"))
+def quantized(acc: Any, scale: Any) -> Any:
+    x = acc / scale
+    return ep.quantize(x), ep.quantize(x, to="u8")
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[5], CASES[8], CASES[18], CASES[20]], ids=str)
+def test_quantized_outputs_assemble(case: Case):
+    kernel = compiled(quantized, case)
+    assert kernel.graph.tensor("D").dtype == "i8"
+    for variant in (kernel.variant(), kernel.variant(2)):
+        program, report = kernel.program(variant).assembled()
+        assert_clean(report)
+        ptx = program.ptx
+        assert ptx.count("cvt.rni.sat.s8.f32") == ptx.count("cvt.rni.sat.u8.f32") > 0
+        # An approximate quotient could fall on the other side of a tie.
+        assert "div.full" not in ptx
+        assert "div.rn.f32" in ptx

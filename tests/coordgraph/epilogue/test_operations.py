@@ -48,6 +48,10 @@ EXACT: dict[str, tuple[Any, Any]] = {
         lambda x, y: ep.cast(ep.cast(x * 7, to="i32"), to="f32"),
         lambda x, y: np.trunc(x * 7),
     ),
+    "quantize": (
+        lambda x, y: ep.cast(ep.quantize(x * 4), to="f32"),
+        lambda x, y: np.clip(np.rint(x * 4), -128, 127),
+    ),
     "exp": (lambda x, y: ep.exp(x), lambda x, y: np.exp(x)),
     "log": (lambda x, y: ep.log(ep.abs(x) + 0.01), lambda x, y: np.log(np.abs(x) + 0.01)),
     "sqrt": (lambda x, y: ep.sqrt(ep.abs(x)), lambda x, y: np.sqrt(np.abs(x))),
@@ -102,7 +106,20 @@ def test_the_meaning(name: str):
     assert near(name, x, y, function(name).evaluate({"acc": x, "y": y}, "f32", "f32"))
 
 
-QUICK = {"sub", "div", "fma", "clamp", "compare", "cast", "exp", "log", "rsqrt", "silu", "gelu"}
+QUICK = {
+    "sub",
+    "quantize",
+    "div",
+    "fma",
+    "clamp",
+    "compare",
+    "cast",
+    "exp",
+    "log",
+    "rsqrt",
+    "silu",
+    "gelu",
+}
 
 
 @pytest.mark.parametrize("name", chosen(QUICK, EXACT))
@@ -189,6 +206,9 @@ class ByHand:
 
     def convert(self, value: Array, source: str, target: str) -> Array:
         return value.astype(NUMPY_KINDS[target])
+
+    def saturate(self, value: Array, kind: str, target: str) -> Array:
+        return OPERATIONS["quantize"].numpy(value, to=target)
 
     def intrinsic(self, name: str, kind: str, *arguments: Array) -> Array:
         if name == "llvm.fma":
@@ -300,6 +320,34 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
         (
             lambda emit, kind, a: emit.select(emit.compare("<", kind, a, a), a, a),
             r"emit.compare\(<, f32, …\) is not possible; write compare\(kind, relation",
+        ),
+        (
+            lambda emit, kind, a: emit.intrinsic("llvm.misspelt", kind, a),
+            r"emit.intrinsic\('llvm.misspelt', f32, …\): LLVM has no intrinsic of this name",
+        ),
+        (
+            lambda emit, kind, a: emit.intrinsic("llvm.fma", kind, a),
+            "that takes 1 of f32 and returns f32",
+        ),
+        (
+            lambda emit, kind, a: emit.add("f16", a, a),
+            "emit.add: 'f16' is no kind; choose one of f32, f64, i32, bool",
+        ),
+        (
+            lambda emit, kind, a: emit.mul("f64", a, a),
+            r"emit.mul\(f64, …\): an argument is of f32; write emit.convert\(value, 'f32', 'f64'\)",
+        ),
+        (
+            lambda emit, kind, a: 3.0,
+            r"test_wrong: its method llvm\(emit, …\) must return a value of f32; .* emitted value",
+        ),
+        (
+            lambda emit, kind, a: emit.compare(kind, "<", a, a),
+            r"must return a value of f32; .*: an argument is of bool; write emit.convert",
+        ),
+        (
+            lambda emit, kind, a: emit.library("exp", kind, 3.0),
+            r"emit.library\(f32, …\): 3.0 is no emitted value; write emit.constant\(3.0, 'f32'\)",
         ),
     ],
 )

@@ -42,7 +42,8 @@ SHARED_DISCOUNT = 8
 """A load of an operand from shared memory is counted as its bytes / SHARED_DISCOUNT in flight: its
 latency is small, so ptxas issues the load shortly before the value is used."""
 FAST_BYTES = 2
-"""If D's elements have at most 2 bytes, the epilogue may use approximate instructions."""
+"""If elements of D and of all other outputs are floats of at most 2 bytes, the epilogue may use
+approximate instructions."""
 
 
 class FragmentWalker(Walker):
@@ -190,6 +191,9 @@ class FragmentWalker(Walker):
         if kind == self.sums.kind:
             return values
         number = Arithmetic(self.builder, kind).type
+        if kind.bits < self.sums.kind.bits:
+            word = ir.IntType(self.sums.kind.bits)
+            values = [self.builder.trunc(self.builder.bitcast(x, word), number) for x in values]
         return [self.builder.bitcast(value, number) for value in values]
 
     def _packed(self, values: list[ir.Value], element: DType, kind: DType) -> ir.Value:
@@ -256,8 +260,9 @@ class FragmentWalker(Walker):
         """Emit an epilogue stage: loads of its operands, and its operations for each register."""
         gemm = self.graph.gemm
         out = gemm.out_dtype or gemm.dtype
-        emit = ElementwiseEmitter(self.builder, gpu=True, fast=dtype(out).bytes <= FAST_BYTES)
-        kinds = op.function.kinds(gemm.accumulator, out).operands
+        emit = ElementwiseEmitter(self.builder, gpu=True, fast=self._fast)
+        every = op.function.kinds(gemm.accumulator, out)
+        kinds, result_kind = every.operands, every.result
         slots = self._slots(node, op.fragment, op.registers, op.width)
         before = self.issued
         operands: dict[str, list[Any]] = {}
@@ -284,16 +289,25 @@ class FragmentWalker(Walker):
             result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
             for tensor, value in outputs.items():
                 stored[tensor].append(value)
-            # The register has the type of the sum (i32), so the bits of an f32 result are stored.
+            # The register has the type of the sum, so the bits of a result of another type, such
+            # as an f32 beside i32 sums, are stored in it.
+            if dtype(result_kind).bits < self.sums.kind.bits:
+                result = self.builder.zext(result, ir.IntType(self.sums.kind.bits))
             if result.type != self.sums.type:
                 result = self.builder.bitcast(result, self.sums.type)
             self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
-        types = op.function.kinds(gemm.accumulator, out).outputs
         for tensor, each in stored.items():
             address, guard = self._address(node, tensor)
-            self._write(each, self._element(tensor), dtype(types[tensor]), address, guard)
+            self._write(each, self._element(tensor), dtype(every.outputs[tensor]), address, guard)
         if self.issued > before:
             self._count(self.issued - before)
+
+    @property
+    def _fast(self) -> bool:
+        """Whether all outputs have so few digits that the epilogue may use inexact operations."""
+        outputs = (t for t in self.graph.tensors if t.role is Role.OUTPUT)
+        kinds = [dtype(t.dtype) for t in outputs]
+        return all(kind.is_float and kind.bytes <= FAST_BYTES for kind in kinds)
 
     def _operand(
         self, node: Node, tensor: str, memory: str, width: int, kind: DType, optional: bool

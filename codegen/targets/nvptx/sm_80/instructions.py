@@ -201,11 +201,13 @@ class Instructions:
         return self.builder.trunc(found, ir.IntType(bits)) if bits < kind.width else found
 
     def store_if(self, value: ir.Value, target: ir.Value, bits: int, guard: ir.Value) -> None:
-        """Emit a predicated store of 16, 32 or 64 bits, executed only if `guard` is true."""
+        """Emit a predicated store of 8 to 64 bits, executed only if `guard` is true."""
         kind, letter = _BITS[bits]
         text = f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.b{bits} [$1], $0; }}"
         flag = self.builder.zext(guard, I32)
-        whole = self.builder.bitcast(value, kind)
+        whole = self.builder.bitcast(value, ir.IntType(bits)) if bits < kind.width else value
+        whole = self.builder.zext(whole, kind) if bits < kind.width else whole
+        whole = self.builder.bitcast(whole, kind)
         self.asm(text, f"{letter},l,r", [whole, target, flag], VOID, pure=False)
 
     def ldmatrix(self, shared: ir.Value, *, trans: bool) -> list[ir.Value]:
