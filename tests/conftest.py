@@ -79,7 +79,7 @@ def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
     return [] if slow and not Slow.collected else None
 
 
-# Runs last, so the sample is taken from the tests that -m and -k selected.
+# This hook runs last, so the sample is taken from the tests that -m and -k selected.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     count = config.getoption("--sample")

@@ -38,7 +38,7 @@ def sources(package: str) -> list[Path]:
 
 
 def imports(tree: ast.AST, *, module_level: bool = False) -> Iterator[tuple[int, str]]:
-    """Line number and top-level package of each absolute import.
+    """(line number, top-level package) of each absolute import.
 
     With `module_level`, imports inside functions are left out.
     """

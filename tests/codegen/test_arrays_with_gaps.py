@@ -32,12 +32,12 @@ ORDERS = ("lmn", "mln", "lnm", "nlm")
 def spread(
     values: np.ndarray, order: str = "lmn", gaps: tuple[int, ...] = (2, 1, 3), fill: Any = np.nan
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The array in memory with gaps: (all memory, the view with the elements `values`).
+    """Copy an array to memory with gaps; return (all memory, the view that equals `values`).
 
     Args:
         values: a batch of matrices, or one matrix.
         order: the order of the axes in memory, outermost first.
-        gaps: elements of each axis of the memory that the view leaves out.
+        gaps: number of elements at the end of each axis in memory that are not in the view.
         fill: the value of the gaps.
     """
     batch = values.reshape((1,) * (3 - values.ndim) + values.shape)

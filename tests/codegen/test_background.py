@@ -23,7 +23,7 @@ from tests.codegen.test_walk import walking
 
 SIDES = (256, 64), (32, 32), (64, 64)
 LARGE, SMALL, MIDDLE = (f"{side}x{side}x{deep} data-parallel" for side, deep in SIDES)
-"""The kernels that are chosen on the CPU for square matrices of extents 300, 20 and 50."""
+"""The plans that are chosen on the CPU for square matrices of extents 300, 20 and 50."""
 
 
 def product(extent: int, background: bool | None = True) -> None:

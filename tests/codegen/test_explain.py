@@ -62,7 +62,7 @@ def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
 
 
 def multiplied(*arrays: Any, **options: Any) -> Plan:
-    """The plan with which `matmul` computes the problem."""
+    """The plan with which `matmul` multiplies `arrays`."""
     with pytest.raises(Chosen) as caught:
         codegen.matmul(*arrays, **options)
     return caught.value.args[0]

@@ -1,4 +1,4 @@
-"""`SlotBuilder` keeps the values of stack slots within a basic block."""
+"""`SlotBuilder` reuses values of stack slots in a basic block instead of loading them again."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def test_a_block_without_branches_loads_nothing_that_it_stored():
 
 
 def test_a_slot_with_several_stores_keeps_two():
-    """Of several stores to a slot, `SlotBuilder` keeps two.
+    """Of several stores to a stack slot in a block, `SlotBuilder` leaves two in the code.
 
-    If it kept one, LLVM's mem2reg would number registers in another order.
+    With a single store, LLVM's mem2reg would number registers in another order.
     """
     stores = re.findall(r"store .*?(\"slot.\d\")", str(module_of(SlotBuilder, straight)))
     assert sorted(stores) == ['"slot.0"', '"slot.0"', '"slot.1"', '"slot.1"']

@@ -73,7 +73,7 @@ class _Arguments(NamedTuple):
 
 
 def attempt(case: Case, device: str = "cpu") -> Result:
-    """Call both libraries, and compare them with each other and with float64."""
+    """Call coordgraph and PyTorch; compare their results with each other and with float64."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs, ours = _run(case, device, ours=False), _run(case, device, ours=True)

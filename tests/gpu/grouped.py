@@ -79,7 +79,7 @@ class Products:
             matrix.copy_(torch.randn(matrix.shape, device=device))
 
     def _vector(self, shapes: Sequence[tuple[int, int]], kind: Any) -> tuple[Any, list[Any]]:
-        """A vector, filled with `fill`, that holds one matrix of each shape; views of the matrices.
+        """(a vector filled with `fill` that holds a matrix of each shape, views of the matrices).
 
         The length of every row is rounded up to a multiple of 8 elements.
         """

@@ -27,7 +27,7 @@ def request_for(request: PlanRequest, m: int) -> PlanRequest:
 
 
 def compiled_plans(request: PlanRequest, rows: Sequence[int]) -> dict[int, str]:
-    """For each m, the text of the plan that is tried first; all kernels are in the cache on disk.
+    """For each m, the text of the plan that is tried first; compile all of them to the disk cache.
 
     Args:
         request: the request for some m.

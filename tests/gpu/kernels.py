@@ -267,7 +267,7 @@ CORNERS = (
 
 
 def shapes(seed: int, count: int, *, aligned: bool) -> Iterator[tuple[int, int, int]]:
-    """Extents from 1 to 3000, log-uniform: all multiples of 8, or all odd.
+    """Random (m, n, k), each from 1 to 3000, log-uniform: all multiples of 8, or all odd.
 
     Aligned operands are copied 16 bytes at a time, those with odd extents one element at a time.
     """

@@ -90,7 +90,7 @@ def test_calls_do_not_wait_for_the_compiler(cold: None):
 
 
 def test_a_capture_while_kernels_are_built(cold: None):
-    """Loading a kernel in the background does not end a capture, which uses what is built."""
+    """Loading a kernel in the background does not end a CUDA graph capture."""
     product = Product(SIZES[2])
     product.check(background=True)
     graphs: list[Any] = []

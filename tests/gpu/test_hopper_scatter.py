@@ -75,7 +75,7 @@ def test_tall_products(spec: Spec):
 
 
 def shapes_of(spec: Spec) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """The shapes of two problems that the kernel can compute on the whole device."""
+    """Two problems (m, n, k) whose launches on the whole device the kernel does not refuse."""
     shapes = dict.fromkeys(case.shape for case in cases(spec) if not case.workgroups)
     one, other, *_ = shapes
     return one, other

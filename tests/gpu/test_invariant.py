@@ -34,7 +34,7 @@ INT = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: t
 
 
 def layer(n: int, k: int, m: int = MOST, kind: Any = torch.bfloat16) -> tuple[Any, Any]:
-    """A (m x k), and B (k x n) as the transpose of row-major weights."""
+    """(A of m x k, B of k x n), both random; B is the transpose of row-major weights."""
     generator = torch.Generator("cuda").manual_seed(n + k)
     make = {"device": "cuda", "dtype": kind, "generator": generator}
     return torch.randn(m, k, **make), torch.randn(n, k, **make).t()

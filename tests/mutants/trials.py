@@ -108,7 +108,7 @@ class Workplace:
             raise RuntimeError(f"without a mutation this fails too: {by or 'the time limit'}")
 
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
-        """Run pytest; return the exit status and the first test or file that failed.
+        """Run pytest; return (exit status, the first test or file that failed).
 
         The limit is CPU time, since other processes may slow this one down; wall time is limited to
         20 times as much. A run that reaches a limit has a negative status and no test.

@@ -36,7 +36,7 @@ def traced(schedule: StreamK, tiles: tuple[int, int, int], workgroups: int) -> T
 
 
 def walked(found: Trace, workgroup: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """The output tile and the k tile of each iteration of a workgroup, in order."""
+    """(output tile, k tile) of each iteration of a workgroup, in the order of execution."""
     for segment in found.of(workgroup):
         for k in range(segment.k_first, segment.k_first + segment.k_count):
             yield segment.tile, k

@@ -73,7 +73,7 @@ def graph(name: str, layout: str = "nn") -> KernelGraph:
 
 
 def tiles_of(sizes: list[Sizes]) -> list[tuple[int, ...]]:
-    """Number of tiles of each group along m, n and k.
+    """For each group, its numbers of tiles along m, n and k.
 
     Along n and k a group has at least one tile; if the extent is 0, this tile is padding (k = 0
     gives zeros). If no group has output tiles, the last group has one of padding, because no count

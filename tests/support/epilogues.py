@@ -71,7 +71,7 @@ EPILOGUES = (
 def operands(
     case: Case, sizes: Mapping[str, int], kind: Any, *, apart: bool, seed: int = 3
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Random epilogue operands of a call, and the same values in f64, shaped for D as (l, m, n).
+    """(random epilogue operands of a call; the same values in f64, shaped for D as (l, m, n)).
 
     Args:
         case: the epilogue.

@@ -28,7 +28,7 @@ def ends_of(sizes: Sequence[Sizes]) -> np.ndarray:
 def views(
     shapes: Sequence[tuple[int, int]], dtype: np.dtype | type = np.float32, fill: float = np.nan
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """A vector, filled with `fill`, that holds one matrix of each shape, and views of the matrices.
+    """(a vector filled with `fill` that holds a matrix of each shape, views of the matrices).
 
     The vector has at least one element, because a tensor of size 0 is not allowed.
     """

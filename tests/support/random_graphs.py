@@ -103,7 +103,7 @@ class Drawn:
 
 
 def choose(rng: random.Random) -> tuple[dict[str, Any], tuple[int, int, int], str]:
-    """Random arguments of `Gemm`, a random tile and pipeline; passes may refuse the combination."""
+    """Random (arguments of `Gemm`, tile, pipeline text); passes may refuse the combination."""
     return _gemm(rng), rng.choice(TILES), _pipeline(rng)
 
 

@@ -156,7 +156,7 @@ def test_padding_takes_a_step_and_asks_for_nothing():
 
 
 def test_tiles_of_several_shapes_are_refused():
-    # A problem with few tiles has small tiles only; one with many has tiles of both shapes.
+    # The first problem has so few tiles that all are small; the second has tiles of both shapes.
     for size in ((160, 96, 64), (320, 192, 64)):
         with pytest.raises(VerifyError, match="tiles of several shapes"):
             requests("heterogeneous-tiles", (32, 32, 16), size, 132)

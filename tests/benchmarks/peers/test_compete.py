@@ -1,4 +1,4 @@
-"""`compete` times contenders with right results only, and returns a row for each contender."""
+"""`compete` times only contenders with right results, and returns a row for each contender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every schedule, tile order, type and size gives the float64 result, within rounding."""
+"""CPU kernels of every schedule, tile order and type give the float64 result, within rounding."""
 
 from __future__ import annotations
 

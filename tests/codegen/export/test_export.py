@@ -102,7 +102,7 @@ def views(gemm: Gemm) -> dict[str, TensorView]:
 
 
 def sizes_of(found: Exported, gemm: Gemm) -> dict[str, int]:
-    """The sizes and strides that a launch by the C functions needs, by parameter name."""
+    """The sizes and strides that the exported C function takes, by parameter name."""
     known = {"m": M, "n": N, "k": K, "batches": 3}
     known |= {"ld_a": K + GAPS["A"], "ld_b": K + GAPS["B"]}
     known |= {"ld_c": N + GAPS["C"], "ld_d": N + GAPS["D"]}

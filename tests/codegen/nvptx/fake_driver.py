@@ -22,7 +22,7 @@ __all__ = ["FakeDriver", "Launch", "LaunchAttribute", "LaunchConfig", "install",
 CONTEXT, OTHER_CONTEXT = 0x1000, 0x2000
 ARCHITECTURE, PROCESSORS = "sm_90a", 132
 CLUSTERS = 66
-"""The number of clusters, of any size, that the fake device holds at a time."""
+"""Number of resident clusters that the fake driver reports, whatever the cluster's size."""
 
 
 class LaunchAttribute(ctypes.Structure):

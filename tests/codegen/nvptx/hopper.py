@@ -45,9 +45,7 @@ class Lowered:
 
     @cached_property
     def everything(self) -> list[Node]:
-        """All operations of the graph in program order, with the coordinates that each of them
-        uses.
-        """
+        """All operations of the graph in program order, each with the coordinates that it uses."""
         roots = resolve(self.graph.control.root.body, self.graph.scope())
         return [node for root in roots for node in root.walk()]
 
@@ -160,9 +158,7 @@ class Lowered:
         return self.blocks * self.beside * self.wide // 2
 
     def corner(self, warpgroup: Array) -> tuple[Array, Array]:
-        """First row and column of a warpgroup's part of the tile; warpgroups divide rows or
-        columns.
-        """
+        """(first row, first column) of the part of the tile that each warpgroup computes."""
         rows, columns = self.part[self.left], self.part[1 - self.left]
         warpgroup = warpgroup % self.team
         if self.blocks * 64 * self.team == rows:

@@ -123,7 +123,7 @@ class Role(ControlFlow):
         return shared.within, self.place(node, "stage")
 
     def _stage(self, node: Node, dim: str) -> tuple[Stage, int]:
-        """The stage that contains a shared-memory address, and the offset of the address in it."""
+        """(the stage that contains a shared-memory address, the address's offset in the stage)."""
         coordinates = self.machine.graph.coordinates
         shared = coordinates[dim]
         assert isinstance(shared, Shared)

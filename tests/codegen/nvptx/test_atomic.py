@@ -62,7 +62,8 @@ KERNELS = (*PLAIN, *VECTORS, *HOPPER)
 def sums(made: Configuration) -> tuple[object, ...]:
     """The values of a kernel's options that change its code for adding partial sums.
 
-    Quick tests run kernels in which each value of each option occurs once, not all combinations.
+    Quick tests assemble kernels in which each value of each option occurs at least once, not all
+    combinations.
     """
     machine = (made.consumers, made.boxes, made in PLAIN)
     return (machine, made.vectors.d, any(extent > 1 for extent in made.cluster))

@@ -268,7 +268,7 @@ def test_which_code_serves_which_address(fake_driver: FakeDriver, at: dict[str, 
 
 
 def work(fake: FakeDriver) -> list[tuple[int, ...]]:
-    """For each recorded launch: (address of its partial sums, address of its flags)."""
+    """For each recorded launch of a kernel: (address of the partial sums, address of the flags)."""
     return [launch.values[4:6] for launch in fake.launches]
 
 

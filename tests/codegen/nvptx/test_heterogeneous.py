@@ -177,10 +177,9 @@ SLOTS = (
 
 
 def fills(this: Lowered, prefix: str, warpgroup: int) -> Iterator[tuple[list[int], set[int]]]:
-    """For each box of an output tile: the waits before it is filled, and the addresses that are
-    written.
+    """For each TMA box of an output tile: (waits before it is filled, addresses that are written).
 
-    A wait is the number of TMA stores that may still be pending after it.
+    A wait is given as the number of TMA stores that may be pending after it.
     """
     (node,) = this.nodes(StoreFragment, destination=f"{prefix}D.shared")
     (parent,) = (

@@ -110,8 +110,8 @@ def receivers(this: Lowered, tensor: str, rank: int) -> list[int]:
 def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     """Simulate all TMA copies of one step.
 
-    Returns the contents of the stage of every rank, and how many times each element of the tile was
-    read from memory.
+    Returns two arrays: what the stage of every rank holds (numbers of elements, see `name`), and
+    how many times each element of the tile was read from global memory.
     """
     size = stage_elements(this, tensor)
     memory = np.full((this.ranks, size), NOTHING)

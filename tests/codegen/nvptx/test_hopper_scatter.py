@@ -229,7 +229,7 @@ def scattered(
 
 
 def finished(machine: Hopper) -> Counter[int]:
-    """For each workgroup, the number of shares (parts of tiles) whose epilogue it has run."""
+    """For each workgroup, the number of shares (parts of tiles) that it has completed."""
     found: Counter[int] = Counter()
     for (number, _, _), count in machine.finished.items():
         found[number] += count

@@ -204,7 +204,7 @@ def strided(rows: int, columns: int, at: int, step: int, **changes: Any) -> Tens
 
 
 def maps(fake: FakeDriver) -> dict[int, tuple[tuple[int, ...], int, int]]:
-    """For each tensor's address: shape, bytes between rows, and bytes between matrices."""
+    """Tensor maps by address: (shape, bytes from row to row, bytes from matrix to matrix)."""
     return {map.at: (map.shape, map.stride, map.matrices) for map in fake.encoded}
 
 

@@ -190,7 +190,7 @@ def test_a_warp_of_its_own_describes_matrices(schedule: str, options: dict[str, 
 
 
 def test_boxes_begin_inside_a_matrix():
-    """The tensor map of a matrix has that matrix's extents, and boxes begin inside them."""
+    """A matrix's tensor map has the matrix's extents, and TMA boxes begin inside the matrix."""
     control = hopper().lowered.control
     sources = {op.tensor: op.source for op in control.of_kind(CopyBox)}
     assert sources == {"A": ("A.depth", "A.row"), "B": ("B.depth", "B.column")}

@@ -236,6 +236,6 @@ def test_quantized_outputs_assemble(case: Case):
         assert_clean(report)
         ptx = program.ptx
         assert ptx.count("cvt.rni.sat.s8.f32") == ptx.count("cvt.rni.sat.u8.f32") > 0
-        # An approximate quotient could fall on the other side of a tie.
+        # If a quotient is approximate, it may be rounded to another integer at a tie.
         assert "div.full" not in ptx
         assert "div.rn.f32" in ptx

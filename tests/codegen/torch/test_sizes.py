@@ -31,7 +31,7 @@ def every_operator(torch: Any) -> Any:
             self.experts = torch.nn.Parameter(torch.randn(3, 7, 6))
 
         def forward(self, x: Any, y: Any, offs: Any) -> tuple[Any, ...]:
-            """Several products of x (batch, m, 7) and y (batch, 7, n)."""
+            """Results of all functions for x (batch, m, 7), y (batch, 7, n) and group offsets."""
             d = self.linear(x) + self.plain(x)
             rows = self.feed_forward(x).flatten(0, 1)
             return (

@@ -121,7 +121,7 @@ def interleave(draw: st.DrawFn) -> Case:
 
 
 def nested(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Sizes and strides of a `Split`, such that no two index tuples have the same offset.
+    """(sizes, strides) of a `Split`, such that no two index tuples have the same offset.
 
     The strides may leave gaps, and come in any order.
     """

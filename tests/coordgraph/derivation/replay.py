@@ -12,7 +12,7 @@ __all__ = ["replayed"]
 
 
 def replayed(derivation: Derivation, tables: Mapping[str, Sequence[int]]) -> tuple[int, bool]:
-    """Recompute the derived index, and whether its guards hold, from the formulas that are printed.
+    """Recompute, from the printed formulas, the derived index and whether its guards hold.
 
     Every formula must evaluate to the value that the derivation prints beside it.
 

@@ -36,7 +36,7 @@ def prover_of(ranges: Ranges) -> Prover:
 
 
 def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
-    """Values (None: undefined) of expressions for each sample assignment of values to symbols."""
+    """For each sample assignment of values to symbols, the values of `exprs`; None: undefined."""
     polynomials = [to_polynomial(e) for e in exprs]
     return [
         tuple(point.value(p) for p in polynomials) for point in prover_of(ranges).points._inside
@@ -44,7 +44,7 @@ def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
 
 
 def known(ranges: Ranges, *exprs: Expr) -> list[tuple[int, ...]]:
-    """Values of expressions, for each sample assignment of values to symbols.
+    """For each sample assignment of values to symbols, the values of the expressions `exprs`.
 
     Assignments are left out if an expression has no value there, for example if it divides by 0.
     """

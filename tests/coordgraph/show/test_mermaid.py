@@ -24,7 +24,7 @@ STREAMED = StreamK(workgroups=132)(PROBLEM)
 
 
 def drawn(text: str) -> str:
-    """The words in mermaid's drawing, without word joiners (U+2060)."""
+    """The text in mermaid's drawing of a diagram, without word joiners (U+2060)."""
     (svg,) = render([text])
     words = "".join(ElementTree.fromstring(svg).itertext()).replace("\u2060", "")
     return " ".join(words.split())

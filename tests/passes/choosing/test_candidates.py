@@ -148,8 +148,7 @@ def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bo
 
 @cache
 def streamed(tile: tuple[int, int, int], reduction: Any) -> KernelGraph:
-    """A Stream-K graph that represents all schedules of the Stream-K family with this tile and
-    reduction.
+    """A graph that represents all schedules of the Stream-K family with a tile and a reduction.
 
     Whether a schedule of the family can be lowered depends only on the tile and the reduction.
     """

@@ -69,7 +69,7 @@ def scheduled(pipeline: str) -> KernelGraph:
 
 
 def counted(pipeline: str, m: int, n: int, depth: int, grid: int) -> tuple[Counts, Trace]:
-    """The cost model's work counts for a schedule, and the trace of that schedule for comparison.
+    """(the cost model's work counts of a schedule, a trace of the schedule to compare with).
 
     The problem has m x n output tiles with `depth` k tiles each.
     """
@@ -89,7 +89,7 @@ def each(found: Trace, kind: type) -> list[int]:
 
 
 def pieces(found: Trace) -> Counter[tuple[int, ...]]:
-    """The number of segments into which each output tile is divided."""
+    """For each output tile, the number of segments into which it is divided."""
     return Counter(s.tile for s in found.segments if not s.padding)
 
 
