@@ -101,8 +101,8 @@ def pytest_collection_finish() -> None:
 def frozen() -> Iterator[None]:
     """Exclude the graphs and kernels that a test module leaves in caches from garbage collection.
 
-    They are gigabytes that stay to the end; every full collection would walk them again. Frozen
-    garbage would never be freed, so the two young generations are collected before freezing.
+    These objects take gigabytes and stay to the end; every full collection would walk them again.
+    Frozen garbage would never be freed, so the two young generations are collected before freezing.
     """
     yield
     gc.collect(1)

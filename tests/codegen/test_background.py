@@ -65,7 +65,7 @@ def test_a_loaded_kernel_serves_until_the_better_one_is_built(slow: Builder, use
 
 
 def test_the_option_is_off_by_default(slow: Builder, used: list[str]):
-    """A call without background=True waits for its kernel; no kernel is built twice."""
+    """A call without background=True waits until its kernel is built; no kernel is built twice."""
     product(300)
     product(50, None)
     product(20)
@@ -270,7 +270,8 @@ print(worker and worker.pid, time.time())
 
 @pytest.mark.parametrize("where", ["thread", "process"])
 def test_the_end_of_the_program_does_not_wait(where: str, tmp_path: Path):
-    """At exit neither the thread nor its worker process delays the program or outlives it."""
+    """At exit neither the background thread nor the worker process delays or outlives the program.
+    """
     environment = os.environ | {"COORDGRAPH_CACHE": "off" if where == "thread" else str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", ENDING, where],

@@ -31,7 +31,7 @@ A100 = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, CONTEXT)
 
 
 class Chosen(Exception):
-    """A stand-in for a kernel that only records its plan."""
+    """An exception that stands for a compiled kernel: it holds the plan to compile."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
-    """Pretend that this machine has a GPU."""
+    """Pretend that this machine has one GPU, `device`."""
     install(monkeypatch)
     monkeypatch.setattr(driver, "device", lambda ordinal=0: device)
     monkeypatch.setattr(driver, "device_count", lambda: 1)

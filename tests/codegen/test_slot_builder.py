@@ -30,7 +30,7 @@ def module_of(kind: type[ir.IRBuilder], body: Body) -> ir.Module:
 
 
 def result(module: ir.Module, given: int) -> int:
-    """The result of the module's function, compiled for this machine."""
+    """What the module's function returns for the argument `given`, compiled for this machine."""
     machine = host_machine()
     with llvm.create_mcjit_compiler(
         optimize(module, machine, vectorize=False, unroll=False), machine

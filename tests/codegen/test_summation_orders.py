@@ -28,7 +28,10 @@ from tests.support.sampling import chosen
 EXACT = [name for name in SCHEDULES if "atomic" not in name]
 """Schedules with one order of additions in every run."""
 TARGETS = {"cpu": (8, 8, 4), "interpreter": (4, 4, 1)}
-"""Tiles by target. The interpreter adds up a k tile by BLAS, so its k tiles have one element."""
+"""Macro tile (m, n, k) for each target.
+
+The interpreter sums a k tile by BLAS, in an unknown order, so its k tiles have one element.
+"""
 
 
 def operands(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:

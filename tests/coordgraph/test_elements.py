@@ -1,4 +1,4 @@
-"""Element types: their records are consistent, and a record is all that a new type needs."""
+"""Element types: records (`DType`) are consistent; a new type needs nothing but a record."""
 
 from __future__ import annotations
 

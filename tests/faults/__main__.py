@@ -37,7 +37,7 @@ class LoweredFault:
 
     @property
     def schedule(self) -> str:
-        """The pipeline that makes the graph, and the architecture that it is lowered for."""
+        """Text: the pipeline that makes the graph, and the architecture of the lowering."""
         return f"{self.fault.schedule} on {self.fault.target}"
 
     def refuted_by(self) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ def _run(case: Case, device: str, *, ours: bool) -> Ran:
 
 
 def _result_shape(case: Case, device: str) -> Any:
-    """The shape of PyTorch's result, for `out`; (1,) if it refuses the arguments."""
+    """The shape of PyTorch's result, for `out`; (1,) if PyTorch refuses the arguments."""
     given = _arguments(case, "cpu")
     try:
         return case.theirs(*(x.detach().double() for x in given.views), **given.options).shape
@@ -172,7 +172,7 @@ def _gradients(case: Case, d: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...
 
 
 def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
-    """Compare a result with PyTorch's, if there is one, and with float64."""
+    """Compare coordgraph's result with PyTorch's, if PyTorch has one, and with float64."""
     assert ours.d is not None
     if theirs is not None:
         assert theirs.d is not None

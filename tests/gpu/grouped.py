@@ -109,7 +109,7 @@ class Products:
         return self.d
 
     def check(self, **scalars: float) -> None:
-        """Compare every product's D with float64; with k = 0 it is zeros, or beta·C."""
+        """Compare every product's D with float64; D of a product with k = 0 is zeros, or beta·C."""
         everything = zip(self.each_d, self.each_a, self.each_b, self.each_c, strict=True)
         for d, a, b, c in everything:
             if d.numel():

@@ -58,7 +58,7 @@ __all__ = [
 
 Shape = tuple[int, int, int]
 Code = tuple[Spec, Variant]
-"""A kernel's spec, and the name of a variant of its machine code."""
+"""Type: a kernel's spec, and a variant of the kernel's machine code."""
 ALONE = (1, 1, 1)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))

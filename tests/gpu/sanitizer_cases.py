@@ -56,7 +56,7 @@ COUNT = len(CASES) + len(GROUPS) + len(LISTS)
 
 
 def run(number: int) -> None:
-    """Run case `number`: launch its kernel twice and compare the results exactly."""
+    """Run case `number` of all: launch its kernel twice and compare the results exactly."""
     if number < len(CASES):
         run_single(number)
     elif number < len(CASES) + len(GROUPS):

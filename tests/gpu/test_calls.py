@@ -63,7 +63,7 @@ def test_buffers_take_turns(spec: Spec):
 
 @every
 def test_each_launch_sees_what_the_one_before_wrote(spec: Spec):
-    """Each launch reads the result of the launch before, without synchronization by the host.
+    """Each launch reads the result of the previous launch, without synchronization by the host.
 
     Launches may overlap, but may not read a result before it is complete.
     """

@@ -1,7 +1,7 @@
 """Hopper kernels give right results, with stores of every width, and equal bits under load.
 
-The kernels have no watchdog, as users get them. Run with `--timeout-method=thread`, which also ends
-a test whose kernel never ends.
+Like users' kernels, the kernels have no watchdog that traps after long waits. Run with
+`--timeout-method=thread`, which also ends a test whose kernel never ends.
 """
 
 from __future__ import annotations

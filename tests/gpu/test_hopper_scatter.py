@@ -1,6 +1,7 @@
 """Reduce-scatter on Hopper: many workgroups per output tile give equal bits in every run.
 
-The kernels have no watchdog, as users get them: run with `--timeout-method=thread`.
+Like users' kernels, the kernels have no watchdog that traps after long waits, so run with
+`--timeout-method=thread`.
 """
 
 from __future__ import annotations

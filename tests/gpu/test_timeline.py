@@ -244,7 +244,7 @@ def launch_seconds(run: Callable[[], Any], rounds: int = 20, count: int = 20) ->
 def test_records_cost_little(case: Case):
     kernels = [kernel_of(case, timeline) for timeline in (False, True)]
     a, b, d = operands(4096, 4096, 4096)
-    # The kernels take turns, because the clock rate of the GPU falls while it is busy.
+    # The two kernels are timed alternately, because the clock rate of a busy GPU falls.
     turns = [[launch_seconds(lambda k=k: k(a, b, out=d)) for k in kernels] for _ in range(3)]
     seconds = [min(times) for times in zip(*turns, strict=True)]
     overhead = seconds[1] / seconds[0] - 1

@@ -92,7 +92,7 @@ class Record:
     def executing(self, path: str, line: int) -> list[str]:
         """The tests that executed the block of a line.
 
-        If there are none in this process (a subprocess may have executed it), the tests that
+        If no test executed the block in its own process (a subprocess may have), the tests that
         executed another block of the file.
         """
         wanted = {

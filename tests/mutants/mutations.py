@@ -139,7 +139,7 @@ def _idle(node: ast.AST) -> bool:
 
 
 def _mutants(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | ast.stmt, ast.AST]]:
-    """For each mutation of a node: its kind, the node to replace, and the replacement."""
+    """For each mutation of a node: (kind of mutation, node to replace, replacement)."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
             # A comparison or a `not` in a condition is mutated as an expression, not here.
@@ -155,7 +155,7 @@ def _mutants(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | ast.st
 
 
 def _expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
-    """For each mutation of an expression: its kind and the replacement."""
+    """For each mutation of an expression: (kind of mutation, replacement)."""
     match node:
         case ast.Compare(ops=[op]):
             for other in COMPARISONS[type(op)]:

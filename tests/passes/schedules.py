@@ -1,4 +1,4 @@
-"""The schedules under test, the tile orders that precede them, and problems to run them on."""
+"""The schedules under test, tile orders to apply before a schedule, and problems for tests."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def moved(name: str, depth: int) -> int:
 
 
 def in_tiles(tiles_m: int, tiles_n: int, tiles_k: int, workgroups: int) -> Problem:
-    """The problem (m, n, k, workgroups) whose m, n and k are these numbers of whole tiles."""
+    """The problem (m, n, k, workgroups) whose m, n and k are the given numbers of whole tiles."""
     return tiles_m * TILE[0], tiles_n * TILE[1], tiles_k * TILE[2], workgroups
 
 

@@ -1,4 +1,4 @@
-"""Every schedule computes batches and groups of rows correctly, by its trace and its result."""
+"""For batches and groups of rows, every schedule has a correct trace and a correct result."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ def test_what_is_known_of_the_tables():
 def test_what_is_deferred():
     """The parameters `tiles_k` and `share` get their values at launch, from the offsets of groups.
 
-    The sizes alone do not determine them.
+    The sizes m, n and k alone do not determine these parameters.
     """
     made = graph("stream-k")
     parameters = made.parameters

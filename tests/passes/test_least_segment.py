@@ -107,8 +107,7 @@ def test_results_under_all_schedulers(
 
 
 def test_borders_move_to_the_nearer_end():
-    """If one workgroup's iterations end shortly before or after a tile's end, they end there
-    instead.
+    """If a workgroup's range of iterations would end near a tile's end, it ends at the tile's end.
 
     Four tiles of 16 iterations on 3 workgroups: ranges of 22 iterations would end at iteration 6 of
     the second tile and at iteration 12 of the third.

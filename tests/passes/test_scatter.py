@@ -76,7 +76,7 @@ def test_every_peer_has_its_shares(name: str, problem: Problem):
 def test_all_is_sent_before_anything_is_waited_for(name: str, problem: Problem):
     """A workgroup sends all its partial sums before it waits.
 
-    Otherwise waits would form a chain along the whole grid.
+    If a workgroup waited before it sends, waits would form a chain along the whole grid.
     """
     graph = symbolic(name)
     for events in trace(graph, parameters(graph, problem)).workgroups:

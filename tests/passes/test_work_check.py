@@ -1,4 +1,4 @@
-"""The work check refuses schedules that lose work, do it twice, or wait for ever."""
+"""The work check refuses schedules that leave out iterations, repeat iterations, or deadlock."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ def waits_first(op: Operation) -> Operation:
 
 
 def ordered(*order: type[Operation]) -> Change:
-    """A fault: the operations of an output tile run in the wrong order `order` of their classes."""
+    """A fault: an output tile's operations run in the order of the classes `order`, which is wrong.
+    """
 
     def change(op: Operation) -> Operation:
         body: Body = getattr(op, "body", ())

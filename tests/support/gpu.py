@@ -1,4 +1,4 @@
-"""Find the first CUDA device, or the reason why there is none."""
+"""Find the first CUDA device, or say why there is none."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _until(lines: Iterator[tuple[int, str]], start: int, ends: Callable[[str], b
 
 
 def names_from_hidden_blocks(blocks: Sequence[Block]) -> list[str]:
-    """The names that shown blocks read, and that only hidden blocks before them have bound."""
+    """Names that a shown block reads and that only hidden blocks before that block have bound."""
     hidden, shown, found = set[str](), set[str](), list[str]()
     for block in blocks:
         if block.language != "python":

@@ -91,7 +91,7 @@ def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):
 
 @pytest.mark.parametrize("pipeline", [*PIPELINES, OTHERS[2]])
 def test_workgroups_advance_in_step(pipeline: str):
-    """If all workgroups are resident, they advance in step.
+    """If all workgroups are resident, the simulation advances all of them by one k tile at a time.
 
     The requests of all workgroups' first iterations come first, then those of all second
     iterations.

@@ -1,4 +1,4 @@
-"""Hardware counters: parsing of ncu's output and its errors; a script stands in for ncu."""
+"""Hardware counters: ncu's output and error messages are parsed; a script stands in for ncu."""
 
 from __future__ import annotations
 

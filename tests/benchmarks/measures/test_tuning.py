@@ -87,8 +87,8 @@ def test_scales_are_fitted(dense: list[Recorded]):
     Compared with constants fitted to measurements, the fitted standard deviation between schedules
     is larger, and that of the noise is smaller.
     """
-    # This problem has plans of 14 families (schedule and its options), enough that the simulated
-    # errors of the model have both signs.
+    # This problem has plans of 14 families (schedule and its options), enough for simulated errors
+    # of the cost model to have both signs.
     one = dense[0]
     grids = [plan.family for plan in one.plans]
     kinds = sorted(set(grids))

@@ -63,7 +63,7 @@ class Problem:
 
 @pytest.fixture(autouse=True)
 def _samplers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace `Sampler` by a stand-in that launches once and returns what the launch returns."""
+    """Replace `Sampler` by a stand-in whose samples are what one launch returns (as seconds)."""
 
     class Sampler:
         def __init__(self, launch: Any, sets: int, seconds: float, *, graphs: bool) -> None:

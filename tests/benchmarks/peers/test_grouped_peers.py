@@ -1,4 +1,4 @@
-"""Contenders for grouped problems: arguments of their kernels, and problems that they refuse."""
+"""Contenders for grouped problems: arguments that kernels get, and problems that are refused."""
 
 from __future__ import annotations
 

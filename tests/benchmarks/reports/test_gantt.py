@@ -90,7 +90,8 @@ def test_charts_are_drawn_from_files_of_events(
 
 
 def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():
-    """`pieces` says whether each main loop's workgroup then finishes the tile or sends its sum.
+    """For each main loop, `pieces` tells whether the workgroup then finishes the tile or sends a
+    sum.
 
     Workgroups 0 and 1 sum parts of tile 0; workgroup 1 sums tile 1, and workgroup 2 tile 2.
     """

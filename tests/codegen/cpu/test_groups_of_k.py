@@ -53,12 +53,12 @@ def draw(random: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
 
 
 def stored(matrix: np.ndarray, side: str) -> np.ndarray:
-    """A matrix as the kernel's layout stores it: as it is, or transposed."""
+    """A matrix as the kernel's layout stores it: row-major, or as its transpose."""
     return guarded(matrix.T if side == "t" else matrix)
 
 
 class Groups:
-    """A problem in groups along k, with NaN around the groups, and its expected result."""
+    """A problem grouped along k with NaN before and after the groups, and the expected D."""
 
     def __init__(
         self, dtype: str, m: int, n: int, sizes: list[int], first: int = 0, spare: int = 0

@@ -310,7 +310,7 @@ LONG = """
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_one_long_workgroup(threads: int):
-    """Ctrl-C ends a launch of one workgroup with a long k: the loop over k tiles tests for it."""
+    """Ctrl-C ends a launch of one workgroup with a long k: the loop over k tiles tests a flag."""
     code = [sys.executable, "-c", textwrap.dedent(LONG).replace("{threads}", str(threads))]
     done = subprocess.run(code, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
@@ -328,7 +328,7 @@ def test_ctrl_c_ends_one_long_workgroup(threads: int):
 def test_tiles_past_the_end_of_a_tensor_are_empty(
     schedule: str, gemm: dict[str, Any], more: tuple[str, str]
 ):
-    """A graph may have more tiles than its tensors need; kernels skip tiles past a tensor's end."""
+    """A graph may have more tiles than D needs; CPU kernels skip tiles past a tensor's end."""
     text = Pipeline.parse(schedule)(Gemm("f32", **gemm).graph((4, 4, 4))).text()
     assert more[0] in text
     kernel = HostKernel(parse(text.replace(*more)), debug=True)

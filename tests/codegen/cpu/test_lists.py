@@ -64,7 +64,7 @@ def kernel(
 
 
 class List:
-    """A list of products with NaN between the matrices, and its expected result."""
+    """A list of products with NaN between the matrices, and the expected matrices D."""
 
     def __init__(self, made: Any, sizes: list[Sizes]) -> None:
         random, gemm = np.random.default_rng(len(sizes)), made.graph.gemm

@@ -51,7 +51,7 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str, times: 
 def test_one_tile_in_many_pieces(name: str, threads: int):
     """A launch ends with the right D if 40 workgroups divide one tile, on one to three threads.
 
-    Each of these workgroups waits for another workgroup, or another workgroup waits for it.
+    Each workgroup waits for another one or sends a partial sum to another one.
     """
     Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0).check(workgroups=40, threads=threads)
 

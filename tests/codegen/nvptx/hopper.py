@@ -32,7 +32,7 @@ K = TypeVar("K", bound=Operation)
 
 @dataclass(frozen=True)
 class Lowered:
-    """The lowered graph of one configuration, and the division of its macro tile that is expected.
+    """The lowered graph of one configuration, and the expected division of the macro tile.
 
     The division says which part each workgroup of a cluster, warpgroup and thread computes.
     """
@@ -68,8 +68,8 @@ class Lowered:
         return self.graph.coordinates[dim].fixed_size
 
     def values(self, wanted: Basic, indices: Mapping[str, Array]) -> Array:
-        """The value of an expression at each of the indices; its other symbols take values
-        from `LAUNCH`.
+        """The value of an expression at each of the indices; `LAUNCH` has the other symbols'
+        values.
         """
         known = {**LAUNCH, **with_warp(indices)}
         symbols = sorted((s for s in wanted.free_symbols if isinstance(s, Symbol)), key=str)

@@ -48,7 +48,7 @@ class Role(ControlFlow):
         yield lambda: True
 
     def _copy_operand(self, node: Node, op: ops.CopyBox) -> Agent:
-        """Load a box of an operand of the epilogue, for this workgroup alone."""
+        """Load a TMA box of an epilogue operand to this workgroup only (without multicast)."""
         assert not op.receivers
         stage, offset = self._stage(node, op.destination)
         self.own.copy_box(stage, offset, Box((0, offset), self.step))
@@ -201,7 +201,7 @@ class Role(ControlFlow):
         """Add one workgroup's partial sum of a share, the part of a tile that a reduce-scatter
         completes.
 
-        Only the first access to the partial sum is simulated; it represents the other accesses.
+        Of the accesses to the partial sum, only the first is simulated, for all of them.
         """
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):

@@ -1,4 +1,4 @@
-"""Index expressions of a lowered graph as plain functions, to enumerate their values."""
+"""Makes Python functions of a lowered graph's index expressions, to enumerate their values."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def kernel(
 
 
 def count_arguments(made: CudaKernel, fake: FakeDriver) -> None:
-    """Tell the fake driver how many arguments to read, as the kernel declares them."""
+    """Tell the fake driver how many arguments to read: as many as the kernel `made` declares."""
     head = made.ptx[made.ptx.index(".entry") : made.ptx.index("{")]
     fake.arguments = head.count(".param")
 

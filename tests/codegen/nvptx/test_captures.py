@@ -52,7 +52,7 @@ def test_a_captured_workspace_never_moves(fake_driver: FakeDriver, freed: list[i
     small = launch(1, 4)
     larger = launch(1, 8)
     others = [launch(1, 4, OTHER), launch(2, 4), launch(None, 16), launch(None, 16, OTHER)]
-    # later launches in the same capture reuse the buffers
+    # the next launch in this capture reuses the buffers
     assert launch(1, 8) == launch(1, 2) == larger
     assert freed == []
     every = [*small, *larger, *(at for buffers in others for at in buffers)]

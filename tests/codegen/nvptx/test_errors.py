@@ -1,4 +1,4 @@
-"""The CUDA target refuses wrong inputs, and its messages say why. The tests need no GPU."""
+"""The CUDA target refuses wrong inputs with messages that say why. The tests need no GPU."""
 
 from __future__ import annotations
 

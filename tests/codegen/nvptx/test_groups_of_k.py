@@ -186,7 +186,7 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
 ):
     """Threads zero the elements past a group's end, in the group's last k tile only.
 
-    They do so for A and B, after the tile was loaded and before wgmma reads it.
+    Threads zero these elements of A and of B after the k tile was loaded and before wgmma reads it.
     """
     lowered = program(schedule, tile, lowering=lowering, vectors=WIDE).lowered
     loops = main_loops(lowered)

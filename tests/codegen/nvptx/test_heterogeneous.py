@@ -219,7 +219,7 @@ def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
 def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
     """A staging slot of D is filled only after the wait for the TMA store that last read it.
 
-    This holds for every sequence of tiles of both shapes.
+    The test takes every sequence of tiles of both shapes.
 
     A warpgroup waits for its own stores only, so only one warpgroup may write to a slot.
     """
@@ -339,7 +339,7 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 
 
 def test_memory_is_that_of_the_largest_tile():
-    """If a kernel also has small tiles, it needs no more shared memory and has as many stages."""
+    """A kernel with small tiles too has as much shared memory and as many stages as without."""
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (

@@ -102,9 +102,7 @@ def play(graph: KernelGraph, problem: tuple[int, int, int, int], seed: int = 0) 
 
 
 def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
-    """Every part of every tile is stored once and is the sum of all its k tiles, each counted
-    once.
-    """
+    """Check that each part of each tile is stored once, and sums each k tile of the tile once."""
     rows, columns, depth = macro_tile(machine.graph.coordinates)
     m, n, _ = machine.cluster
     parts = {(i, j) for i in range(tiles[0] * m) for j in range(tiles[1] * n)}

@@ -187,7 +187,7 @@ def test_hopper_plays_problems_with_gaps(seed: int):
 
 
 def test_addresses_have_64_bits():
-    """A row times its leading dimension is a 64-bit product, since it may exceed 2^31 elements."""
+    """Offsets (row times leading dimension) have 64 bits, since they may exceed 2^31 elements."""
     for made in (
         program(problem(), PERSISTENT, (128, 128, 32), PAIRS),
         program(problem(), PERSISTENT, (128, 128, 64), PAIRS, LowerToHopper()),

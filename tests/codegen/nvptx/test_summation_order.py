@@ -46,7 +46,7 @@ class Multiplies(NamedTuple):
 
 
 def multiplies(graph: KernelGraph) -> Multiplies:
-    """How a lowered kernel multiplies; it fails if that is not in ascending order of k."""
+    """How a lowered kernel multiplies; fail if it does not multiply in ascending order of k."""
     found: set[Multiplies] = set()
 
     def visit(op: Operation, loops: tuple[For, ...]) -> None:

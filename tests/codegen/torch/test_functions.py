@@ -29,7 +29,7 @@ SHAPES = [
 
 
 def compare(torch: Any, ours: Any, theirs: Any, inputs: tuple[Any, ...]) -> None:
-    """Compare two results and their gradients with respect to the inputs."""
+    """Compare the results of `ours` and `theirs`, and their gradients with respect to `inputs`."""
     assert ours.shape == theirs.shape
     torch.testing.assert_close(ours, theirs)
     grad = torch.randn_like(theirs)

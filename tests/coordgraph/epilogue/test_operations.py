@@ -415,7 +415,8 @@ def test_compose_takes_values_by_position_and_options_by_name():
 
 
 def test_names_of_operations():
-    """A class cannot reuse an operation's name, unless it redefines that class in its module.
+    """A class with another operation's name is refused, unless it redefines the class in its
+    module.
 
     Names that the text form cannot express are refused.
     """

@@ -1,4 +1,4 @@
-"""Tracing an epilogue function records its steps or refuses it; text forms keep the steps."""
+"""Tracing an epilogue function records its operations as steps; text forms keep the steps."""
 
 from __future__ import annotations
 

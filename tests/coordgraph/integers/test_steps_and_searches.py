@@ -217,7 +217,7 @@ def test_more_that_is_said_of_the_same_value():
 
 
 def test_proofs_of_outer_ranges_are_not_those_of_inner_ones():
-    """A fact from a search for a loop index, made inside the loop, is not known outside of it."""
+    """A fact that follows from a search inside a loop is not known outside of the loop."""
     loop = index_symbol("loop")
     around = KNOWN
     body = around.with_bounds(loop, 0, (M - 1,))

@@ -1,4 +1,4 @@
-"""`load` and `search`: their values, their text, and proofs about them."""
+"""Tests of `load` (entry of a table) and `search` (in a table): values, text, proofs."""
 
 from __future__ import annotations
 

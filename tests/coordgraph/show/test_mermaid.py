@@ -1,4 +1,4 @@
-"""Diagrams: their contents and colours, and that mermaid can draw them."""
+"""Mermaid diagrams of graphs have the right contents and colours, and mermaid can draw them."""
 
 from __future__ import annotations
 

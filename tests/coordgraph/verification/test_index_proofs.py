@@ -1,4 +1,4 @@
-"""Proofs that indices are inside their tensors and fit their bits; nothing false is proved."""
+"""Indices are proved to be inside tensors and to fit 32 or 64 bits; nothing false is proved."""
 
 from __future__ import annotations
 

@@ -134,7 +134,8 @@ def test_what_groups_refuse_is_no_candidate():
     few = {c.plan.pipeline for c in choices(replace(ROWS, m=64, n=256), batches=4)}
     assert "data-parallel{persistent=true}" in few
     # With groups along k, workgroups with equally many Stream-K iterations may complete very
-    # different numbers of tiles. The cost model does not count these, so Stream-K is no candidate.
+    # different numbers of tiles. The cost model does not count how many tiles a workgroup
+    # completes, so Stream-K is no candidate.
     depths = [choice.plan.pipeline for choice in choices(DEPTHS, batches=16)]
     assert not any("stream-k" in pipeline for pipeline in depths)
 

@@ -1,4 +1,4 @@
-"""Tests of HTML reports: the times and advice in their data, and the page itself."""
+"""Tests of HTML reports: the data of a report (times, advice), and the page."""
 
 from __future__ import annotations
 
