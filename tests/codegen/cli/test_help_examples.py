@@ -46,7 +46,7 @@ def examples(monkeypatch: pytest.MonkeyPatch, *command: str) -> list[str]:
 def run(line: str) -> Outcome:
     """Run a line as a shell would: the commands of a pipe in turn, without `less`.
 
-    A line that the help of two commands prints runs once.
+    A line that is printed in the help of two commands is run only once.
     """
     words = shlex.split(line, comments=True)
     stages, text = [[]], None
