@@ -59,6 +59,7 @@ def _matmul(
     invariant: bool = False,
     background: Any = None,
     epilogue: Any = None,
+    parts: str = "stacked",
     **operands: Any,
 ) -> Any:
     """What `torch.compile` traces for a call of `codegen.matmul`.
@@ -66,9 +67,9 @@ def _matmul(
     An error makes `torch.compile` run the call outside of the graph, or fail with `fullgraph=True`.
     """
     given = (out, stream, plan, background, epilogue)
-    if tune or any(option is not None for option in given):
+    if tune or parts != "stacked" or any(option is not None for option in given):
         raise LaunchError(
-            "inside torch.compile, matmul takes neither out, stream, tune, plan, background nor "
-            "epilogue"
+            "inside torch.compile, matmul takes neither out, stream, tune, plan, background, "
+            "epilogue nor parts"
         )
     return matmul_by_operators(a, b, c, alpha, beta, transpose_a, transpose_b, invariant)
