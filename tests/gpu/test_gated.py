@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import codegen
-from coordgraph import Gemm, PassError
+from coordgraph import CodegenError, Gemm, PassError
 from passes import Pipeline
 from tests.support.gated import geglu, swiglu
 
@@ -76,7 +76,7 @@ def test_operands(instructions: str, parts: str, turned: bool):
     graph = Pipeline.parse("stream-k{owner=last}")(gemm.graph(tile=(128, 128, 64)))
     try:
         kernel = codegen.compile(graph, instructions=instructions)
-    except (codegen.CodegenError, PassError) as error:
+    except (CodegenError, PassError) as error:
         pytest.skip(str(error))
     m, n, k = 200, 168, 72
     a, b = matrices(m, n, k)
