@@ -64,10 +64,18 @@ class CopyElements(Operation):
 
 @dataclass(frozen=True)
 class FillElements(Operation):
-    """Write `width` zeros to shared memory or to a tensor, from the element `destination` on."""
+    """Write `width` zeros to shared memory or to a tensor, from the element `destination` on.
+
+    Args:
+        destination: the dimension whose index is the first element.
+        width: the number of elements.
+        reduce: the name of a reduction, whose result of no element is written in place of zeros;
+            '' for zeros.
+    """
 
     destination: str
     width: int = 1
+    reduce: str = ""
 
     ROLES = ("destination",)
 
@@ -245,7 +253,8 @@ class ApplyFragment(Operation):
         memories: for each tensor in `sources`, the dimension of the memory that its elements are
             read from, such as shared memory; () for the tensors themselves.
         stores: tensors of the function's outputs besides D, in the order of the function's outputs.
-            `width` consecutive elements of each are written; padding is not written.
+            `width` consecutive elements of each are written; padding is not written. To an element
+            of an output that reduces rows, the value is added by its reduction.
     """
 
     fragment: str

@@ -51,11 +51,12 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.coordinates.traverse import Direction, solve
+from coordgraph.epilogue import Output
 from coordgraph.gemm import GemmProblem
 from coordgraph.integers import ceil_div, index_symbol, minimum, operands
 from coordgraph.tilings import Tiling
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
-from passes.lowering.control import applied, read_if, stages
+from passes.lowering.control import applied, at, read_if, stages
 from passes.lowering.host.blocking import ACCUMULATOR, Block
 
 __all__ = ["Buffers"]
@@ -63,7 +64,7 @@ __all__ = ["Buffers"]
 ELEMENT = "element"
 """The name of a register fragment of one element, which is loaded from a buffer, changed and
 stored again."""
-EXTENTS = {"m": "tile.rows", "n": "tile.columns", "k": "tile.depth"}
+EXTENTS = {"m": "tile.rows", "n": "tile.columns", "k": "tile.depth", "t": "tile.parts"}
 """For each axis, the name of the variable that holds how many elements of the current tile along
 the axis are inside the tensor."""
 
@@ -223,10 +224,24 @@ class Buffers:
         pieces: list[_Piece] = []
         for stage in stages(self.gemm, op):
             apply = applied(self.gemm, stage, ELEMENT, ())
-            piece = self._update("epilogue", "D", apply)
+            reduced = [output for output in stage.function.outputs if output.reduce]
+            pieces += (self._start(output) for output in reduced)
+            # In a tile, an output that reduces rows has one column, which all columns of D share.
+            columns = {self.tiling.index(output.name, 1): 0 for output in reduced}
+            piece = self._update("epilogue", "D", apply, columns)
             tensors = ("D", *(t for t in (*apply.sources, *apply.stores) if self.gemm.axes[t]))
             pieces.append(_Piece(tensors, read_if(stage, piece.op)))
         return tuple(pieces)
+
+    def _start(self, output: Output) -> _Piece:
+        """Set an output that reduces rows to the reduction of no element, for each row of a tile.
+
+        The epilogue then adds the values of one row after another, in ascending order of columns.
+        """
+        fill = FillElements(output.name, reduce=output.reduce)
+        column = at({self.tiling.index(output.name, 1): 0}, fill)
+        body = self._rows.blocks(self._rows.elements(column))
+        return _Piece(("D", output.name), Scope(f"start {output.name}", (body,)))
 
     @property
     def _total(self) -> str:
@@ -260,14 +275,18 @@ class Buffers:
         """
         return _Axis(self.tiling.own(block), self.tiling.own(inside), step, index_symbol(extent))
 
-    def _update(self, name: str, tensor: str, op: Operation) -> _Piece:
+    def _update(
+        self, name: str, tensor: str, op: Operation, dims: dict[str, int] | None = None
+    ) -> _Piece:
         """Load every element of the accumulator buffer, change it by `op`, and store it back.
 
         Args:
             name: the name of the scope around the loops.
             tensor: the tensor whose extents bound the loops.
             op: the operation on the fragment of one element.
+            dims: indices at which `op` is executed, by coordinate; none by default.
         """
+        op = at(dims, op) if dims else op
         load = LoadFragment(ELEMENT, self._total, ())
         store = StoreFragment(ELEMENT, self._total, ())
         return self._each(name, tensor, load, op, store)
