@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand, Output
-from coordgraph.epilogue.operation import QUANTIZED
+from coordgraph.epilogue.operation import FLOATS, QUANTIZED
 from coordgraph.errors import VerifyError
 from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
@@ -327,13 +327,35 @@ class GemmProblem:
         """Check that each output besides D can be stored as elements of its type."""
         kinds = function.kinds(self.accumulator, out).outputs
         for output in function.outputs:
-            kind, stored = kinds[output.name], dtype(output.dtype or out)
+            kind, stored = kinds[output.name], dtype(self._stored_type(output, out))
+            if output.reduce and (kind not in FLOATS or stored.name != kind):
+                raise VerifyError(
+                    f"Gemm: the epilogue {function.name} reduces {kind} for the output "
+                    f"'{output.name}' of {stored}; sums and maxima are f32 or f64, of the type of "
+                    "the value: convert it with ep.cast(value, to='f32'), and leave dtype out"
+                )
+            if output.reduce and self.diagonal:
+                raise VerifyError(
+                    f"Gemm: the output '{output.name}' reduces rows, which group_axis=mnk does not "
+                    "allow, because each product has its own number of column tiles; reduce D "
+                    "after the launch"
+                )
             if kind == "bool" or not dtype(kind).becomes(stored):
                 raise VerifyError(
                     f"Gemm: the epilogue {function.name} returns {kind} for the output "
                     f"'{output.name}', which cannot be stored as {stored}; convert the value with "
                     f"ep.cast(value, to='{stored.accumulator}')"
                 )
+
+    def _stored_type(self, output: Output, out: str) -> str:
+        """The element type of an output besides D, where `out` is the type of D."""
+        if output.dtype or not output.reduce:
+            return output.dtype or out
+        return self.epilogue.kinds(self.accumulator, out).outputs[output.name]
+
+    def stored_type(self, output: str) -> str:
+        """The element type of an output besides D, given by its name."""
+        return self._stored_type(self.outputs[output], self.out_dtype or self.dtype)
 
     def _check_names(self, function: EpilogueFunction) -> None:
         """Check that no operand and no output has a name that kernels use for something else."""
@@ -376,7 +398,7 @@ class GemmProblem:
         """The tensors with rows and columns: A, B, operands of the epilogue, D, other outputs."""
         axes = self.axes
         names = ("A", "B", *self.operands, "D", *self.outputs)
-        return tuple(name for name in names if len(axes[name]) == len("mn"))
+        return tuple(x for x in names if len(axes[x]) == len("mn") and "t" not in axes[x])
 
     @property
     def tables_of_rows(self) -> dict[str, str]:
@@ -393,11 +415,12 @@ class GemmProblem:
     def axes(self) -> dict[str, str]:
         """The axes of every tensor, such as `mk`, by tensor name.
 
-        The axis that numbers products is left out.
+        The axis that numbers products is left out. The axis `t` of an output that reduces rows
+        numbers the macro tiles along n.
         """
         found = {t: axes for t, axes in TENSORS.items() if t != "C"}
         found |= {t: o.axes.replace("l", "") for t, o in self.operands.items()}
-        return found | {t: o.axes for t, o in self.outputs.items()}
+        return found | {t: "mt" if o.reduce else o.axes for t, o in self.outputs.items()}
 
     def is_apart(self, tensor: str) -> bool:
         """Whether a tensor has a separate matrix, vector or element for every product.

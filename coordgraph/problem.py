@@ -73,6 +73,9 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
     tiles["n"] //= gemm.sums
     extents = {axis: _extent(gemm, e, axis) for axis in "mnk"}
     counts = {axis: _tiles(gemm, e, axis, extents[axis], tiles[axis]) for axis in "mnk"}
+    # An output that reduces rows has an axis of the macro tiles along n, one in each of its tiles.
+    tiles["t"], counts["t"] = 1, counts["n"]
+    extents["t"] = ceil_div(extents["n"], Integer(tiles["n"]))
     total = counts["m"] * counts["n"] * counts["k"]
     if gemm.batched:
         batches = e.parameters["batches"].symbol
@@ -217,8 +220,8 @@ def _parts(gemm: GemmProblem, e: KernelEditor, columns: str, extent: Expr) -> st
     return inside
 
 
-NUMBERS = {"m": "A.tile.0", "n": "B.tile.1"}
-"""Ids of the dimensions that number the output tiles along m and along n."""
+NUMBERS = {"m": "A.tile.0", "n": "B.tile.1", "t": "B.tile.1"}
+"""Ids of the dimensions that number the output tiles along each axis of outputs and operands."""
 INSIDE = {"m": "row", "n": "column", "k": "depth"}
 """For each axis, the last part of the id of a dimension that numbers the elements of one group, as
 in `A.row`."""
@@ -333,7 +336,7 @@ def _kind(gemm: GemmProblem, tensor: str) -> str:
         return gemm.dtype
     out, operand = gemm.out_dtype or gemm.dtype, gemm.operands.get(tensor)
     if tensor in gemm.outputs:
-        return gemm.outputs[tensor].dtype or out
+        return gemm.stored_type(tensor)
     if operand is None:
         return out
     return operand.dtype or (out if operand.axes else gemm.accumulator)

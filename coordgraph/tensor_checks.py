@@ -18,6 +18,7 @@ from coordgraph.gemm import GemmProblem, read_of
 from coordgraph.integers import to_text
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor
+from coordgraph.tilings import macro_tile
 
 __all__ = ["problems_of_tensors"]
 
@@ -35,7 +36,10 @@ def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
     for name, count in Counter(t.name for t in graph.tensors).items():
         if count > 1:
             yield f"there are {count} tensors '{name}'; rename all but one of them"
-    wanted = {tensor.name: tensor for tensor in _tensors_of(graph.gemm)}
+    # Only an output that reduces rows has a shape that depends on the tile.
+    reduces = any(output.reduce for output in graph.gemm.outputs.values())
+    columns = macro_tile(graph.coordinates)[1] if reduces else ANY_TILE[1]
+    wanted = {tensor.name: tensor for tensor in _tensors_of(graph.gemm, columns)}
     found = {tensor.name: tensor for tensor in graph.tensors}
     for name, tensor in wanted.items():
         if name not in found:
@@ -96,9 +100,9 @@ def _symbols(tensor: Tensor) -> set[Basic]:
 
 
 @lru_cache(KEPT)
-def _tensors_of(gemm: GemmProblem) -> tuple[Tensor, ...]:
-    """The tensors that `Gemm.graph` declares for a problem; the same for every macro tile."""
-    return Gemm.of(gemm).graph(ANY_TILE).tensors
+def _tensors_of(gemm: GemmProblem, columns: int) -> tuple[Tensor, ...]:
+    """The tensors that `Gemm.graph` declares for a problem and macro tiles of `columns` columns."""
+    return Gemm.of(gemm).graph((ANY_TILE[0], columns, ANY_TILE[2])).tensors
 
 
 def _text(tensor: Tensor) -> str:

@@ -205,7 +205,9 @@ class Arrangement:
             return given
         if self.turned:
             return library(found).transposed(found)
-        return found.reshape(self.batch) if self.as_one_product else found
+        if not self.as_one_product or self.batch is None:
+            return found
+        return found.reshape((*self.batch[:2], found.shape[-1]))
 
 
 def _is_column_major(views: Mapping[str, TensorView], sizes: Mapping[str, int]) -> bool:

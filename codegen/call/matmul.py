@@ -19,6 +19,7 @@ from codegen.call.checks import ArgumentMismatch, number
 from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
 from codegen.call.gradients import differentiable_matmul, refuse_gradients
 from codegen.call.launch import first_launch
+from codegen.call.outputs import finished
 from codegen.lru import LRUCache
 from coordgraph import CodegenError, LaunchError
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
@@ -106,7 +107,8 @@ def matmul(
 
     Returns:
         D. If the epilogue has outputs besides D, a tuple: D, then these outputs in the order of
-        their declaration. Arrays are made for outputs that the call does not pass.
+        their declaration. Arrays are made for outputs that the call does not pass. An output that
+        reduces rows has one element for each row of D.
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do
@@ -233,6 +235,12 @@ def _with_epilogue(
     what = f"a product with {' and '.join(tables) or 'this epilogue'}"
     refuse_gradients({"a": a, "b": b, **given}, what)
     outputs = [o.name for o in epilogue.outputs]
+    for output in epilogue.outputs:
+        if output.reduce and operands.get(output.name) is not None:
+            raise LaunchError(
+                f"{output.name} is the output of a reduction of rows, which matmul finishes in an "
+                "array of its own; leave it out, or call a compiled kernel"
+            )
     with_defaults(epilogue, {name: x for name, x in given.items() if name not in outputs})
     arrays = {
         tensor_of(name): operands[name]
@@ -252,13 +260,15 @@ def _with_epilogue(
             launch, swap_a, swap_b = prepared
             left = library(a).transposed(a) if swap_a else a
             right = library(b).transposed(b) if swap_b else b
-            return launch(left, right, c, out, *scalars, **groups, **operands)
+            found = launch(left, right, c, out, *scalars, **groups, **operands)
+            return finished(epilogue, found)
     except (ArgumentMismatch, CodegenError):
         pass  # this launch was refused; `first_launch` reports why, or tries the next plan
     every = {**matrices, **groups, **arrays}
-    return first_launch(
+    found = first_launch(
         _prepared, key, every, scalars, numbers=numbers, epilogue=epilogue, **options
     )
+    return finished(epilogue, found)
 
 
 def grouped_matmul(

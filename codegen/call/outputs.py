@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from coordgraph.gemm import GemmProblem
+import numpy as np
 
-__all__ = ["outputs_of", "returned", "written"]
+from coordgraph.epilogue import EpilogueFunction
+from coordgraph.gemm import GemmProblem
+from coordgraph.interpreter.arguments import Array
+
+__all__ = ["finished", "outputs_of", "returned", "written"]
+
+LAST: dict[str, Callable[[Array], Array]] = {
+    "sum": lambda parts: parts.sum(-1),
+    "max": lambda parts: parts.max(-1, initial=-np.inf),
+    "logsumexp": lambda parts: np.logaddexp.reduce(parts, -1),
+}
+"""For each reduction of rows: the function that reduces the results of all column tiles."""
 
 
 def outputs_of(gemm: GemmProblem) -> tuple[str, ...]:
@@ -36,3 +47,22 @@ def returned(arrays: Iterable[Any]) -> Any:
     """What a call returns: D, or the tuple (D, other outputs in the order of declaration)."""
     found: Any = tuple(arrays)
     return found if len(found) > 1 else found[0]
+
+
+def finished(function: EpilogueFunction, found: Any) -> Any:
+    """What a call returns, with one element for each row in outputs that reduce rows.
+
+    A kernel stores the reduction of each row of a macro tile. Only CPU kernels reduce rows.
+
+    Args:
+        function: the epilogue.
+        found: what the kernel returned.
+    """
+    if not any(output.reduce for output in function.outputs):
+        return found
+    d, *others = found
+    with np.errstate(all="ignore"):  # infinity and NaN are valid results
+        return d, *(
+            LAST[output.reduce](array) if output.reduce else array
+            for output, array in zip(function.outputs, others, strict=True)
+        )

@@ -160,7 +160,8 @@ def _(op: lowered.ApplyFragment) -> tuple[Effect, ...]:
     )
     single = (Access(Kind.READ, tensor) for tensor in op.elements)
     writes = (Access(Kind.WRITE, tensor, op.width) for tensor in op.stores)
-    return (*reads, *single, Registers(Kind.WRITE, op.fragment), *writes)
+    before = (Access(Kind.READ, o.name) for o in op.function.outputs if o.reduce)
+    return (*reads, *single, Registers(Kind.WRITE, op.fragment), *before, *writes)
 
 
 @effects.register

@@ -64,13 +64,18 @@ class CopyElements(Operation):
 
 @dataclass(frozen=True)
 class FillElements(Operation):
-    """Write `width` consecutive zeros to shared memory or to a tensor.
+    """Write `width` consecutive zeros, or results of no element, to shared memory or to a tensor.
 
-    The index along the dimension `destination` is the position of the first zero.
+    Args:
+        destination: the dimension along which the index is the position of the first element.
+        width: the number of elements.
+        reduce: the name of a reduction, whose result of no element is written in place of zeros;
+            '' for zeros.
     """
 
     destination: str
     width: int = 1
+    reduce: str = ""
 
     ROLES = ("destination",)
 
@@ -251,7 +256,8 @@ class ApplyFragment(Operation):
         memories: for each tensor in `sources`, the dimension of the memory that its elements are
             read from, such as shared memory; () for the tensors themselves.
         stores: tensors of the function's outputs besides D, in the order of the function's outputs.
-            `width` consecutive elements of each are written; padding is not written.
+            `width` consecutive elements of each are written; padding is not written. To an element
+            of an output that reduces rows, the value is added by its reduction.
         part: if the function has several sums, the dimension in `registers` along which the
             registers with the sums of one element follow one another; the operation is executed at
             index 0, where the result is written. Else ''.

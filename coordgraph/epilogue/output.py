@@ -11,8 +11,8 @@ from coordgraph.tensors import dtype
 
 __all__ = ["Output", "output"]
 
-AXES = ("mn",)
-"""The allowed values of `Output.axes`."""
+REDUCTIONS = ("sum", "max", "logsumexp")
+"""The allowed values of `Output.reduce`; `coordgraph.epilogue.reduction` says what they compute."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,22 @@ class Output:
     Args:
         name: the name of the output's tensor, and of the keyword argument of a call that passes an
             array for it.
-        axes: the coordinates of D that the output has: `mn`, one element for every element of D.
-            In a kernel for several products (a batch or groups), the output is divided among them
-            in the same way as D.
-        dtype: the element type; '' means the type of D.
+        axes: the coordinates of D that the output has: `mn`, one element for every element of D;
+            or `m`, one element for every row and column tile of D, if `reduce` is given. In a
+            kernel for several products (a batch or groups), the output is divided among them in
+            the same way as D.
+        dtype: the element type; '' means the type of D, or the type of the value if it is reduced.
         value: the name of the value that is converted to the element type and stored, such as
             `%0`; '' in a declaration, before the function is traced.
+        reduce: `sum`, `max` or `logsumexp` over the columns of each row of a macro tile that are
+            inside D; '' to store every value.
     """
 
     name: str
     axes: str = "mn"
     dtype: str = ""
     value: Argument = ""
+    reduce: str = ""
 
     def __post_init__(self) -> None:
         check_name(self.name, "output")
@@ -43,17 +47,27 @@ class Output:
                     f"output {self.name}: {field} {given!r} is not text; give a str, as in "
                     f'{self.name}=output("mn", "f32")'
                 )
-        if self.axes not in AXES:
+        if self.axes not in ("mn", "m"):
             raise VerifyError(
                 f"output {self.name}: {self.axes!r} are not coordinates of an output; give 'mn', "
-                "one element for every element of D"
+                "one element for every element of D, or 'm' with reduce='sum'"
+            )
+        if self.reduce not in ("", *REDUCTIONS):
+            raise VerifyError(
+                f"output {self.name}: reduce={self.reduce!r} is unknown; choose one of "
+                f"{', '.join(REDUCTIONS)}"
+            )
+        if (self.axes == "m") != bool(self.reduce):
+            raise VerifyError(
+                f"output {self.name}: the axes 'm' and reduce go together; declare output('mn'), "
+                "or output('m', reduce='sum')"
             )
         if self.dtype:
             object.__setattr__(self, "dtype", dtype(self.dtype).name)
 
     def text(self) -> str:
         """The text form of the output's declaration, such as `pre: mn bf16`."""
-        return f"{self.name}: {' '.join(filter(None, (self.axes, self.dtype)))}"
+        return f"{self.name}: {' '.join(filter(None, (self.axes, self.dtype, self.reduce)))}"
 
     @classmethod
     def parse(cls, text: str, value: Argument) -> Output:
@@ -68,12 +82,14 @@ class Output:
         """
         name, found, rest = text.partition(":")
         words = rest.split()
-        if not found or not 1 <= len(words) <= 2:
+        reduce = next((word for word in words[1:] if word in REDUCTIONS), "")
+        kinds = [word for word in words[1:] if word != reduce]
+        if not found or not words or len(kinds) > 1:
             raise VerifyError(f"output {text!r} cannot be read; write it as in 'pre: mn bf16'")
-        return cls(name.strip(), words[0], "".join(words[1:]), value)
+        return cls(name.strip(), words[0], "".join(kinds), value, reduce)
 
 
-def output(axes: str = "mn", dtype: str = "") -> Output:
+def output(axes: str = "mn", dtype: str = "", *, reduce: str = "") -> Output:
     """Declare an output of an epilogue besides D: `pre=output("mn", "bf16")`.
 
     The decorated function returns a tuple: the value of D, then the value of every declared output,
@@ -82,7 +98,11 @@ def output(axes: str = "mn", dtype: str = "") -> Output:
     call read alike.
 
     Args:
-        axes: the coordinates of D that the output has: `mn`, one element for every element of D.
-        dtype: the element type; by default the type of D.
+        axes: the coordinates of D that the output has: `mn`, one element for every element of D;
+            or `m`, one element for every row, with `reduce`.
+        dtype: the element type; by default the type of D, or that of the value if it is reduced.
+        reduce: `sum`, `max` or `logsumexp` of the row's values. A kernel stores the reduction of
+            each row of a macro tile, so its output has the shape m x (column tiles of D);
+            `codegen.matmul` reduces the column tiles too, and returns m elements.
     """
-    return Output("_", axes, dtype)
+    return Output("_", axes, dtype, reduce=reduce)

@@ -128,7 +128,11 @@ def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str
             lines.append(f"auto t{number} = {text};")
             text = f"t{number}"
         texts[name] = text
-    stores = [f"{shown(o.name)} = {_bare(shown(o.value))};" for o in function.outputs]
+    stores = [
+        f"{shown(o.name)} = {o.reduce}{f'({value})' if o.reduce else value};"
+        for o in function.outputs
+        for value in (_bare(shown(o.value)),)
+    ]
     result, sums = shown(function.result), shown(ACCUMULATOR)
     if result == sums and not lines:
         return stores

@@ -25,6 +25,7 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.dimensions import SubDimension, User
 from coordgraph.coordinates.edges import Diagonal, Gather, Ragged
 from coordgraph.epilogue.operand import ACCUMULATOR
+from coordgraph.epilogue.reduction import reduced
 from coordgraph.errors import EvaluationError, OutOfBounds
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import evaluate
@@ -312,6 +313,10 @@ class Machine:
             found, more = stage.function.evaluate_all(values, gemm.accumulator, out)
             for tensor, value in more.items():
                 elements = work.elements(self.memory.user(tensor))
+                if reduce := gemm.outputs[tensor].reduce:
+                    of_d = work.elements(self.memory.user(op.output))
+                    mask = np.broadcast_to(of_d(env)[1], of_d.extents)
+                    value = reduced(reduce, np.broadcast_to(value, of_d.extents), mask)
                 self.memory.write(tensor, elements, env, value)
             values[ACCUMULATOR] = found
         return values[ACCUMULATOR]

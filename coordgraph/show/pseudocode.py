@@ -248,7 +248,8 @@ class _Writer:
             names[gemm.operands[tensor].name] = f"{tensor}[{', '.join(axes or '0')}]"
         for tensor in op.stores:
             axes = [gemm.leading] * gemm.is_apart(tensor) + [*gemm.axes[tensor]]
-            names[tensor] = f"{tensor}[{', '.join(axes)}]"
+            named = ("tile_n" if axis == "t" else axis for axis in axes)
+            names[tensor] = f"{tensor}[{', '.join(named)}]"
         for stage in function.stages(gemm.accumulator, gemm.out_dtype or gemm.dtype):
             given = f"if ({read_of(tensor_of(stage.optional))}) " if stage.optional else ""
             yield from (f"// {given}{line}" for line in statements(stage.function, names))

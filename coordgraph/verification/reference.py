@@ -15,6 +15,7 @@ from sympy import Symbol
 
 from coordgraph.elements import Number, dtype
 from coordgraph.epilogue.operand import ACCUMULATOR
+from coordgraph.epilogue.reduction import reduced
 from coordgraph.errors import LaunchError
 from coordgraph.gemm import AXES, GemmProblem, ld_of, read_of, row_step, tensor_of
 from coordgraph.integers import evaluate
@@ -23,6 +24,7 @@ from coordgraph.interpreter.layout import strides_of
 from coordgraph.interpreter.multiplication import matrix_product
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor
+from coordgraph.tilings import macro_tile
 from coordgraph.verification.launch import Launch
 
 __all__ = ["Operands", "Product", "make_operands", "products"]
@@ -139,6 +141,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
         sums = {name: matrix_product(a, part) for name, part in parts.items()}
         numbers: dict[str, Any] = {**sums, **operands.scalars}
         numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
+        shape = numbers[ACCUMULATOR].shape
         for stage in gemm.epilogue.stages(gemm.accumulator, kind):
             if stage.optional and not values.get(read_of(tensor_of(stage.optional)), 1):
                 continue
@@ -150,9 +153,26 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             numbers |= {ACCUMULATOR: found, **more}
         for tensor in places:
             place = matrix(tensor, places[tensor])
-            value = np.broadcast_to(numbers[ACCUMULATOR if tensor == "D" else tensor], place.shape)
+            value = numbers[ACCUMULATOR if tensor == "D" else tensor]
+            if tensor != "D" and (reduce := gemm.outputs[tensor].reduce):
+                whole = np.broadcast_to(value, shape)
+                value = _reduced_tiles(reduce, whole, macro_tile(graph.coordinates)[1])
+            value = np.broadcast_to(value, place.shape)
             expected = value.astype(numpy_dtype(graph.tensor(tensor).dtype))
             yield Product(number, expected, place, tensor)
+
+
+def _reduced_tiles(reduce: str, value: Array, width: int) -> Array:
+    """The reductions of the rows of a matrix over each of its column tiles.
+
+    Args:
+        reduce: the name of the reduction.
+        value: the matrix.
+        width: columns of a tile.
+    """
+    parts = [value[:, first : first + width] for first in range(0, value.shape[1], width)]
+    made = [reduced(reduce, part, np.ones(part.shape, np.bool_)) for part in parts]
+    return np.concatenate(made, axis=1) if made else np.zeros((len(value), 0))
 
 
 def _places(tensor: Tensor, values: Mapping[str, Any]) -> Array:

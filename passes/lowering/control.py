@@ -105,6 +105,12 @@ def no_epilogue(graph: KernelGraph) -> str | None:
                 f"{what} {tensor} of the epilogue has the type {kind}, which GPU kernels do not "
                 f"{moves}; convert it to one of: {', '.join(types)}"
             )
+    if reducing := [name for name, output in gemm.outputs.items() if output.reduce]:
+        return (
+            f"the output {reducing[0]} of the epilogue reduces rows, which GPU kernels do not; "
+            f"declare {reducing[0]}=ep.output('mn') and reduce it after the launch, or use "
+            "target='cpu'"
+        )
     kinds = gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype)
     if "f64" in (*kinds.operands.values(), *kinds.steps):
         return (
@@ -177,6 +183,8 @@ def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None
     """Add edges that equate positions in tiles of epilogue operands and outputs with those in D."""
     for tensor in (*gemm.operands, *gemm.outputs):
         for i, axis in enumerate(gemm.axes[tensor]):
+            if axis == "t":  # the index in a tile of one column tile is always 0
+                continue
             below = tiling.index("D", gemm.axes["D"].index(axis))
             c.connect(PassThrough(tiling.index(tensor, i), below))
 

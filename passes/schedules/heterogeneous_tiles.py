@@ -111,6 +111,11 @@ class HeterogeneousTiles(Pass):
                 else "groups have their own k, so the tiles of a wave do not end together; use "
                 "stream-k, which divides the iterations of all groups evenly"
             )
+        if reducing := [name for name, o in graph.gemm.outputs.items() if o.reduce]:
+            return (
+                f"the output {reducing[0]} has one element for each row and macro tile along n, "
+                "and small tiles would need more; use hybrid-stream-k"
+            )
         tile = macro_tile(graph.coordinates)
         small = self.small(tile)
         for axis, part, extent in zip(AXES, small, tile[:2], strict=True):

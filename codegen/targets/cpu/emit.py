@@ -29,6 +29,8 @@ from coordgraph.control.resolve import Node
 from coordgraph.control.timeline import RECORD_WORDS, Stamp
 from coordgraph.coordinates.dimensions import Shared, Workitem
 from coordgraph.elements import DType, dtype
+from coordgraph.epilogue.operation import Algebra
+from coordgraph.epilogue.reduction import IDENTITIES, combined
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import index_symbol
 from coordgraph.tensors import Role
@@ -228,10 +230,16 @@ class HostWalker(GuardedWalker):
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
     def emit_FillElements(self, node: Node, op: ops.FillElements) -> None:
-        """Emit a store of one zero element."""
+        """Emit a store of one zero element, or of a reduction's result of no element."""
         self._one(op.width)
         target, writable = self._address(node, op.destination)
-        self._write(self.sums.zero, target, op.destination, writable)
+        if not op.reduce:
+            self._write(self.sums.zero, target, op.destination, writable)
+            return
+        kind = self._kind(op.destination)
+        with self._when(writable):
+            first = ir.Constant(KINDS[kind.name], IDENTITIES[op.reduce])
+            Elements(self.builder, kind).store(first, target, kind)
 
     @staticmethod
     def _one(width: int) -> None:
@@ -383,7 +391,7 @@ class HostWalker(GuardedWalker):
         b.store(result, slot)
 
     def _store_outputs(self, node: Node, op: ops.ApplyFragment, values: Mapping[str, Any]) -> None:
-        """Emit stores of the epilogue's outputs besides D; padding is not written.
+        """Emit stores of the epilogue's outputs besides D, or reductions; padding is not written.
 
         Args:
             node: the node of the operation `op` in the control graph.
@@ -392,11 +400,17 @@ class HostWalker(GuardedWalker):
         """
         gemm = self.graph.gemm
         kinds = op.function.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).outputs
-        for tensor in op.stores:
+        emit = ElementwiseEmitter(self.builder, gpu=False, fast=False)
+        for output in op.function.outputs:
+            tensor, value = output.name, values[output.name]
             address, guard = self._address(node, tensor)
             with self._when(guard):
                 elements = Elements(self.builder, dtype(kinds[tensor]))
-                elements.store(values[tensor], address, self._kind(tensor))
+                if output.reduce:
+                    before = elements.load(address, self._kind(tensor))
+                    on = Algebra(kinds[tensor], emit)
+                    value = combined(output.reduce, on, before, value)
+                elements.store(value, address, self._kind(tensor))
 
     def _operand(self, node: Node, tensor: str, kind: str, op: ops.ApplyFragment) -> Any:
         """Emit a load of an epilogue operand's element; 0 if it is padding or not passed.

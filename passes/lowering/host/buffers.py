@@ -51,6 +51,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.coordinates.traverse import Direction, solve
+from coordgraph.epilogue import Output
 from coordgraph.gemm import PART_COLUMN, GemmProblem
 from coordgraph.integers import ceil_div, index_symbol, minimum, operands
 from coordgraph.tilings import Tiling
@@ -63,7 +64,7 @@ __all__ = ["Buffers"]
 ELEMENT = "element"
 """The name of a register fragment of one element, which is loaded from a buffer, changed and
 stored again."""
-EXTENTS = {"m": "tile.rows", "n": "tile.columns", "k": "tile.depth"}
+EXTENTS = {"m": "tile.rows", "n": "tile.columns", "k": "tile.depth", "t": "tile.parts"}
 """For each axis, the name of the variable that holds how many elements of the current tile along
 the axis are inside the tensor."""
 
@@ -227,12 +228,26 @@ class Buffers:
         for stage in stages(self.gemm, op):
             sums = (self._part,) if len(stage.function.sums) > 1 else ()
             apply = applied(self.gemm, stage, ELEMENT, sums, part="".join(sums))
-            load, *rest = self._updated(apply, sums)
+            reduced = [output for output in stage.function.outputs if output.reduce]
+            pieces += (self._start(output) for output in reduced)
+            # In a tile, an output that reduces rows has one column, which all columns of D share.
+            columns = {self.tiling.index(output.name, 1): 0 for output in reduced}
+            load, *rest = self._updated(at(columns, apply) if columns else apply, sums)
             loads = unrolled(self.c, sums, load) if sums else self._first(load)[0]
             piece = self._each("epilogue", "D", (loads, *self._first(*rest)))
             tensors = ("D", *(t for t in (*apply.sources, *apply.stores) if self.gemm.axes[t]))
             pieces.append(_Piece(tensors, read_if(stage, piece.op)))
         return tuple(pieces)
+
+    def _start(self, output: Output) -> _Piece:
+        """Set an output that reduces rows to the reduction of no element, for each row of a tile.
+
+        The epilogue then adds the values of one row after another, in ascending order of columns.
+        """
+        fill = FillElements(output.name, reduce=output.reduce)
+        column = at({self.tiling.index(output.name, 1): 0}, fill)
+        body = self._rows.blocks(self._rows.elements(column))
+        return _Piece(("D", output.name), Scope(f"start {output.name}", (body,)))
 
     @property
     def _part(self) -> str:

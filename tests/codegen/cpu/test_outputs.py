@@ -55,7 +55,8 @@ def operands(function: ep.EpilogueFunction) -> dict[str, Any]:
 def test_every_schedule_stores_every_output(schedule: str, target: str):
     graph = Pipeline.parse(schedule)(Gemm("f32", epilogue=relu_residual).graph((16, 16, 16)))
     kernel = codegen.compile(graph, target)
-    for given in ({"bias": BIAS}, {"bias": BIAS, "residual": RESIDUAL}):
+    every: tuple[dict[str, Any], ...] = ({"bias": BIAS}, {"bias": BIAS, "residual": RESIDUAL})
+    for given in every:
         check(kernel(A, B, **given), relu_residual, given)
         out, pre = (np.full((M, N), np.nan, np.float32) for _ in range(2))
         found = kernel(A, B, out=out, pre=pre, **given)
@@ -115,7 +116,12 @@ def test_an_array_is_not_taken_for_another_of_the_same_layout():
     The two arrays have the same layout.
     """
     pre = by_rows(M, N)
-    for given in ({"residual": RESIDUAL}, {"pre": pre}, {"residual": RESIDUAL}):
+    every: tuple[dict[str, Any], ...] = (
+        {"residual": RESIDUAL},
+        {"pre": pre},
+        {"residual": RESIDUAL},
+    )
+    for given in every:
         found = codegen.matmul(A, B, epilogue=relu_residual, bias=BIAS, **given)
         check(found, relu_residual, {"bias": BIAS, **given})
 
