@@ -187,9 +187,9 @@ def test_operands_of_an_epilogue(batch: tuple[int, ...], order: str):
     assert np.array_equal(codegen.matmul(a, b, residual=out, out=out, **operands), want)
 
 
-@ep.epilogue(residual="lmn", bias="n", rows="m", each="l", scale="")
-def add_all(acc: Any, residual: Any, bias: Any, rows: Any, each: Any, scale: Any) -> Any:
-    return acc * scale + residual * rows + bias * each
+@ep.epilogue(residual="lmn", bias="n", weights="m", each="l", scale="")
+def add_all(acc: Any, residual: Any, bias: Any, weights: Any, each: Any, scale: Any) -> Any:
+    return acc * scale + residual * weights + bias * each
 
 
 @pytest.mark.parametrize("order", ORDERS[1:3])
@@ -197,11 +197,11 @@ def add_all(acc: Any, residual: Any, bias: Any, rows: Any, each: Any, scale: Any
 def test_rows_and_columns_of_operands_are_exchanged_with_d(order: str, order_of_d: str):
     """A column-major D is computed as its transpose; operands with axis m then have axis n."""
     a, b, c = whole(3, 17, 11), whole(3, 11, 14), whole(3, 17, 14)
-    bias, rows, each = whole(14), whole(17), whole(3)
-    want = 2 * (a @ b) + c * rows[:, None] + bias * each[:, None, None]
+    bias, weights, each = whole(14), whole(17), whole(3)
+    want = 2 * (a @ b) + c * weights[:, None] + bias * each[:, None, None]
     _, residual = spread(c, order)
     memory, out = spread(np.zeros_like(want), order_of_d, fill=KEPT)
-    operands: dict[str, Any] = {"bias": bias, "rows": rows, "each": each, "scale": 2.0}
+    operands: dict[str, Any] = {"bias": bias, "weights": weights, "each": each, "scale": 2.0}
     for _ in range(2):
         codegen.matmul(a, b, out=out, residual=residual, epilogue=add_all, **operands)
         assert np.array_equal(out, want)
