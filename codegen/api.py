@@ -84,10 +84,10 @@ def compile(
             raises an error if they cannot multiply the graph, and a call of the kernel raises one
             if they cannot multiply its tensors. None falls back to the next lowering instead.
         verify: whether to check the graph with `graph.check()` before its first build. None checks
-            every graph, but those that only passes of this library made just if code is generated
-            for them (not on the target `interpreter`, not if the cache on disk has the kernel, and
-            not with the environment variable COORDGRAPH_VERIFY=0). A CPU kernel of any other graph
-            also checks every index, until one launch with the same sizes has ended without an
+            every graph, with one exception: a graph that only passes of this library made is not
+            checked on the target `interpreter`, if the cache on disk has the kernel, or with the
+            environment variable COORDGRAPH_VERIFY=0. A CPU kernel of a graph that anything else
+            made also checks every index, until one launch with the same sizes has ended without an
             error. False does not check the graph: a wrong graph may then compute a wrong product,
             wait for ever or corrupt memory.
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,

@@ -69,7 +69,7 @@ def trace_command(
 
     Writes the timeline as a Chrome trace for https://ui.perfetto.dev, in which each SM is a
     process. Prints how long the SMs multiplied, exchanged partial sums (fix-up), finished tiles,
-    waited, and were idle: all together, and each of the first and the last ones. --json has all.
+    waited, and were idle: for all SMs together, and for each SM of the chart. --json has every SM.
 
     [bold]Examples[/]
 

@@ -50,8 +50,7 @@ class HostWalker(GuardedWalker):
     Args:
         graph: a graph that `LowerToHost` has lowered.
         triple: LLVM's target triple of the CPU, such as `x86_64-unknown-linux-gnu`.
-        guarded: whether the code stops the launch with an error if an index is outside its tensor
-            or buffer.
+        guarded: whether the code stops the launch if an index is outside its tensor or buffer.
         foreign: whether the graph may be wrong, so that proofs from its sizes may be wrong too. The
             guarded and the unguarded code of such a graph compute the same indices.
     """
@@ -444,8 +443,7 @@ class HostWalker(GuardedWalker):
     def emit_MultiplyFragments(self, node: Node, op: ops.MultiplyFragments) -> None:
         """Emit a multiplication and addition of vectors.
 
-        `fma.f32x16` rounds once, `multiply-add.f32x16` twice; `multiply-add.i32x16` is exact modulo
-        2^32.
+        `fma.f32x16` rounds once, `multiply-add.f32x16` twice; `multiply-add.i32x16` wraps at 2^32.
         """
         instruction, _, shape = op.instruction.partition(".")
         lanes = int(shape.partition("x")[2])

@@ -198,7 +198,7 @@ class HostHazards(Hazards):
     """Checks divisors and table indices of CPU kernels, because a division by 0 ends the process.
 
     A guarded kernel stops the launch at a divisor that is not positive and at an index outside a
-    table. Other kernels divide by 1 instead.
+    table. Other kernels divide by 1 instead, and do not check indices of tables.
 
     Args:
         walker: the walker that emits the kernel.

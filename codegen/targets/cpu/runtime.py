@@ -50,7 +50,7 @@ sets the number of workgroups."""
 BRIEF = 0.01
 """If the last launch with the same parameters took less than this many seconds, the next one also
 uses the caller's thread, although Ctrl-C cannot interrupt it there. A longer launch leaves the main
-thread free for Ctrl-C; the other thread costs 70 microseconds, less than 1 % of its time."""
+thread free for Ctrl-C; the other thread costs 70 microseconds, less than 1 % of such a launch."""
 KEPT_PLANS = 64
 """For how many combinations of sizes and offsets a kernel keeps the evaluated parameters of a
 launch."""

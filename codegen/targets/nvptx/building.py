@@ -57,7 +57,8 @@ class Builder:
         instructions: the name of the only lowering that may be used; None for all.
         timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
             timeline.
-        verify: whether to check the graph before code is generated for it, whoever made it.
+        verify: whether to check the graph before code is generated for it, even if only passes of
+            this library made it.
 
     Raises:
         CodegenError: the architecture's lowerings, or `lowering`, refuse the graph.

@@ -75,7 +75,8 @@ class CudaKernel(Kernel):
         instructions: the only lowering that may be used, by its name, such as `wgmma`.
         timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
             timeline.
-        verify: whether to check the graph before code is generated for it, whoever made it.
+        verify: whether to check the graph before code is generated for it, even if only passes of
+            this library made it.
 
     Raises:
         VerifyError: a check refutes the graph.

@@ -175,7 +175,7 @@ class CudaWalker(TableWalker):
         return Instructions(self.builder)
 
     def _magic(self, divisor: Any) -> Any:
-        """The multiplier and shift for division by `divisor`; None if it varies during a launch.
+        """The multiplier and shift for division by `divisor`; None if that varies during a launch.
 
         For a divisor that is constant during a launch, the host computes multiplier and shift. The
         first division by a divisor adds both to the kernel's arguments.
