@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every measure has an overview line, help, a module and examples."""
+"""`python -m benchmarks`: every command is listed and has help, a module and examples."""
 
 from __future__ import annotations
 

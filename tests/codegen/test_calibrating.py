@@ -27,7 +27,7 @@ TRUE = {"launch_seconds": 4e-6, "dram_rate": 2e12}
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[list[Any]]:
-    """A list of the plan requests for which `calibrate` measured plans, in order.
+    """A list that gets the plan request of each measurement that `calibrate` makes, in order.
 
     The GPU is fake: the time of a plan is the prediction of a cost model with known constants.
     """

@@ -34,7 +34,7 @@ class Tensor:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The cache keys of calls, which are collected instead of launching a kernel."""
+    """A list that gets the cache key of each call; no kernel is launched."""
     found: list[Any] = []
     monkeypatch.setattr(matmul, "first_launch", lambda _, key, *rest, **given: found.append(key))
     return found

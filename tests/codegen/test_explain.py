@@ -198,7 +198,7 @@ def test_the_heading_says_types_and_layouts():
 def test_why_no_gpu_can_be_used_is_said():
     """If no GPU can run a problem, the CPU is assumed, and the text says why.
 
-    Here mma.sync cannot multiply int8 because of the layout of A and B.
+    In the test, mma.sync cannot multiply int8 because of the layout of A and B.
     """
     found = codegen.explain(512, 512, 512, "i8")
     assert (found.as_data()["device"], isinstance(found, ByRule)) == ("cpu", True)

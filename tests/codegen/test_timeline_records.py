@@ -24,7 +24,7 @@ from passes.timeline import TIMELINE, MarkActivities, RecordTimeline, with_timel
 GIGAHERTZ = 1.75
 RESOLUTION = 32
 SKEWS = {3: 10_000_000, 7: 2**33 + 123}
-"""The clock of each SM, in cycles, when the launch begins; keys are SM numbers."""
+"""For each SM number, the value of the SM's clock, in cycles, when the launch begins."""
 START = 1_800_000_000_000_000_000
 """The global timer when the launch begins, in nanoseconds."""
 

@@ -20,7 +20,7 @@ TILE = (4, 4, 4)
 
 @pytest.fixture
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[KernelGraph]:
-    """The graphs that are checked during a test, which begins with empty caches."""
+    """A list that gets each graph that is checked; the test begins with empty caches."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     monkeypatch.delenv("COORDGRAPH_VERIFY")
     verified.check_once.cache_clear()

@@ -122,7 +122,7 @@ NAMES = {
 KNOWN = {
     "coordgraph/elements.py",  # this file defines the records of element types
     "codegen/emit/elements.py",  # this file has the names of floating-point types in LLVM and PTX
-    # Converts between floating-point types where LLVM or PTX has no single instruction.
+    # This file converts between floating-point types where LLVM or PTX has no single instruction.
     "codegen/targets/cpu/elements.py",
     "codegen/targets/cpu/machine.py",
     "codegen/targets/nvptx/sm_80/fragment_walker.py",
@@ -175,7 +175,7 @@ def test_types_are_named_by_their_records():
         "passes/choosing/counting.py",
         "passes/choosing/enumeration.py",
         "codegen/call/bench.py",
-        # Names types in which epilogues compute: f32, f64, i32 and bool, for all element types.
+        # This file names the types in which epilogues compute: f32, f64, i32 and bool.
         "codegen/emit/elementwise.py",
         "coordgraph/epilogue/function.py",
         "coordgraph/epilogue/operation.py",

@@ -1,4 +1,4 @@
-"""Graph methods that other modules implement work, whatever was imported before."""
+"""Methods of a graph whose code is in other modules work without importing those modules first."""
 
 from __future__ import annotations
 

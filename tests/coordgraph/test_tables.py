@@ -1,4 +1,4 @@
-"""Checks of tables: the lengths and orders that the edges and operations of a graph need."""
+"""Tables are checked for the lengths and the orders that edges and operations of a graph need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tilings: the tile shape of each accumulator, found from the coordinates of operations."""
+"""`Tilings` finds the tile shape of each accumulator from the coordinates of operations."""
 
 from __future__ import annotations
 

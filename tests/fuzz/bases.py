@@ -91,5 +91,5 @@ def base_text(base: Base) -> str:
 
 @cache
 def base_data(base: Base) -> str:
-    """The plain data of a correct graph, as JSON text."""
+    """The correct graph of `base` as plain data (dicts, lists, numbers, texts), in JSON."""
     return json.dumps(base_graph(base).json())

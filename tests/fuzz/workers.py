@@ -56,7 +56,7 @@ class Workers:
         self._errors = tempfile.TemporaryFile()
 
     def try_mutant(self, seed: int, number: int) -> Result:
-        """Try one mutant; a process that died or was stopped is a result too."""
+        """Try one mutant; if its process dies or is stopped, the result says so."""
         if self._process is None or self._tried >= LIFETIME:
             self._start()
         self._tried += 1

@@ -149,7 +149,7 @@ type. In half as many calls, all tensors have the same type out of `OTHER_DTYPES
 
 
 def case(seed: int, number: int) -> Case:
-    """The case of a seed and a number."""
+    """Make the random call with this seed and number."""
     draw = Random(f"{seed}:{number}")
     (name,) = draw.choices(list(FUNCTIONS), WEIGHTS)
     ours, theirs, shapes_of = FUNCTIONS[name]

@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 
 
 FINDINGS = tuple(Outcome)[4:]
-"""The outcomes that show a defect."""
+"""The outcomes of a comparison that show a defect of coordgraph."""
 ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give)\b")
 """Words of which each error message has one, because it must say what to do instead."""
 

@@ -92,7 +92,7 @@ def pingpong(
     layout: str = "nt",
     types: tuple[str, str] = ("bf16", "bf16"),
 ) -> Spec:
-    """A kernel whose warpgroups compute different tiles alternately (pingpong)."""
+    """The spec of a kernel whose warpgroups compute different tiles alternately (pingpong)."""
     return hopper(schedule, tile, cluster, layout, types, "pingpong")
 
 
@@ -328,7 +328,7 @@ def has_open_grid(spec: Spec) -> bool:
 def _open_grid(schedule: tuple[Pass, ...]) -> bool:
     """True if a schedule takes the number of workgroups as a launch argument.
 
-    The answer is the same for all tiles, so one tile is used that all small tiles divide.
+    The function tests one tile only, which all small tiles divide: the answer is the same for all.
     """
     graph = Pipeline(schedule)(Gemm("bf16").graph((768, 768, 64)))
     return any(p.name == "workgroups" for p in graph.parameters.given)
@@ -424,7 +424,7 @@ def program(code: Code) -> CudaProgram:
 
 
 def warm(codes: Iterable[Code]) -> None:
-    """Generate machine code into the disk cache, in parallel processes.
+    """Compile kernels to machine code in parallel processes, and store it in the disk cache.
 
     Code generation in one process uses a single core.
     """

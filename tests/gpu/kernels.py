@@ -75,7 +75,7 @@ class Spec:
 
     @property
     def graph(self) -> KernelGraph:
-        """The scheduled graph."""
+        """The scheduled graph of the kernel that these arguments determine."""
         return _scheduled(self.schedule, self.gemm, self.tile)
 
     @property

@@ -84,7 +84,7 @@ def test_jax(dtype: str):
 
 
 class Exported:
-    """An array of an unknown library, which only supports DLPack."""
+    """An array of an unknown library: its only interface is DLPack."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor

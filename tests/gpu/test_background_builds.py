@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 LONG = 120.0
-"""Seconds after which a test fails that waits for a kernel."""
+"""Seconds that a test waits for a kernel before it fails."""
 SIZES = (2048, 2304, 1024), (512, 4096, 512), (96, 1024, 4096), (1000, 1000, 1000)
 """Sizes (m, n, k). Each test begins with the best kernel of the first size only; for the other
 sizes, other kernels are better.
@@ -26,7 +26,7 @@ sizes, other kernels are better.
 
 @pytest.fixture
 def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Begin with the kernel of SIZES[0] only, and with an empty cache on disk."""
+    """Begin the test with one loaded kernel, that for SIZES[0], and with an empty disk cache."""
     assert background_compiler.wait(LONG)
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     matmul.forget()

@@ -1,4 +1,4 @@
-"""Benchmark commands on small problems: results of all kernels are right, and rows are written."""
+"""Benchmark commands on small problems: kernels give right results, and result rows are written."""
 
 from __future__ import annotations
 

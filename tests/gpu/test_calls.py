@@ -28,7 +28,7 @@ STREAMED = Spec((TwoTileStreamK(owner="last"),), (128, 128, 64))
 PER_THREAD = 2
 """The value of the stream handle CU_STREAM_PER_THREAD: each thread's own default stream."""
 MOST_TIMES = 4
-"""Allowed ratio of a call's host time to that of torch.matmul."""
+"""Largest allowed ratio of a call's host time to the host time of torch.matmul."""
 every = pytest.mark.parametrize("spec", [DATA_PARALLEL, STREAM_K, BOXES, STREAMED], ids=str)
 
 
@@ -112,7 +112,7 @@ def test_clusters(schedule: Any, cluster: dict[str, Any]):
 
 @every
 def test_threads(spec: Spec):
-    """Results are right if four threads launch at once, and then one without a CUDA context."""
+    """Results are right if four threads launch at once, and then a thread without CUDA context."""
     problems = [Problem.make(spec, (392, 264, 1032), seed) for seed in range(4)]
     expected = [problem.run() for problem in problems]
     torch.cuda.synchronize()

@@ -110,7 +110,8 @@ def test_a_number_in_memory_may_change_between_launches():
 
 
 def test_unaligned_operands():
-    """Results are right if bias and residual begin at addresses not aligned to 16 bytes."""
+    """Results are right if bias and residual begin at addresses that are not aligned to 16 bytes.
+    """
     case = EPILOGUES[0]
     kernel = codegen.compile(
         Pipeline.parse("data-parallel")(Gemm("bf16", epilogue=case.function).graph())

@@ -182,7 +182,7 @@ def test_every_type_and_where_vectors_begin(dtype: str, out_dtype: str, target: 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_other_lists_in_the_same_vectors(schedule: str):
-    """Launches with different offsets that follow without synchronization give right results."""
+    """Consecutive launches with different offsets give right results without synchronization."""
     made = kernel(schedule, (128, 128, 64), "native", **gemm("nt"))
     lists = [Products(drawn(seed, 12, 300), "nt") for seed in range(6)]
     for _ in range(3):

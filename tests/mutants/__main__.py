@@ -16,7 +16,7 @@ from tests.mutants.trials import Workplace
 
 
 def recorded(folder: Path, jobs: int) -> Record:
-    """Record which code each quick test executes; the result is kept until `folder` is removed."""
+    """Run the quick tests, unless `folder` has a record; return which code each test executes."""
     if not any(folder.glob("*.jsonl")):
         folder.mkdir(parents=True, exist_ok=True)
         print(f"running the quick tests to record in {folder} what each executes", flush=True)

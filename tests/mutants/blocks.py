@@ -36,7 +36,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def blocks(tree: ast.AST, inside: bool = False) -> Iterator[list[ast.stmt]]:
-    """The statement lists (bodies, branches) inside functions of `tree`, outer ones first."""
+    """The statement lists (bodies, branches) in functions of `tree`, outer lists before inner."""
     for field, value in ast.iter_fields(tree):
         within = (inside and not isinstance(tree, ast.ClassDef)) or (
             isinstance(tree, _FUNCTIONS) and field == "body"

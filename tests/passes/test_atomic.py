@@ -267,7 +267,7 @@ def test_turns_in_no_order_prove_nothing():
 
 
 def test_a_slot_that_two_tiles_have_is_noticed():
-    """If two tiles use one slot, the counts of senders do not match, or D is wrong."""
+    """The interpreter finds that two tiles use one slot: sender counts differ, or D is wrong."""
 
     def one_slot(op: Operation) -> Operation:
         both = isinstance(op, SetCoordinate) and op.dim == SLOT

@@ -36,7 +36,7 @@ every_order = pytest.mark.parametrize("order", ORDERS)
 def waits_for_lower(name: str) -> bool:
     """Whether workgroups wait only for workgroups with lower numbers.
 
-    They do so with owner=last, which is the default of split-k.
+    Workgroups do so with owner=last, which is the default of split-k.
     """
     return "owner=first" not in name if "split-k" in name else "owner=last" in name
 

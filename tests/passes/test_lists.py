@@ -115,7 +115,7 @@ def check(
 ) -> None:
     """Compare the interpreter's D with NumPy; only the elements of the matrices may be written.
 
-    Elements between rows are NaN, and the groups `bad` contain NaN and infinity.
+    Elements between rows are NaN, and the products `bad` (by number) contain NaN and infinity.
     """
     random, gemm = np.random.default_rng(len(sizes)), made.gemm
     a, left = views([(k, m) if gemm.transpose_a else (m, k) for m, _, k in sizes])

@@ -190,7 +190,7 @@ def test_edges_from_elsewhere_are_not_kept(fake_driver: FakeDriver, folder: Path
 def test_refusals_come_at_compile_time():
     """`compile` refuses a graph that the target cannot run, before any call of the kernel.
 
-    It does so with an empty cache and with one that holds another kernel.
+    The graph is refused with an empty cache and with a cache that holds another kernel.
     """
     with pytest.raises(CodegenError, match=r"sm_80 .* the tile 64x64x24 must be a multiple"):
         codegen.compile(graph(DataParallel(), (64, 64, 24)), "sm_80")

@@ -131,7 +131,7 @@ def test_what_an_operand_lacks_is_loaded_once():
         return acc * row
 
     def loads(function: ep.EpilogueFunction) -> int:
-        # With ping-pong, operands are not loaded by TMA.
+        # In kernels with ping-pong warpgroups, TMA loads no epilogue operands.
         lowering = LowerToHopper(consumers="pingpong")
         ptx = compiled(function, "sm_90a", "data-parallel", lowering=lowering).ptx
         return len(re.findall(r"ld\.global(?!\.nc\.v4)", ptx))

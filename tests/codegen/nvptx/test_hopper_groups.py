@@ -1,4 +1,4 @@
-"""Groups of rows on Hopper: TMA stores boxes of D in one group; threads store all others."""
+"""Groups of rows on Hopper: TMA stores a box of D that lies in one group, else threads store it."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     consumers = size["warpgroup"] - 1
     sizes = (ranks, 128 * consumers, *(size[dim] for dim in dims))
     rank, workitem, *places = np.ix_(*map(range, sizes))
-    # The second tile of a group that begins at row 40, in the first column of tiles.
+    # The tile under test is the second one of a group, in the first column of tiles.
     launch = {"A.tile.0": 1, "wave": 0, "workgroup": 0, "workgroups": 3, "tiles_n": 1}
     at = {name: np.asarray(value) for name, value in launch.items()}
     at |= {"cluster.rank": rank, "workitem": workitem, "warp.number": workitem // 32}

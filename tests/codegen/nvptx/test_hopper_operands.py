@@ -208,8 +208,7 @@ def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configu
 
 @every_configuration
 def test_descriptors_point_at_the_operands(configuration: Configuration):
-    """The element (i, kk) that a descriptor selects is the row and the k that the instruction
-    multiplies.
+    """Element (i, kk) of a wgmma descriptor is what the instruction multiplies at row i, index kk.
     """
     this = lowered(configuration)
     (node,) = this.nodes(MultiplyShared)

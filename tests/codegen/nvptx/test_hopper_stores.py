@@ -79,7 +79,7 @@ def adders(this: Lowered) -> range:
 def positions(
     this: Lowered, node: Node, dims: tuple[str, str], at: dict[str, Array]
 ) -> tuple[Array, Array]:
-    """The row and the column in the output tile that an operation accesses, at the indices `at`."""
+    """(row, column) in the output tile that an operation accesses, at the indices `at`."""
     rows, columns, _ = this.configuration.tile
     row = this.place(node, dims[0], at) - ORIGIN[0] * rows
     return row, this.place(node, dims[1], at) - ORIGIN[1] * columns

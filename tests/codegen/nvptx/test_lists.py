@@ -135,7 +135,7 @@ def test_hopper_assembles(
 def test_streamed_parts_that_are_too_large(schedule: str):
     """Stream-K tiles with 128 x 256 accumulators are refused for lists of products.
 
-    They leave too few registers for the indices of a product.
+    Such tiles leave too few registers for the indices of a product.
     """
     why = "part 128x256 of bf16 needs 128 accumulator registers"
     for tile, lowering in (
@@ -268,7 +268,7 @@ def test_tables_that_are_read_by_several_warps_at_once(
 def test_tables_of_partly_streamed_schedules():
     """A schedule with whole tiles and Stream-K tiles computes two tables of prefix sums.
 
-    They are the number of output tiles and the number of iterations before each product.
+    The tables have the number of output tiles and the number of iterations before each product.
     """
     control = hopper(TWO_TILE).lowered.control
     tables = {op.table for op in control.of_kind(Tabulate)}

@@ -163,7 +163,7 @@ def test_pairs_of_elements_are_stored_at_once():
     registers = 64 * 64 // 128  # accumulator registers of each of the 128 threads
     assert wide.count("st.global.b64") - plain.count("st.global.b64") == registers // 2
     assert wide.count("st.global.b32") - plain.count("st.global.b32") == registers // 2
-    assert narrow.count("st.global.b16") == 2 * registers  # D and pre
+    assert narrow.count("st.global.b16") == 2 * registers  # of D and of `pre`
     assert narrow.count("st.global.b32") == registers
 
 

@@ -68,7 +68,7 @@ def test_the_best_loaded_plan_serves(loaded: FakeDriver, slow: Builder, size: tu
 def test_a_captured_call_uses_what_is_built(loaded: FakeDriver, slow: Builder):
     """While a CUDA graph is captured, a call with background=True builds and loads nothing.
 
-    It allocates no memory either.
+    The call allocates no memory either.
     """
     loaded.capturing[0] = 1
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""PTX of kernels with a timeline writes records and spills no registers; other PTX has none."""
+"""Only kernels that are compiled with a timeline write records; they spill no registers."""
 
 from __future__ import annotations
 

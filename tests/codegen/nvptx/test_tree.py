@@ -1,6 +1,6 @@
 """Kernels that add partial sums in a tree (in pairs, then pairs of pairs) are efficient.
 
-They spill no register, and need no division for a level of the tree.
+These kernels spill no register, and need no division for a level of the tree.
 """
 
 from __future__ import annotations

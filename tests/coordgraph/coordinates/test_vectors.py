@@ -53,7 +53,7 @@ def test_split_then_tile():
 
 
 BANDS = [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11], [12, 13, 14]]
-"""For 5 rows of 3 columns, visited in bands of two rows: each element's position in that order."""
+"""For 5 rows of 3 columns, visited in bands of two rows: each element's position in the order."""
 SNAKE = [BANDS[0], BANDS[1], BANDS[2][::-1], BANDS[3][::-1], BANDS[4]]
 THICK = [[5 * column + row for column in range(3)] for row in range(5)]
 

@@ -1,4 +1,4 @@
-"""Differences of graphs: which changes are found, and which graphs are equal."""
+"""Differences of graphs: every small change of a graph is found, and equal graphs have none."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_different_graphs_differ_in_both_directions(
 
 
 def edited(graph: KernelGraph, what: str) -> KernelGraph:
-    """A graph with one small change."""
+    """`graph` with one small change, which `what` names."""
     with graph.edit() as e:
         match what:
             case "parameter":

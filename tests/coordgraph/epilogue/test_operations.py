@@ -264,7 +264,7 @@ def cube() -> Iterator[ep.Elementwise]:
             return a * a * a
 
         def llvm(self, emit: ep.Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-            """Emit two multiplications."""
+            """Emit two multiplications: (a · a) · a."""
             (a,) = arguments
             return emit.mul(kind, emit.mul(kind, a, a), a)
 

@@ -100,7 +100,8 @@ def test_a_search_ends_at_its_limit_of_terms(most: int, monkeypatch: pytest.Monk
 def test_searches_share_the_steps_of_polynomials() -> None:
     """Polynomials that differ only in the constant term share a node of the prover's search.
 
-    They do so even if one is proved in an outer scope and one in an inner scope.
+    The node is shared even if one polynomial is proved in an outer scope and the other in an inner
+    one.
     """
     ranges = Ranges().with_index(i, n).with_fact(n * m, 98_765)
     inner, p = ranges.with_index(j, m), to_polynomial(i * m - n)

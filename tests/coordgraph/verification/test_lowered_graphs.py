@@ -1,4 +1,4 @@
-"""Lowered graphs read from text: faulty ones are refused; limits of the check `memory order`."""
+"""Lowered graphs that are read from text: faults are found, within limits of `memory order`."""
 
 from __future__ import annotations
 

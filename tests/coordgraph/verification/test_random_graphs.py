@@ -1,4 +1,4 @@
-"""Checks refute no correct graph; graphs have random schedules, orders, epilogues and products."""
+"""Checks refute no correct graph, tested with random schedules, orders, epilogues and products."""
 
 from __future__ import annotations
 

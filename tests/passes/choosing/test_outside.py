@@ -27,12 +27,13 @@ from passes.schedules.partly_streamed import PartlyStreamed
 
 H200 = constants_of("NVIDIA H200")
 RAGGED = Gemm("bf16", m=3456, n=3200, k=16384, transpose_b=True)
-"""A problem whose output tiles fill no whole number of waves, whatever the tile is."""
+"""A problem whose last wave is partly filled, whatever the macro tile is."""
 
 
 @dataclass(frozen=True)
 class RaggedWave(PartlyStreamed):
-    """Full waves compute whole tiles; the tiles of the ragged wave are divided along k."""
+    """A schedule: tiles of full waves are computed whole, tiles of the last wave divided along k.
+    """
 
     def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:
         return floor_div(tiles, workgroups)

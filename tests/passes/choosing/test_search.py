@@ -120,7 +120,7 @@ def test_a_search_without_a_plan_that_can_be_built_ends():
 
 
 def test_tuning_has_more_candidates():
-    """Tuning adds schedules that are only chosen after measurements, and further grid sizes."""
+    """Tuning considers more schedules and grid sizes than a choice without measurements."""
     usual, tuned = (candidates(DEEP, H200, tuning=tuning) for tuning in (False, True))
     assert set(usual.schedules) < set(tuned.schedules)
     assert set(tuned.schedules) - set(usual.schedules) <= set(TUNED)

@@ -131,7 +131,7 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
 def test_counts_are_those_of_an_enumeration(pipeline: str, m: int, n: int, depth: int, grid: int):
     """The cost model's work counts agree with a trace of the graph.
 
-    They do for workgroups with many tiles, and for tiles that many workgroups compute.
+    The counts agree for workgroups with many tiles, and for tiles that many workgroups compute.
     """
     plan = Plan(TILE, pipeline=pipeline)
     schedule = plan.schedule.scaled(TILE, COUNTED_TILE)

@@ -1,4 +1,4 @@
-"""Small machines and runs for tests of the simulation."""
+"""Machines with few SMs, and graphs to simulate, for tests of the simulation."""
 
 from __future__ import annotations
 
