@@ -49,8 +49,8 @@ def check_graph(
         graph: a graph of the level `scheduled`, or `lowered` for GPUs; a lowered graph has the one
             check `memory order`.
         sizes: the launch arguments to examine, such as `{"m": 100, "n": 30, "k": 7}`, and the
-            entries of tables; None chooses small launches, such as those just below and above a
-            multiple of the tile.
+            entries of tables; None chooses small launches, such as launches with sizes just below
+            and above a multiple of the tile.
         level: `default` takes a few tenths of a second, `all` a few seconds.
         checks: the names of the checks to run, of `CHECKS` and `PROPERTIES`; None runs `CHECKS`.
 

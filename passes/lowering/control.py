@@ -143,14 +143,15 @@ def applied(
 ) -> ApplyFragment:
     """The operation that applies an epilogue stage to `width` registers, adjacent in a row of D.
 
-    The operation reads the stage's optional operand unconditionally; `read_if` adds the guard.
+    The operation reads the stage's optional operand unconditionally; `read_if` makes the read
+    conditional.
 
     Args:
         gemm: the problem.
         stage: the stage of the epilogue.
         fragment: the name of the accumulator.
         registers: the unrolled coordinates whose indices select a vector of registers.
-        width: registers in a vector.
+        width: number of registers in a vector.
         absent: tensors of optional operands that no launch of this kernel passes.
     """
     function, there = stage.function, stage.optional and tensor_of(stage.optional)

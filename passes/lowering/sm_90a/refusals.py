@@ -15,7 +15,7 @@ __all__ = ["cut_along", "extents", "no_boxes", "no_division", "no_team", "table_
 
 
 def extents(counts: tuple[int, ...]) -> str:
-    """Extents as text, such as `128x256x64`."""
+    """Format extents as text, such as `128x256x64`."""
     return "x".join(map(str, counts))
 
 
