@@ -158,7 +158,7 @@ def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:
 
 
 def _cuda_kernel(records: int) -> type[CudaKernel]:
-    """The class of kernels for NVIDIA GPUs; with `records`, the class that records timelines."""
+    """The class of kernels for NVIDIA GPUs: unless `records` is 0, one that records timelines."""
     if records:
         from codegen.targets.nvptx.recording import RecordingKernel
 

@@ -15,10 +15,10 @@ def collection_paused() -> Generator[None]:
 
     If the garbage collector is already off at the start of the block, it stays off.
 
-    Reading a large graph or generating a kernel makes several 100,000 objects, most of which live
-    as long as the graph, the kernel or the caches of expressions do. Each full collection visits
-    all these objects. Collections took a third of the time to read a graph of 10,000 edges, and up
-    to a quarter of the time of code generation.
+    Reading a large graph or generating a kernel makes several hundred thousand objects. Most of
+    them live as long as the graph, the kernel or the caches of expressions, and each full
+    collection visits them all. Collections took a third of the time to read a graph of 10,000
+    edges, and up to a quarter of the time of code generation.
     """
     if not gc.isenabled():
         yield

@@ -82,13 +82,21 @@ class Gemm(GemmProblem):
 
         Args:
             tile: extents of a macro tile in m, n and k, in elements, each a positive integer; by
-                default the result of `default_tile`.
+                default the result of `default_tile`. If the epilogue has s > 1 sums, n counts the
+                tile's columns of B, and a tile of D has n / s columns.
 
         Raises:
-            VerifyError: `tile` is not three positive integers.
+            VerifyError: `tile` is not three positive integers, or its n is no multiple of the
+                number of sums.
         """
-        given = (self.m, self.n)
+        given = (self.m, self.n and self.n * self.sums)
         tile = default_tile(self.dtype, given) if tile is None else _checked_tile(tile)
+        if tile[1] % self.sums:
+            raise VerifyError(
+                f"Gemm: the tile {'x'.join(map(str, tile))} has {tile[1]} columns of B, but the "
+                f"epilogue {self.epilogue.name} has {self.sums} sums; choose a multiple of "
+                f"{self.sums}"
+            )
         given = [
             Parameter(name, 1, self.largest(name), note=f"extent of the problem in {name}")
             for name in ("m", "n", "k")

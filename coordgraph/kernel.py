@@ -247,9 +247,9 @@ class KernelGraph:
     def diff(self, other: KernelGraph) -> Difference:
         """Compare two graphs by structure: `print(before.diff(after))`.
 
-        Parameters, tables, tensors and dimensions are compared by name, edges by their operands,
-        operations by their order. Two dimensions that differ only in their names count as equal.
-        The order in which dimensions and edges are declared, and the logs, are not compared.
+        Parameters, tables and tensors are compared by name, edges by their operands, operations by
+        their order. Dimensions are compared by name, but a renamed dimension counts as equal. The
+        order in which dimensions and edges are declared, and the logs, are not compared.
 
         Args:
             other: the graph after the change.
@@ -277,7 +277,7 @@ class KernelGraph:
         Args:
             sizes: the launch arguments to examine, by name; None chooses small launches, such as
                 those just below and above a multiple of the tile.
-            level: `default` takes a few tenths of a second, `all` a few seconds.
+            level: `default` examines a few launches, in less than a second; `all` examines more.
             checks: the names of the checks to run; None runs all above. `batch-invariance`, which
                 refutes graphs whose order of additions depends on m, runs only if it is named.
 

@@ -1,7 +1,7 @@
-"""Record which graph objects only this library made: compiling them needs no check before.
+"""Record which graph objects only this library made; they are compiled without `graph.check()`.
 
-Recorded are the graphs of `Gemm.graph`, and the results of this library's passes on such graphs. A
-graph that was read from text, edited, or made by a pass of another package is not recorded.
+The graphs of `Gemm.graph`, and the results of this library's passes on these graphs, are recorded.
+Graphs that were read from text, edited, or made by a pass of another package are not.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ def made_by_library(graph: KernelGraph) -> KernelGraph:
 
 
 def is_made_by_library(graph: KernelGraph) -> bool:
-    """Whether this very object was passed to `made_by_library`."""
+    """Whether the object `graph` itself, not an equal copy, was passed to `made_by_library`."""
     return _MADE.get(id(graph)) is graph

@@ -143,7 +143,7 @@ def measure(plan: Plan, target: str, runs: int = RUNS) -> dict[str, float]:
 
 def time_in_process(plan: Plan, target: str) -> list[float]:
     warm_up(target)
-    gc.collect()  # so that garbage of earlier steps is not collected while this step is timed
+    gc.collect()  # else garbage of earlier steps might be collected while this step is timed
     return stages_of(plan, target)
 
 

@@ -222,7 +222,7 @@ def _targets() -> Iterator[Finding]:
 
 
 def _one_for_each_lowering() -> list[str]:
-    """For each lowering that is the fastest of some architectures, the oldest of these."""
+    """Names of architectures: for each lowering, the oldest one on which it is the fastest."""
     from codegen.architectures import architecture_of, names
 
     found: dict[str, str] = {}

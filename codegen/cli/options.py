@@ -87,7 +87,7 @@ def _groups(text: str) -> str:
 def _target(text: str) -> str:
     if text in TARGET_NAMES or re.fullmatch(r"sm_\d{2,3}[af]?", text):
         return text
-    from codegen.api import TARGETS  # includes architectures that other distributions register
+    from codegen.api import TARGETS  # TARGETS has also the architectures of other packages
 
     if text not in TARGETS:
         raise typer.BadParameter(f"'{text}' is not a target; there are {', '.join(TARGETS)}")
@@ -97,7 +97,7 @@ def _target(text: str) -> str:
 def _import(modules: list[str] | None) -> list[str] | None:
     """Import modules, which registers the passes and edges that they define."""
     if modules and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # at the end, so that installed modules have precedence
+        sys.path.append(here)  # behind installed modules, which have precedence
     for module in modules or ():
         if module.endswith(".py") or os.sep in module:
             path = Path(module)

@@ -25,8 +25,9 @@ MOST_REPEATS, BUDGET_SECONDS = 20, 2.0
 """Limits of the number of timed launches and of their total seconds, if the caller gives no number
 of launches."""
 FLUSH_BYTES, FLUSHES = 256 << 20, 4
-"""FLUSH_BYTES: bytes written before each timed launch on a GPU, more than the L2 cache holds.
-FLUSHES: how often they are written, which takes longer than the host needs to enqueue a launch.
+"""FLUSH_BYTES: size of the memory that is written before each timed launch on a GPU, which is more
+than the L2 cache holds. FLUSHES: how often this memory is written, which takes longer than the host
+needs to enqueue a launch.
 """
 
 

@@ -76,7 +76,10 @@ class Recipe:
 
     @cached_property
     def unused(self) -> tuple[str, ...]:
-        """The names of parameters of C, if launches pass no C; their values are not read."""
+        """The names of the launch parameters that describe C, if launches pass no C, else ().
+
+        A launch does not read the values of these parameters.
+        """
         if self.reads_c or "C" not in self.gemm.operands:
             return ()
         return tuple(p.name for p in self.facts.parameters.given if p.name in STRIDES_OF_C)
@@ -140,7 +143,7 @@ class Recipe:
         return next((t for t in self.gemm.leading_dimensions if ld_of(t) == parameter), "")
 
     def bytes(self, tensor: Tensor) -> int:
-        """Bytes of one element of a tensor."""
+        """The number of bytes of one element of a tensor."""
         return dtype(tensor.dtype).bytes
 
     def to_json(self) -> Mapping[str, Any]:

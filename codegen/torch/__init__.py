@@ -26,7 +26,7 @@ from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
 from codegen.torch.mode import use_kernels
 from codegen.torch.modules import Linear, SwiGLU, replace_linears
 
-import_module("codegen.torch.general")  # lets torch.compile trace codegen.matmul
+import_module("codegen.torch.general")  # makes torch.compile trace calls of codegen.matmul
 
 __all__ = [
     "Linear",

@@ -58,7 +58,7 @@ class SwiGLU(torch.nn.Module):
 def _join_projections(
     layer: torch.nn.Module, state: dict[str, Any], prefix: str, *unused: Any
 ) -> None:
-    """Rename the projections of Hugging Face's models in a `state_dict`, and join gate and up."""
+    """Rename weights in a Hugging Face model's `state_dict`; join the gate and up weights."""
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
         if gate in state and up in state:

@@ -77,7 +77,8 @@ class SetRegisters(Operation):
 
     Args:
         count: the new number of registers per thread.
-        grow: whether the number increases (`setmaxnreg.inc`) or decreases (`setmaxnreg.dec`).
+        grow: True if the number increases (`setmaxnreg.inc`), False if it decreases
+            (`setmaxnreg.dec`).
     """
 
     count: int

@@ -69,7 +69,7 @@ class Matrix:
     """The rows of a pipeline stage in shared memory that one wgmma reads.
 
     Args:
-        boxes: number of TMA boxes that are read, and the distance between them in bytes.
+        boxes: number of TMA boxes that are read, and the distance between boxes in bytes.
         groups: number of groups of eight rows in a box, and the distance between groups in bytes.
         row: number of bytes in a row.
     """
@@ -84,7 +84,7 @@ class Access:
     """A read, write or atomic addition of consecutive elements in memory.
 
     Args:
-        kind: whether the access reads, writes or atomically adds, as a member of `Kind`.
+        kind: whether the access reads, writes, rewrites or atomically adds; see `Kind`.
         dim: the dimension (of a tensor or of shared memory) whose index locates the first element.
         count: number of elements; `WHOLE` for all of an allocation; 0 if the check for data races
             does not examine which elements are accessed.
@@ -249,9 +249,15 @@ class ChangeFlag:
 
 @dataclass(frozen=True)
 class AwaitFlag:
-    """Wait until a flag in device memory has the value that `turn` or `value` gives.
+    """Wait until a flag in device memory has a given value.
 
-    The fields are those of `ChangeFlag`.
+    Args:
+        flag: the dimension whose index selects the flag.
+        turn: the dimension whose index plus 1 is the awaited value; '' if `value` is used.
+        value: the awaited value if `turn` is ''.
+        acquire: True for acquire order: earlier writes of the thread that released the flag become
+            visible. False for relaxed order.
+        scope: the PTX scope of the acquire.
     """
 
     flag: str
@@ -263,7 +269,10 @@ class AwaitFlag:
 
 @dataclass(frozen=True)
 class TakeFlag:
-    """Wait with acquire order until a flag in device memory is not 0, then subtract 1 from it."""
+    """Wait until a flag in device memory is not 0, then subtract 1 from it atomically.
+
+    The fields `flag`, `acquire` and `scope` have the same meaning as in `AwaitFlag`.
+    """
 
     flag: str
     acquire: bool = True

@@ -129,7 +129,7 @@ def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
 
 
 MERMAID = Hook[..., str]("ControlGraph.mermaid", "coordgraph.show.mermaid")
-"""Hook behind `ControlGraph.mermaid`; `coordgraph.show.mermaid` implements it."""
+"""`ControlGraph.mermaid` calls this hook, which `coordgraph.show.mermaid` implements."""
 
 
 def rewrite(op: Operation, change: Rewrite) -> Body:

@@ -47,8 +47,8 @@ class CopyElements(Operation):
     the destination is not written.
 
     Args:
-        source, destination: the dimensions whose indices are the first element that is read and
-            written.
+        source, destination: the dimensions whose indices locate the first element that is read and
+            the first element that is written.
         width: the number of elements.
         asynchronous: whether the copy runs asynchronously (PTX `cp.async`) and is complete only
             after `WaitCopies`.
@@ -252,6 +252,9 @@ class ApplyFragment(Operation):
             read from, such as shared memory; () for the tensors themselves.
         stores: tensors of the function's outputs besides D, in the order of the function's outputs.
             `width` consecutive elements of each are written; padding is not written.
+        part: if the function has several sums, the dimension in `registers` along which the
+            registers with the sums of one element follow one another; the operation is executed at
+            index 0, where the result is written. Else ''.
     """
 
     fragment: str
@@ -264,8 +267,9 @@ class ApplyFragment(Operation):
     width: int = 1
     memories: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    part: str = ""
 
-    ROLES = ("sources", "memories", "registers", "stores")
+    ROLES = ("sources", "memories", "registers", "stores", "part")
 
     @property
     def read_from(self) -> dict[str, str]:
@@ -327,7 +331,7 @@ class RaiseFlag(Operation):
     """Add 1 to a flag in device memory atomically, by default with release order.
 
     A thread that acquires the flag sees the workgroup's earlier writes. The fields `order` and
-    `scope` are those of `SignalFlag`.
+    `scope` have the same meaning as in `SignalFlag`.
     """
 
     flag: str
@@ -364,10 +368,11 @@ class WaitFlag(Operation):
 
 @dataclass(frozen=True)
 class TakeFlag(Operation):
-    """Wait with acquire order until a flag in device memory is not 0, then subtract 1 atomically.
+    """Wait until a flag in device memory is not 0, then subtract 1 from it atomically.
 
     `SignalFlag` sets the flag to the number of readers. Each reader executes `TakeFlag` once, so
-    the last reader resets the flag to 0. The fields `order` and `scope` are those of `WaitFlag`.
+    the last reader resets the flag to 0. The fields `order` (by default `acquire`) and `scope` have
+    the same meaning as in `WaitFlag`.
     """
 
     flag: str

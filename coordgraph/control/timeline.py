@@ -3,7 +3,7 @@
 `Begin` marks, in a graph of any level, where a workgroup begins an activity; an activity ends where
 the next one begins. `Begin` computes nothing. `Stamp` is the lowered form: one thread writes a
 record of `RECORD_WORDS` 32-bit words to a tensor in device memory. The coordinate graph gives the
-record's address, and the output tile and the k tiles that it names.
+record's address, and the output tile and the k tiles that the record names.
 
 Words of a record: the clock (2 words, low first), a code (`code_of`), the stalled clock cycles, and
 four numbers, which depend on the record's form:

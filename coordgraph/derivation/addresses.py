@@ -16,8 +16,8 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["address_of"]
 
 MBARRIER, MBARRIER_BYTES = "mbarrier", 8
-"""MBARRIER: the element type's name of an mbarrier in shared memory. MBARRIER_BYTES: its size in
-bytes."""
+"""MBARRIER: name of the element type of mbarriers in shared memory. MBARRIER_BYTES: size of an
+mbarrier in bytes."""
 
 
 def address_of(

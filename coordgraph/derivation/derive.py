@@ -97,7 +97,8 @@ class _Deriver:
         """The derivation of the index along the dimension `wanted`, with a step for each edge.
 
         Raises:
-            EvaluationError: the point has numbers, but not all that the index depends on.
+            EvaluationError: the point has numbers for some but not all of the coordinates and
+                parameters that the index depends on.
         """
         solution = solve(self.coordinates, self.direction, self.known, [wanted], self.ranges)
         expression = solution.values[0]

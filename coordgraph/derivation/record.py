@@ -140,7 +140,7 @@ class EdgeStep:
         reads: the dimensions whose indices it reads, in order.
         computes: the indices that it computes and that the derivation uses.
         guards: the conditions under which those indices are not padding.
-        origin: which pass added the edge; '' if that was not recorded.
+        origin: the passes that added or changed the edge, separated by commas; '' for none.
     """
 
     edge: Edge
@@ -256,14 +256,15 @@ class Derivation:
         kind: the class of that dimension, and what it belongs to: `SubDimension(A; 0)`.
         direction: the direction of the path.
         given: the known indices that the path reads, by dimension.
-        parameters: the launch parameters that the formulas read, each after those that it reads.
+        parameters: the launch parameters that the formulas read; the definition of a parameter
+            reads only parameters before it.
         steps: the edges, in the order of evaluation.
         expression: the wanted index as a simplified function of the given coordinates.
         guard: the condition under which the index is not padding.
         values: every number that the derivation uses, by name; empty if the caller gives no
             numbers.
         address: the linear address, if the dimension is a whole tensor or allocation.
-        origin: which pass added the dimension; '' if that was not recorded.
+        origin: the passes that added or changed the dimension, separated by commas; '' for none.
     """
 
     wanted: str
@@ -329,4 +330,4 @@ class Derivation:
 Line = list[tuple[str, str]]
 """A line of the report: pieces of text, each with the name of its style, or ''."""
 LINES = Hook[[Derivation], list[Line]]("Derivation.text", "coordgraph.derivation.report")
-"""The function behind `Derivation.text`, implemented by `coordgraph.derivation.report`."""
+"""`Derivation.text` calls this hook for its lines; `coordgraph.derivation.report` implements it."""

@@ -177,5 +177,5 @@ class Difference:
 
 
 LINES = Hook[[Difference], list[tuple[str, str]]]("Difference.text", "coordgraph.difference.report")
-"""The function that implements `Difference.text`: it returns lines with the names of their
-styles."""
+"""`Difference.text` calls this hook for its lines, as pairs (line, name of the line's style);
+`coordgraph.difference.report` implements the hook."""

@@ -1,4 +1,4 @@
-"""Find dimensions that two graphs have under different names, and rename those of one graph.
+"""Find dimensions that two graphs have under different names, and rename dimensions of a graph.
 
 Dimensions that have the same name in both graphs are taken to be the same. Each other dimension
 gets a *colour* from its class, its size, its fields and the operations that use it. Each round adds

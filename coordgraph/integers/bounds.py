@@ -261,7 +261,7 @@ class NumericBounds:
             if not any(c < 0 or not self.natural(m) for m, c in polynomial.items())
         ]
         if all(a in self._lowers for polynomial, _ in self.facts for m in polynomial for a in m):
-            self._usable_facts = found  # the result is final, because all bounds of atoms are
+            self._usable_facts = found  # `found` is final: no bound of an atom is provisional
         return found
 
     def numeric_minimum(self, p: Polynomial) -> Bound:

@@ -60,7 +60,7 @@ class Points:
     outer: "tuple[Points, Symbol] | None"
 
     def below(self, p: Polynomial, goal: int) -> bool:
-        """Whether the polynomial ``p`` is < ``goal`` at a point, which refutes ``p >= goal``."""
+        """Whether ``p`` is less than ``goal`` at one of the points, which refutes ``p >= goal``."""
         for at in self._inside:
             value = at.value(p)
             if value is not None and value < goal:
@@ -112,7 +112,8 @@ class _Point(dict[Atom, int | None]):
     Args:
         ranges: the ranges that contain the point.
         number: the position of the point among all generated points; it determines the values.
-        outer: the point of the enclosing scope, and the symbol that the inner scope adds.
+        outer: the point of the enclosing scope, and the symbol that this scope adds to it; None if
+            there is no enclosing scope.
     """
 
     def __init__(

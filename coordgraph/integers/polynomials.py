@@ -78,7 +78,7 @@ MAX_KEY = 160
 
 @lru_cache(maxsize=1 << 16)
 def order_key(expr: Basic) -> str:
-    """A text that sorts expressions in the same order in every process.
+    """The sort key of an expression: a text that is the same in every process.
 
     Long texts are replaced by their hash, because the text of an expression with shared parts can
     be exponentially long.

@@ -60,7 +60,8 @@ class Prover(NumericBounds):
         facts: known upper limits of polynomials.
         definitions: the expression that each defined symbol equals.
         guards: polynomials that are known to be at least 0.
-        outer: the prover of the enclosing scope, and the symbol that the inner scope adds.
+        outer: the prover of the enclosing scope, and the symbol that this scope adds to it; None if
+            there is no enclosing scope.
         tables: the known bounds of tables' entries, by the table's symbol.
     """
 

@@ -338,9 +338,11 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
         LaunchError: an extent of the array differs from the tensor's, or from the value in `given`.
     """
     for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
-        more, symbol = extent.as_coeff_Add()
-        if isinstance(symbol, Symbol):  # the extent is `n`, `groups + 1` or the like
-            expected = given.setdefault(symbol.name, found - int(more)) + int(more)
+        more, rest = extent.as_coeff_Add()
+        times, symbol = rest.as_coeff_Mul()
+        if isinstance(symbol, Symbol):  # a parameter n, n + 1 as for offsets, or 2·n columns of B
+            least = (found - int(more)) // int(times)
+            expected = int(times) * given.setdefault(symbol.name, least) + int(more)
         elif isinstance(extent, Integer):
             expected = int(extent)
         else:

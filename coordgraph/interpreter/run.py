@@ -145,7 +145,7 @@ def execute(memory: Memory, machine: Maker, count: int, schedule: Scheduler, res
 
     Args:
         memory: the global memory of the launch.
-        machine: makes the machine that executes a workgroup, by the workgroup's number.
+        machine: a function that makes the `Machine` for the workgroup with a given number.
         count: how many workgroups there are.
         schedule: chooses the workgroup to run at every event.
         resident: how many workgroups run concurrently, at least 1.

@@ -165,12 +165,12 @@ class Trace:
 
     Args:
         workgroups: for each workgroup, its events in program order.
-        tiles: the numbers of macro tiles in m, n and k; in a batch, the number of products comes
-            first. If products differ in size, the numbers along the differing axes are sums over
-            all products.
+        tiles: the numbers of unit tiles (see `Span`) in m and n, and of k tiles; in a batch, the
+            number of products comes first. If products differ in size, the numbers along the
+            differing axes are sums over all products.
         slots: how many slots the workspace has.
-        shapes: if products differ in size, for each product its numbers of macro tiles in m, n and
-            k; else empty.
+        shapes: if products differ in size, for each product its numbers of unit tiles in m and n
+            and of k tiles; else empty.
         disorder: for each workgroup that uses an accumulator out of order, a sentence that
             describes the first such operation.
     """

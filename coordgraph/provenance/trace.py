@@ -84,7 +84,7 @@ def _sources(
 
 
 def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[str]:
-    """The older dimensions that are nearest to the dimension `name`, which a pass added.
+    """The ids of the nearest dimensions that existed before the pass that added `name`.
 
     The function first searches upstream, toward the tensors. If it finds none, as for a new
     workspace, it searches downstream, and at last along edges in both directions.
@@ -99,7 +99,7 @@ def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[s
 def _reached(
     name: str, before: CoordinateGraph, after: CoordinateGraph, upward: tuple[bool, ...]
 ) -> list[str]:
-    """The nearest dimensions of the graph `before` to dimension `name` of the graph `after`.
+    """The ids of the dimensions of `before` that are nearest to dimension `name` of `after`.
 
     Paths follow edges of `after` in the given directions (True: toward the tensors), and end at the
     first dimension that `before` has. With one direction, the result has the ends of all paths;

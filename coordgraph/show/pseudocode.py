@@ -241,6 +241,8 @@ class _Writer:
         """The statements of an epilogue for one element; operands have their axes as subscripts."""
         gemm, function = self._graph.gemm, op.function
         names = {ACCUMULATOR: op.accumulator}
+        if len(function.sums) > 1:
+            names |= {name: f"{op.accumulator}[{i}]" for i, name in enumerate(function.sums)}
         for tensor in op.operands:
             axes = [gemm.leading] * gemm.is_apart(tensor) + [*gemm.axes[tensor]]
             names[gemm.operands[tensor].name] = f"{tensor}[{', '.join(axes or '0')}]"

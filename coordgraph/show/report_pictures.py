@@ -29,8 +29,8 @@ BUCKET_OF = {
     **{"multiply": "multiply", "send": "fix-up", "receive": "fix-up", "finish": "epilogue"},
     **{"drain": "epilogue", "turn": "hand-over", "wait": "wait", "start": "start"},
 }
-"""For each activity of a workgroup, the key of `BUCKETS` to which its time is added, and which
-gives the colour of its bars."""
+"""For each activity of a workgroup, the category of time (a key of `BUCKETS`) that counts the
+activity and gives its bars their colour."""
 TEXT, SOFT = "#14181f", "#525c69"
 TURNS = {"first": -45, "middle": 90, "last": 45}
 """Angle of the stripes, in degrees, for a tile's first, middle and last segment."""

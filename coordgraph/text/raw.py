@@ -191,7 +191,7 @@ class RawOrigin:
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error message about an unknown word: similar known words.
 
-    If at most 12 words are known, it lists all of them.
+    If at most 12 words are known, the text lists all of them.
     """
     names = list(known)
     if close := get_close_matches(word, names, n=3):

@@ -135,7 +135,9 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             return _matrix(gemm, tensor, array, number, values)
 
         a, b = (matrix(t, operands.arrays[t]).astype(numpy_dtype(gemm.accumulator)) for t in "AB")
-        numbers: dict[str, Any] = {ACCUMULATOR: matrix_product(a, b), **operands.scalars}
+        parts = dict(zip(gemm.epilogue.sums, _parts(gemm, b), strict=True))
+        sums = {name: matrix_product(a, part) for name, part in parts.items()}
+        numbers: dict[str, Any] = {**sums, **operands.scalars}
         numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
         for stage in gemm.epilogue.stages(gemm.accumulator, kind):
             if stage.optional and not values.get(read_of(tensor_of(stage.optional)), 1):
@@ -158,6 +160,14 @@ def _places(tensor: Tensor, values: Mapping[str, Any]) -> Array:
     shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
     steps = zip(np.indices(shape, sparse=True), strides_of(tensor, values), strict=True)
     return sum((index * stride for index, stride in steps), start=np.zeros(shape, np.intp))
+
+
+def _parts(gemm: GemmProblem, b: Array) -> list[Array]:
+    """The parts of B's columns, one for each sum of the epilogue."""
+    count, columns = gemm.sums, b.shape[1] // gemm.sums
+    if gemm.parts == "interleaved":
+        return [b[:, part::count] for part in range(count)]
+    return [b[:, part * columns : (part + 1) * columns] for part in range(count)]
 
 
 def _matrix(

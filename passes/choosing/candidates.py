@@ -167,7 +167,7 @@ def candidates(
             the problem. None sets no limit. order: the order of additions along k that the plans
             must have; None sets no limit.
     """
-    out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
+    out_bytes = dtype(problem.out_dtype or problem.dtype).bytes / problem.sums
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
     large = large_clusters or _has_large_clusters(problem, same, tuning=tuning)

@@ -32,10 +32,13 @@ class Table:
 
     Attributes:
         l: number of products in the batch, or of groups.
-        m, n, k: extents of each product; if groups divide an axis, the average of their extents.
+        m, n, k: extents of each product; if groups divide an axis, the average of their extents. If
+            the epilogue has several sums, n counts the columns of B.
         ragged_m, ragged_k: 1 if groups divide the axis (a group may end inside a tile); else 0.
         turned_a, turned_b: 1 if A or B is given as its transpose; else 0.
-        in_bytes, out_bytes: bytes of an element of A and B, and of an element of D.
+        in_bytes: bytes of an element of A and B.
+        out_bytes: bytes of D for each element of the product: those of an element of D, divided by
+            the number of sums that it is computed from.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D; 0 if it
             reads none.
         operand_bytes: bytes of all operands that the epilogue reads and of its outputs besides D,
@@ -236,6 +239,7 @@ def extents(problem: Gemm, batches: int) -> dict[str, float]:
     found: dict[str, float] = {"l": batches}
     for axis, extent in zip("mnk", sizes(problem), strict=True):
         found[axis] = extent / batches if problem.ragged(axis) else extent
+    found["n"] *= problem.sums
     return found | {"ragged_m": problem.ragged("m"), "ragged_k": problem.ragged("k")}
 
 
@@ -290,7 +294,7 @@ def _numbers(gemm: Gemm, plan: Plan, batches: int, places: dict[Pass, int]) -> d
         "turned_a": gemm.transpose_a,
         "turned_b": gemm.transpose_b,
         "in_bytes": dtype(gemm.dtype).bytes,
-        "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes,
+        "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes / gemm.sums,
         "c_bytes": 0,
         "operand_bytes": 0,
     }

@@ -35,6 +35,7 @@ contiguous, so at most one of its segments is a piece of a tile that another wor
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal, get_args
 
 from sympy import Expr, Gt, Integer, Lt
@@ -50,8 +51,15 @@ from coordgraph.control.operations import (
     SendPartial,
     SetCoordinate,
 )
-from coordgraph.coordinates.dimensions import ForLoop, Linear, User, Workgroup
+from coordgraph.coordinates.dimensions import (
+    ForLoop,
+    Linear,
+    MacroTileIndex,
+    User,
+    Workgroup,
+)
 from coordgraph.coordinates.edges import PassThrough, Tile
+from coordgraph.gemm import SUM
 from coordgraph.integers import bit_xor, floor_div, minimum
 from coordgraph.kernel import KernelEditor
 from coordgraph.tensors import Role, Tensor
@@ -96,8 +104,9 @@ def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str
     """Add the workspace tensors `partials` (partial sums of tiles) and `flags` (one per slot).
 
     Adds the edge `partials --Tile--> slot, row, column`, where row and column are those of an
-    output tile. With the reduction `atomic`, `partials` must be zero when the kernel starts. The
-    caller must add edges that tie slots to the workgroups that write them.
+    output tile; if the epilogue has several sums, `partials --Tile--> slot, sum, row, column`. With
+    the reduction `atomic`, `partials` must be zero when the kernel starts. The caller must add
+    edges that tie slots to the workgroups that write them.
 
     Args:
         e: the kernel being built.
@@ -106,18 +115,19 @@ def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str
         reduction: one of `REDUCTIONS`.
     """
     c = e.coordinates
-    rows, columns = c["D.index.0"].size, c["D.index.1"].size
-    assert rows is not None
-    assert columns is not None
+    sums = (SUM,) if e.graph.gemm.sums > 1 else ()
+    for name in sums:
+        c.add(MacroTileIndex(name, Integer(e.graph.gemm.sums), note="which sum of the epilogue"))
+    shape = tuple(c[dim].fixed_size for dim in (*sums, "D.index.0", "D.index.1"))
     role = Role.SUMS if reduction == "atomic" else Role.PARTIALS
     e.tensors += (
-        Tensor("partials", accumulator, (slots, rows, columns), role),
+        Tensor("partials", accumulator, (slots, *map(Integer, shape)), role),
         Tensor("flags", "i32", (slots,), Role.FLAGS),
     )
-    c.add(User("partials", slots * rows * columns, tensor="partials"))
+    c.add(User("partials", slots * prod(shape), tensor="partials"))
     c.add(User("flags", slots, tensor="flags"))
     c.add(Linear(SLOT, slots, note="slot of a partial tile"))
-    c.connect(Tile("partials", (SLOT, "D.index.0", "D.index.1")))
+    c.connect(Tile("partials", (SLOT, *sums, "D.index.0", "D.index.1")))
     c.connect(PassThrough("flags", SLOT))
 
 

@@ -170,7 +170,7 @@ class Builder:
         return found
 
     def why_not(self, lowering: Lowering) -> str | None:
-        """Why a lowering refuses the graph; None if it accepts it for aligned tensors without C."""
+        """Why a lowering refuses the graph for 16-byte aligned tensors; None if it does not."""
         name = lowering.instructions
         if name not in self._refusals:
             best = lowering.variant(self.aligned, reads_c=False)
@@ -191,7 +191,7 @@ class Builder:
         )
 
     def _declined(self, lowering: Lowering, alignment: Alignment, *, reads_c: bool) -> str | None:
-        """Why `lowering` is not used for tensors of this alignment."""
+        """Why `lowering` is not used for tensors of this alignment; None if it could be used."""
         if lowering not in self.lowerings:
             if self.instructions is not None:
                 return f"the caller passed instructions='{self.instructions}'"
@@ -297,8 +297,8 @@ class Builder:
     def _make(self, where: Device, variant: Variant, key: str | None) -> Loaded:
         """Compile and load a variant.
 
-        While the driver spills registers, the epilogue's bytes in flight are halved, and the
-        variant is compiled again.
+        If the driver spills registers, the variant is compiled again with half as many bytes of
+        operands that the epilogue loads in advance, until nothing is spilled.
 
         Args:
             where: the GPU.

@@ -210,8 +210,10 @@ class Walk:
         for table in self.formulas.tables(expr):
             self._read(table, threads_of(mask))
         found = self.formulas.value(expr, self.env)
-        if isinstance(found, np.ndarray):
+        if isinstance(found, np.ndarray) and found.ndim:
             return uniform(found, mask)
+        if isinstance(found, np.ndarray):  # NumPy selects between two integers as such an array
+            found = found[()]
         return int(found) if not isinstance(found, bool | np.bool_) else bool(found)
 
     def _execute(self, node: Node, mask: Array) -> None:

@@ -107,7 +107,7 @@ class LowerToHost(Pass):
         """The register block for tiles of one shape."""
         m, n, _ = tiling.shape
         lanes = self.vector_bits // dtype(graph.gemm.accumulator).bits
-        return choose_block(m, n, lanes, self.registers)
+        return choose_block(m, n, lanes, self.registers, tiling.sums)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         """Add the coordinates of register blocks, then replace operations on tiles by loops."""

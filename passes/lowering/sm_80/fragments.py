@@ -24,9 +24,11 @@ from coordgraph.gemm import GemmProblem
 from coordgraph.tilings import Tiling, Tilings
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
 from passes.lowering.control import Accumulator, at, tie_operands, unrolled
+from passes.lowering.parts import tie_sums
 from passes.lowering.sm_80.staging import Operand
 
 __all__ = [
+    "EIGHTH",
     "LANES",
     "MMA_M",
     "MOST_WARPS",
@@ -35,6 +37,7 @@ __all__ = [
     "choose_warps",
     "depth_of",
     "most_accumulators",
+    "order_of_sums",
     "warps_of",
 ]
 
@@ -43,6 +46,9 @@ MMA_M, LANES = 16, 32
 PAIR_N = 16
 """Number of columns of B that one `ldmatrix.x4` loads: 16, for two `mma.sync` instructions of 8
 columns."""
+EIGHTH = 8
+"""Number of columns of B in one `mma.sync`; the coordinate `acc.eighth` numbers the two of a
+PAIR_N."""
 REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
 """Coordinates whose indices select a pair of adjacent accumulator registers of a thread."""
 MOST_ACCUMULATORS = 128
@@ -85,12 +91,18 @@ class WarpGrid:
         c.connect(Flatten((own("warp.m"), own("warp.n"), own("lane")), "workitem"))
 
     def add_fragments(
-        self, c: CoordinateEditor, gemm: GemmProblem, a: Operand, b: Operand
+        self, c: CoordinateEditor, gemm: GemmProblem, a: Operand, b: Operand, part: str
     ) -> Accumulator:
         """Add the edges from positions in tiles to registers and lanes: the fragment layouts.
 
+        Args:
+            c: the coordinate graph under construction.
+            gemm: the problem.
+            a, b: the tiles of A and B.
+            part: the register coordinate along which several sums of one element of D lie, or ''.
+
         Returns:
-            The accumulator, whose vectors are pairs of elements in adjacent columns of D.
+            The accumulator, whose vectors are pairs of elements in adjacent columns of the product.
         """
         t, own = self.tiling, self.tiling.own
         m, n, k = t.shape
@@ -107,22 +119,27 @@ class WarpGrid:
         rows = ("warp.m", "fragment.m", "acc.half", "acc.row")
         columns = ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair")
         c.connect(Tile(t.index("D", 0), tuple(map(own, rows))))
-        c.connect(Tile(t.index("D", 1), tuple(map(own, columns))))
+        c.connect(Tile(t.index("D", 1), tuple(own(name) for name in columns if name != part)))
+        tie_sums(c, part and own(part))
         c.connect(Flatten((own("acc.row"), own("acc.quad")), own("lane")))
         tie_operands(c, gemm, t)
-        return Accumulator(c, tuple(map(own, REGISTERS)), own("acc.pair"), t.accumulator)
+        registers, name = tuple(map(own, REGISTERS)), t.accumulator
+        return Accumulator(c, registers, own("acc.pair"), name, part=part and own(part))
 
-    def add_shares(self, c: CoordinateEditor) -> Accumulator:
+    def add_shares(self, c: CoordinateEditor, part: str) -> Accumulator:
         """Cut a tile into shares for reduce-scatter: a share is one register pair of each thread.
+
+        If an element of D has several sums, all of them are in the same share.
 
         Returns:
             An `Accumulator` for the registers that hold one share.
         """
-        own = self.tiling.own
-        registers = tuple(map(own, REGISTERS))
-        cut_otherwise(c, prod(c[name].fixed_size for name in registers))
+        own, name = self.tiling.own, self.tiling.accumulator
+        registers = tuple(own(dim) for dim in REGISTERS if dim != part)
+        inside = (own(part),) if part in REGISTERS else ()
+        cut_otherwise(c, prod(c[dim].fixed_size for dim in registers))
         c.connect(Flatten(registers, SHARE))
-        return Accumulator(c, (), own("acc.pair"), self.tiling.accumulator)
+        return Accumulator(c, inside, own("acc.pair"), name, part=part and own(part))
 
     def multiply(self, c: CoordinateEditor, a: Operand, b: Operand) -> Body:
         """Multiply the tiles of A and B in shared memory, by ldmatrix and mma.sync."""
@@ -153,6 +170,25 @@ class WarpGrid:
                 unrolled(c, (m, n, eighth), multiply),
             ),
         )
+
+
+def order_of_sums(gemm: GemmProblem) -> tuple[str, int]:
+    """Which register coordinate is the part of B's columns, if the epilogue has several sums.
+
+    If adjacent columns of B in memory belong to different parts and B's rows are contiguous, they
+    are multiplied in this order, so that copies to shared memory can be wide, and one thread stores
+    single elements of D. Otherwise groups of 8 columns of a part follow one another, and a thread
+    stores pairs of elements.
+
+    Returns:
+        The coordinate, and how many columns of a part are multiplied one after another; '' and 0
+        if the epilogue has one sum.
+    """
+    if gemm.sums == 1:
+        return "", 0
+    if gemm.parts == "interleaved" and not gemm.transpose_b:
+        return "acc.pair", 1
+    return "acc.eighth", EIGHTH
 
 
 def depth_of(kind: DType) -> int:
@@ -198,12 +234,12 @@ def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
     same number of warps. An accumulator whose tile cannot be divided by that many warps is left
     out.
     """
-    largest = max(tilings, key=lambda tiling: tiling.shape[0] * tiling.shape[1])
-    first = warps_of(*largest.shape[:2])
+    largest = max(tilings, key=lambda tiling: tiling.summed[0] * tiling.summed[1])
+    first = warps_of(*largest.summed[:2])
     if first is None:
         return {}
     count = first[0] * first[1]
-    found = ((t, warps_of(*t.shape[:2], (count,))) for t in tilings)
+    found = ((t, warps_of(*t.summed[:2], (count,))) for t in tilings)
     return {t.accumulator: WarpGrid(*grid, t) for t, grid in found if grid is not None}
 
 

@@ -30,8 +30,10 @@ from passes.lowering.architectures import architecture_of
 from passes.lowering.control import NOTHING, Accumulator, multiplied, no_epilogue
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
+from passes.lowering.parts import ordered_columns, too_many_sums
 from passes.lowering.share_lowering import ScatterLowering
 from passes.lowering.sm_80.fragments import (
+    EIGHTH,
     LANES,
     MMA_M,
     MOST_WARPS,
@@ -39,6 +41,7 @@ from passes.lowering.sm_80.fragments import (
     choose_warps,
     depth_of,
     most_accumulators,
+    order_of_sums,
     warps_of,
 )
 from passes.lowering.sm_80.software_pipeline import add_ring, pipelined
@@ -89,11 +92,11 @@ class LowerToTensorCores(Pass):
         gemm = graph.gemm
         if not graph.tilings:
             return NOTHING
-        if why := no_instruction(gemm, WARP_MMA) or no_epilogue(graph):
+        if why := no_instruction(gemm, WARP_MMA) or no_epilogue(graph) or too_many_sums(gemm):
             return why
         kind = dtype(gemm.dtype)
         depth = depth_of(kind)
-        for m, n, k in (tiling.shape for tiling in graph.tilings):
+        for m, n, k in (tiling.summed for tiling in graph.tilings):
             if m % MMA_M or n % PAIR_N or k % depth:
                 return (
                     f"the tile {m}x{n}x{k} must be a multiple of {MMA_M}x{PAIR_N}x{depth}, "
@@ -115,7 +118,7 @@ class LowerToTensorCores(Pass):
                 "stages=0 means as many as fit"
             )
         if self._stages(graph) < 2:
-            tiles = " and ".join("x".join(map(str, tiling.shape)) for tiling in graph.tilings)
+            tiles = " and ".join("x".join(map(str, tiling.summed)) for tiling in graph.tilings)
             return (
                 f"two stages of the tile {tiles} do not fit in {self.architecture}'s shared memory"
                 f"{self._tile_that_works(graph)}"
@@ -129,7 +132,7 @@ class LowerToTensorCores(Pass):
         two below 64, and halving it repeatedly. The text is '' if no such tile is accepted, or for
         a graph with tiles of several shapes.
         """
-        kind, shapes = dtype(graph.gemm.dtype), [tiling.shape for tiling in graph.tilings]
+        kind, shapes = dtype(graph.gemm.dtype), [tiling.summed for tiling in graph.tilings]
         if len(shapes) > 1:
             return ""
         (shape,) = shapes
@@ -153,7 +156,7 @@ class LowerToTensorCores(Pass):
             graph: the scheduled graph.
             shapes: extents of the tiles in m, n and k; None means those of the graph.
         """
-        shapes = shapes or [tiling.shape for tiling in graph.tilings]
+        shapes = shapes or [tiling.summed for tiling in graph.tilings]
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
         room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
         fit = room // ((rows + columns) * dtype(graph.gemm.dtype).bytes)
@@ -165,10 +168,13 @@ class LowerToTensorCores(Pass):
         # `red.v4` and `red.v2` exist for floating-point types only (PTX ISA, "red").
         reduction = architecture_of(self.architecture).reduction if sums.is_float else "scalar"
         narrow = self.vector_d or PAIR
-        operands = [_operands(gemm, tiling) for tiling in graph.tilings]
+        part, inner = order_of_sums(gemm)
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             c = e.coordinates
+            tilings = [ordered_columns(c, tiling, inner) for tiling in graph.tilings]
+            operands = [_operands(gemm, tiling) for tiling in tilings]
+            grids = {t.accumulator: replace(grids[t.accumulator], tiling=t) for t in tilings}
             for grid in grids.values():
                 grid.add(c)
             counters = add_ring(c, _accumulation_loops(graph), stages)
@@ -181,7 +187,7 @@ class LowerToTensorCores(Pass):
                     a.copy(c, grid.workitems, _vector(gemm, a, self.vector_a)),
                     b.copy(c, grid.workitems, _vector(gemm, b, self.vector_b)),
                 )
-                accumulator = grid.add_fragments(c, gemm, a, b)
+                accumulator = grid.add_fragments(c, gemm, a, b, part)
                 parts[name] = _LoweredTile(accumulator, copies, grid.multiply(c, a, b))
 
             def lower(op: Operation) -> Operation | Body:
@@ -202,7 +208,7 @@ class LowerToTensorCores(Pass):
             tables, body = add_tables(c, graph), graph.control.root.body
             if SHARE in c:
                 ((name, grid),) = grids.items()  # reduce-scatter needs tiles of a single shape
-                whole, share = parts[name].accumulator, grid.add_shares(c)
+                whole, share = parts[name].accumulator, grid.add_shares(c, part)
                 scatter = ScatterLowering(
                     c,
                     share,
@@ -244,7 +250,10 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
     """
     axis = TENSORS[operand.tensor][operand.column_axis]
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
-    return 1 if cut else most or operand.kind.chunk
+    widest = most or operand.kind.chunk
+    if axis == "n" and gemm.parts_in_rows:
+        widest = min(widest, EIGHTH)  # further columns of a tile are in another part of B
+    return 1 if cut else widest
 
 
 def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
@@ -259,7 +268,7 @@ def _no_warps(tilings: Tilings) -> str | None:
     """Why the warps of a workgroup cannot divide the tiles of every shape; None if they can."""
     grids = choose_warps(tilings)
     for tiling in tilings:
-        m, n, _ = tiling.shape
+        m, n, _ = tiling.summed
         if not grids:
             most, least = most_accumulators(m, n), -(-m * n // (MOST_WARPS * LANES))
             if least > most:
@@ -333,7 +342,7 @@ def _after(
         case Epilogue():
             return accumulator.epilogue(gemm, op, width)
         case StoreTile():
-            return (accumulator.store(op.tensor, width),)
+            return (accumulator.store_output(op.tensor, width),)
         case _:
             return op
 

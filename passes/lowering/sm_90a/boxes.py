@@ -80,12 +80,15 @@ class BoxedOperand(Operand):
             TMA box lies in one matrix; () for a single matrix.
         several: whether the problem is batched or grouped.
         maps: the tensor maps that the kernel writes itself.
+        sums: how many parts the columns of each wgmma instruction have, one after another, that are
+            apart in memory; 1 if the columns are one range in memory.
     """
 
     division: Division
     matrix: tuple[str, ...] = ()
     several: bool = False
     maps: Maps = Maps(())  # noqa: RUF009 - Maps is frozen
+    sums: int = 1
 
     @property
     def k_axis(self) -> int:
@@ -124,7 +127,7 @@ class BoxedOperand(Operand):
         if self.along_k:
             return gcd(c[self.column].fixed_size, self.kind.row)
         left = self.division.left == (M if self.tensor == "A" else N)
-        return gcd(MMA_M if left else self.division.columns, self.kind.row)
+        return gcd(MMA_M if left else self.division.columns // self.sums, self.kind.row)
 
     def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
         """Add the edges from positions in a tile to shared memory, whose stages hold TMA boxes.
@@ -156,7 +159,10 @@ class BoxedOperand(Operand):
         sharers = prod(c[sharer].fixed_size for sharer in self._sharers)
         width, shared = self.box(c), self._sharers
         few = FEW_ROWS_OF_SEVERAL if self.several else FEW_ROWS
-        high = _rows(extent // sharers, few) if self.along_k else min(depth // sharers, MOST_ROWS)
+        alike = extent // sharers
+        if self.sums > 1:  # all rows of a box are in one part
+            alike = gcd(alike, self.division.columns // self.sums)
+        high = _rows(alike, few) if self.along_k else min(depth // sharers, MOST_ROWS)
         across = high if self.along_k else width
         number = c.add(Linear(own("boxes"), Integer(extent // across), note="across k"))
         first = c.add(Linear(own("boxes.first"), Integer(across), note="first of a box: 0"))
@@ -190,9 +196,13 @@ class BoxedOperand(Operand):
             # The tile is a single box, which begins inside the tensor because the tile does.
             return TileLoad(None, unrolled(c, place, at(start, copy)), Integer(bytes))
         inside = c.add(Linear(own("boxes.inside"), note="boxes that begin inside"))
-        counted = Inside((f"{t}.{1 - self.k_axis}",), (Advance(inside.id),))
+        outer_axis = (f"{t}.{1 - self.k_axis}",)
+        counted = Inside(outer_axis, (Advance(inside.id),))
         begins = Lt(index_symbol(number.id), index_symbol(inside.id))
-        wanted = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
+        wanted: Operation = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
+        if self.sums > 1:
+            # The boxes that begin inside are the first ones of each part, so each box is checked.
+            wanted = at(start, Inside(outer_axis, (copy,)))
         return TileLoad(
             (inside.id, unrolled(c, (number.id,), at({first.id: 0}, counted))),
             unrolled(c, place, wanted),

@@ -159,7 +159,7 @@ class Consumer:
                 part = self.parts[op.accumulator]
                 if part.store:
                     return part.of_sum(part.store.store(self.c))
-                return part.of_sum((part.accumulator.store(op.tensor, part.width),))
+                return part.of_sum((part.accumulator.store_output(op.tensor, part.width),))
             case _:
                 return op
 

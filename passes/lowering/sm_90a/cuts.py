@@ -22,6 +22,7 @@ from coordgraph.coordinates.dimensions import Linear, Register
 from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
 from coordgraph.coordinates.traverse import Direction, solve
+from coordgraph.gemm import PART, PART_COLUMN
 from coordgraph.tilings import Tiling
 from passes.lowering.control import at, unrolled
 from passes.lowering.sm_90a.division import WARPGROUP
@@ -57,7 +58,11 @@ def cuts(
     for axis in (0, 1):
         name = f"{tensor}.{axis}"
         known = (*located, tiling.number(tensor, axis), tiling.index(tensor, axis))
-        end = Lt(graph.symbol(name), graph.size(name))
+        ends = [Lt(graph.symbol(name), graph.size(name))]
+        if name == "B.1" and PART in graph:
+            # Products of columns past the end of a part of B are not stored.
+            known = (*known, PART)
+            ends.append(Lt(graph.symbol(PART_COLUMN), graph.size(PART_COLUMN)))
         guards = (
             guard
             for edge in solve(graph, Direction.REVERSE, known, [name]).path
@@ -67,7 +72,7 @@ def cuts(
                 graph.sizes(edge),
             )
         )
-        if others := tuple(guard for guard in guards if guard != end):
+        if others := tuple(guard for guard in guards if guard not in ends):
             found[name] = others
     return found
 

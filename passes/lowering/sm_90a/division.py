@@ -190,7 +190,7 @@ class Division:
     @property
     def tile(self) -> tuple[int, int, int]:
         """The extents in elements of the macro tile of a cluster, along m, n and k."""
-        return self.tiling.shape
+        return self.tiling.summed
 
     @property
     def left(self) -> int:
@@ -306,8 +306,10 @@ class Division:
         """Add the edges that divide tiles of A, B and D over the workgroups of a cluster."""
         places = (("A", 0, M), ("A", 1, K), ("B", 0, K), ("B", 1, N), ("D", 0, M), ("D", 1, N))
         for tensor, axis, along in places:
-            own = c.add(Linear(self.own(tensor, axis), Integer(self.extent(along))))
-            c.connect(Tile(self.tiling.index(tensor, axis), (*self.ranks(along), own.id)))
+            whole = self.tiling.index(tensor, axis)
+            extent = c[whole].fixed_size // self.cluster[along]
+            own = c.add(Linear(self.own(tensor, axis), Integer(extent)))
+            c.connect(Tile(whole, (*self.ranks(along), own.id)))
 
     def own(self, tensor: str, axis: int) -> str:
         """The coordinate of the position in a workgroup's part of a tile, along a tensor's axis."""

@@ -61,6 +61,7 @@ from passes.lowering.sm_90a.refusals import (
     extents,
     no_boxes,
     no_division,
+    no_sums,
     no_team,
     table_of_rows,
 )
@@ -166,7 +167,9 @@ class LowerToHopper(Pass):
                 f"architecture={self.architecture} has no wgmma; choose {' or '.join(known)}, or "
                 "LowerToTensorCores"
             )
-        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_boxes(graph):
+        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_sums(graph):
+            return why
+        if why := no_boxes(graph):
             return why
         if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
@@ -207,7 +210,7 @@ class LowerToHopper(Pass):
     def _no_tiles(self, graph: KernelGraph) -> str | None:
         """Why the tiles of one of the shapes cannot be multiplied; None if all can."""
         cluster = self._cluster
-        for tile in (tiling.shape for tiling in graph.tilings):
+        for tile in (tiling.summed for tiling in graph.tilings):
             if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
                 return (
                     f"the tile {extents(tile)} cannot be divided by a cluster of "
@@ -240,8 +243,9 @@ class LowerToHopper(Pass):
     def _division(self, graph: KernelGraph, tiling: Tiling) -> Division:
         """How a tile is divided over the cluster and its warpgroups."""
         turns, kind = CONSUMERS[self.consumers], dtype(graph.gemm.dtype)
-        rows, columns = (tiling.shape[axis] // self._cluster[axis] for axis in (M, N))
-        left_b = swapped(rows, columns, turns)
+        rows, columns = (tiling.summed[axis] // self._cluster[axis] for axis in (M, N))
+        # With B as the left operand, the sums of an element would be in different threads.
+        left_b = tiling.sums == 1 and swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
             # Where a group ends inside a TMA box of D, threads store the box, and read C element by
@@ -305,7 +309,7 @@ class LowerToHopper(Pass):
         of these, the fewest boxes; of these, the most slots.
         """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
-        if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS:
+        if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS or graph.gemm.sums > 1:
             return ()
         if table_of_rows(graph, "D"):
             return ()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Integer
 
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.gemm import GemmProblem
+from passes.lowering.parts import ordered_columns
 from passes.lowering.sm_90a.boxes import BoxedOperand, TileLoad
 from passes.lowering.sm_90a.division import Division, K
 from passes.lowering.sm_90a.maps import Maps
@@ -71,12 +72,14 @@ def divided_tiles(
     """
     axes = {"A": (1, 0) if gemm.transpose_a else (0, 1)}
     axes["B"] = (1, 0) if gemm.transpose_b else (0, 1)
+    divisions = [_ordered(c, gemm, division) for division in divisions]
     for division in divisions:
         division.add(c)
     several = gemm.batched or gemm.grouped
+    sums = {"A": 1, "B": gemm.sums if gemm.parts == "stacked" else 1}
     every = [
         [
-            BoxedOperand(t, *axes[t], d.tiling, d.kind, d, matrix(gemm, t), several, maps)
+            BoxedOperand(t, *axes[t], d.tiling, d.kind, d, matrix(gemm, t), several, maps, sums[t])
             for t in "AB"
         ]
         for d in divisions
@@ -95,6 +98,16 @@ def divided_tiles(
         by_memory = {f"{x.tensor}.shared": room for x, room in zip((a, b), rooms, strict=True)}
         tiles.append(DividedTile(division, (a, b), loads, by_memory, store))
     return tuple(tiles)
+
+
+def _ordered(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Division:
+    """The division with the columns of B's tiles in order, if the epilogue has several sums.
+
+    Interleaved parts keep their order in memory. Of stacked parts, each wgmma instruction
+    multiplies as many columns of every part.
+    """
+    inner = 1 if gemm.parts == "interleaved" else division.columns // gemm.sums
+    return replace(division, tiling=ordered_columns(c, division.tiling, inner))
 
 
 def matrix(gemm: GemmProblem, tensor: str) -> tuple[str, ...]:
