@@ -150,7 +150,7 @@ class Lowering(ABC):
         return {f.name for f in fields(self.kind)} >= set(names)
 
     def why_not_aligned(self, alignment: int) -> str | None:
-        """Why this lowering cannot multiply A and B aligned to `alignment` bytes, or None."""
+        """Why this lowering cannot multiply A and B aligned to `alignment` bytes, else None."""
         if alignment >= self.alignment:
             return None
         return f"rows or addresses of A and B are no multiples of {self.alignment} bytes"

@@ -262,7 +262,7 @@ class Engine:
         return [(place, turn) for turn in range(first, first + self.counts[step])]
 
     def _signal(self, step: int) -> None:
-        """Let workgroups continue that wait for a partial sum which has now been sent."""
+        """Let workgroups continue that wait for a partial sum which `step` has sent."""
         for key in self._keys(step):
             self.sent[key] += self.readers[step]
             for workgroup in self.waiting.pop(key, ()):
