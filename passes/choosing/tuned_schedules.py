@@ -1,4 +1,4 @@
-"""Schedules that are chosen only after a measurement, or only for batch-invariant products.
+"""Schedules that no `Pass.variants` lists; most are chosen only after a measurement.
 
 The work counters of these schedules are kept in `work_counters.json`, with the counters of the
 schedules that passes list in `Pass.variants`.
