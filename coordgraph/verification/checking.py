@@ -89,7 +89,8 @@ def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[NamedCheck
     """The checks called `names`; if `names` is None, the checks of every scheduled graph.
 
     Raises:
-        VerifyError: a name is not that of a check for graphs of this graph's level.
+        VerifyError: `names` contains a name that is not the name of a check for graphs of this
+            graph's level.
     """
     known = {**CHECKS, **PROPERTIES}
     if names is None:

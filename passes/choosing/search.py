@@ -164,7 +164,7 @@ class _Search:
         return found
 
     def add(self, row: int, seconds: float) -> None:
-        """Record a plan's measured seconds, which are `inf` if the plan cannot be built."""
+        """Record the measured seconds of the plan in row `row`; `inf` if it cannot be built."""
         self.tried.append(row)
         if isfinite(seconds):
             self.rows.append(row)

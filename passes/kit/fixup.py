@@ -139,7 +139,7 @@ class Pieces:
         low, high: the workgroups with the first and with the last piece of the tile; the workgroups
             between them have the other pieces.
         first, count: the first iteration, and the number of iterations, of this workgroup's piece.
-            depth: number of iterations of the whole tile.
+        depth: number of iterations of the whole tile.
         slot: the workspace slot of the tile; used only by reductions in `A_SLOT_A_TILE`.
     """
 

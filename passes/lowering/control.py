@@ -273,8 +273,8 @@ class Accumulator:
         Args:
             gemm: the problem.
             op: the epilogue.
-            width: how many elements of an operand or output, adjacent in a row of D, one access may
-                move.
+            width: number of elements of an operand or output, adjacent in a row of D, that one
+                access may move.
             absent: tensors of optional operands that no launch of this kernel passes.
         """
         return tuple(self.stage(gemm, each, width, absent) for each in stages(gemm, op, absent))

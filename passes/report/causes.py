@@ -18,7 +18,8 @@ from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_pl
 __all__ = ["Alternative", "alternatives", "headline", "peak_flops"]
 
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
-"""Schedules that are simulated as alternatives to the reported one, with its tile and order."""
+"""Schedules that are simulated as alternatives to the reported schedule, with the same macro tile
+and order of output tiles as the reported one."""
 BUSY, MOSTLY = 0.9, 0.75
 """BUSY, MOSTLY: smallest utilisations for which the page answers "yes" and "mostly" to the question
 "is the GPU busy?". Utilisation is the fraction of time in which a workgroup multiplies tiles of D,

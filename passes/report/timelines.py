@@ -74,7 +74,7 @@ class Grid:
 
     Args:
         shapes: extents along m, n and k of each tile shape, in the order of the graph's `tilings`.
-            m, n: extents of D.
+        m, n: extents of D.
     """
 
     shapes: Sequence[tuple[int, ...]]

@@ -198,7 +198,7 @@ def _tiles(graph: KernelGraph, sizes: NDArray[np.int64]) -> int:
 
 
 def _check_steps(graph: KernelGraph, steps: int, least: str) -> None:
-    """Refuse a launch of more than `MOST_STEPS` steps."""
+    """Raise an error for a launch of more than `MOST_STEPS` steps."""
     if steps <= MOST_STEPS:
         return
     tile = "x".join(map(str, next(iter(graph.tilings)).shape))
