@@ -443,8 +443,8 @@ class GemmProblem:
     def largest(self, axis: str) -> int:
         """The largest allowed extent along `m`, `n` or `k`, in elements.
 
-        If groups differ in extent along `axis`, the limit is that of the sum over all groups. If the
-        epilogue has several sums, it limits the columns of B, which are several times n.
+        If groups differ in extent along `axis`, the limit is that of the sum over all groups. If
+        the epilogue has several sums, it limits the columns of B, which are several times n.
         """
         most = MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
         return most // self.sums if axis == "n" else most

@@ -79,7 +79,7 @@ def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
     return [] if slow and not Slow.collected else None
 
 
-# Runs last, so the sample is taken from the tests that -m and -k selected.
+# This hook runs last, so the sample is taken from the tests that -m and -k selected.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     count = config.getoption("--sample")
@@ -101,8 +101,8 @@ def pytest_collection_finish() -> None:
 def frozen() -> Iterator[None]:
     """Exclude the graphs and kernels that a test module leaves in caches from garbage collection.
 
-    They are gigabytes that stay to the end; every full collection would walk them again. Frozen
-    garbage would never be freed, so the two young generations are collected before freezing.
+    These objects take gigabytes and stay to the end; every full collection would walk them again.
+    Frozen garbage would never be freed, so the two young generations are collected before freezing.
     """
     yield
     gc.collect(1)

@@ -29,8 +29,15 @@ def refuse(gemm: GemmProblem) -> None:
     """Refuse problems whose launches need more than sizes, addresses and scalars.
 
     Raises:
-        CodegenError: the problem has groups, whose extents the kernel reads from device memory.
+        CodegenError: the problem has groups, whose extents the kernel reads from device memory, or
+            an epilogue of several sums.
     """
+    if gemm.sums > 1:
+        raise CodegenError(
+            f"kernels of the epilogue {gemm.epilogue.name} cannot be exported, because it has "
+            f"{gemm.sums} sums, and exported launches check the layout of one; export a kernel "
+            "whose epilogue has one sum, or launch it from Python"
+        )
     if gemm.grouped:
         raise CodegenError(
             "kernels of grouped products cannot be exported, because their launches also check "

@@ -23,6 +23,7 @@ if find_spec("torch") is None:
     )
 
 from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
+from codegen.torch.gated import swiglu
 from codegen.torch.mode import use_kernels
 from codegen.torch.modules import Linear, SwiGLU, replace_linears
 
@@ -37,6 +38,7 @@ __all__ = [
     "linear",
     "matmul",
     "replace_linears",
+    "swiglu",
     "use_kernels",
 ]
 

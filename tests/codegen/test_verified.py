@@ -1,4 +1,4 @@
-"""`codegen.compile` checks graphs that passes of the library did not make, once."""
+"""`codegen.compile` runs the checks on graphs that the library's passes did not make, once."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m tests.support.random_graphs --count 2000 --seed 1
 
-checks 2000 graphs, prints the text of each graph that a check refutes (a false alarm), and counts
+checks 2000 graphs and prints the text of each graph that a check refutes (a false alarm). It counts
 the graphs by schedule, tile, and kind of products. `--seconds` limits the time. `--lowered` lowers
 the graphs for GPUs and checks their memory order.
 """
@@ -100,7 +100,7 @@ class Drawn:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The schedule, the tile and the kind of products, as texts to count."""
+        """Schedule, tile and kind of products, as texts; `main` counts graphs by each of these."""
         # Longest first, because `two-tile-stream-k` ends in `stream-k`.
         longest = sorted(FIRST_WORDS, key=len, reverse=True)
         schedule = next(name for name in longest if name in self.pipeline)
@@ -113,7 +113,7 @@ class Drawn:
 
 
 def choose(rng: random.Random) -> tuple[dict[str, Any], tuple[int, int, int], str]:
-    """Random arguments of `Gemm`, a random tile and pipeline; passes may refuse the combination."""
+    """Random (arguments of `Gemm`, tile, pipeline text); passes may refuse the combination."""
     return _gemm(rng), rng.choice(TILES), _pipeline(rng)
 
 

@@ -1,4 +1,4 @@
-"""`show`, `eval`, `opt`, `passes` and `explain` print what they should, and refuse wrong input."""
+"""`show`, `eval`, `opt`, `passes` and `explain` print the expected text, and refuse wrong input."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_graphs_of_one_schedule_do_not_overwrite_each_other(folder: Path):
     assert diagrams.write_diagrams(graphs[0], "stream-k", None) == found[0]
     texts = {path: path.read_text() for paths in found for path in paths.values()}
     assert set((folder / "diagrams").iterdir()) == set(texts)
-    # 4 graphs have 8 diagrams, but diagrams with equal texts share a file.
+    # 4 graphs have 8 diagrams, of which some have equal texts and so share a file.
     assert len(texts) >= 6
     for graph, paths in zip(graphs, found, strict=True):
         assert texts[paths["coordinates"]] == graph.coordinates.mermaid()

@@ -207,7 +207,8 @@ def test_a_single_wrong_element_fails_the_check(monkeypatch, value, found):
 
 @pytest.mark.parametrize(("value", "passed"), [(0.0, True), (2.0, False)])
 def test_a_wrong_element_is_seen_in_a_large_matrix_too(value: float, passed: bool):
-    """One wrong element is reported even in a matrix so large that the norm hides it."""
+    """`Check` finds one wrong element even if the error in the norm of D is within its tolerance.
+    """
     problem = checking.Problem(512, 512, 8, "bf16", None, False, False)
     inputs = checking.make_inputs(problem, 1.0, 0.0, 0)
     d = (inputs.a.astype(np.float32) @ inputs.b.astype(np.float32)).astype(inputs.a.dtype)
@@ -283,7 +284,7 @@ def test_the_doctor_tries_what_is_here():
     for name, kind in (("interpreter", "f32"), ("cpu", "bf16")):
         assert targets[name]["status"] == "ok"
         assert f"multiplies {kind}" in targets[name]["detail"]
-    # Of all architectures that prefer the same lowering, the output lists one.
+    # Of the architectures that prefer the same lowering, the output lists only one.
     families = {
         entry["name"]: entry["detail"].partition(":")[0]
         for entry in found["targets"]
@@ -370,7 +371,7 @@ def test_a_run_on_the_gpu():
 
 
 def test_a_graph_from_a_file(tmp_path: Path):
-    """The file gives the schedule, the element types and the layouts; options give the sizes."""
+    """`run --from` takes schedule, types and layouts from a file, and sizes from options."""
     file = tmp_path / "graph.txt"
     graph = ("--dtype", "f32", "--transpose-b", "--n", "96", "--schedule", "stream-k", "-w", "3")
     assert coordgraph("show", "text", *graph, "--output", str(file)).code == 0

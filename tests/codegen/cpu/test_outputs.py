@@ -110,7 +110,10 @@ def test_matmul_writes_outputs_of_every_layout(of_out: Any, of_pre: Any):
 
 
 def test_an_array_is_not_taken_for_another_of_the_same_layout():
-    """The cached launch of a call with `pre` must not serve a call with `residual`."""
+    """Calls with the output `pre` and calls with the operand `residual` share no cached launch.
+
+    The two arrays have the same layout.
+    """
     pre = by_rows(M, N)
     for given in ({"residual": RESIDUAL}, {"pre": pre}, {"residual": RESIDUAL}):
         found = codegen.matmul(A, B, epilogue=relu_residual, bias=BIAS, **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sympy import Integer
 
 import codegen
 import coordgraph as cg
+from codegen.export import export
 from coordgraph.control.lowered import ApplyFragment, CopyElements, StoreFragment
 from coordgraph.control.resolve import resolve
 from passes import DataParallel, StreamK
@@ -42,7 +44,9 @@ def test_registers_hold_both_sums_of_a_column(parts: str, turned: bool):
         column = ((warp * sizes["fragment.n"] + fragment) * 2 + eighth) * 8 + 2 * quad + pair
         of_b = tuple(c.reverse({"B.columns": column}, ["part", "B.index.1"]))
         names = ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair")
-        registers = dict(zip(names, (warp, fragment, eighth, quad, pair), strict=True))
+        registers: dict[str, int] = dict(
+            zip(names, (warp, fragment, eighth, quad, pair), strict=True)
+        )
         (of_d,) = c.reverse(registers, ["D.index.1"])
         assert of_b == (registers[PART[parts, turned]], of_d)
 
@@ -88,8 +92,15 @@ def test_kernels_assemble_without_spills(
     assert_clean(assemble(kernel.ptx, "sm_80"))
 
 
+def test_kernels_are_not_exported(tmp_path: Path):
+    graph = DataParallel()(cg.Gemm("bf16", epilogue=swiglu).graph(tile=(128, 128, 64)))
+    kernel = codegen.compile(graph, "sm_80")
+    with pytest.raises(cg.CodegenError, match="swiglu cannot be exported, because it has 2"):
+        export(kernel, tmp_path)
+
+
 @pytest.mark.parametrize("reduction", ["scatter", "atomic", "turnstile", "tree"])
-def test_reductions_assemble_and_keep_memory_order(reduction: str):
+def test_reductions_assemble_and_keep_memory_order(reduction: Any):
     gemm = cg.Gemm("f16", epilogue=geglu, transpose_b=True)
     schedule = StreamK(workgroups=108, reduction=reduction)
     kernel = codegen.compile(schedule(gemm.graph(tile=(128, 128, 64))), "sm_80")

@@ -1,4 +1,4 @@
-"""Which multiply instruction a kernel uses: outputs name it, and callers can require it."""
+"""The multiply instruction of a kernel: `kernel.instructions` names it; callers can require one."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ QUICK = {
 
 @pytest.mark.parametrize("name", chosen(QUICK, EXACT))
 def test_the_host_s_code(name: str):
-    """CPU kernels, which may call functions of the C library, are exact enough for f32."""
+    """Epilogue operations on the CPU, some of which call C functions, have small errors."""
     x, y = samples(13, 21)
     graph = DataParallel()(Gemm("f32", epilogue=function(name)).graph((8, 8, 8)))
     found = codegen.compile(graph, "cpu")(x, np.eye(21, dtype=np.float32), y=y)
@@ -352,7 +352,7 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
     ],
 )
 def test_what_a_host_s_code_cannot_call(call: Any, why: str):
-    """The error names the unknown C function before the code is linked.
+    """A C function that does not exist is refused by name before the code is linked.
 
     To link a missing symbol would end the process.
     """
@@ -415,7 +415,8 @@ def test_compose_takes_values_by_position_and_options_by_name():
 
 
 def test_names_of_operations():
-    """A class cannot reuse an operation's name, unless it redefines that class in its module.
+    """A class with another operation's name is refused, unless it redefines the class in its
+    module.
 
     Names that the text form cannot express are refused.
     """

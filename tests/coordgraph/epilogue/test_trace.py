@@ -1,4 +1,4 @@
-"""Tracing an epilogue function records its steps or refuses it; text forms keep the steps."""
+"""Tracing an epilogue function records its operations as steps; text forms keep the steps."""
 
 from __future__ import annotations
 
@@ -384,7 +384,7 @@ def test_what_is_linear_in_the_accumulator(body: Any, linear: bool):
 
 
 def test_constants_are_equal_only_if_they_are_written_alike():
-    """Constants that differ in type or in the sign of zero are different steps."""
+    """In a trace, constants that differ in type or in the sign of zero are different steps."""
 
     @ep.epilogue()
     def signs(acc: Any) -> Any:

@@ -138,7 +138,7 @@ def test_the_place_and_the_message(case: str):
         assert str(error).splitlines()[-1].strip() == "^"
     elif error.source.strip():
         assert str(error).splitlines()[-1].index("^") == column + 1
-    else:  # in an empty line, `^` has no character to mark
+    else:  # an empty line has no character that `^` could mark
         assert len(str(error).splitlines()) == 1
 
 

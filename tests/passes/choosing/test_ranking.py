@@ -1,4 +1,4 @@
-"""Tests of ranking plans (order, speed, explanations) and of the constants of devices."""
+"""Tests of the ranking of plans by predicted time, and of the constants of devices."""
 
 from __future__ import annotations
 
