@@ -31,7 +31,8 @@ pass establishes. `work` also traces the workgroups of a scheduled graph on smal
 interpreter (`passes.work_check`). `outside` runs these named checks too, and traces workgroups only
 if another package than `passes` defines the pass."""
 LIBRARY = __name__.partition(".")[0]
-"""The name of this package, `passes`. The passes of other packages are checked more thoroughly."""
+"""The name of this package, `passes`. With `verify="outside"`, passes of other packages are checked
+more thoroughly than those of this package."""
 
 
 PASSES: dict[str, type[Pass]] = {}
@@ -90,7 +91,7 @@ def _of_library(kind: type[Pass]) -> bool:
 
 
 def _wrong_name(kind: type[Pass]) -> str | None:
-    """The error message for a pass class without a name; None if the class has a name."""
+    """The error message for a pass class without a `name`; None if the class has a name."""
     if kind.name:
         return None
     return f'the pass {kind.__qualname__} has no name; write name = "…" in its class'

@@ -44,7 +44,7 @@ _WORDS: dict[type, str] = {
     NoneType: "None",
 }
 _EXACT = 2**53
-"""Integers up to this absolute value convert to a 64-bit float without rounding."""
+"""Largest absolute value up to which every integer converts to a 64-bit float exactly."""
 _LONG = 60
 """Largest number of characters of a value that an error message quotes."""
 _LIMITS = "limits"
@@ -109,7 +109,7 @@ def wrong_option(step: Any) -> str | None:
 
 
 def option_text(kind: type[Any], name: str) -> str:
-    """Text for users with the type and the allowed values of an option: `int, 1..65535, or none`.
+    """Text with the type and the allowed values of an option, such as `int, 1..65535, or none`.
 
     Args:
         kind: the class of the pass.
@@ -173,7 +173,7 @@ def allowed_values(kind: type[Any]) -> dict[str, tuple[object, ...]]:
 
 
 def allowed_range(kind: type[Any], name: str) -> tuple[float, float] | None:
-    """The smallest and the largest number that an option allows; None if `option` set no limits.
+    """(smallest, largest) number that an option allows; None if its declaration sets no limits.
 
     Args:
         kind: the class of the pass.

@@ -47,7 +47,7 @@ class Timing:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Add the seconds that `step` took to those of earlier runs of the same pass."""
+        """Add `seconds` to the total of earlier runs of the pass `step`."""
         self.seconds[str(step)] = self.seconds.get(str(step), 0.0) + seconds
 
 

@@ -45,7 +45,8 @@ def bounds(evidence: Evidence) -> Finding:
             Outcome.PROVED, "interval proof", f"{len(accesses)} accesses, {len(values)} widths"
         )
     proved = len(accesses) - len(unproved)
-    # A trace can only replace a proof about workspace slots: it records no other addresses.
+    # A trace records the addresses of workspace slots only, so it can replace only the proofs of
+    # accesses to the workspace.
     slots = all(what.endswith(SLOTS) for what in unproved)
     launches = evidence.run_launches or (evidence.traced_launches if slots else ())
     checked = enumerated(launches, f"{proved} of {len(accesses)} accesses proved; all", ())

@@ -191,8 +191,8 @@ def _examined(evidence: Evidence) -> list[tuple[Launch, dict[OutputTile, tuple[T
             values = parameters.launch({**least, **launch.values}, launch.tables)
             orders = summation_orders(code, values, MOST_STEPS, Budget(MOST_LOOPS))
         except CoordGraphError:
-            # The launch is too large, the graph does not allow it, or it shows a fault that other
-            # checks report.
+            # This launch is not compared: it is too large, the graph does not allow it, or it shows
+            # a fault that other checks report.
             continue
         if orders:
             found.append((launch, orders))
@@ -262,8 +262,8 @@ def _difference(
     """The counterexample for two output tiles whose n and k are equal and whose terms differ.
 
     Args:
-        before: the launch, number and term of the first output tile.
-        launch, tile, term: those of the second one.
+        before: (launch, number of the output tile, term of the tile) for the first output tile.
+        launch, tile, term: the launch, number and term of the second output tile.
     """
     other, place, order = before
     return Counterexample(

@@ -49,8 +49,8 @@ def check_graph(
         graph: a graph of the level `scheduled`, or `lowered` for GPUs; a lowered graph has the one
             check `memory order`.
         sizes: the launch arguments to examine, such as `{"m": 100, "n": 30, "k": 7}`, and the
-            entries of tables; None chooses small launches, such as those just below and above a
-            multiple of the tile.
+            entries of tables; None chooses small launches, such as launches with sizes just below
+            and above a multiple of the tile.
         level: `default` takes a few tenths of a second, `all` a few seconds.
         checks: the names of the checks to run, of `CHECKS` and `PROPERTIES`; None runs `CHECKS`.
 
@@ -89,7 +89,8 @@ def _wanted(graph: KernelGraph, names: Sequence[str] | None) -> tuple[NamedCheck
     """The checks called `names`; if `names` is None, the checks of every scheduled graph.
 
     Raises:
-        VerifyError: a name is not that of a check for graphs of this graph's level.
+        VerifyError: `names` contains a name that is not the name of a check for graphs of this
+            graph's level.
     """
     known = {**CHECKS, **PROPERTIES}
     if names is None:

@@ -134,9 +134,9 @@ class Evidence:
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """The launches to examine; the first ones differ as much as possible in their features.
+        """The launches to examine, ordered so that the first few have as many features as possible.
 
-        A feature is, for example, whether a certain remainder in the graph's formulas is 0.
+        A feature is, for example, that a certain remainder in the graph's formulas is 0.
         """
         if self._launches is not None:
             return self._launches

@@ -206,14 +206,14 @@ class IndexProofs:
 
 
 class _Path:
-    """The edges of one access, from the tensor down to the indices of loops and hardware.
+    """The edges of one access to a tensor, from the tensor to the indices of loops and hardware.
 
     Args:
         proofs: the proofs of the graph.
         scope: the scope of the operation that makes the access.
         values: the index along each dimension of the path.
         above: for each dimension, the edge that computes its index.
-        guards: the conditions under which the access happens.
+        guards: the conditions under which the access happens (its index is not padding).
     """
 
     def __init__(
@@ -233,7 +233,8 @@ class _Path:
         if dim not in self._known:
             # False while the proof runs, so that a cyclic path is not proved
             self._known[dim] = False
-            if self.proofs.size(dim) is not None:  # nothing is proved about an unknown size
+            # an index is not proved to be inside a dimension whose size is unknown
+            if self.proofs.size(dim) is not None:
                 self._known[dim] = self._by_edge(dim) or self._directly(dim)
         return self._known[dim]
 
@@ -241,14 +242,16 @@ class _Path:
         edge = self.above.get(dim)
         if edge is None or not self.proofs.keeps_inside(edge):
             return False
-        # the edge's guard proves that the index is below the segment's end
+        # the edge's guard (its condition for indices that are not padding) implies that the index
+        # is below the end of its group
         if isinstance(edge, Ragged):
             segment, index = edge.downstream
             return self.inside(segment) and self._natural(index)
-        # for an index after the last segment, the edge still gives a valid segment number
+        # for an index after the last group, the edge still gives a valid group number
         if isinstance(edge, Concatenate):
             return dim == edge.upstream[0]
-        if isinstance(edge, Diagonal):  # the edge's guard proves that row and column are inside
+        # the edge's guard implies that row and column are inside the diagonal block
+        if isinstance(edge, Diagonal):
             return self.inside(edge.downstream[0])
         return all(self.inside(below) for below in edge.downstream if below in self.values)
 

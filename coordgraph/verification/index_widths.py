@@ -42,7 +42,7 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["Width", "too_wide", "widths"]
 
 LARGEST = {32: LARGEST_INDEX, 64: 2**63 - 1}
-"""The largest signed integer, by the number of bits."""
+"""For each number of bits of an integer: the largest signed value."""
 TRIED = (31, 28, 24, 20, 16)
 """Exponents: each launch argument is tried with its smallest value, its largest value, and the
 powers of two with these exponents."""

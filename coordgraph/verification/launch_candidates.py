@@ -76,8 +76,8 @@ def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
             deep = {2 * total + 1, 3 * total - 1, total * depth, total * depth + 1}
             grids = {3, 4, 8} | near_total | {g for g in deep if g <= MOST_GRID}
             for grid in sorted(grids - {0}):
-                # Take about one combination in seven: few candidates, in which every number of
-                # workgroups and of k tiles occurs.
+                # Yield about one combination in seven: the candidates stay few, and every number of
+                # workgroups and of k tiles still occurs.
                 if (number + depth + grid) % 7 == 0 or total == 1:
                     yield m, n, depth, grid
 
@@ -189,14 +189,14 @@ def _rows(count: int, *, distinct: bool) -> tuple[list[int], int]:
 
 
 def _missing(extent: int, number: int) -> int:
-    """How many elements the last tile of an axis lacks: 0, 1, half or all but one, by `number`."""
+    """Number of padding elements of an axis's last tile: 0, 1, half or all but one, by `number`."""
     return (0, 1, extent // 2, extent - 1)[number % 4]
 
 
 def _group_sizes(extent: int, number: int, *, diagonal: bool) -> tuple[int, int, int]:
     """Extents of three groups along an axis, in elements; which one is 0 depends on `number`.
 
-    If `diagonal` is True (each group has A, B and D of its own), no extent is 0.
+    If `diagonal` is True (each group has its own matrices A, B and D), no extent is 0.
     """
     small = extent // 2 + 1
     if diagonal:

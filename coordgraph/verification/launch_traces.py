@@ -78,8 +78,8 @@ class LaunchTraces:
                 self.left_out += 1
             except EndlessLoop as error:
                 found.append((launch, Fault("cover", str(error))))
-                # one launch is enough to show the endless loop: end the traces of further long
-                # launches early
+                # one traced launch is enough to show the endless loop, so traces of further
+                # launches end after SHORT iterations
                 longest = SHORT
             except NoEntry as error:
                 found.append((launch, Fault("bounds", f"a table is read outside it: {error}")))

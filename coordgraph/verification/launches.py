@@ -1,10 +1,10 @@
 """Choose the launches that checks examine: small ones with as many different cases as possible.
 
 Candidates vary the numbers of tiles, the number of workgroups, and the extents of the last tile.
-Each candidate has *features*: which argument of a minimum or maximum is its value, whether a
-condition holds, whether a remainder is 0, 1 or the largest one. The features come from the
-expressions and parameters of the graph. Launches are ranked so that the first ones have as many
-different features as possible.
+Each candidate has *features*: for each minimum or maximum, which argument is its value; for each
+condition, whether it holds; for each remainder, whether it is 0, 1, or the divisor minus 1. The
+features come from the expressions and parameters of the graph. Launches are ranked so that the
+first ones have as many different features as possible.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["ranked_launches"]
 
 
 def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, ...]:
-    """Choose the launches to examine; the first ones show as many features as possible.
+    """Choose the launches to examine, ordered so that the first few have most features.
 
-    A feature is, for example, which argument of a minimum in the graph is its value.
+    A feature is, for example, that the first argument of a minimum in the graph is the smaller one.
 
     Args:
         graph: a scheduled graph.

@@ -18,7 +18,7 @@ SHOWN = 3
 
 
 class Finding(NamedTuple):
-    """The result of a check's function; the fields are those of `Verdict`."""
+    """The result of a check's function; its fields have the meaning of those of `Verdict`."""
 
     outcome: Outcome
     method: str
@@ -59,8 +59,8 @@ def named_check(name: str, states: str) -> Callable[[Callable[[Evidence], Findin
 def enumerated(examined: Sequence[Launch], what: str, found: Iterable[Counterexample]) -> Finding:
     """The result of a check that enumerates launches.
 
-    The check is refuted if there are counterexamples, unknown if no launch was examined, and else
-    it holds.
+    The outcome is `REFUTED` if there are counterexamples, `UNKNOWN` if no launch was examined, else
+    `HOLDS`.
 
     Args:
         examined: the launches that were examined.

@@ -47,8 +47,8 @@ class Order:
 def happens_before(found: Trace) -> Order:
     """Order all messages: by program order in each workgroup, and sends before receives.
 
-    A receive comes after all sends of the same partial sum: those of the same output tile to the
-    same slot and with the same turn (how many partial sums were sent to the slot before).
+    A receive comes after all sends of the received partial sum. These have the receive's output
+    tile, slot and turn (how many partial sums were sent to the slot before).
     """
     graph: networkx.DiGraph[Node] = networkx.DiGraph()
     nodes: dict[int, Node] = {}

@@ -34,8 +34,8 @@ GAP = 3
 """Number of unused elements between two rows of a tensor whose leading dimension is a launch
 argument."""
 PACKED = "elements_"
-"""Prefix of the launch parameters that give the number of elements of packed matrices, such as
-`elements_a` for the matrices A."""
+"""Prefix of the names of launch parameters for the number of elements of a packed vector of
+matrices, such as `elements_a` for the matrices A of all products."""
 
 
 class Operands(NamedTuple):

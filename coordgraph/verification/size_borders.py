@@ -25,7 +25,7 @@ __all__ = ["broken_rules"]
 SMALL = range(1, 10)
 """Small values that are tried for every launch argument."""
 BASES = (1, 6, 1000)
-"""While one launch argument is varied, all others have one of these values."""
+"""While one launch argument is varied, all other launch arguments have one of these values."""
 POWERS = tuple(1 << bits for bits in (5, 7, 9, 12, 16, 20, 24, 30))
 """Powers of two near which values of launch arguments are tried."""
 MOST_VALUES = 64
@@ -138,7 +138,7 @@ def _borders(formulas: Sequence[Expr | Boolean]) -> list[int]:
 
 
 def _arguments(given: Sequence[Parameter], borders: Sequence[int]) -> Iterator[dict[str, int]]:
-    """Yield launch arguments to try: all of them, or all but one, have the same value."""
+    """Yield launch arguments to try: all arguments, or all but one of them, have the same value."""
     values = dict.fromkeys([*SMALL, *(b + by for b in borders for by in (0, 1, -1))])
     tried = [*values][:MOST_VALUES]
     for base in BASES:

@@ -157,10 +157,10 @@ class _Replay:
     """The terms in the accumulators of one workgroup, and in the workspace of the launch.
 
     Args:
-        slots: the terms that were written to each place of the workspace; several if they are
-            added atomically.
-        finished: for each output tile, the term of each of its shares (parts with an epilogue of
-            their own) when the epilogue began, by the number of the share.
+        slots: for each partial sum (slot, turn, output tile) in the workspace, the terms that were
+            written to it; several if workgroups add them atomically.
+        finished: for each output tile: the term of each share of the tile (a part that one
+            workgroup finishes) when the epilogue began, by the number of the share.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ def _first(tile: Sequence[int], span: tuple[int, int]) -> OutputTile:
 
     Args:
         tile: the tile's number in its product's grid of tiles of the same shape.
-        span: how many unit tiles the tile covers along m and along n.
+        span: number of unit tiles that the tile covers along m and along n.
     """
     *batch, m, n = tile
     return (*batch, m * span[0], n * span[1])

@@ -167,7 +167,7 @@ class SymbolicBounds:
                 yield quotient
 
     def _tops(self, p: Polynomial, depth: int) -> Iterator[Polynomial]:
-        """Upper bounds of p, made by replacing some of its symbols by their given bounds."""
+        """Upper bounds of p, made by replacing some symbols of p by the symbols' upper bounds."""
         yield p
         if not depth:
             return
@@ -178,7 +178,7 @@ class SymbolicBounds:
                     yield from self._tops(substitute(p, a, end), depth - 1)
 
     def _stated(self, a: Atom, sign: int) -> Iterator[Polynomial]:
-        """The given upper (`sign` 1) or lower bounds of a symbol, except those that are numbers."""
+        """Upper (`sign` 1) or lower bounds of a symbol from the caller, without numeric ones."""
         if not isinstance(a.expr, Symbol):
             return
         bounds = self._ranges.bounds.get(a.expr, Bounds())

@@ -20,7 +20,7 @@ class Outcome(StrEnum):
     PROVED = "proved for all sizes"
     """The property holds in every launch that the graph's parameters allow."""
     HOLDS = "holds for these sizes"
-    """The property holds in every examined launch; other launches were not examined."""
+    """The property holds in every examined launch; it is not known for other launches."""
     REFUTED = "refuted"
     """The property does not hold: there is a counterexample."""
     UNKNOWN = "not examined"
@@ -36,7 +36,8 @@ class Counterexample:
         launch: the launch arguments with which it happens; None if it happens in every launch.
         workgroups: the numbers of the workgroups that take part, in order.
         tile: the output tile: (m, n), or (product, m, n) in a kernel for several products.
-        coordinates: the indices known where it happens, by the ids of their dimensions.
+        coordinates: the indices known at the operation where it happens, by the ids of their
+            dimensions.
         interleaving: the events that lead to it, in order, if the order of threads matters.
     """
 
@@ -127,8 +128,8 @@ class Report:
 
     Args:
         verdicts: the verdict of each check, in the order in which the checks ran.
-        launches: the launches that checks could examine; each verdict lists those that its check
-            did examine.
+        launches: the launches that checks could examine. A verdict lists the launches that its
+            check did examine.
         not_covered: what no check examines although a user may expect it, as a sentence; '' if
             there is no such thing.
     """
@@ -160,7 +161,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """Seconds that all checks took together."""
+        """Time in seconds that all checks took together."""
         return sum(verdict.seconds for verdict in self.verdicts)
 
     def raise_if_refuted(self) -> Report:

@@ -164,8 +164,8 @@ def candidates(
         large_clusters: whether to add clusters of more than two CTAs where the cost model never
             chooses them (see `far`), to measure them.
         among: the kernels to which the plans are limited; the table is empty if none of them suits
-            the problem. None sets no limit. order: the order of additions along k that the plans
-            must have; None sets no limit.
+            the problem. None sets no limit.
+        order: the order of additions along k that the plans must have; None sets no limit.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes / problem.sums
     same = extents(problem, batches)

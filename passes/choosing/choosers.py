@@ -18,15 +18,15 @@ from passes.lowering.architectures import ARCHITECTURES
 __all__ = ["Chooser", "chooser_of", "modelled", "register_choosers"]
 
 Rule = Callable[[int, int, int, int, int, int], Plan]
-"""A function that returns a plan without a cost model.
+"""Type: a function that returns a plan without a cost model.
 
-Its arguments are m, n, k, the number of SMs, the number of products, and how many elements of A and
-B take 128 bytes, from which the extent of a tile along k is derived.
+The arguments are m, n, k, the number of SMs, the number of products, and the number of elements of
+A and B in 128 bytes, from which the extent of a tile along k is derived.
 """
 Model = Callable[[Gemm, str, int], Constants | None]
-"""A function that returns the cost model's constants, or None if there is no model.
+"""Type: a function that returns the cost model's constants, None if the model does not apply.
 
-Its arguments are a problem, the name of a GPU and its number of SMs.
+The arguments are a problem, the name of a GPU and the GPU's number of SMs.
 """
 
 
@@ -57,7 +57,7 @@ def _has_code(gemm: Gemm) -> bool:
 def _wgmma(gemm: Gemm, device: str, processors: int) -> Constants | None:
     """The cost model's constants for the wgmma lowering.
 
-    None if wgmma cannot compute the problem.
+    The result is None if wgmma cannot compute the problem.
     """
     if (gemm.m, gemm.n, gemm.k) != (None, None, None):
         gemm = replace(gemm, m=None, n=None, k=None)

@@ -293,13 +293,13 @@ def known_devices() -> dict[str, Constants]:
 def constants_of(device: str = MEASURED, processors: int | None = None) -> Constants:
     """The constants of a device; if it has no file, the H200's, scaled by the number of SMs.
 
-    Rates and sizes of the whole device are scaled by the number of SMs; those of one SM stay the
-    same.
+    Rates and sizes of the whole device are scaled by the number of SMs; constants of one SM stay
+    the same.
 
     Args:
         device: name of the device, as the driver reports it.
-        processors: number of SMs; None is the number in the file. A partition of a device has fewer
-            SMs than its file says.
+        processors: number of SMs; None uses the number in the file. A partition of a device has
+            fewer SMs than its file says.
     """
     known = known_devices()
     found = known.get(device, known[MEASURED])

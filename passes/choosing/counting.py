@@ -150,7 +150,7 @@ class WorkCounter:
 
         Args:
             graph: the scheduled graph.
-            problem: the same graph before the schedule.
+            problem: the graph to which the schedule was applied.
 
         Raises:
             PassError: the work of the graph cannot be counted.
@@ -285,14 +285,14 @@ _DEFAULTS = {name: int(value) for name, value in Tally().items()}
 _NONE = float(NEVER)
 """Stands for minus infinity: the maximum over an empty set of workgroups."""
 _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Fields of `Tally` from which `shortest` and `chain` of `Counts` are computed. Of all other
-fields, `Counts` has the largest value of any workgroup."""
+"""Fields of `Tally` from which `shortest` and `chain` of `Counts` are computed. The other fields of
+`Counts` that describe one workgroup have the largest value of any workgroup."""
 
 
 def _parts(lanes: Column) -> Iterator[slice]:
     """Slices of consecutive problems with at most `MOST_LANES` workgroups in total.
 
-    A problem that alone has more workgroups is a slice of its own.
+    A problem with more than `MOST_LANES` workgroups is alone in a slice.
 
     Args:
         lanes: number of workgroups of each problem.

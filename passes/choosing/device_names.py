@@ -14,9 +14,9 @@ MAKERS = {"nvidia", "geforce", "tesla", "rtx"}
 def matching(name: str, known: Iterable[str]) -> str | None:
     """The first of the known GPU names that a short name may stand for, or None.
 
-    Case is ignored, and `NVIDIA`, `GeForce`, `Tesla` and `RTX` may be left out. The model, such as
-    `H100`, must be there; each further word must begin a word of the known name, so that `A100 SXM`
-    stands for `NVIDIA A100-SXM4-80GB`.
+    Case is ignored, and `NVIDIA`, `GeForce`, `Tesla` and `RTX` may be left out. The short name must
+    contain the model, such as `H100`; each further word must begin a word of the known name, so
+    that `A100 SXM` stands for `NVIDIA A100-SXM4-80GB`.
     """
     model, *more = _words(name) or ("",)
     for candidate in known:

@@ -15,8 +15,8 @@ __all__ = ["USUAL", "SizeRange", "draw_sizes", "parse_extents"]
 
 Extent = tuple[int, int]
 MULTIPLE = 8
-"""Drawn extents are multiples of this: rows of 2-byte elements then have a multiple of 16 bytes,
-which TMA requires. Extents below twice this number are drawn from all integers."""
+"""Drawn extents are multiples of MULTIPLE, so that rows of 2-byte elements have a multiple of 16
+bytes, which TMA requires. Extents below 2 * MULTIPLE are drawn from all integers."""
 MOST_OPERATIONS, ATTEMPTS = 2e13, 20
 """MOST_OPERATIONS: largest product m·n·k of a drawn size; larger problems have the same best plans.
 ATTEMPTS: number of times that a size is drawn again because it is larger; then the larger size is
@@ -66,7 +66,8 @@ class SizeRange:
 
     Args:
         m, n, k: the smallest and the largest extent along each axis, in elements.
-        weight: how often sizes are drawn from this range, relative to other ranges.
+        weight: how often sizes are drawn from this range: the probability is weight / sum of all
+            weights.
 
     Raises:
         PassError: an extent is not an integer of at least 1, or a range is empty.

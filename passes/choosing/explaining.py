@@ -202,7 +202,7 @@ def _cells(choice: Choice) -> list[str]:
 def micros(seconds: float) -> str:
     """Format a time given in seconds as a number of microseconds, without the unit.
 
-    Numbers below 1000 have one decimal place, others none.
+    Numbers below 1000 have one decimal place, larger numbers none.
     """
     micro = seconds * MICRO
     return f"{micro:.1f}" if micro < 1000 else f"{micro:.0f}"

@@ -49,7 +49,7 @@ the same key have the same kernel."""
 
 @dataclass(frozen=True, eq=False)
 class KernelFamily:
-    """Kernels of plans, among which `rank` chooses if it is given the family.
+    """A set of kernels. `rank(…, among=family)` returns only plans with these kernels.
 
     Two families are equal only if they are the same object.
 
@@ -103,7 +103,8 @@ class KernelFamily:
         places, codes = self._codes
         if not len(codes):
             return np.zeros(len(table), bool)
-        # A schedule that no kernel of the family has gets a number that none of them has.
+        # A schedule that no kernel of the family has gets a number that no schedule of the family
+        # has.
         schedule = table.of_schedule([places.get(each, len(places)) for each in table.schedules])
         numbers = _numbers([schedule, *(getattr(table, name) for name in COLUMNS)])
         found = codes[np.minimum(np.searchsorted(codes, numbers), len(codes) - 1)]

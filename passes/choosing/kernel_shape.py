@@ -183,8 +183,8 @@ class Shape:
         """
         self.filled = outside_m % high_a + outside_n % high_b
         """filled: number of the rows and columns in `outside` that lie in a TMA box which begins
-        inside the matrix, so that TMA fills them with zeros. Boxes that lie outside as a whole are
-        not requested.
+        inside the matrix, so that TMA fills them with zeros. Boxes that lie entirely outside the
+        matrix are not requested.
         """
         self.copies = self.units * (
             np.where(t.turned_a == 1, self.rows / box_m, np.ceil(rows_a / LOW))
@@ -223,7 +223,7 @@ class Shape:
 
         Args:
             t: problems and plans.
-            columns: columns of D that a warpgroup stores.
+            columns: number of columns of D that a warpgroup stores.
         """
         narrow, wide = widths(columns.astype(int))
         needed = np.minimum(self._stages(t, narrow), self._enough)
@@ -238,7 +238,7 @@ class Shape:
 
         Args:
             t: problems and plans.
-            box: columns of a TMA box of D.
+            box: number of columns of a TMA box of D.
         """
         found = one = self._stages(t, box)
         prime = np.ones(len(t), bool)
@@ -257,7 +257,7 @@ class Shape:
 
         Args:
             t: problems and plans.
-            box: columns of D, in elements of 16 bits, that a warpgroup has buffers for.
+            box: number of columns of D that a warpgroup has buffers for, in elements of 16 bits.
         """
         beside = self.consumers * t.turns * MMA_M * box * STORED_BYTES * self._boxed
         beside = beside + (t.cluster_k - 1) * self.rows * self.columns * REGISTER_BYTES
@@ -282,9 +282,10 @@ def astray(row: Column, unit: Column | int, element: Column | int) -> Column:
     """The share of rows of a matrix whose address is not a multiple of `unit` bytes.
 
     Args:
-        row: elements of a row; rows are contiguous in memory, and the first one is aligned.
+        row: number of elements of a row; rows are contiguous in memory, and the first row is
+            aligned.
         unit: a number of bytes.
-        element: bytes of an element.
+        element: number of bytes of an element.
     """
     return 1 - np.gcd((row * element).astype(int), unit) / unit
 

@@ -169,7 +169,8 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
         several_pieces = some & (2 * streamed < slots)
         yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)
         yield Kind(replace(schedule, reduction="tree"), several_pieces, slots)
-        # Leave out Stream-K with equal pieces of every tile: those plans are candidates anyway.
+        # Leave out Stream-K plans with equal pieces of every tile, since they are candidates
+        # anyway.
         room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
         yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
 

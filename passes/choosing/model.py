@@ -164,8 +164,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     moved = stored + t.operand_bytes
     dram = (traffic + again) / rate + moved / c.dram_rate + c.dram_seconds
     l2 = (asked + moved + 2 * partial) / c.l2_rate
-    # An instruction on 8-bit operands does twice the operations of one on 16-bit operands, in the
-    # same time and at the same power.
+    # An instruction on 8-bit operands does twice as many operations as one on 16-bit operands, in
+    # the same time and at the same power.
     flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k * (t.in_bytes / FITTED.bytes)
     power = (
         flops / c.power_flops
@@ -173,7 +173,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         + asked / c.power_l2
         + traffic / c.power_dram
     )
-    # Add the extra time of the first iteration: its loads do not overlap with multiplications.
+    # Add the extra time of a workgroup's first iteration: its loads do not overlap with
+    # multiplications.
     loop = loop + first + c.fill_seconds
     # Fix-ups, sums over a cluster and the ends of tiles do not overlap with the traffic of A and B,
     # so their times are added.
@@ -201,11 +202,11 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
 
 
 def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
-    """Three columns of seconds at the end of a tile, with one entry for each plan.
+    """Three columns of seconds that are spent at the end of a tile, with one entry for each plan.
 
-    They are the time to copy D out of the registers; the time to store D in memory, which overlaps
-    with the next tile's main loop; and the time of the sum over a cluster whose CTAs divide k (0
-    for other plans).
+    The columns are the time to copy D out of the registers; the time to store D in memory, which
+    overlaps with the next tile's main loop; and the time of the sum over a cluster whose CTAs
+    divide k (0 for other plans).
 
     Args:
         t: problems and plans.
@@ -247,8 +248,8 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
             # In a `tree` reduction partial sums are added level by level; on each level a workgroup
             # waits until another one has sent its sum.
             send + counts.receives * (receive + c.level_seconds),
-            # In a `turnstile` reduction workgroups add to one sum in turn: each receives the sum of
-            # all earlier ones before it sends its own sum.
+            # In a `turnstile` reduction workgroups add to one sum one after another: each receives
+            # the sum of all earlier workgroups before it sends its own sum.
             counts.chain * (send + receive),
             counts.sends * (send + finish),
         ],
@@ -288,7 +289,8 @@ def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Co
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
     clocks = clocks * np.where(s.twins, c.twins, 1) * np.where(s.stages < UNHURRIED, c.short, 1)
     multiply = count * clocks / c.clock + c.step_seconds
-    # If a row of a TMA box begins inside a cache line, the request touches one more line.
+    # If a row of a TMA box begins inside a cache line, the request for the row touches one more
+    # line.
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
     # If the rows of a TMA box are shorter than a cache line, a request covers a part of a line.
     lines = lines * (1 + (c.narrow - 1) * s.narrow)

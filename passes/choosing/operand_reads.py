@@ -19,8 +19,8 @@ class OperandReads:
     Args:
         element_bytes: bytes of the widest element that the epilogue reads for every element of D,
             or 0. Such operands need registers in addition to the accumulators.
-        total_bytes: bytes of all epilogue operands, and outputs besides D, of all products, each
-            counted once.
+        total_bytes: bytes of all epilogue operands and of all outputs besides D, summed over the
+            products, each element counted once.
     """
 
     element_bytes: int
@@ -36,7 +36,7 @@ class OperandReads:
             problem: the problem, with its epilogue.
             extents: `l`, the number of products, and `m`, `n` and `k` of each product, where `n`
                 counts the columns of B.
-            reads_c: whether C is given; otherwise the epilogue does not read it.
+            reads_c: whether the launch passes C; if not, the epilogue does not read C.
         """
         out, widest, total = problem.out_dtype or problem.dtype, 0, 0.0
         for tensor, operand in problem.operands.items():

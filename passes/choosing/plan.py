@@ -123,7 +123,7 @@ class Plan:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The lowering options that the plan sets, by name, without those at their defaults."""
+        """The lowering options that the plan sets to other values than the defaults, by name."""
         axes = zip(CLUSTER_OPTIONS, self.cluster, strict=True)
         found: dict[str, Any] = {name: count for name, count in axes if count > 1}
         return found if self.consumers == COOPERATIVE else {**found, "consumers": self.consumers}

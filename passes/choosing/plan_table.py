@@ -244,7 +244,7 @@ def extents(problem: Gemm, batches: int) -> dict[str, float]:
 
 
 def schedule_in(plan: Plan) -> tuple[Pass, int] | None:
-    """A plan's schedule, converted to tiles `COUNTED_TILE`, and the height of bands in tiles.
+    """(plan's schedule, converted to tiles `COUNTED_TILE`; height of bands of tiles, in tiles).
 
     Returns None if the cost model does not know one of the plan's passes.
     """
@@ -262,7 +262,7 @@ def schedule_in(plan: Plan) -> tuple[Pass, int] | None:
 
 
 def _numbers(gemm: Gemm, plan: Plan, batches: int, places: dict[Pass, int]) -> dict[str, float]:
-    """The entries of a table's row, by column, for a problem and a plan.
+    """The entries of a table's row for a problem and a plan, by name of the column.
 
     Args:
         gemm: the problem.

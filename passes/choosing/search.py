@@ -32,7 +32,8 @@ FIRST_BATCH, BATCH = 8, 6
 """Numbers of plans that are compiled in parallel and then measured. FIRST_BATCH: at the start of a
 search. BATCH: in each later step."""
 FAR = 2.5
-"""Plans whose predicted time exceeds this many times the shortest predicted time are left out."""
+"""Plans whose predicted time is more than FAR times the shortest predicted time are not
+measured."""
 WORTH = 1e-5
 """The search ends if the expected improvement of every plan is less than this fraction of the
 shortest measured time."""
@@ -69,8 +70,8 @@ def search(
 
     Args:
         table: the candidates: plans of one problem.
-        predicted: the predicted seconds of each, by the cost model.
-        device: the constants of the device for which they were predicted.
+        predicted: the seconds of each plan that the cost model predicts.
+        device: the constants of the device for which the seconds were predicted.
         measure: the function that measures plans; it is called with a few plans at a time.
         first: plans of the table that are measured in any case.
         most: largest number of plans to measure; plans that cannot be built are not counted.
@@ -163,7 +164,7 @@ class _Search:
         return found
 
     def add(self, row: int, seconds: float) -> None:
-        """Record a plan's measured seconds, which are `inf` if the plan cannot be built."""
+        """Record the measured seconds of the plan in row `row`; `inf` if it cannot be built."""
         self.tried.append(row)
         if isfinite(seconds):
             self.rows.append(row)

@@ -26,7 +26,7 @@ __all__ = ["SummationOrder", "split_schedule"]
 
 
 def split_schedule(segments: int) -> SplitK:
-    """The schedule that adds this many segments of k, two or more, in the order of k."""
+    """The schedule that divides k into `segments` segments (two or more), added in order."""
     return SplitK(splits=segments, owner="last", reduction="turnstile")
 
 
@@ -51,9 +51,10 @@ class SummationOrder:
 
     @classmethod
     def of(cls, instructions: str, k: int, unit: int, segments: int = 1) -> SummationOrder:
-        """The order for `k` elements with (at most) `segments` segments of equal length.
+        """The order for `k` elements in at most `segments` segments, equally long except the last.
 
-        The borders of segments are multiples of `unit`, so the last segment may be shorter.
+        The borders of segments are multiples of `unit`, so the last segment may be shorter, and
+        there may be fewer segments.
         """
         depth = -(-k // unit) * unit
         return cls(instructions, -(-depth // (segments * unit)) * unit, depth)

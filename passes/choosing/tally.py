@@ -87,8 +87,8 @@ class Tally:
 
 
 PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Fields of `Tally`, the work counts of a workgroup, that are maxima over operations. The other
-fields are sums."""
+"""Fields of `Tally` (the work counts of a workgroup) that are maxima over operations. The other
+fields of `Tally` are sums over operations."""
 
 
 class Definitions:
@@ -176,7 +176,7 @@ class _Walk:
         )
 
     def either(self, condition: Boolean, one: Tally, other: Tally) -> Tally:
-        """Work counts `one` if a condition holds, else the work counts `other`."""
+        """Work counts that equal `one` if a condition holds, else `other`."""
         name = self.definitions.name
         pairs = zip(one.items(), other.items(), strict=True)
         return Tally(**{key: name(select(condition, a, b)) for (key, a), (_, b) in pairs})
@@ -243,7 +243,7 @@ class _Walk:
 
         Args:
             turn: the coordinate that numbers the partial sums of a tile, in a `turnstile`
-                reduction; '' in others.
+                reduction; '' in other reductions.
             scope: the values that are known where the operation runs.
         """
         if not turn:
@@ -271,8 +271,8 @@ class _Walk:
         one = self.body(op.body, {**scope, index: unknown})
         step = self.value(op.step, {**scope, index: unknown})
         if not any(isinstance(x, MultiplyAccumulate) for x in op.walk()):
-            # A loop over the shares of one tile (`scatter`): all shares together store the tile
-            # once.
+            # This loop runs over the shares of one tile (`scatter`): all shares together store the
+            # tile once.
             ended = {key: getattr(one, key) for key in ("ends", "small_ends")}
             finished = {key: name(select(Lt(0, count), 1, 0)) for key, count in ended.items()}
             one = replace(one, **finished)

@@ -42,7 +42,7 @@ WIDTHS = {
 columns."""
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
-take turns with tiles."""
+alternate between tiles."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
 """(CTAs along m, CTAs along n) of clusters of more than two CTAs. Such clusters make products
 faster that have few output tiles and whose time is limited by the rate of the L2 cache; see
@@ -142,7 +142,7 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
     Args:
         rows, columns: extents of a CTA's part of a tile along m and n, in elements.
-        row: extent of the tile along k.
+        row: extent of the tile along k, in elements.
         turns: number of pingpong warpgroups; 1 if they are cooperative.
     """
     yield rows, columns, row, 1, 1, 1, turns
@@ -168,9 +168,9 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
         if turns > 1:
             fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
         else:
-            # A CTA uses one warpgroup, or two if one has too few registers for the CTA's part of a
-            # macro tile, and equally many for small tiles. If two, they must be able to divide a
-            # small tile.
+            # A CTA has one warpgroup, or two if one has too few registers for the CTA's part of a
+            # macro tile. It has equally many for small tiles, so two warpgroups must be able to
+            # divide a small tile.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
         if fits:
@@ -216,7 +216,8 @@ def sums(
 
     Args:
         rows, columns: extents of a CTA's part of a tile along m and n, in elements.
-        team: number of warpgroups, if another tile of the kernel determines it; else None.
+        team: number of warpgroups, if another tile of the kernel determines that number; None if
+            this tile does.
         streamed: whether workgroups send and receive partial sums.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
     """

@@ -99,8 +99,8 @@ def _streamed(
         share: number of iterations of a workgroup.
         c: the constants of the device.
     """
-    # How many tiles later, in the order of tiles, the next tile of the same row (band) and of the
-    # same column (along_m) comes.
+    # `band`: distance, in the order of tiles, from a tile to the next tile of the same row.
+    # `along_m`: distance to the next tile of the same column.
     band = np.minimum(t.width, tiles_m)
     along_m = np.where(t.width > 1, 1, tiles_n)
     phase = depth / share
@@ -139,7 +139,7 @@ def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
     a column adds up to 1. Rows without a tile are 0.
     """
     count = np.minimum(np.maximum(tiles, 1), MOST_TILES)
-    # No more rows than the largest number of tiles: the others would be 0.
+    # The array has only as many rows as the largest number of tiles, since further rows would be 0.
     number = np.arange(ceil(count.max()))[:, None]
     used = number < count
     times = np.where(used, number * phase % 1.0, np.inf)
@@ -153,7 +153,7 @@ def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
 
 
 def _reads(gaps: NDArray[np.float64], turnover: Column) -> Column:
-    """How often data that several tiles request is read from memory, rather than the L2 cache.
+    """Number of times that data requested by several tiles is read from memory, not from L2.
 
     Args:
         gaps: times between the requests, as fractions of the launch's time; they add up to 1.

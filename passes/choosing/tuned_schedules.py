@@ -1,7 +1,7 @@
-"""Schedules that are chosen only after they were measured, or if a caller asks for them.
+"""Schedules that no `Pass.variants` lists; most are chosen only after a measurement.
 
-Their work counters are kept in `work_counters.json`, with those of the schedules that passes list
-in `Pass.variants`.
+The work counters of these schedules are kept in `work_counters.json`, with the counters of the
+schedules that passes list in `Pass.variants`.
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ def _distinct(columns: Column) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     column the id of its set.
     """
     # Sort by a weighted sum of each column, so that equal columns become adjacent. Another column
-    # with the same sum may come between equal ones; they then form two sets, whose work is counted
-    # twice, which changes no result.
+    # with the same sum may come between equal ones; equal columns then form two sets, and their
+    # work is counted twice, which changes no result.
     order = np.argsort(np.sqrt(np.arange(2, len(columns) + 2)) @ columns, kind="stable")
     ordered = columns[:, order]
     new = np.concatenate([[True], (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)])

@@ -139,7 +139,7 @@ class Pieces:
         low, high: the workgroups with the first and with the last piece of the tile; the workgroups
             between them have the other pieces.
         first, count: the first iteration, and the number of iterations, of this workgroup's piece.
-            depth: number of iterations of the whole tile.
+        depth: number of iterations of the whole tile.
         slot: the workspace slot of the tile; used only by reductions in `A_SLOT_A_TILE`.
     """
 
@@ -225,7 +225,7 @@ def receive_tree(e: KernelEditor, owner: Expr, farthest: Expr, away: int) -> Bod
     lowest_bit = floor_div(bit_xor(marked, marked - 1) + 1, Integer(2))
     stop = minimum(farther.symbol + 1, lowest_bit)
     slot = workgroup + away * level
-    # A loop with one iteration: its bounds prove that the slot's number is above the workgroup's
-    # own slot (or below, if `away` is -1).
+    # This loop has one iteration. From its bounds, checks can prove that the number of the received
+    # slot is above that of the workgroup's own slot (below, if `away` is -1).
     piece = For(SLOT, slot, slot + 1, body=(ReceivePartial(SLOT),))
     return (distance, farther, For(LEVEL, Integer(1), stop, level, (piece,)))

@@ -92,7 +92,7 @@ def flatten_into(e: KernelEditor, above: tuple[Dimension, ...], below: str) -> N
 
 
 class _Together(NamedTuple):
-    """An edge that connects several dimensions to one dimension, and that dimension's size.
+    """An edge that connects several dimensions to one dimension, and the size of the one dimension.
 
     Args:
         size: the size of the one dimension.

@@ -163,7 +163,7 @@ class Scatter:
 def cut_otherwise(c: CoordinateEditor, shares: int) -> None:
     """Remove the edges that divide a tile into shares, and set the number of shares to `shares`.
 
-    The lowering that calls this adds its own edges instead. The upper bound of the loop over
+    The lowering that calls this function adds other edges instead. The upper bound of the loop over
     `SHARE` that `Scatter.finish` added is still the old number of shares, so the lowering must
     replace that bound as well.
     """

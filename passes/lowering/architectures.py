@@ -71,7 +71,7 @@ class Vectors(NamedTuple):
 
     @classmethod
     def widest(cls, gemm: GemmProblem) -> Vectors:
-        """The widest accesses: as many elements of each tensor of the problem as 16 bytes hold."""
+        """The widest accesses: for each tensor, the number of elements that fill 16 bytes."""
         operands, results = (dtype(kind or gemm.dtype) for kind in (gemm.dtype, gemm.out_dtype))
         return cls(operands.chunk, operands.chunk, results.chunk)
 
@@ -142,7 +142,7 @@ class Lowering(ABC):
         return f"{self.instructions} + {self.copies}" if self.copies else self.instructions
 
     def options(self, architecture: str, **given: Any) -> Pass:
-        """The lowering pass for `architecture`, with `given` options and defaults for others."""
+        """The lowering pass for `architecture`, with options `given`; the others have defaults."""
         return self.kind(**{"architecture": architecture, **given})  # type: ignore[call-arg]
 
     def has(self, *names: str) -> bool:
@@ -150,7 +150,7 @@ class Lowering(ABC):
         return {f.name for f in fields(self.kind)} >= set(names)
 
     def why_not_aligned(self, alignment: int) -> str | None:
-        """Why this lowering cannot multiply A and B aligned to `alignment` bytes, or None."""
+        """Why this lowering cannot multiply A and B aligned to `alignment` bytes, else None."""
         if alignment >= self.alignment:
             return None
         return f"rows or addresses of A and B are no multiples of {self.alignment} bytes"

@@ -150,14 +150,15 @@ def applied(
 ) -> ApplyFragment:
     """The operation that applies an epilogue stage to `width` registers, adjacent in a row of D.
 
-    The operation reads the stage's optional operand unconditionally; `read_if` adds the guard.
+    The operation reads the stage's optional operand unconditionally; `read_if` makes the read
+    conditional.
 
     Args:
         gemm: the problem.
         stage: the stage of the epilogue.
         fragment: the name of the accumulator.
         registers: the unrolled coordinates whose indices select a vector of registers.
-        width: registers in a vector.
+        width: number of registers in a vector.
         absent: tensors of optional operands that no launch of this kernel passes.
         part: the coordinate in `registers` along which the sums of one element lie; '' if the
             epilogue has one sum.
@@ -280,8 +281,8 @@ class Accumulator:
         Args:
             gemm: the problem.
             op: the epilogue.
-            width: how many elements of an operand or output, adjacent in a row of D, one access may
-                move.
+            width: number of elements of an operand or output, adjacent in a row of D, that one
+                access may move.
             absent: tensors of optional operands that no launch of this kernel passes.
         """
         return tuple(self.stage(gemm, each, width, absent) for each in stages(gemm, op, absent))

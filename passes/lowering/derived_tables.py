@@ -51,7 +51,8 @@ def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
             names |= {part} if isinstance(part, str) else set[str]()
             symbols |= _symbols(part)
     parameters = graph.parameters
-    for p in reversed(parameters.items):  # a parameter's value reads only parameters before it
+    # the definition of a parameter reads only earlier parameters, so these are visited later
+    for p in reversed(parameters.items):
         if p.symbol in symbols:
             symbols |= _symbols(p.value)
     live: tuple[Table, ...] = ()

@@ -83,8 +83,8 @@ class ScatterLowering:
 
         Args:
             body: operations of the scheduled graph.
-            by: a function that wraps lowered operations in a guard, which selects the workgroups
-                that execute them.
+            by: a function that puts lowered operations under a condition, which selects the
+                workgroups that execute them.
         """
 
         def lower(op: Operation) -> Operation | Body:
@@ -108,7 +108,7 @@ class ScatterLowering:
         return (self.send, self.barrier, self._leader(SignalFlag("flags", "", op.readers)))
 
     def _leader(self, op: Operation) -> Operation:
-        """`op`, executed by one thread only: the first of those that hold the accumulator."""
+        """`op`, executed only by the first of the threads that hold the accumulator."""
         return If(Lt(self.member, 1), (op,))
 
     def _wait(self, peers: For) -> Body:

@@ -1,4 +1,4 @@
-"""`Grouped` orders output tiles so that distant Stream-K workgroups read the same operands."""
+"""`Grouped`: an order of output tiles in which Stream-K workgroups share operands in L2."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ class Grouped(Pass):
         depth = number_of_iterations(graph, ())
         with graph.edit(str(self)) as e:
             c = e.coordinates
-            # Launches check that this product fits 32 bits: the divisor in the formulas of `Deal`
-            # (tiles of a group) times the number of k tiles, by which the formulas are multiplied.
+            # The host checks before a launch that the number of tiles of a group (the divisor in
+            # the formulas of `Deal`) times the number of k tiles (by which the formulas are
+            # multiplied) fits 32 bits.
             e.assume((floor_div(tiles, self.groups) + 1) * depth)
             dealt = numbers[0].id
             if len(numbers) > 1:

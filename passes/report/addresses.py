@@ -76,7 +76,7 @@ def _known(node: Node) -> dict[str, Any]:
 def _example(
     graph: KernelGraph, name: str, free: Iterable[str], at: Values, launch: Values
 ) -> Derivation:
-    """Derive an index with numbers: all other indices are small, such as workgroup 5.
+    """Derive an index with numbers, from small values of all other indices (workgroup 5).
 
     Raises:
         CoordGraphError: no choice of small indices is inside all dimensions.
@@ -101,7 +101,7 @@ def _small(dimension: Dimension) -> int:
     if isinstance(dimension, Selector) or (
         dimension.hardware and not isinstance(dimension, Workitem)
     ):
-        return 0  # the example's thread number is small, so its warp is number 0
+        return 0  # the thread number in an example is small, so the thread's warp has the number 0
     if dimension.size is None:
         return 1
     return min(EXAMPLE, int(dimension.size) - 1) if dimension.size.is_Integer else 0

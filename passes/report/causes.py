@@ -18,7 +18,8 @@ from passes.simulation import Kernel, Machine, Simulation, simulate, simulate_pl
 __all__ = ["Alternative", "alternatives", "headline", "peak_flops"]
 
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
-"""Schedules that are simulated as alternatives to the reported one, with its tile and order."""
+"""Schedules that are simulated as alternatives to the reported schedule, with the same macro tile
+and order of output tiles as the reported one."""
 BUSY, MOSTLY = 0.9, 0.75
 """BUSY, MOSTLY: smallest utilisations for which the page answers "yes" and "mostly" to the question
 "is the GPU busy?". Utilisation is the fraction of time in which a workgroup multiplies tiles of D,
@@ -43,7 +44,7 @@ class Alternative:
 
     Args:
         name: the pipeline of passes, or the plan, as text.
-        option: the command-line option that selects it: `--schedule` or `--plan`.
+        option: the command-line option that selects the schedule or plan: `--schedule` or `--plan`.
         seconds: the simulated time of the launch, in seconds.
         utilisation: the fraction of time in which resident workgroups multiply.
     """
@@ -159,8 +160,8 @@ def headline(
     busy = shares["multiply"]
     rate = simulation.flops / seconds if seconds else 0.0
     of_peak = rate / peak if peak else 0.0
-    # The cost model leaves out the traffic of tiles outside D, so its bounds are not used if there
-    # are such tiles.
+    # The cost model leaves out the traffic of tiles outside D, so its bounds are not used if a tile
+    # lies outside D.
     bounds = {} if shares["outside D"] else modelled
     limit = limit_of(busy, seconds, simulation, peak, bounds)
     machine = simulation.machine
@@ -195,7 +196,7 @@ def _answer(busy: float, of_peak: float) -> str:
 
 
 def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str, str]:
-    """The name of the largest loss of time, such as `waits`, and a sentence that explains it."""
+    """(name of the largest loss of time, such as `waits`; sentence that explains the loss)."""
     losses = {
         "tiles outside D": shares["outside D"],
         "the last wave": shares["tail"] + shares["gap"],

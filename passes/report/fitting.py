@@ -17,7 +17,7 @@ OF_WORK = ("workgroup", "product", "m", "n")
 
 
 def check_fit(events: Mapping[str, list[Any]], steps: Steps, *, complete: bool = True) -> None:
-    """Refuse a timeline whose workgroups, output tiles or k tiles are not those of a launch.
+    """Raise an error for a timeline whose workgroups, output tiles or k tiles are not a launch's.
 
     Events without an output tile or a range of k tiles are not compared.
 

@@ -45,11 +45,11 @@ IN_BUCKET: Mapping[str, tuple[Activity, ...]] = {
 slot overlap, their common time counts for the bucket that is listed first."""
 OUTSIDE = "outside D"
 BUCKETS = (*IN_BUCKET, OUTSIDE, "launch", "gap", "tail")
-"""Names of the kinds of time (buckets) into which the time of a slot, the place of a resident
-workgroup, is divided. `outside D` is the time of multiplying output tiles that lie entirely outside
-D, which does not count as `multiply`. `launch` is the time before the slot's first event, `gap` the
-time between events, and `tail` the time after the last one. The time of a slot without events is
-`tail`."""
+"""Names of the kinds of time (buckets) into which the time of each slot is divided. A slot (an SM,
+a part of one, or a cluster of SMs) runs one workgroup at a time. `outside D` is the time of
+multiplying output tiles that lie entirely outside D, which does not count as `multiply`. `launch`
+is the time before the slot's first event, `gap` the time between events, and `tail` the time after
+the last one. The time of a slot without events is `tail`."""
 OF_TILE = ("product", "m", "n", "first", "count")
 NEEDED = ("begin", "end", "workgroup", "slot", "activity")
 KNOWN = (*NEEDED, *OF_TILE, "behind", "role", "rank", "tiling")
@@ -74,7 +74,7 @@ class Grid:
 
     Args:
         shapes: extents along m, n and k of each tile shape, in the order of the graph's `tilings`.
-            m, n: extents of D.
+        m, n: extents of D.
     """
 
     shapes: Sequence[tuple[int, ...]]
@@ -160,8 +160,8 @@ def dropped_records(measured: Measured) -> int:
 def _tilings_like(columns: Columns, simulated: Mapping[str, Any] | None) -> list[int]:
     """For each measured event, the index of its tile's shape; -1 for an event without a tile.
 
-    The index is that of a simulated event of the same workgroup on the same tile; 0 if there is
-    none.
+    The index is copied from a simulated event of the same workgroup on the same tile; it is 0 if
+    there is no such event.
     """
     count = len(columns["begin"])
     if simulated is None or "m" not in columns:

@@ -170,7 +170,8 @@ class HeterogeneousTiles(Pass):
             full = add_waves(e, "full", "full.tiles", waves, count)
             few = add_waves(e, SMALL, "small.tiles", small_waves, count)
             # All workgroups compute equally many macro tiles. If the number of workgroups does not
-            # divide the number of small tiles, some workgroups compute one small tile more.
+            # divide the number of small tiles, some workgroups compute one small tile more than
+            # others.
             mine = ceil_div(rest * pieces - c["workgroup"].symbol, count)
             e.kernel(
                 SetCoordinate("selector", Integer(0), (_walk("full waves", full, waves, work),)),

@@ -233,7 +233,8 @@ def _part_tiles(
 ) -> tuple[_Part, _Part]:
     """Separate output tiles into a Stream-K part and a data-parallel part, if groups differ in k.
 
-    The iterations of the Stream-K part are those from its first tile to its last tile.
+    The iterations of the Stream-K part are all iterations from the part's first tile to its last
+    tile.
 
     Args:
         e: the kernel under construction.
@@ -261,8 +262,8 @@ def _part_tiles(
     (end,) = before.forward({**here, work.loop.dim: deepest}, [every.id], ranges)
     count = e.parameter(
         "sk_iterations",
-        # The minimum changes no value. It states an upper bound that range analysis cannot derive,
-        # because it knows only bounds on the number of k tiles of each group.
+        # This minimum changes no value. It states an upper bound that range analysis cannot derive,
+        # because it knows only bounds on each group's number of k tiles.
         minimum((end + 1) * minimum(streamed, Integer(1)), number_of_iterations(graph, numbers)),
         minimum=0,
         note="iterations that are streamed",

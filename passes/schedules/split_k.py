@@ -28,7 +28,8 @@ __all__ = ["SplitK"]
 class SplitK(Pass):
     """Divide the iterations of each output tile into `splits` pieces, each for one workgroup.
 
-    With TK iterations (k tiles) in a tile, a piece has `⌈TK/splits⌉` consecutive iterations.
+    With TK iterations (k tiles) in a tile, a piece has `⌈TK/splits⌉` consecutive iterations; the
+    last pieces of a tile may have fewer or none.
 
     Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes, and a loop over
     k tiles. After::

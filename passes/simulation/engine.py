@@ -45,7 +45,7 @@ class Engine:
         works: the cost of a tile of each tile shape.
         machine: the GPU.
         kernel: the cluster shape and the consumers with which the graph is compiled.
-        setup: seconds from the start of a workgroup until it multiplies.
+        setup: seconds from the launch and from the start of a workgroup until it multiplies.
         traffic: computes the bytes that main loops request from the L2 cache and read from DRAM.
 
     Attributes:
@@ -232,8 +232,8 @@ class Engine:
     def _finishes(self, workgroup: int, step: int) -> bool:
         """Simulate a ping-pong warpgroup that finishes a tile while the other begins the next one.
 
-        The other warpgroup begins as soon as it has finished its own previous tile. Returns False,
-        and simulates nothing, if a step other than FINISH or STORE precedes the next main loop.
+        The other warpgroup begins as soon as it has finished the tile before. Returns False, and
+        simulates nothing, if a step other than FINISH or STORE precedes the next main loop.
         """
         following, stop = step, self.borders[workgroup + 1]
         while following < stop and self.kinds[following] != MULTIPLY:
@@ -257,12 +257,12 @@ class Engine:
         return True
 
     def _keys(self, step: int) -> list[tuple[int, int]]:
-        """(workspace slot, turn) of each partial sum that a step sends or receives; see `Send`."""
+        """(workspace slot, number of earlier sends to it) of each partial sum sent or received."""
         place, first = self.places[step], self.firsts[step]
         return [(place, turn) for turn in range(first, first + self.counts[step])]
 
     def _signal(self, step: int) -> None:
-        """Let workgroups continue that wait for a partial sum which has now been sent."""
+        """Let workgroups continue that wait for a partial sum which `step` has sent."""
         for key in self._keys(step):
             self.sent[key] += self.readers[step]
             for workgroup in self.waiting.pop(key, ()):

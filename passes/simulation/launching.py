@@ -124,8 +124,8 @@ class Launch:
 
         Args:
             graph, problem, tables, kernel: as for `simulate`.
-            machine: the machine that determines how many workgroups are launched, where the launch
-                arguments do not.
+            machine: the GPU; it determines the number of workgroups if the launch arguments do not
+                contain it.
             instructions: the result of `instructions_of`.
         """
         given, tables = dict(problem), tables or {}
@@ -136,8 +136,8 @@ class Launch:
         values = graph.parameters.launch({**free, **given}, tables)
         sizes = product_sizes(graph, given, tables)
         products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
-        # A recorded step needs 88 bytes, so a launch that has too many steps even by a lower bound
-        # is refused before its steps are recorded.
+        # A recorded step needs 88 bytes, so a launch is refused before its steps are recorded if a
+        # lower bound of their number is too large already.
         least = _tiles(graph, sizes) * products // len(sizes) * STEPS_OF_TILE
         _check_steps(graph, least, "at least ")
         steps = record_steps(graph, given, tables)
@@ -192,13 +192,13 @@ class Launch:
 
 
 def _tiles(graph: KernelGraph, sizes: NDArray[np.int64]) -> int:
-    """The fewest output tiles that cover all products; `sizes` has a row (m, n, k) for each."""
+    """Smallest number of output tiles that cover all products; `sizes` has rows (m, n, k)."""
     m, n = (max(tiling.shape[axis] for tiling in graph.tilings) for axis in (0, 1))
     return int((-(-sizes[:, 0] // m) * -(-sizes[:, 1] // n)).sum())
 
 
 def _check_steps(graph: KernelGraph, steps: int, least: str) -> None:
-    """Refuse a launch of more than `MOST_STEPS` steps."""
+    """Raise an error for a launch of more than `MOST_STEPS` steps."""
     if steps <= MOST_STEPS:
         return
     tile = "x".join(map(str, next(iter(graph.tilings)).shape))

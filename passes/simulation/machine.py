@@ -149,7 +149,8 @@ def with_figures(base: Constants, figures: Mapping[str, float]) -> Machine:
 
     Args:
         base: constants of the cost model.
-        figures: values of some of these constants, and of those in `OF_MACHINE`, by name.
+        figures: new values of some constants of `base`, and values of the constants in
+            `OF_MACHINE`, by name.
     """
     more = {name: value for name, value in figures.items() if name in OF_MACHINE}
     known = {name: value for name, value in figures.items() if name not in OF_MACHINE}

@@ -1,11 +1,11 @@
 """`Cache` estimates which k tiles of A and B the L2 cache still holds, by the bytes read since.
 
-A *panel* is the rows of A of one row of output tiles, or the columns of B of one column. The k
-tiles of a panel are read from DRAM one after another. A k tile stays in the L2 cache until as many
-bytes as the cache holds have been read from DRAM after its last use (an LRU cache). So for each
-panel the model stores only the last ranges of k, and how many bytes had been read from DRAM when
-each range was read. Workgroups at the same k of neighbouring tiles share the data that one of them
-reads; a workgroup that is far behind another one reads the data again.
+A *panel* is the part of A that one row of output tiles reads, or the part of B that one column of
+output tiles reads. The k tiles of a panel are read from DRAM one after another. A k tile stays in
+the L2 cache until as many bytes as the cache holds have been read from DRAM after its last use (an
+LRU cache). So for each panel the model stores only the last ranges of k, and how many bytes had
+been read from DRAM when each range was read. Workgroups at the same k of neighbouring tiles share
+the data that one of them reads; a workgroup that is far behind another one reads the data again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Read = tuple[int, int, float, int]
 """Type of a recorded read of a panel: the first k tile, the k tile after the last, the bytes that
 had been read from DRAM when the first k tile was read, and the slot (SM) of the workgroup."""
 Found = tuple[float, bool]
-"""Type of the result of a request: how many k tiles must be read from DRAM (a fraction if it is the
-mean of several panels), and whether a workgroup on a neighbouring SM requests the same k tiles at
-the same time."""
+"""Type of the result of a request: the number of k tiles that must be read from DRAM (a fraction if
+it is the mean of several panels), and whether a workgroup on a neighbouring SM requests the same k
+tiles at the same time."""
 
 
 @dataclass
@@ -66,8 +66,9 @@ class Cache:
             self.reads[panel] = [(first, stop, volume, slot)]
             return stop - first, False
         start, end, since, place = before[-1]
-        # The lag: bytes read from DRAM between the previous read of a k tile and this request. It
-        # is the same for all k tiles of a range, because all workgroups advance at one pace.
+        # The lag is the number of bytes read from DRAM between the previous read of a k tile and
+        # this request. The lag is the same for all k tiles of a range, because all workgroups
+        # advance at one pace.
         lag = volume - since + pace * (start - first)
         if start <= first and stop <= end and lag < self.capacity:
             near = -2 * pace <= lag <= 2 * pace and -self.near < slot - place < self.near
@@ -118,8 +119,8 @@ class Traffic:
     Args:
         steps: what every workgroup computes, sends, receives and stores, in order.
         works: the cost of a tile of each tile shape.
-        spans: for each tile shape, its extents in m and n, divided by those of the smallest tile
-            shape of the graph.
+        spans: for each tile shape, its extents in m and n, divided by the extents of the smallest
+            tile shape of the graph.
         sizes: an array with m, n and k of each product; one row if all products have the same
             sizes.
         element: bytes of an element of A and B.

@@ -71,8 +71,8 @@ class Sharing:
         crowded = 2 * readers > m.processors
         asked = read = power = 0.0
         for i, (work, active) in enumerate(zip(self.works, self._active, strict=True)):
-            # Without a running main loop on tiles of this shape, these sums are 0: drop their
-            # rounding errors.
+            # Without a running main loop on tiles of this shape, these sums should be 0: set them
+            # to 0, to drop rounding errors.
             if not active:
                 self._asked[i] = self._read[i] = 0.0
             self.paces[i] = step = work.crowded if crowded else work.free
@@ -82,8 +82,8 @@ class Sharing:
         power += asked / m.power_l2 + read / m.power_dram
         each = m.reader_rate if crowded else m.lone_rate
         memory = max(read, 0.0) / min(m.dram_rate, each * readers)
-        # The power limit lowers the clock rate of the tensor cores, so it bounds multiplying; loads
-        # overlap with multiplying at that clock rate.
+        # The power limit lowers the clock rate of the tensor cores, so it bounds the time of
+        # multiplying. Loads overlap with multiplying at the lowered clock rate.
         q, p = m.power_sharpness, m.sharpness
         multiplying = (1 + power**q) ** (p / q)
         stretch = (multiplying + (max(asked, 0.0) / m.l2_rate) ** p + memory**p) ** (1 / p)

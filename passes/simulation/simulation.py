@@ -59,7 +59,7 @@ class Simulation:
 
     @property
     def fix_ups(self) -> int:
-        """Number of times in the whole launch that one workgroup receives another's partial sum."""
+        """Number of partial sums that workgroups receive from other workgroups in the launch."""
         s = self.steps
         sends = s.kind == StepKind.SEND
         sender = dict(
@@ -80,7 +80,7 @@ class Simulation:
         )
 
     def seconds(self, activity: Activity) -> float:
-        """Seconds that workgroups spend on an activity while they do nothing else, in total."""
+        """Seconds of an activity, summed over workgroups, without overlap with multiplying."""
         return self.events.seconds(activity)
 
     @property

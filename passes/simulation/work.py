@@ -1,4 +1,4 @@
-"""`TileWork`: the seconds and bytes of a workgroup's steps on one tile, as if it ran alone.
+"""`TileWork`: the seconds and bytes of a workgroup's steps on one tile, without other workgroups.
 
 For kernels with wgmma and TMA (sm_90a), the cost model gives the times of an iteration and of the
 end of a tile. For other kernels, these times follow from public data of the GPU: the slowest of
@@ -40,7 +40,7 @@ class Kernel:
 
     Args:
         cluster: numbers of CTAs of a cluster along m, n and k; a cluster computes one macro tile.
-        consumers: `cooperative`, or `pingpong` if warpgroups of a CTA compute tiles in turn.
+        consumers: `cooperative`, or `pingpong` if the warpgroups of a CTA alternate between tiles.
         reads_c: whether the epilogue reads C.
         resident: number of workgroups that one SM runs at the same time.
     """

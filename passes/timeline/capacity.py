@@ -59,7 +59,7 @@ class _Bound:
         """For each symbol, an expression that its value never exceeds."""
 
     def marks(self, body: Body) -> Expr | None:
-        """An upper bound of how many `Begin` operations (marks) one thread executes in `body`.
+        """Upper bound of the number of `Begin` operations (marks) that a thread executes in `body`.
 
         The result is None if the number of iterations of a loop is unbounded.
         """
@@ -78,7 +78,7 @@ class _Bound:
             trips = self.most(op.stop - op.start) if isinstance(op, For) and any(found) else ONE
             if inside is None or trips is None:
                 return None
-            # only one branch of an If runs: take the larger count
+            # only one branch of an `If` runs, so the bound is the larger one of the two branches
             total = total + reduce(maximum, inside, ZERO) * trips
         return total
 
@@ -97,7 +97,8 @@ class _Bound:
                 return None if bounds is None else reduce(_FOLDS[type(expr)], bounds)
             case Mul():
                 number, rest = expr.as_coeff_Mul()
-                if number < 0:  # indices are not negative, so neither is the bound
+                # indices are not negative, so a negative multiple of them is at most 0
+                if number < 0:
                     return ZERO
                 parts = _all([self.most(part) for part in operands(rest)])
                 return None if parts is None else prod(parts, start=number)

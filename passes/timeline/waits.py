@@ -36,15 +36,16 @@ def _with_waits(body: Body) -> Iterator[Operation]:
         op = ops.pop(0)
         if _only_waits(op):
             yield from (Begin("wait"), op)
-            # one thread waits for the flag, the others at this barrier
+            # one thread waits for the flag, and the other threads wait for this thread at the
+            # barrier
             if ops and isinstance(ops[0], Barrier):
                 yield ops.pop(0)
             yield Begin("receive")
         elif _marks(op) and ops and _awaits_turn(ops[0]):
             yield from (Begin("turn"), ops.pop(0), op)
         elif (wait := _awaits_sums(op)) is not None:
-            # `wait` is executed again in the body, where it returns at once because the phase has
-            # completed.
+            # The wait `wait` is executed again in the body, where it returns at once because the
+            # mbarrier's phase has completed.
             inside = (Begin("wait"), wait, Begin("receive"), *op.children)
             yield op.with_body(*inside)
         else:

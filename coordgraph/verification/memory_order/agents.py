@@ -31,7 +31,7 @@ class ThreadClass:
     Args:
         workgroup: the number of the workgroup (CTA) in the simulated launch.
         threads: the numbers of the threads, ascending.
-        steps: the steps that they execute, in order.
+        steps: the steps that these threads execute, in order.
     """
 
     workgroup: int

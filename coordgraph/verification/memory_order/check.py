@@ -115,9 +115,10 @@ def _tiles(graph: KernelGraph) -> Iterator[tuple[int, int, int, int]]:
     peers = max(3, min(stages + 2, MOST_WORKGROUPS // ranks))
     yield from (
         (2, 1, stages + 2, 3),
-        (1, 1, stages + 2, peers),  # all workgroups compute parts of a single output tile
-        # a workgroup computes several tiles; its second tile begins in a pipeline stage that its
-        # first tile has used
+        # in this launch, all workgroups compute parts of a single output tile
+        (1, 1, stages + 2, peers),
+        # in these launches, a workgroup computes several tiles; its second tile begins in a
+        # pipeline stage that its first tile has used
         (3, 1, stages + 1, 2),
         (3, 2, 3, 2),
         (1, 1, 2 * stages + 1, 4),

@@ -52,7 +52,7 @@ def counterexample(violation: Violation, log: Log, launch: Launch) -> Counterexa
 def _once(events: Iterable[Event]) -> Iterator[Event]:
     """Yield only the first of several events that differ in nothing but the thread.
 
-    Such events have the same workgroup, warp role, operation, and barrier or flag.
+    The compared events have the same workgroup, warp role, operation, and barrier or flag.
     """
     seen: set[tuple[object, ...]] = set()
     for event in events:
@@ -136,7 +136,7 @@ def _name(event: Event) -> str:
 
 
 def _memory(event: Event) -> str:
-    """Text of the memory that an event accesses, such as ` reads a.shared`."""
+    """Text that says which memory an event accesses, such as ` reads a.shared`."""
     effect = event.effect
     accesses = effect.accesses if isinstance(effect, Asynchronous) else (effect,)
     found = [f"{x.kind.value} {x.dim}" for x in accesses if isinstance(x, Access)]

@@ -1,8 +1,8 @@
 """Data races: unordered accesses to the same element, at least one of which is a write.
 
 The accesses are compared in the order of the simulation. For every element, the shadow memory has
-the last write and the reads after it. A new access is compared with those only, because earlier
-accesses were ordered before them.
+the last write and the reads after it. A new access is compared only with these accesses, because
+earlier ones were ordered before these.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Shadow:
     """For every element of one memory: the last write, and the reads after it.
 
     Args:
-        unit: bytes of an element.
+        unit: number of bytes of an element.
         size: number of elements.
     """
 

@@ -146,7 +146,7 @@ class Signals:
         of = "mbarrier", at, barrier, place
         return lambda: self.log.add(agent, step, None, "completes a phase", *of)
 
-    # The following methods simulate what operations do to flags: change a flag, or wait for it.
+    # The following methods perform effects on flags: a change of a flag, or a wait for its value.
 
     def _change(
         self, agent: Agent, step: Step, number: int, effect: ChangeFlag, place: int

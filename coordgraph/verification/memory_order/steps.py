@@ -383,8 +383,8 @@ class Walk:
     def _numbers(self, node: Node, effect: Effect) -> Iterator[tuple[str, Any]]:
         """Yield (name, expression) for each number that an effect needs.
 
-        The names are those of `Step.values`: `place` is the index of the effect's barrier or flag,
-        `value` is the value of a flag.
+        The name is a key of `Step.values`: `place` for the index of the effect's barrier or flag,
+        `value` for the value of a flag.
         """
         match effect:
             case Asynchronous(barrier=barrier) if barrier:
@@ -419,7 +419,8 @@ class Walk:
             return Place(access, np.zeros((1, self.threads), np.int64), threads_of(mask)[None])
         found = node.place(access.dim)
         first = self.formulas.value(found.values[0], self.env)
-        # Shared memory has no padding: an index outside it is a fault, which `races` finds.
+        # Accesses to shared memory are never skipped as padding: an index outside the memory is a
+        # fault, which the module `races` reports.
         padded = access.dim not in self.shared
         inside = self.formulas.value(found.guard, self.env) if padded else True
         rank = None

@@ -314,7 +314,7 @@ class Flag:
             self.source, self.scope = release
 
     def observe(self, clock: Clock, acquire: tuple[int, str] | None) -> None:
-        """Read the value; `acquire` is (workgroup, scope) of an acquire, None if relaxed."""
+        """Read the value; `acquire` is (workgroup, scope) of an acquire, None if not an acquire."""
         clock.join(self.clock, visible=False)
         if acquire is not None and (acquire[0] == self.source or "gpu" == acquire[1] == self.scope):
             clock.seen |= self.released

@@ -161,8 +161,8 @@ class Block:
 def choose_block(m: int, n: int, lanes: int, registers: int, sums: int = 1) -> Block:
     """Choose the register block for an output tile of m x n elements.
 
-    The candidates are blocks from half to all of the rows that the registers allow. The block that
-    pads the fewest rows is chosen and, among several of those, the one with the most rows.
+    A candidate has between half and all of the rows for which there are registers. The candidate
+    that pads the tile with the fewest rows is chosen; if there are several, the one with most rows.
 
     Args:
         m, n: extents of the output tile in elements.

@@ -65,8 +65,8 @@ ELEMENT = "element"
 """The name of a register fragment of one element, which is loaded from a buffer, changed and
 stored again."""
 EXTENTS = {"m": "tile.rows", "n": "tile.columns", "k": "tile.depth", "t": "tile.parts"}
-"""For each axis, the name of the variable that holds how many elements of the current tile along
-the axis are inside the tensor."""
+"""For each axis, the name of the variable that holds the number of the current tile's elements,
+along the axis, that are inside the tensor."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,8 @@ class Buffers:
             block: the coordinate that numbers the blocks along the axis.
             inside: the coordinate that numbers the elements of a block along the axis.
             step: elements of a block along the axis.
-            extent: the variable that holds how many elements of the tile are inside the tensor.
+            extent: the variable that holds the number of the tile's elements that are inside the
+                tensor.
         """
         return _Axis(self.tiling.own(block), self.tiling.own(inside), step, index_symbol(extent))
 
@@ -344,7 +345,7 @@ def _within(
     try:
         found = solve(coordinates, Direction.REVERSE, known, tiles, scope.ranges)
     except NoPath:
-        # The scope does not determine the tile's numbers, so the loops cover the whole tile.
+        # `scope` does not determine the tile numbers, so the loops cover the whole tile.
         whole = (Assign(name, size) for name, size in sizes.items() if size is not None)
         return Scope("tile", (*whole, *(piece.op for piece in pieces)))
     assigns: list[Operation] = []

@@ -83,7 +83,7 @@ class LowerToHost(Pass):
     establishes = ("lowered",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        """Why this pass cannot lower the graph, or None.
+        """Why this pass cannot lower the graph; None if it can.
 
         The pass refuses a wrong width or number of vector registers, graphs that were lowered to a
         GPU, and tiles whose buffers are too large.

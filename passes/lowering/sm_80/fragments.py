@@ -66,8 +66,8 @@ class WarpGrid:
     """A grid of warps that divides an output tile into equal parts.
 
     Args:
-        m: how many warps divide the tile along m.
-        n: how many warps divide the tile along n.
+        m: number of warps that divide the tile along m.
+        n: number of warps that divide the tile along n.
         tiling: the tiles that the warps divide.
     """
 

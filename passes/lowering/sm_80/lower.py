@@ -294,7 +294,8 @@ def _no_warps(tilings: Tilings) -> str | None:
 def _halves(extent: int, least: int) -> list[int]:
     """Round `extent` down to a multiple of 64 or a power of two below 64, and halve it repeatedly.
 
-    Returns the rounded extent and those halves that are multiples of `least`, at least `least`.
+    Returns the rounded extent, then its half, quarter and so on, as long as these are multiples of
+    `least`.
     """
     rounded = extent // ROUND * ROUND or 1 << (extent.bit_length() - 1)
     found = [rounded]
@@ -335,7 +336,7 @@ def _after(
         op: the operation.
         gemm: the problem.
         accumulator: the registers that the operation reads and writes.
-        width: elements of C and of D that one access moves.
+        width: number of elements of C and of D that one access moves.
     """
     match op:
         case Epilogue():

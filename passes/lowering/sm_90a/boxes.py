@@ -3,9 +3,10 @@
 A row of a box has 128, 64 or 32 bytes along the contiguous axis (64, 32 or 16 elements of 16 bits);
 a box has up to 256 rows. TMA and wgmma both xor the number of a 16-byte chunk with the number of
 its row (PTX ISA, "Swizzling modes"); the edge `Swizzle` of the coordinate graph describes that. If
-several workgroups of a cluster need the same tile, each loads a part of it and multicasts that part
-to all of them. A part may begin at any row: TMA takes the row's number from bits of the address in
-shared memory, not from the position in the box (CUDA Programming Guide, "The Swizzle Modes").
+several workgroups of a cluster need the same tile, each workgroup loads a part of the tile and
+multicasts that part to all of these workgroups. A part may begin at any row: TMA takes the row's
+number from bits of the address in shared memory, not from the position in the box (CUDA Programming
+Guide, "The Swizzle Modes").
 
 Where a tile extends past the end of the tensor along m or n, TMA fills the box with zeros, which
 takes longer than loading rows. So boxes have few rows, and a box that is entirely outside the

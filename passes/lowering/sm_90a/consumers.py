@@ -192,8 +192,8 @@ class Consumer:
         """
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread
-        # The stage of the previous step. `stages - 1` is added in place of -1, because modulo the
-        # number of stages it is the same, and step 0 gives no negative index.
+        # The stage of the previous step is (step - 1) mod stages. `stages - 1` is added instead of
+        # -1, so that step 0 gives no negative number.
         step = index_symbol(STEP) + (self.stages - 1)
         arrive = ArriveBarrier(EMPTY, thread if sharers > 1 else None)
         return If(Lt(thread, sharers), (SetCoordinate(STEP, step, (arrive,)),))

@@ -120,7 +120,7 @@ def accumulators_beside(element_bytes: int, by_elements: bool) -> int:
 
 @dataclass(frozen=True)
 class LowerToHopper(Pass):
-    """A producer warp fills a ring of stages by TMA; consumer warpgroups multiply them by wgmma.
+    """A producer warp fills a ring of stages by TMA; consumer warpgroups multiply its tiles.
 
     Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: a producer and
     consumers that execute the same loops over tiles, synchronised by mbarriers whose stage and
@@ -130,19 +130,18 @@ class LowerToHopper(Pass):
 
     Args:
         architecture: `sm_90a`, or another architecture with wgmma.
-        stages: stages of the ring, each of which holds a k tile of A and of B; 0 means as many as
-            shared memory has room for.
-        cluster_m, cluster_n, cluster_k: workgroups of a cluster that divide a macro tile in m, n
-            or k. A cluster divides m, n, or both, or it divides k alone; it has at most 8
-            workgroups.
-        vector: elements of C and D that one access may move. With 0, or elements of 16 bytes in
-            total, TMA stores D from shared memory; else threads store D from registers, in pairs or
-            one by one.
-        reads_c: whether the kernel can add C. A kernel that cannot has registers for larger tiles.
+        stages: number of stages of the ring, each of which holds a k tile of A and of B; 0 means as
+            many as fit in shared memory.
+        cluster_m, cluster_n, cluster_k: number of workgroups of a cluster along m, n or k. A
+            cluster divides m, n, or both, or it divides k alone; it has at most 8 workgroups.
+        vector: number of elements of C and D that one access may move. With 0, or with elements of
+            16 bytes in total, TMA stores D from shared memory; else threads store D from registers.
+        reads_c: whether the kernel can add C. A kernel that cannot add C has registers for larger
+            tiles.
         boxed_operands: whether TMA may load operands of the epilogue: their addresses and rows are
-            multiples of 16 bytes. Else threads load all of them.
+            multiples of 16 bytes. Else threads load all operands.
         consumers: `cooperative` warpgroups divide a workgroup's part of a tile; `pingpong`
-            warpgroups take turns with whole parts, so that one multiplies while the other stores.
+            warpgroups alternate between tiles, so that one multiplies while the other stores.
     """
 
     architecture: str = "sm_90a"

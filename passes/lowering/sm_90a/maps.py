@@ -90,7 +90,7 @@ class Maps:
 
     @classmethod
     def of(cls, graph: KernelGraph, tensors: Sequence[str]) -> Maps:
-        """The tensor maps for those of `tensors` in which each group has its own matrix."""
+        """Maps for the tensors among `tensors` in which each group has its own matrix."""
         return cls(tuple(t for t in tensors if blocks_of(graph.coordinates, t)))
 
     @property

@@ -163,8 +163,8 @@ class OperandBoxes:
         c.connect(Flatten((own("acc.p"), own("acc.n")), columns.id))
         c.connect(Tile(columns.id, (step, box, eight)))
         self.step, self.registers = step, (own("acc.m"), step, box, eight, own("acc.half"))
-        # Coordinates for the producer's TMA loads: `number` numbers the boxes along n, and a load
-        # begins at the first element of its box.
+        # These coordinates are for the producer's TMA loads: `number` numbers the boxes along n,
+        # and a load begins at the first element of its box.
         beside = self._warpgroup("operand.load.warpgroup")
         number, load = own("operand.load.number"), own("operand.load.box")
         c.add(Linear(number, Integer(self.columns // self.width), note="boxes across"))

@@ -142,9 +142,10 @@ class Fixup(Pieces):
         """The producer's part of receiving partial sums: wait for flags, load the slots by TMA.
 
         Each lane of the producer warp polls the flag of a different slot, and clears the flag as
-        soon as it is raised. That is safe: a slot is written again only after this workgroup has
-        sent its own partial sums, and by then its consumers have read the whole slot. A slot to
-        which workgroups add atomically is not written again in this launch.
+        soon as it is raised. Clearing at once is safe: a slot is written again only after this
+        workgroup has sent its own partial sums, and by then this workgroup's consumers have read
+        the whole slot. A slot to which workgroups add atomically is not written again in this
+        launch.
 
         Args:
             slots: the loop over the slots that are received.
@@ -172,7 +173,8 @@ class Fixup(Pieces):
 
         return (
             For(FIRST, slots.start, slots.stop, Integer(LANES), (some,)),
-            warp,  # orders the acquires of all lanes before the copies, which one lane issues
+            # this barrier orders the acquires of all lanes before the copies, which one lane issues
+            warp,
             FenceMemory(),
             slots.with_body(*self._in_steps(step)),
         )

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def extents(counts: tuple[int, ...]) -> str:
-    """Extents as text, such as `128x256x64`."""
+    """Format extents as text, such as `128x256x64`."""
     return "x".join(map(str, counts))
 
 
@@ -88,7 +88,7 @@ def table_of_rows(graph: KernelGraph, tensor: str) -> str:
 
 
 def no_boxes(graph: KernelGraph) -> str | None:
-    """Why TMA cannot load A or B, or None."""
+    """Why TMA cannot load A or B; None if it can load both."""
     for tensor in ("A", "B"):
         if table := table_of_rows(graph, tensor):
             return (

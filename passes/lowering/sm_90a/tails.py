@@ -1,10 +1,10 @@
 """The last k tile of a group, whose end along k TMA cannot clip.
 
 TMA clips a box only at the end of the tensor. If a group ends along k inside the tensor, the box of
-its last k tile also contains elements of the next group. So before the consumers multiply the last
-k tile, they overwrite these elements with zeros, in A and in B: zeros in one operand would not
-suffice, because 0 times NaN is NaN. The coordinate graph says which tiles extend past the end of a
-group, as for boxes of D (see `cuts`).
+the group's last k tile also contains elements of the next group. So before the consumers multiply
+the last k tile, they overwrite these elements with zeros, in A and in B: zeros in one operand would
+not suffice, because 0 times NaN is NaN. The coordinate graph says which tiles extend past the end
+of a group, as for boxes of D (see `cuts`).
 
 The method needs k to be the strided axis of A and B. If k were the contiguous axis, boxes would
 have to begin where groups begin; but TMA needs addresses that are multiples of 16 bytes (on an
@@ -56,9 +56,9 @@ class Tails:
     ) -> None:
         self.c, self.division, self.located = c, division, located
         graph, tiling = c.finish(), division.tiling
-        # maps=False also returns the guards (which elements threads must zero) of matrices with
-        # their own tensor maps: TMA rejects an extent of 0, so the map of an empty matrix has one
-        # element, which must be zeroed.
+        # maps=False also returns the guards (conditions on k, past which threads must zero
+        # elements) of matrices with their own tensor maps: TMA rejects an extent of 0, so the map
+        # of an empty matrix has one element, which must be zeroed.
         every = {x.tensor: cuts(graph, tiling, x.tensor, located, maps=False) for x in operands}
         axes = ((operand, every[operand.tensor].get(_axis(operand), ())) for operand in operands)
         self.cut = [(operand, guards) for operand, guards in axes if guards]

@@ -150,9 +150,9 @@ class Turns:
 
         The first work unit does not wait.
         """
-        # The previous work unit's number, plus one full period of warpgroups and phases so that the
-        # index is never negative. The first work unit waits for the phase before the first phase of
-        # a new mbarrier, which counts as complete.
+        # `before` is the previous work unit's number plus one full period of warpgroups and phases,
+        # so that it is never negative. The first work unit waits for the phase before the first
+        # phase of a new mbarrier, which counts as complete.
         before = index_symbol(ITEM) + (PHASES * self.division.turns - 1)
         return SetCoordinate(ITEM, before, (WaitBarrier(ORDER, PHASE),))
 

@@ -136,13 +136,13 @@ class Pieces:
 
 
 class ClusterSum(Pieces):
-    """Adds up the products of a cluster that divides k, in its workgroup of rank 0, in rank order.
+    """If a cluster divides k, adds up its workgroups' products, in rank order, in rank 0.
 
     The other workgroups store their products in the shared memory of the workgroup of rank 0:
     sums --Tile--> sender, vector, workitem, element. One mbarrier signals that all products are
-    stored, and another that they have been read. Sums are numbered, and an edge of the coordinate
-    graph derives the phase of both mbarriers from the number. Tiles of all shapes share the
-    mbarriers and the memory.
+    stored, and another mbarrier that the workgroup of rank 0 has read them. Sums are numbered, and
+    an edge of the coordinate graph derives the phase of both mbarriers from the number. Tiles of
+    all shapes share the mbarriers and the memory.
 
     Args:
         c: the coordinate graph under construction.
@@ -154,8 +154,8 @@ class ClusterSum(Pieces):
     the coordinate of the phase parity (0 or 1) of the mbarriers STORED and READ."""
     SUMS, STORED, READ, SENDER = "sum.shared", "sum.stored", "sum.read", "sum.sender"
     """SUMS: the shared memory that other workgroups store products to. STORED: the mbarrier that
-    completes when all products are stored. READ: the mbarrier that completes when they are read.
-    SENDER: the coordinate of the number of the workgroup that stores a product."""
+    completes when all products are stored. READ: the mbarrier that completes when all products are
+    read. SENDER: the coordinate of the number of the workgroup that stores a product."""
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         super().__init__(c, division)
