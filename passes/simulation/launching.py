@@ -134,7 +134,7 @@ class Launch:
         # launch arguments whose minimum is 0, such as `read_c`, default to 0, as in `trace`
         free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}
         values = graph.parameters.launch({**free, **given}, tables)
-        sizes = product_sizes(graph, given, tables)
+        sizes = product_sizes(graph, given, tables) * [1, graph.gemm.sums, 1]  # columns of B
         products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
         # A recorded step needs 88 bytes, so a launch is refused before its steps are recorded if a
         # lower bound of their number is too large already.
@@ -186,14 +186,14 @@ class Launch:
             read_a_bytes=traffic.read_a,
             read_b_bytes=traffic.read_b,
             compulsory_bytes=float(((m + n) * k).sum() * element * alike),
-            stored_bytes=float((m * n).sum() * out * alike),
+            stored_bytes=float((m * n).sum() * out * alike / gemm.sums),
             workspace_bytes=self.workspace_bytes,
         )
 
 
 def _tiles(graph: KernelGraph, sizes: NDArray[np.int64]) -> int:
     """Smallest number of output tiles that cover all products; `sizes` has rows (m, n, k)."""
-    m, n = (max(tiling.shape[axis] for tiling in graph.tilings) for axis in (0, 1))
+    m, n = (max(tiling.summed[axis] for tiling in graph.tilings) for axis in (0, 1))
     return int((-(-sizes[:, 0] // m) * -(-sizes[:, 1] // n)).sum())
 
 

@@ -162,7 +162,7 @@ def tile_works(
     """
     if machine.constants is not None:
         return _hopper(graph, sizes, machine, machine.constants, kernel)
-    return [_plain(graph, tiling.shape, machine, kernel) for tiling in graph.tilings]
+    return [_plain(graph, tiling.summed, machine, kernel) for tiling in graph.tilings]
 
 
 @dataclass(frozen=True)
@@ -189,26 +189,26 @@ def _hopper(
 ) -> list[TileWork]:
     """The cost of a tile for a kernel with wgmma and TMA, by the cost model."""
     gemm = graph.gemm
-    out = dtype(gemm.out_dtype or gemm.dtype).bytes
+    out = dtype(gemm.out_dtype or gemm.dtype).bytes / gemm.sums
     sends = any(isinstance(op, SendPartial | AccumulatePartial) for op in graph.control.operations)
     numbers = {f.name: 0.0 for f in fields(Table)} | {
         **{"l": 1, "width": 1, **sizes},
         **{"ragged_m": gemm.ragged("m"), "ragged_k": gemm.ragged("k")},
         **{"turned_a": gemm.transpose_a, "turned_b": gemm.transpose_b},
         **{"in_bytes": dtype(gemm.dtype).bytes, "out_bytes": out},
-        **{"c_bytes": out * kernel.reads_c, "turns": kernel.turns},
+        **{"c_bytes": out * gemm.sums * kernel.reads_c, "turns": kernel.turns},
         **dict(zip(("cluster_m", "cluster_n", "cluster_k"), kernel.cluster, strict=True)),
     }
     del numbers["schedules"], numbers["alike"]
     found: list[TileWork] = []
     larger = None
     for tiling in graph.tilings:
-        extents = dict(zip(("tile_m", "tile_n", "tile_k"), tiling.shape, strict=True))
+        extents = dict(zip(("tile_m", "tile_n", "tile_k"), tiling.summed, strict=True))
         columns = {name: np.array([float(v)]) for name, v in (numbers | extents).items()}
         table = _OneKernel(**columns, schedules=(), sends=sends)
         shape = Shape(table, larger)
         larger = larger or shape
-        found.append(_of_shape(table, shape, machine, c, tiling.shape))
+        found.append(_of_shape(table, shape, machine, c, tiling.summed))
     return found
 
 
@@ -251,7 +251,7 @@ def _plain(
 ) -> TileWork:
     """The cost of a tile for a kernel with mma.sync, from public data of the GPU."""
     gemm = graph.gemm
-    kind, out = dtype(gemm.dtype), dtype(gemm.out_dtype or gemm.dtype).bytes
+    kind, out = dtype(gemm.dtype), dtype(gemm.out_dtype or gemm.dtype).bytes / gemm.sums
     (m, n, k), each = extents, kernel.resident / machine.processors
     flops = 2 * m * n * k * (kind.bytes / 2)
     multiply = flops * kernel.resident / (machine.flops_per_clock * machine.clock)

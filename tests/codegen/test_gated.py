@@ -12,6 +12,7 @@ import codegen
 import coordgraph as cg
 from coordgraph import epilogue as ep
 from passes import DataParallel, SplitK, StreamK
+from passes.simulation import simulate
 from tests.support.gated import geglu, geglu_of, swiglu, swiglu_of
 
 PARTS = ("stacked", "interleaved")
@@ -160,3 +161,18 @@ def test_refusals():
     assert "choose a multiple of 2" in tile
     lists = refusal(lambda: cg.Gemm("f32", epilogue=swiglu, grouped=True, group_axis="mnk"))
     assert "group_axis=mnk does not allow" in lists
+
+
+def test_simulation_counts_columns_of_b():
+    """A kernel of two sums takes the time of a product with twice as many columns, and less for D,
+    of which it stores half as much.
+    """
+    both = DataParallel()(cg.Gemm("bf16", epilogue=swiglu).graph(tile=(128, 128, 64)))
+    one = DataParallel()(cg.Gemm("bf16").graph(tile=(128, 128, 64)))
+    gated, plain = (
+        simulate(graph, {"m": 512, "n": n, "k": 1024}, "NVIDIA H200")
+        for graph, n in ((both, 512), (one, 1024))
+    )
+    assert gated.flops == plain.flops
+    assert 2 * gated.stored_bytes == plain.stored_bytes
+    assert 0.8 * plain.makespan < gated.makespan < plain.makespan
