@@ -5,19 +5,26 @@ The subclass `coordgraph.frontend.Gemm` builds kernel graphs from a `GemmProblem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction, Operand, Output
-from coordgraph.epilogue.operation import FLOATS, QUANTIZED
+from coordgraph.epilogue.operation import QUANTIZED
 from coordgraph.errors import VerifyError
 from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
+from coordgraph.problem_checks import (
+    check_epilogue,
+    check_function,
+    check_groups,
+    check_parts,
+    check_tables_of_rows,
+    quantized,
+    sorted_layouts,
+)
 from coordgraph.problem_names import (
     ARRAYS,
     AXES,
     GROUP_AXES,
-    IS_NUMBER,
     LARGEST_STRIDE,
     MOST_GROUPS,
     MOST_PROBLEMS,
@@ -27,11 +34,9 @@ from coordgraph.problem_names import (
     PART,
     PART_COLUMN,
     PARTS,
-    RESERVED,
     ROW_STEP,
     ROWS,
     SUM,
-    SUMS,
     TARGETS,
     TENSORS,
 )
@@ -144,7 +149,7 @@ class GemmProblem:
     parts: str = PARTS[0]
 
     def __post_init__(self) -> None:
-        _check_function(self.epilogue)
+        check_function(self.epilogue)
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
         kind = dtype(self.dtype)
         if not kind.operand:
@@ -155,10 +160,10 @@ class GemmProblem:
             )
         out = dtype(kind.result if self.out_dtype is None else self.out_dtype)
         sums = dtype(kind.accumulator)
-        quantized = self._quantized(out.name)
-        out = dtype(quantized) if quantized and self.out_dtype is None else out
+        narrow = quantized(self, out.name)
+        out = dtype(narrow) if narrow and self.out_dtype is None else out
         object.__setattr__(self, "out_dtype", out.name)
-        if not sums.becomes(out) and quantized != out.name:
+        if not sums.becomes(out) and narrow != out.name:
             stored = ", ".join(d.name for d in DTYPES.values() if sums.becomes(d))
             hint = f", or return ep.quantize(value, to='{out}') from an epilogue"
             hint = hint if out.name in QUANTIZED else ""
@@ -178,174 +183,12 @@ class GemmProblem:
             *("gathered_rows", "scattered_rows"),
         ):
             object.__setattr__(self, name, flag(getattr(self, name), f"Gemm: {name}"))
-        if self.batched and self.grouped:
-            raise VerifyError(
-                "Gemm: products are batched or grouped, not both; set only one of batched=True and "
-                "grouped=True"
-            )
-        if self.group_axis not in GROUP_AXES:
-            *first, last = GROUP_AXES
-            known = f"{', '.join(first)} or {last}"
-            raise VerifyError(f"Gemm: group_axis={self.group_axis!r} must be {known}")
-        if self.group_axis != "m" and not self.grouped:
-            raise VerifyError(
-                f"Gemm: group_axis={self.group_axis} has no effect without groups; set grouped=True"
-            )
-        if self.ragged("m") and self.transpose_a and not self.diagonal:
-            raise VerifyError(
-                "Gemm: with group_axis=m, groups are rows of A, so A cannot be given as its "
-                "transpose; set transpose_a=False"
-            )
-        if self.diagonal and (fixed := [x for x in "mnk" if getattr(self, x) is not None]):
-            raise VerifyError(
-                f"Gemm: {', '.join(fixed)} cannot be fixed with group_axis={self.group_axis}: "
-                "every group has its own extents, given by offsets at launch; leave "
-                f"{', '.join(fixed)} as None"
-            )
-
-        self._check_tables_of_rows()
-        self._check_epilogue()
-        self._check_layouts()
-        self._check_parts()
-
-    def _check_parts(self) -> None:
-        """Check how the columns of B are divided among several sums of the epilogue."""
-        if self.parts not in PARTS:
-            raise VerifyError(f"Gemm: parts={self.parts!r} must be {' or '.join(PARTS)}")
-        if self.sums == 1 and self.parts != PARTS[0]:
-            raise VerifyError(
-                f"Gemm: parts={self.parts} has no effect, because the epilogue "
-                f"{self.epilogue.name} has one sum; write a function of two sums, as in "
-                "def swiglu(gate, up)"
-            )
-        if self.sums not in SUMS:
-            raise VerifyError(
-                f"Gemm: the epilogue {self.epilogue.name} has {self.sums} sums, but it can have "
-                f"{', '.join(map(str, SUMS[:-1]))} or {SUMS[-1]}; compute others in separate "
-                "products"
-            )
-        if self.sums > 1 and self.diagonal:
-            raise VerifyError(
-                f"Gemm: the epilogue {self.epilogue.name} has {self.sums} sums, which group_axis="
-                "mnk does not allow; use group_axis=m, or compute the sums in separate products"
-            )
-
-    def _quantized(self, out: str) -> str:
-        """The type i8 or u8 to which the epilogue quantizes D, or '' if it does not.
-
-        Args:
-            out: the element type of D.
-        """
-        if not isinstance(self.epilogue, EpilogueFunction):
-            return ""
-        kind = self.epilogue.kinds(dtype(self.dtype).accumulator, out).result
-        return kind if kind in QUANTIZED else ""
-
-    def _check_tables_of_rows(self) -> None:
-        """Check that the other fields of a problem allow it to gather or scatter rows."""
-        for name, given in self.tables_of_rows.items():
-            field = {ROWS: "gathered_rows", TARGETS: "scattered_rows"}[name]
-            if self.batched or (self.grouped and self.group_axis != "m"):
-                kind = "batched=True" if self.batched else f"group_axis={self.group_axis}"
-                raise VerifyError(
-                    f"Gemm: {field}=True has one table of the rows of all products, which {kind} "
-                    "does not allow; use a single product, or group_axis=m"
-                )
-            if given == "A" and self.transpose_a:
-                raise VerifyError(
-                    f"Gemm: {field}=True reads whole rows of A, so A cannot be given as its "
-                    "transpose; set transpose_a=False"
-                )
-
-    def _check_layouts(self) -> None:
-        """Check the tensors with leading dimensions, or given as transposes; sort their names."""
-        others = {**self.operands, **self.outputs}
-        operands = tuple(name for name in self.matrices if name in others)
-        fields = {"leading_dimensions": self.matrices, "transposed_operands": operands}
-        for field, known in fields.items():
-            given = getattr(self, field)
-            if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-                raise VerifyError(f"Gemm: {field}={given!r} must be names of tensors, as in ('C',)")
-            for name in given:
-                if name not in known:
-                    raise VerifyError(
-                        f"Gemm: {field} has '{name}', but only matrices can be in it; choose from "
-                        f"{', '.join(known) or 'none'}"
-                    )
-            if given and (self.diagonal or (self.grouped and field == "transposed_operands")):
-                raise VerifyError(
-                    f"Gemm: {field}={given!r} cannot be used with grouped=True and group_axis="
-                    f"{self.group_axis}; leave it out"
-                )
-            object.__setattr__(self, field, tuple(name for name in known if name in given))
-        names = {of(name) for name in self.leading_dimensions for of in (ld_of, stride_of)}
-        for what, name in _named(self.epilogue):
-            if name in names:
-                raise VerifyError(
-                    f"Gemm: the epilogue's {what} '{name}' has the name of a kernel "
-                    f"parameter for a leading dimension; rename the {what}"
-                )
-
-    def _check_epilogue(self) -> None:
-        """Check the names and the kinds of the epilogue's operands, and the type of its result."""
-        function = self.epilogue
-        out = self.out_dtype or self.dtype
-        self._check_names(function)
-        for operand in function.operands:
-            number = IS_NUMBER.get(operand.name)
-            if number is not None and number != operand.is_scalar:
-                kind = "a number" if number else "a tensor"
-                raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' is not {kind}, which kernels "
-                    f"expect under this name; declare {kind}, or rename the operand"
-                )
-            if (
-                self.diagonal
-                and not operand.is_scalar
-                and operand.axes not in ("mn", "lmn", "l", "")
-            ):
-                raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' has axes '{operand.axes}', "
-                    "which group_axis=mnk does not allow; use 'lmn' (stored like D), 'l' (one "
-                    "element per group) or '' (one element)"
-                )
-        self._check_outputs(function, out)
-        kind, sums = function.kinds(self.accumulator, out).result, dtype(self.accumulator)
-        if kind not in (sums.name, "f32", *QUANTIZED):
-            raise VerifyError(
-                f"Gemm: the epilogue {function.name} returns {kind}, which cannot be computed from "
-                f"sums in {sums}; convert its result with "
-                f"ep.cast(value, to='{sums if sums.is_float else 'f32'}')"
-            )
-        if not dtype(kind).becomes(dtype(out)):
-            raise VerifyError(
-                f"Gemm: the epilogue {function.name} returns {kind}, which cannot be stored in D "
-                f"of {out}; convert its result with ep.cast(value, to='{dtype(out).accumulator}')"
-            )
-
-    def _check_outputs(self, function: EpilogueFunction, out: str) -> None:
-        """Check that each output besides D can be stored as elements of its type."""
-        kinds = function.kinds(self.accumulator, out).outputs
-        for output in function.outputs:
-            kind, stored = kinds[output.name], dtype(self._stored_type(output, out))
-            if output.reduce and (kind not in FLOATS or stored.name != kind):
-                raise VerifyError(
-                    f"Gemm: the epilogue {function.name} reduces {kind} for the output "
-                    f"'{output.name}' of {stored}; sums and maxima are f32 or f64, of the type of "
-                    "the value: convert it with ep.cast(value, to='f32'), and leave dtype out"
-                )
-            if output.reduce and self.diagonal:
-                raise VerifyError(
-                    f"Gemm: the output '{output.name}' reduces rows, which group_axis=mnk does not "
-                    "allow, because each product has its own number of column tiles; reduce D "
-                    "after the launch"
-                )
-            if kind == "bool" or not dtype(kind).becomes(stored):
-                raise VerifyError(
-                    f"Gemm: the epilogue {function.name} returns {kind} for the output "
-                    f"'{output.name}', which cannot be stored as {stored}; convert the value with "
-                    f"ep.cast(value, to='{stored.accumulator}')"
-                )
+        check_groups(self)
+        check_tables_of_rows(self)
+        check_epilogue(self)
+        for field, names in sorted_layouts(self).items():
+            object.__setattr__(self, field, names)
+        check_parts(self)
 
     def _stored_type(self, output: Output, out: str) -> str:
         """The element type of an output besides D, where `out` is the type of D."""
@@ -356,22 +199,6 @@ class GemmProblem:
     def stored_type(self, output: str) -> str:
         """The element type of an output besides D, given by its name."""
         return self._stored_type(self.outputs[output], self.out_dtype or self.dtype)
-
-    def _check_names(self, function: EpilogueFunction) -> None:
-        """Check that no operand and no output has a name that kernels use for something else."""
-        for what, name in _named(function):
-            if name in RESERVED or (what == "output" and name in IS_NUMBER):
-                raise VerifyError(
-                    f"Gemm: the epilogue's {what} '{name}' has a name that kernels "
-                    f"already use; rename the {what}"
-                )
-            for other in function.tensors:
-                if other.optional and name == read_of(tensor_of(other.name)):
-                    raise VerifyError(
-                        f"Gemm: the epilogue's {what} '{name}' has the name of the "
-                        f"kernel parameter that says whether '{other.name}' is read; rename the "
-                        f"{what}"
-                    )
 
     @property
     def sums(self) -> int:
@@ -515,21 +342,6 @@ class GemmProblem:
 def rows_of(tensor: str) -> str:
     """The name of the launch parameter for the number of rows of an array that a table numbers."""
     return f"rows_{tensor.lower()}"
-
-
-def _named(function: EpilogueFunction) -> Iterator[tuple[str, str]]:
-    """(`operand`, name) of each operand, then (`output`, name) of each output besides D."""
-    yield from (("operand", o.name) for o in function.operands)
-    yield from (("output", o.name) for o in function.outputs)
-
-
-def _check_function(function: object) -> None:
-    """Check that a problem's epilogue is a traced function."""
-    if not isinstance(function, EpilogueFunction):
-        raise VerifyError(
-            f"Gemm: epilogue={function!r} is not an epilogue; decorate a Python function with "
-            "@coordgraph.epilogue.epilogue(…)"
-        )
 
 
 def row_step(kind: str) -> int:
