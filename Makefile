@@ -65,7 +65,7 @@ docs: $(VENV)/.docs  ## Build the documentation site into site/
 	shutil.copy(str(r.files("mermaidx") / "assets" / "mermaid.js"), "site/assets/mermaid.js")'
 
 clean:  ## Remove the environment, caches and build outputs
-	@rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist site .cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -53,7 +53,7 @@ def launch_all(
                 if clock() >= jobs["until"]:
                     return
                 kernels[plan.kernel](a, b, out=out, workgroups=plan.workgroups)
-            # the plan is skipped; the measure reports the error when it times the plan
+            # skip the plan: `benchmarks` reports the error when it times the plan
             except CoordGraphError:
                 continue
             synchronize()

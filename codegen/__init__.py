@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coordgraph.import_names import require
 from coordgraph.late import late_names
 
-require("passes")  # raises an error if `import passes` would import another library's package
+require("passes")  # raise an error if `passes` is another library's package
 
 if TYPE_CHECKING:
     from codegen.api import TARGETS, compile

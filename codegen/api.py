@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from codegen.kernel import Kernel
 from codegen.nvtx_ranges import ranged, wanted
-from codegen.verified import ensure_verified
+from codegen.verified import checks_library_graphs, ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.foreign_graphs import faults_named
@@ -84,10 +84,12 @@ def compile(
             raises an error if they cannot multiply the graph, and a call of the kernel raises one
             if they cannot multiply its tensors. None falls back to the next lowering instead.
         verify: whether to check the graph with `graph.check()` before its first build. None checks
-            a graph only if it was read from text or JSON, edited, or made by a pass of another
-            package. A CPU kernel of such a graph also checks every index, until one launch with the
-            same sizes has ended without an error. False does not check the graph: a wrong graph may
-            then compute a wrong product, wait for ever or corrupt memory.
+            every graph, but those that only passes of this library made just if code is generated
+            for them (not on the target `interpreter`, not if the cache on disk has the kernel, and
+            not with the environment variable COORDGRAPH_VERIFY=0). A CPU kernel of any other graph
+            also checks every index, until one launch with the same sizes has ended without an
+            error. False does not check the graph: a wrong graph may then compute a wrong product,
+            wait for ever or corrupt memory.
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
             which `kernel.timeline(a, b)` returns. Each role of a workgroup (its producer or a
             consumer) keeps 1024 records, or `timeline` records if that is a number, and counts
@@ -120,6 +122,7 @@ def compile(
                 lowering=lowering,
                 instructions=instructions,
                 timeline=records,
+                verify=checks_library_graphs(verify),
             )
         if lowering is not None:
             raise CodegenError(
@@ -141,6 +144,8 @@ def compile(
             from codegen.targets.cpu.recording import RecordingHostKernel
 
             foreign = verify is not False and not is_made_by_library(graph)
+            if checks_library_graphs(verify):
+                ensure_verified(graph, always=True)
             return _kind(RecordingHostKernel if records else HostKernel, nvtx)(
                 graph, debug=debug, watched=foreign, timeline=records
             )
@@ -153,7 +158,7 @@ def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:
 
 
 def _cuda_kernel(records: int) -> type[CudaKernel]:
-    """The class of kernels for NVIDIA GPUs; with `records`, the class that records timelines."""
+    """The class of kernels for NVIDIA GPUs: unless `records` is 0, one that records timelines."""
     if records:
         from codegen.targets.nvptx.recording import RecordingKernel
 

@@ -30,7 +30,7 @@ variable for no cache."""
 SUFFIX = ".kernel.zip"
 """The suffix of the name of a cache file; the part before it is the cache key."""
 DIGEST_BYTES = 32
-"""Bytes of the SHA-256 at the start of a cache file."""
+"""Number of bytes of the SHA-256 at the start of a cache file."""
 PACKAGES = ("coordgraph", "passes", "codegen")
 """The packages whose sources are part of every cache key."""
 MOST_ENTRIES, MOST_BYTES = 2000, 1 << 30
@@ -112,7 +112,7 @@ def _sources(package: Path) -> Iterator[str]:
 
 
 def load(key: str) -> dict[str, bytes] | None:
-    """The files of the cache entry `key`, by file name; None if it is missing or damaged."""
+    """The contents of the files of entry `key`, by file name; None if missing or damaged."""
     folder = cache_directory()
     if folder is None:
         return None

@@ -109,7 +109,7 @@ class Kernel(ABC):
         """Compute D and return it; the class's docstring describes the arguments."""
 
     def is_loaded_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> bool:
-        """Whether a call with arrays and scalars like these neither compiles nor loads code.
+        """Whether a call with these arrays and scalars neither compiles nor loads code.
 
         It is true for kernels of targets that compile and load all code before `compile` returns.
 
@@ -120,7 +120,7 @@ class Kernel(ABC):
         return True
 
     def load_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> None:
-        """Compile and load the code for calls with arrays and scalars like these.
+        """Compile and load the code that a call with these arrays and scalars runs.
 
         The arguments are those of `is_loaded_for`.
 

@@ -55,11 +55,11 @@ class KernelUse:
     """Resource use of one kernel or of one device function that was not inlined, as ptxas reports.
 
     Attributes:
-        registers: registers of a thread; None for a device function.
-        spill_stores: bytes that a thread's register spills store to local memory.
-        spill_loads: bytes that a thread's register spills load from local memory.
-        stack_frame: bytes of a thread's stack frame.
-        shared: bytes of static shared memory of a workgroup.
+        registers: number of registers of a thread; None for a device function.
+        spill_stores: number of bytes that a thread's register spills store to local memory.
+        spill_loads: number of bytes that a thread's register spills load from local memory.
+        stack_frame: size in bytes of a thread's stack frame.
+        shared: size in bytes of the static shared memory of a workgroup.
     """
 
     registers: int | None
@@ -87,28 +87,28 @@ class PtxasReport:
 
     @property
     def registers(self) -> dict[str, int]:
-        """Registers of a thread, for each kernel by its name."""
+        """The number of registers of a thread, for each kernel by its name."""
         uses = self.functions.items()
         return {name: use.registers for name, use in uses if use.registers is not None}
 
     @property
     def spill_stores(self) -> int:
-        """Bytes of register-spill stores of a thread, summed over all functions."""
+        """The number of bytes of a thread's register-spill stores, summed over all functions."""
         return sum(use.spill_stores for use in self.functions.values())
 
     @property
     def spill_loads(self) -> int:
-        """Bytes of register-spill loads of a thread, summed over all functions."""
+        """The number of bytes of a thread's register-spill loads, summed over all functions."""
         return sum(use.spill_loads for use in self.functions.values())
 
     @property
     def stack_frame(self) -> int:
-        """Bytes of the largest stack frame of any function."""
+        """The size in bytes of the largest stack frame of any function."""
         return max((use.stack_frame for use in self.functions.values()), default=0)
 
     @property
     def shared(self) -> int:
-        """Bytes of static shared memory of the kernel that uses the most."""
+        """The size in bytes of static shared memory in the kernel that uses the most."""
         return max((use.shared for use in self.functions.values()), default=0)
 
 

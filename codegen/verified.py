@@ -1,19 +1,23 @@
-"""Checks a graph before its first build, unless this library's own passes made it.
+"""Checks a graph before its first build.
 
 A graph that was checked is remembered in the on-disk cache, so a build from the cache pays only for
-a look-up.
+a look-up. A graph that only this library's passes made is checked when code is generated for it.
 """
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 
 from codegen.cache import cacheable, key_of, load, store
 from coordgraph import KernelGraph
 from coordgraph.library_graphs import is_made_by_library
 
-__all__ = ["check_once", "ensure_verified"]
+__all__ = ["VARIABLE", "check_once", "checks_library_graphs", "ensure_verified"]
 
+VARIABLE = "COORDGRAPH_VERIFY"
+"""The environment variable that is 0 to leave out the checks of graphs that passes of this library
+made."""
 KEPT = 64
 """For how many graphs this process remembers that they were checked."""
 
@@ -30,6 +34,16 @@ def ensure_verified(graph: KernelGraph, *, always: bool = False) -> None:
     """
     if always or not is_made_by_library(graph):
         check_once(graph)
+
+
+def checks_library_graphs(verify: bool | None) -> bool:
+    """Whether graphs that only this library's passes made are checked before code is generated.
+
+    Args:
+        verify: the argument of `codegen.compile`; None reads the environment variable
+            COORDGRAPH_VERIFY.
+    """
+    return os.environ.get(VARIABLE, "") != "0" if verify is None else verify
 
 
 @lru_cache(KEPT)

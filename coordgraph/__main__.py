@@ -16,6 +16,8 @@ __all__ = ["main"]
 UNAVAILABLE = 4
 """The exit code for something that is missing on this machine, as in
 `codegen.cli.errors.ExitCode`."""
+INTERRUPTED = 130
+"""The exit code after Ctrl-C: 128 plus the number of the signal SIGINT."""
 
 
 def main() -> None:
@@ -29,7 +31,11 @@ def main() -> None:
         sys.exit(UNAVAILABLE)
     # Import the command line by name at run time: `codegen` is built on `coordgraph`, so modules of
     # `coordgraph` have no import statement for it.
-    import_module("codegen.cli").main()
+    try:
+        command_line = import_module("codegen.cli")
+    except KeyboardInterrupt:  # while a command runs, typer handles Ctrl-C, with this exit code
+        sys.exit(INTERRUPTED)
+    command_line.main()
 
 
 if __name__ == "__main__":

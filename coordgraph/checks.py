@@ -67,7 +67,7 @@ def check(name: str) -> Callable[[Check], Check]:
 def run_checks(graph: KernelGraph, names: Iterable[str]) -> list[str]:
     """Run the named checks on a graph, and return every problem that they find.
 
-    A check that has run on this very graph object is not run again.
+    Results are cached: a check that has already run on this graph object is not run again.
 
     Raises:
         VerifyError: no check has one of the names.
@@ -217,7 +217,7 @@ def _check_reads(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges
 
 
 def _holds(rule: Boolean, values: Mapping[str, int]) -> bool:
-    """Whether a condition is true for these values of symbols; False if it cannot be evaluated."""
+    """Whether `rule` is true for the given symbol values; False if `rule` cannot be evaluated."""
     try:
         return bool(evaluate(rule, values))
     except (ArithmeticError, LookupError, TypeError):
@@ -259,7 +259,7 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
 
 
 def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
-    """Check that an `Epilogue` has the problem's function, and its operands and outputs."""
+    """Check that an `Epilogue` operation has the function, operands and outputs of the problem."""
     if op.function != graph.gemm.epilogue:
         yield (
             f"{op.kind} (operation {position}): its function is not the epilogue of the problem; "
@@ -280,7 +280,7 @@ def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
 
 
 def _unbound(graph: KernelGraph) -> Iterator[str]:
-    """Messages about symbols in operations that have no value where the operation is executed.
+    """A message for each symbol that an operation reads, but that has no value at the operation.
 
     Enclosing operations, launch parameters and the hardware give symbols their values.
     """

@@ -1,4 +1,4 @@
-"""`collection_paused`: read graphs and generate code without Python's cyclic garbage collector."""
+"""`collection_paused`: a context manager that pauses Python's cyclic garbage collector."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ __all__ = ["collection_paused"]
 
 @contextmanager
 def collection_paused() -> Generator[None]:
-    """Pause the cyclic garbage collector of this process, in a `with` block, unless it is off.
+    """Context manager: switch Python's cyclic garbage collector off, and on again at the end.
 
-    Reading a large graph or generating a kernel makes several 100,000 objects, most of which live
-    as long as the graph, the kernel or the caches of expressions do. Each full collection visits
-    all these objects. Collections took a third of the time to read a graph of 10,000 edges, and up
-    to a quarter of the time of code generation.
+    If the garbage collector is already off at the start of the block, it stays off.
+
+    Reading a large graph or generating a kernel makes several hundred thousand objects. Most of
+    them live as long as the graph, the kernel or the caches of expressions, and each full
+    collection visits them all. Collections took a third of the time to read a graph of 10,000
+    edges, and up to a quarter of the time of code generation.
     """
     if not gc.isenabled():
         yield

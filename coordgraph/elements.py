@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 CHUNK_BYTES, ROW_BYTES = 16, 128
-"""CHUNK_BYTES: bytes of the widest memory access of one thread, and of one row of `ldmatrix`.
-ROW_BYTES: bytes of a row of a TMA box that is stored with the widest shared-memory swizzle."""
+"""CHUNK_BYTES: size in bytes of the widest memory access of one thread, and of a row of `ldmatrix`.
+ROW_BYTES: size in bytes of a row of a TMA box that has the widest shared-memory swizzle."""
 WARP_MMA, WARPGROUP_MMA = "mma.sync", "wgmma"
 """Families of matrix instructions: `mma.sync` of one warp (sm_80 and later), `wgmma` of one
 warpgroup (sm_90a)."""
@@ -77,7 +77,7 @@ class DType:
         library: the type's name in NumPy, ml_dtypes, PyTorch and CUDA's tensor maps.
         accumulator: the type in which products of elements are summed; alpha and beta have this
             type too.
-        digits: bits of a float's significand, with the hidden bit; 0 for an integer.
+        digits: number of bits of a float's significand, with the hidden bit; 0 for an integer.
         operand: whether A and B may have this type.
         instructions: how matrix instructions multiply elements of the type, at most one record per
             family.

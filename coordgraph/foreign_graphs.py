@@ -41,4 +41,4 @@ def faults_named(doing: str, graph: KernelGraph | None = None) -> Generator[None
 
 
 MOST_TOLD = 200
-"""Largest number of characters of the original exception's message that the new message quotes."""
+"""Largest number of characters of an exception's message that an `UnnamedFault` quotes."""

@@ -27,9 +27,9 @@ from coordgraph.problem import build
 __all__ = ["Gemm", "default_tile"]
 
 TILE_SIDE, SMALLEST_SIDE = 128, 16
-"""TILE_SIDE: rows and columns of the default macro tile, in elements. SMALLEST_SIDE: the fewest
-rows or columns, for small problems; a multiple of the matrix instructions' extents on every
-target."""
+"""TILE_SIDE: number of rows, and of columns, of the default macro tile. SMALLEST_SIDE: smallest
+number of rows or columns that the default macro tile of a small problem has; on every target it is
+a multiple of the matrix instructions' extents."""
 
 
 def default_tile(
@@ -37,13 +37,14 @@ def default_tile(
 ) -> tuple[int, int, int]:
     """The macro tile (m, n, k), in elements, of a problem whose caller gives no tile.
 
-    It is 128 x 128 elements of D and 128 bytes along k on every target, because the lowerings for
-    all targets support this tile: the CPU, mma.sync (sm_80 and later), and wgmma with TMA (sm_90a).
+    It is 128 x 128 elements of D, or fewer for a small problem, and 128 bytes along k. The tile is
+    the same on every target, because the lowerings for all targets support it: the CPU, mma.sync
+    (sm_80 and later), and wgmma with TMA (sm_90a).
 
     Args:
         kind: the element type of A and B.
-        extents: m and n of the problem, or None where they are launch arguments. Rows (columns) of
-            the tile are halved while half of them still cover m (n).
+        extents: m and n of the problem; None for one that is a launch argument. The number of rows
+            (columns) of the tile is halved while half of it is still at least m (n).
     """
 
     def covering(extent: int | None) -> int:
@@ -81,13 +82,21 @@ class Gemm(GemmProblem):
 
         Args:
             tile: extents of a macro tile in m, n and k, in elements, each a positive integer; by
-                default those of `default_tile`: 128 x 128, and 128 bytes of k.
+                default the result of `default_tile`. If the epilogue has s > 1 sums, n counts the
+                tile's columns of B, and a tile of D has n / s columns.
 
         Raises:
-            VerifyError: `tile` is not three positive integers.
+            VerifyError: `tile` is not three positive integers, or its n is no multiple of the
+                number of sums.
         """
-        given = (self.m, self.n)
+        given = (self.m, self.n and self.n * self.sums)
         tile = default_tile(self.dtype, given) if tile is None else _checked_tile(tile)
+        if tile[1] % self.sums:
+            raise VerifyError(
+                f"Gemm: the tile {'x'.join(map(str, tile))} has {tile[1]} columns of B, but the "
+                f"epilogue {self.epilogue.name} has {self.sums} sums; choose a multiple of "
+                f"{self.sums}"
+            )
         given = [
             Parameter(name, 1, self.largest(name), note=f"extent of the problem in {name}")
             for name in ("m", "n", "k")

@@ -13,6 +13,28 @@ from coordgraph.epilogue.operation import FLOATS, QUANTIZED
 from coordgraph.errors import VerifyError
 from coordgraph.parameter_names import elements_of, ld_of, read_of, stride_of, tensor_of
 from coordgraph.parameters import LARGEST_SIZE
+from coordgraph.problem_names import (
+    ARRAYS,
+    AXES,
+    GROUP_AXES,
+    IS_NUMBER,
+    LARGEST_STRIDE,
+    MOST_GROUPS,
+    MOST_PROBLEMS,
+    MOST_TOGETHER,
+    OFFSETS,
+    OFFSETS_OF,
+    PART,
+    PART_COLUMN,
+    PARTS,
+    RESERVED,
+    ROW_STEP,
+    ROWS,
+    SUM,
+    SUMS,
+    TARGETS,
+    TENSORS,
+)
 from coordgraph.tensors import DTYPES, dtype
 from coordgraph.validation import flag, whole
 
@@ -25,8 +47,12 @@ __all__ = [
     "MOST_TOGETHER",
     "OFFSETS",
     "OFFSETS_OF",
+    "PART",
+    "PARTS",
+    "PART_COLUMN",
     "ROWS",
     "ROW_STEP",
+    "SUM",
     "TARGETS",
     "TENSORS",
     "GemmProblem",
@@ -38,70 +64,6 @@ __all__ = [
     "stride_of",
     "tensor_of",
 ]
-
-RESERVED = frozenset(
-    "a b d out m n k l stream workgroups offsets threads tune plan transpose_a transpose_b A B C D "
-    "acc batch batches group groups group_axis flags partials sums maps slot workgroup workitem "
-    "warp warpgroup lane stage shared buffers tile K fixup operand "
-    "a_starts all_iterations all_output_tiles b_starts d_starts dp_waves elements_a elements_b "
-    "elements_d for_k for_tile full_waves iterations_before k_offsets k_step k_tile k_tile_starts "
-    "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before piece "
-    "read_c rest_tiles row_tile selector share sk_iterations sk_tiles small_tiles_m small_tiles_n "
-    "small_waves stride_a stride_b stride_c stride_d tile_starts tiles_k tiles_m tiles_n wave "
-    "waves rows targets rows_a rows_d".split()
-)
-"""Names that operands and outputs of an epilogue must not have: arguments of kernel calls, and
-dimensions of graphs."""
-IS_NUMBER = {"c": False, "alpha": True, "beta": True}
-"""For each epilogue operand that every kernel call accepts, whether it is a number or a tensor.
-
-True stands for a number, False for a tensor.
-"""
-MOST_GROUPS = 511
-"""Largest number of groups of a grouped product whose groups differ along m or along k.
-
-Kernels keep tables with one entry more than groups in shared memory, beside the tiles. On Hopper,
-four stages of 128 x 256 x 64 tiles and two slots of D for each warpgroup leave 3 KiB for the
-tables.
-"""
-MOST_TOGETHER = 2**30
-"""Largest sum of the groups' extents along one axis, in elements (rows, columns or k).
-
-It is half of what a 32-bit index holds, because a group's last tile may reach past the group's end.
-"""
-LARGEST_STRIDE = 2**40
-"""Largest stride from one matrix of a batch to the next, in elements: a limit of TMA
-descriptors."""
-MOST_PROBLEMS = 64
-"""Largest number of groups that differ along all axes (`group_axis="mnk"`). Kernels for such groups
-keep more tables in shared memory than kernels for groups that differ along one axis."""
-ROW_STEP = 8
-"""Alignment of matrix rows in a list of products (`group_axis="mnk"`), in elements.
-
-Rows of 1-byte elements are aligned to more elements, see `row_step`.
-"""
-OFFSETS = "offsets"
-"""Name of the table with the first element of each group along `group_axis`, and the last group's
-end.
-
-Groups that differ along all axes have one such table per axis instead, see `OFFSETS_OF`.
-"""
-AXES = ("m", "n", "k")
-"""The axes of a matrix product: rows of D, columns of D, and the summed axis."""
-ROWS, TARGETS = "rows", "targets"
-"""ROWS: name of the table with the row of the array A for each row of the product, if A's rows are
-gathered. TARGETS: name of the table with the row of the array D, if D's rows are scattered."""
-OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
-"""Names of the tables of group starts, by axis, for groups that differ along all axes.
-
-A kernel call takes these tables as the rows of one array, in the order m, n, k.
-"""
-TENSORS = {"A": "mk", "B": "kn", "C": "mn", "D": "mn"}
-"""The axes of the matrices A, B, C and D, rows first, if none is given as its transpose."""
-ARRAYS = {"A": "a", "B": "b", "C": "c", "D": "out"}
-"""Parameters of a kernel call that take the arrays of A, B, C and D."""
-GROUP_AXES = ("m", "k", "mnk")
-"""The allowed values of `GemmProblem.group_axis`: axes along which the extents of groups differ."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +110,17 @@ class GemmProblem:
         transposed_operands: names of operands and outputs of the epilogue along m and n, such as
             C, that are given as their transpose, row-major n x m tensors.
         gathered_rows: read A's rows through a table: row i of the product is row `rows[i]` of the
-            array A, which has `rows_a` rows (launch arguments). Rows may occur several times. A
-            must not be given as its transpose.
+            array A. The table `rows` and the array's number of rows, `rows_a`, are launch
+            arguments. Rows may occur several times. A must not be given as its transpose.
         scattered_rows: write D's rows through a table: row i of the product is row `targets[i]` of
             the array D, which has `rows_d` rows. The entries must be distinct: of rows with equal
             targets any one may remain. Rows of D that are no target are not written. Outputs
             besides D have the rows of the product.
+        parts: where B has the columns for each sum of an epilogue with s > 1 sums, such as
+            `silu(gate) * up` with s = 2. D has n columns, and B has s·n: the sums of an element in
+            column j of D are those of column j of each of the s parts of B. With `stacked`, column
+            j of part p is column p·n + j of B, so that the parts are one after another; with
+            `interleaved`, it is column s·j + p.
 
     Raises:
         VerifyError: a field has a value that is not allowed, or fields contradict each other.
@@ -174,8 +141,10 @@ class GemmProblem:
     transposed_operands: tuple[str, ...] = ()
     gathered_rows: bool = False
     scattered_rows: bool = False
+    parts: str = PARTS[0]
 
     def __post_init__(self) -> None:
+        _check_function(self.epilogue)
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
         kind = dtype(self.dtype)
         if not kind.operand:
@@ -237,6 +206,29 @@ class GemmProblem:
         self._check_tables_of_rows()
         self._check_epilogue()
         self._check_layouts()
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Check how the columns of B are divided among several sums of the epilogue."""
+        if self.parts not in PARTS:
+            raise VerifyError(f"Gemm: parts={self.parts!r} must be {' or '.join(PARTS)}")
+        if self.sums == 1 and self.parts != PARTS[0]:
+            raise VerifyError(
+                f"Gemm: parts={self.parts} has no effect, because the epilogue "
+                f"{self.epilogue.name} has one sum; write a function of two sums, as in "
+                "def swiglu(gate, up)"
+            )
+        if self.sums not in SUMS:
+            raise VerifyError(
+                f"Gemm: the epilogue {self.epilogue.name} has {self.sums} sums, but it can have "
+                f"{', '.join(map(str, SUMS[:-1]))} or {SUMS[-1]}; compute others in separate "
+                "products"
+            )
+        if self.sums > 1 and self.diagonal:
+            raise VerifyError(
+                f"Gemm: the epilogue {self.epilogue.name} has {self.sums} sums, which group_axis="
+                "mnk does not allow; use group_axis=m, or compute the sums in separate products"
+            )
 
     def _quantized(self, out: str) -> str:
         """The type i8 or u8 to which the epilogue quantizes D, or '' if it does not.
@@ -250,7 +242,7 @@ class GemmProblem:
         return kind if kind in QUANTIZED else ""
 
     def _check_tables_of_rows(self) -> None:
-        """Check that the problem can have tables of rows, if it gathers or scatters rows."""
+        """Check that the other fields of a problem allow it to gather or scatter rows."""
         for name, given in self.tables_of_rows.items():
             field = {ROWS: "gathered_rows", TARGETS: "scattered_rows"}[name]
             if self.batched or (self.grouped and self.group_axis != "m"):
@@ -297,11 +289,6 @@ class GemmProblem:
     def _check_epilogue(self) -> None:
         """Check the names and the kinds of the epilogue's operands, and the type of its result."""
         function = self.epilogue
-        if not isinstance(function, EpilogueFunction):
-            raise VerifyError(
-                f"Gemm: epilogue={function!r} is not an epilogue; decorate a Python function with "
-                "@coordgraph.epilogue.epilogue(…)"
-            )
         out = self.out_dtype or self.dtype
         self._check_names(function)
         for operand in function.operands:
@@ -387,6 +374,16 @@ class GemmProblem:
                     )
 
     @property
+    def sums(self) -> int:
+        """How many sums of products the epilogue has, and parts the columns of B have."""
+        return len(self.epilogue.sums)
+
+    @property
+    def parts_in_rows(self) -> bool:
+        """Whether each row of B in memory holds the parts for several sums one after another."""
+        return self.sums > 1 and self.parts == "stacked" and not self.transpose_b
+
+    @property
     def operands(self) -> dict[str, Operand]:
         """The epilogue's operands that are tensors in memory, by tensor name."""
         return {tensor_of(o.name): o for o in self.epilogue.tensors}
@@ -405,7 +402,7 @@ class GemmProblem:
 
     @property
     def tables_of_rows(self) -> dict[str, str]:
-        """The tables of rows by name, and the tensor whose rows each numbers: A or D."""
+        """By name of a table of rows (`rows`, `targets`), the tensor whose rows it numbers."""
         there = ((ROWS, "A", self.gathered_rows), (TARGETS, "D", self.scattered_rows))
         return {table: tensor for table, tensor, given in there if given}
 
@@ -469,9 +466,11 @@ class GemmProblem:
     def largest(self, axis: str) -> int:
         """The largest allowed extent along `m`, `n` or `k`, in elements.
 
-        If groups differ in extent along `axis`, it limits the sum over all groups.
+        If groups differ in extent along `axis`, the limit is that of the sum over all groups. If
+        the epilogue has several sums, it limits the columns of B, which are several times n.
         """
-        return MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
+        most = MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
+        return most // self.sums if axis == "n" else most
 
     @property
     def most_groups(self) -> int:
@@ -514,14 +513,23 @@ class GemmProblem:
 
 
 def rows_of(tensor: str) -> str:
-    """The launch parameter with the number of rows of an array whose rows a table numbers."""
+    """The name of the launch parameter for the number of rows of an array that a table numbers."""
     return f"rows_{tensor.lower()}"
 
 
 def _named(function: EpilogueFunction) -> Iterator[tuple[str, str]]:
-    """What each operand and each output besides D is, `operand` or `output`, and its name."""
+    """(`operand`, name) of each operand, then (`output`, name) of each output besides D."""
     yield from (("operand", o.name) for o in function.operands)
     yield from (("output", o.name) for o in function.outputs)
+
+
+def _check_function(function: object) -> None:
+    """Check that a problem's epilogue is a traced function."""
+    if not isinstance(function, EpilogueFunction):
+        raise VerifyError(
+            f"Gemm: epilogue={function!r} is not an epilogue; decorate a Python function with "
+            "@coordgraph.epilogue.epilogue(…)"
+        )
 
 
 def row_step(kind: str) -> int:

@@ -103,7 +103,7 @@ class KernelGraph:
         """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
         Schedules connect these dimensions to workgroups. A pass before the schedule may add edges
-        to new dimensions, for example to reorder tiles; those are then dangling instead. The
+        to new dimensions, for example to reorder tiles; the new ones then dangle instead. The
         dimension that numbers the products of a batch or of groups comes first, so that tiles of
         one product are computed after one another.
         """
@@ -185,10 +185,10 @@ class KernelGraph:
         return replace(self, history=history)
 
     def scope(self) -> Scoped:
-        """The symbols that have a value at the start of the kernel's body.
+        """The scope at the start of the kernel's body: the symbols that have values there.
 
-        These are the launch parameters and the indices that the hardware provides, such as the
-        numbers of the workgroup and the thread.
+        They stand for launch parameters and for the indices that the hardware provides, such as
+        the numbers of the workgroup and the thread.
         """
         scope = Scoped(self.coordinates, self.parameters.ranges())
         bound = [self.control.root.workgroup] if self.control.root.workgroup else []
@@ -247,9 +247,9 @@ class KernelGraph:
     def diff(self, other: KernelGraph) -> Difference:
         """Compare two graphs by structure: `print(before.diff(after))`.
 
-        Parameters, tables, tensors and dimensions are compared by name, edges by their operands,
-        operations by their order. Two dimensions that differ only in their names count as equal.
-        The order in which dimensions and edges are declared, and the logs, are not compared.
+        Parameters, tables and tensors are compared by name, edges by their operands, operations by
+        their order. Dimensions are compared by name, but a renamed dimension counts as equal. The
+        order in which dimensions and edges are declared, and the logs, are not compared.
 
         Args:
             other: the graph after the change.
@@ -277,7 +277,7 @@ class KernelGraph:
         Args:
             sizes: the launch arguments to examine, by name; None chooses small launches, such as
                 those just below and above a multiple of the tile.
-            level: `default` takes a few tenths of a second, `all` a few seconds.
+            level: `default` examines a few launches, in less than a second; `all` examines more.
             checks: the names of the checks to run; None runs all above. `batch-invariance`, which
                 refutes graphs whose order of additions depends on m, runs only if it is named.
 

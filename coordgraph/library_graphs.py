@@ -1,7 +1,7 @@
-"""Records which graph objects only this library made, so that they need no check before a build.
+"""Record which graph objects only this library made; they are compiled without `graph.check()`.
 
-These are the graphs of `Gemm.graph`, and the results of this library's passes on such graphs. A
-graph that was read from text, edited, or made by a pass of another package is not one of them.
+The graphs of `Gemm.graph`, and the results of this library's passes on these graphs, are recorded.
+Graphs that were read from text, edited, or made by a pass of another package are not.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ def made_by_library(graph: KernelGraph) -> KernelGraph:
 
 
 def is_made_by_library(graph: KernelGraph) -> bool:
-    """Whether this very object was passed to `made_by_library`."""
+    """Whether the object `graph` itself, not an equal copy, was passed to `made_by_library`."""
     return _MADE.get(id(graph)) is graph

@@ -51,8 +51,8 @@ def _extents(graph: KernelGraph, op: Operation) -> Iterator[str]:
             yield f"{name} is {value}; give a number of at least 1"
     width = getattr(op, "width", None) or getattr(op, "count", 0)
     if not isinstance(width, int) or getattr(op, "form", "") == "broadcast":
-        # A broadcast loads one element. The value of a count that is an expression is unknown here,
-        # so only its first element is checked.
+        # A broadcast loads one element. If the number of elements is an expression, its value is
+        # unknown here, so only the first element is checked.
         width = 1
     for memory in (getattr(op, role, None) for role in MEMORIES):
         elements = _size(graph, memory) if isinstance(memory, str) else None

@@ -11,10 +11,10 @@ def tensor_of(operand: str) -> str:
 
 
 def read_of(tensor: str) -> str:
-    """The launch parameter that says whether the kernel reads an optional epilogue operand.
+    """The name of the launch parameter that is 1 if the kernel reads an epilogue operand, else 0.
 
-    It is `read_c` for the tensor C, and `read_NAME` for other tensors. Its value is 1 if the kernel
-    reads the operand, else 0.
+    The name is `read_c` for the tensor C, and `read_NAME` for other tensors. Only optional operands
+    have such a parameter.
 
     Args:
         tensor: the name of the operand's tensor.
@@ -40,7 +40,7 @@ def ld_of(tensor: str) -> str:
 
 
 def _suffix(tensor: str) -> str:
-    """The last part of a launch parameter's name: `a` for A; an operand's own name."""
+    """The last part of a launch parameter's name: `a` for the tensor A, `bias` for `bias`."""
     return tensor.lower() if tensor in ("A", "B", "C", "D") else tensor
 
 

@@ -42,6 +42,8 @@ from coordgraph.coordinates.edges import (
 from coordgraph.epilogue import Operand
 from coordgraph.gemm import (
     MOST_TOGETHER,
+    PART,
+    PART_COLUMN,
     TENSORS,
     GemmProblem,
     elements_of,
@@ -64,9 +66,11 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
     Args:
         gemm: the problem.
         e: the editor of a graph that has the parameters which the caller gives, and nothing else.
-        tile: extents of a macro tile in m, n and k, in elements.
+        tile: extents of a macro tile in m, n and k, in elements. If the epilogue has several sums,
+            the extent in n counts columns of B.
     """
     tiles = dict(zip("mnk", tile, strict=True))
+    tiles["n"] //= gemm.sums
     extents = {axis: _extent(gemm, e, axis) for axis in "mnk"}
     counts = {axis: _tiles(gemm, e, axis, extents[axis], tiles[axis]) for axis in "mnk"}
     # An output that reduces rows has an axis of the macro tiles along n, one in each of its tiles.
@@ -128,14 +132,14 @@ def _matrices(
     counts: Mapping[str, Expr],
     tiles: Mapping[str, int],
 ) -> None:
-    """Add A, B, the epilogue's operands and outputs, and cut each axis of them into macro tiles.
+    """Add A, B, D, the epilogue's operands and outputs, and cut their axes into macro tiles.
 
     Args:
         gemm: the problem.
         e: the editor.
-        extents: elements along m, n and k.
-        counts: macro tiles along m, n and k.
-        tiles: elements of a macro tile along m, n and k.
+        extents: by axis (m, n or k), the extent of the problem in elements.
+        counts: by axis, the number of macro tiles.
+        tiles: by axis, the extent of a macro tile in elements.
     """
     for name, role in (
         ("A", Role.INPUT),
@@ -144,8 +148,9 @@ def _matrices(
         *((name, Role.OUTPUT) for name in ("D", *gemm.outputs)),
     ):
         axes, transposed = gemm.axes[name], gemm.is_transposed(name)
-        shape = [extents[axis] for axis in axes]
         table = next((t for t, of in gemm.tables_of_rows.items() if of == name), "")
+        divided = gemm.sums > 1 and name == "B"
+        shape = [extents[axis] * (gemm.sums if divided and axis == "n" else 1) for axis in axes]
         if table:
             shape[0] = e.parameters[rows_of(name)].symbol
         _tensor(gemm, e, name, shape, role, transposed)
@@ -154,6 +159,8 @@ def _matrices(
         for i, axis in enumerate(axes):
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
             along = f"{name}.{i}" if i or not table else product_row(name)
+            if divided and axis == "n":
+                along = _parts(gemm, e, along, extents[axis])
             whole, count = along, counts[axis]
             if gemm.ragged(axis):
                 # How many tiles one group has along this axis is read from a table, so the
@@ -177,13 +184,13 @@ def product_row(tensor: str) -> str:
 
 
 def _gather(e: KernelEditor, tensor: str, table: str, count: Expr) -> None:
-    """Declare the table of a tensor's rows, and the edge from the product's rows to them.
+    """Declare a table of rows, and the edge by which it maps the product's rows to array rows.
 
     Args:
         e: the editor.
-        tensor: `A` or `D`.
+        tensor: `A` or `D`, the tensor whose array rows the table numbers.
         table: the name of the table.
-        count: rows of the product.
+        count: the number of rows of the product.
     """
     whole = e.coordinates[f"{tensor}.0"].size
     assert whole is not None
@@ -191,6 +198,26 @@ def _gather(e: KernelEditor, tensor: str, table: str, count: Expr) -> None:
     e.table(Table(table, count, whole - 1, note=note, rule=ANY))
     row = e.coordinates.add(Linear(product_row(tensor), count, note="row of the product"))
     e.coordinates.connect(Gather(f"{tensor}.0", row.id, table))
+
+
+def _parts(gemm: GemmProblem, e: KernelEditor, columns: str, extent: Expr) -> str:
+    """Divide the columns of B into parts, one for each sum of the epilogue.
+
+    Args:
+        gemm: the problem.
+        e: the editor.
+        columns: the dimension of B's columns.
+        extent: the number of columns of a part, which is n.
+
+    Returns:
+        The id of the dimension that numbers the columns of each part.
+    """
+    inside = PART_COLUMN
+    e.coordinates.add(MacroTileIndex(PART, Integer(gemm.sums), note="which sum of the epilogue"))
+    e.coordinates.add(Linear(inside, extent, note="column in a part"))
+    order = (PART, inside) if gemm.parts == "stacked" else (inside, PART)
+    e.coordinates.connect(Tile((columns,), order))
+    return inside
 
 
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1", "t": "B.tile.1"}
@@ -201,7 +228,11 @@ in `A.row`."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:
-    """The extent along `axis` in elements; the sum over all groups if groups differ along it."""
+    """The extent along `axis` in elements.
+
+    It is the sum over all groups if groups differ along `axis`. With `group_axis="mnk"` that sum is
+    no launch parameter, and the result is its upper bound, `MOST_TOGETHER`.
+    """
     if axis in e.parameters:
         return e.parameters[axis].symbol
     return Integer(MOST_TOGETHER if gemm.diagonal else getattr(gemm, axis))

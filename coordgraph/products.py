@@ -26,7 +26,7 @@ __all__ = [
 class HasProducts(Protocol):
     """The attributes of a `KernelGraph` that the functions of `coordgraph.products` read.
 
-    It is a protocol, because `coordgraph.kernel` imports `coordgraph.products`.
+    A protocol avoids an import cycle: `coordgraph.kernel` imports `coordgraph.products`.
     """
 
     @property
@@ -94,8 +94,8 @@ def ragged_edge(graph: HasProducts, tiles: str) -> Ragged | None:
 def ragged_axes(graph: HasProducts) -> tuple[Ragged | None, Ragged | None, Ragged | None]:
     """For each of m, n and k, the `Ragged` edge whose table gives each product's number of tiles.
 
-    None stands for an axis along which all products have equally many tiles. For k, it is the edge
-    above the dimension of the loop over k tiles.
+    None stands for an axis along which all products have equally many tiles. The edge for k is
+    directly upstream of the dimension of the loop over k tiles.
     """
     coordinates = graph.coordinates
     rows, columns = (

@@ -1,6 +1,6 @@
 """A part of the check `well-formed`: sizes and definitions contain no symbol but launch parameters.
 
-The host evaluates them before the kernel starts, when the symbols of indices have no values.
+The host evaluates sizes and definitions before the kernel starts, when indices have no values.
 """
 
 from __future__ import annotations

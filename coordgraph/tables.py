@@ -23,10 +23,11 @@ from coordgraph.integers import Ranges, evaluate, index_symbol, load, tables_in,
 __all__ = ["ANY", "RULES", "SORTS", "SUMS", "Table", "TableNeed", "place_of", "tabulate"]
 
 RULES = SUMS, SORTS, ANY = ("sums", "sorts", "any")
-"""How a derived table is computed from its steps: `sums` for prefix sums, `sorts` for an argsort.
+"""The rules of tables, which say what their entries are.
 
-The argsort is in descending order: entry 0 is the position of the largest step. `any` is for tables
-that the caller gives and whose entries need not be sorted.
+`sums`: a derived table holds the prefix sums of its steps; a given table has non-decreasing
+entries. `sorts`: a derived table holds an argsort of its steps in descending order, so entry 0 is
+the position of the largest step. `any`: a given table has entries in any order.
 """
 
 
@@ -207,7 +208,7 @@ class TableNeed:
             yield f"{missing}; the kernel has {', '.join(tables) or 'none'}"
             return
         if self.rule == ANY:
-            pass  # every table's entries are in some order
+            pass  # a table with any rule will do
         elif table.rule != self.rule:
             yield _wrong_rule(table, self.rule)
         elif self.from_zero and not table.derived:

@@ -28,6 +28,7 @@ from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.errors import CoordGraphError, VerifyError
+from coordgraph.gemm import PART
 from coordgraph.integers import Ranges, index_symbol
 
 __all__ = ["ACCUMULATOR", "Tiling", "Tilings", "macro_tile"]
@@ -58,11 +59,13 @@ class Tiling:
             dimension that numbers tiles along the axis.
         indices: for each of these axes, the id of the dimension that numbers elements inside a tile
             along the axis.
+        sums: how many sums an element of D is computed from: the parts of the columns of B.
     """
 
     accumulator: str
     numbers: Mapping[Axis, str]
     indices: Mapping[Axis, Dimension]
+    sums: int = 1
 
     def number(self, tensor: str, axis: int) -> str:
         """The id of the dimension that numbers tiles along axis `axis` of the tensor `tensor`."""
@@ -86,6 +89,15 @@ class Tiling:
         axes = (("A", 0), ("B", 1), ("A", 1))
         m, n, k = (self._along(self.indices, *axis).fixed_size for axis in axes)
         return m, n, k
+
+    @property
+    def summed(self) -> tuple[int, int, int]:
+        """The extents in m, n and k of the product that the accumulator holds, in elements.
+
+        It has `sums` columns for each column of a tile of D.
+        """
+        m, n, k = self.shape
+        return m, n * self.sums, k
 
     def problems(self) -> Iterator[str]:
         """An error message for each pair of axes, such as k of A and of B, with unequal tiles."""
@@ -136,6 +148,7 @@ class Tilings:
             VerifyError: tiles of different shapes are multiplied into one accumulator.
         """
         found: dict[str, Tiling] = {}
+        sums = coordinates[PART].fixed_size if PART in coordinates else 1
         loaded: dict[str, tuple[str, ...]] = {}
         for op in control.operations:
             match op:
@@ -164,7 +177,7 @@ class Tilings:
                             "for each"
                         )
                 numbers, indices = {**numbers, **before.numbers}, {**indices, **before.indices}
-            found[op.accumulator] = Tiling(op.accumulator, numbers, indices)
+            found[op.accumulator] = Tiling(op.accumulator, numbers, indices, sums)
         return cls(found)
 
     def __iter__(self) -> Iterator[Tiling]:
@@ -262,7 +275,8 @@ def _cut(coordinates: CoordinateGraph, index: Dimension) -> tuple[Edge, Expr] | 
 def macro_tile(coordinates: CoordinateGraph) -> tuple[int, int, int]:
     """The extents in m, n and k of a kernel's macro tile, in elements.
 
-    If the kernel has tiles of several shapes, the shape that was added to the graph first.
+    If the kernel has tiles of several shapes, the result is the shape that was added to the graph
+    first.
 
     Raises:
         VerifyError: an axis of A or B is not cut into tiles.

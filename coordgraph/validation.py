@@ -108,7 +108,7 @@ def integers(
 
 
 def flag(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> bool:
-    """Check that `value` is True, False, 1 or 0 (NumPy's too), and return a bool.
+    """Check that `value` is True, False, 1 or 0, of Python or of NumPy, and return a bool.
 
     Args:
         value: the value that the user passed.

@@ -1,8 +1,8 @@
 """Passes of coordgraph: rewrites of one kernel graph into another.
 
-Schedules assign the work on output tiles to workgroups. Orders change the order in which schedules
-visit output tiles. Lowering passes replace operations on tiles by operations of a target. A
-`Pipeline` applies several passes one after another.
+Schedules assign the work on output tiles to workgroups. The passes of `passes.orders` change the
+order in which output tiles are visited. Lowering passes replace operations on tiles by operations
+of a target. A `Pipeline` applies several passes one after another.
 """
 
 from passes import kit

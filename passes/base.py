@@ -28,15 +28,15 @@ __all__ = ["PASSES", "Pass", "Verify", "option", "option_types"]
 Verify = Literal["structure", "outside", "work"]
 """How thoroughly the result of a pass is checked. `structure` runs only the named checks that the
 pass establishes. `work` also traces the workgroups of a scheduled graph on small problems, in the
-interpreter (`passes.work_check`). `outside` runs the named checks for every pass, and traces only
-the results of passes that other packages define."""
+interpreter (`passes.work_check`). `outside` runs these named checks too, and traces workgroups only
+if another package than `passes` defines the pass."""
 LIBRARY = __name__.partition(".")[0]
 """The name of this package, `passes`. The passes of other packages are checked more thoroughly."""
 
 
 PASSES: dict[str, type[Pass]] = {}
-"""Every pass class that an imported module defines, by the name of the pass. Defining a subclass of
-`Pass` that has a name adds the subclass."""
+"""All pass classes of imported modules, by the name of the pass. A class statement that defines a
+subclass of `Pass` with a `name` adds it."""
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 """Pattern of allowed pass names: names that the text of a pipeline can hold."""
 RESERVED = (
@@ -138,7 +138,7 @@ class Pass(ABC):
 
     @abstractmethod
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        """Return the rewritten graph; calling the pass runs `apply` if `refusal` returns None."""
+        """Return the rewritten graph. Calling a pass runs `apply` if `refusal` returns None."""
 
     @property
     def neighbours(self) -> bool:
@@ -151,14 +151,14 @@ class Pass(ABC):
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
-        """The schedules of this class among which `codegen.matmul` may choose, for a macro tile.
+        """The schedules of this class that `codegen.matmul` may choose with a given macro tile.
 
         The base class lists none. The option `workgroups` of a listed schedule is None: the plan
         that contains the schedule sets the number of workgroups. A schedule whose result differs
         from run to run (`reduction=atomic`) must not be listed.
 
         Args:
-            tile: elements of a macro tile in m, n and k.
+            tile: extents of the macro tile along m, n and k, in elements.
         """
         return ()
 
@@ -178,10 +178,11 @@ class Pass(ABC):
     def scaled(self, tile: tuple[int, int, int], to: tuple[int, int, int]) -> Pass:
         """The schedule for macro tiles `to` that corresponds to this schedule for tiles `tile`.
 
-        Only a schedule whose options count elements of a tile overrides this method.
+        Only a schedule with options in units of elements of a tile overrides this method; the base
+        class returns the schedule itself.
 
         Args:
-            tile, to: elements of a macro tile in m, n and k.
+            tile, to: extents of a macro tile along m, n and k, in elements.
 
         Raises:
             PassError: no schedule for macro tiles `to` corresponds to this one.
@@ -262,7 +263,7 @@ class Pass(ABC):
         return result
 
     def _follows_work(self, verify: Verify) -> bool:
-        """Whether `verify` demands to trace the workgroups of the result in the interpreter.
+        """Whether `verify` requires tracing the workgroups of the result in the interpreter.
 
         Only results of schedules (passes that establish `scheduled`) are checked in this way.
         """

@@ -1,4 +1,4 @@
-"""Options of passes: the types and values that a pass's fields allow, and texts that list them.
+"""Options of passes: which types and values a pass's fields allow, and texts that list these.
 
 The type of a field is bool, int, float or str, or a `Literal` of the allowed strings; None may be
 allowed as well. `option` gives the smallest and the largest allowed number. `Pass` checks types and
@@ -215,7 +215,7 @@ def _plain_types(hint: Any) -> tuple[type, ...]:
 
 
 def _limits(found: Field[Any]) -> _Limits | None:
-    """The limits that `option` stored in a field, or None."""
+    """The limits that `option` stored in the metadata of a field; None if there are none."""
     return found.metadata.get(_LIMITS)
 
 

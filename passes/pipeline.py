@@ -41,7 +41,7 @@ class Timing:
     """An instrument of a pipeline that adds up the seconds of each pass.
 
     Args:
-        seconds: the seconds that each pass took, by the text of the pass.
+        seconds: total seconds that each pass took, by the text of the pass.
     """
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -56,7 +56,7 @@ class Dump:
     """An instrument of a pipeline that keeps the graph after each pass.
 
     Args:
-        stages: the text of each pass that has run, and the graph that it returned.
+        stages: list of (text of the pass, graph that it returned), for each pass that has run.
     """
 
     stages: list[tuple[str, KernelGraph]] = field(default_factory=list[tuple[str, KernelGraph]])

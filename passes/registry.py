@@ -25,7 +25,7 @@ GROUP = "coordgraph.passes"
 
 
 def find_pass(name: str) -> type[Pass] | None:
-    """The pass class that is called `name`, or None.
+    """The pass class that is called `name`; None if there is none.
 
     If only an installed distribution offers a pass of that name, its module is imported first.
 

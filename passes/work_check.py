@@ -1,10 +1,10 @@
 """The work check of a schedule: the interpreter traces all workgroups on small problems.
 
-A scheduled graph must do every iteration (m, n, k) exactly once, run one epilogue and one store for
-every output tile, and send one signal for every wait, so that no workgroup waits for ever. Each
-workgroup must zero an accumulator, add products to it, then either send it or apply the epilogue
-and store it, in this order. In a reduce-scatter, a workgroup must add every piece of a tile for
-which it waited, once to each share.
+The workgroups of a scheduled graph must do every iteration (m, n, k) exactly once, run one epilogue
+and one store for every output tile, and send one signal for every wait, so that no workgroup waits
+for ever. Each workgroup must zero an accumulator, add products to it, then either send it or apply
+the epilogue and store it, in this order. In a reduce-scatter, a workgroup that waits for the pieces
+of a tile must add every piece once to each share of the tile that it finishes.
 
 The problems are the first ones that `graph.check()` examines. In some the number of output tiles is
 a multiple of the number of workgroups, one more, or one less; in others there are fewer output
@@ -28,18 +28,19 @@ __all__ = ["LAUNCHES", "MOST_COST", "small_launches", "work_problems"]
 LAUNCHES = 6
 """Number of small problems on which the work check traces a schedule."""
 MOST_COST = 600
-"""Largest cost of a problem that is traced: an estimate of the length of its trace from the numbers
-of output tiles, k tiles and workgroups. If the graph fixes sizes with which every problem costs
-more, no problem is traced."""
+"""Largest cost of a problem that is traced. The cost is an estimate of the number of events in the
+trace, from the numbers of output tiles, k tiles and workgroups. If the graph fixes sizes with which
+every problem costs more, no problem is traced."""
 SHOWN = 3
-"""The most errors that a message lists for one launch."""
+"""Largest number of errors that a message lists for one launch."""
 
 
 @lru_cache(maxsize=256)
 def work_problems(graph: KernelGraph) -> tuple[str, ...]:
     """Check that the workgroups of a scheduled graph do the right work, by tracing small problems.
 
-    Returns the errors of the first problem with errors, or (). Results are cached for equal graphs.
+    Returns the errors of the first problem that has errors; () if no problem has any. Results are
+    cached for equal graphs.
     """
     # Imported here so that `import passes` does not import NumPy.
     from coordgraph.interpreter import trace
@@ -66,7 +67,7 @@ def small_launches(graph: KernelGraph) -> tuple[Launch, ...]:
 
 
 def _stuck(found: Trace) -> Iterator[str]:
-    """Yield an error if workgroups wait for each other in a cycle, so that none can proceed."""
+    """Yield an error if workgroups wait for each other in a cycle, so that none proceeds."""
     waiting = [receive.workgroup for receive in found.stuck()]
     if waiting:
         yield f"workgroups {', '.join(map(str, waiting))} wait for each other for ever"

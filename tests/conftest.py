@@ -20,6 +20,9 @@ from tests.support.sampling import Slow, sample
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Constants that `coordgraph calibrate` has stored on this machine would change the chosen plans.
 os.environ["COORDGRAPH_DEVICES"] = str(Path(__file__).parent / "no-devices")
+# Checks before a first build add up to 30 % to it. Tests build thousands of kernels of graphs that
+# passes of the library make; tests/coordgraph/verification and tests/faults test the checks.
+os.environ["COORDGRAPH_VERIFY"] = "0"
 _QUIET = [HealthCheck.too_slow]
 settings.register_profile(
     "ci",
@@ -76,7 +79,7 @@ def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
     return [] if slow and not Slow.collected else None
 
 
-# Runs last, so the sample is taken from the tests that -m and -k selected.
+# This hook runs last, so the sample is taken from the tests that -m and -k selected.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     count = config.getoption("--sample")
@@ -98,8 +101,8 @@ def pytest_collection_finish() -> None:
 def frozen() -> Iterator[None]:
     """Exclude the graphs and kernels that a test module leaves in caches from garbage collection.
 
-    They are gigabytes that stay to the end; every full collection would walk them again. Frozen
-    garbage would never be freed, so the two young generations are collected before freezing.
+    These objects take gigabytes and stay to the end; every full collection would walk them again.
+    Frozen garbage would never be freed, so the two young generations are collected before freezing.
     """
     yield
     gc.collect(1)

@@ -38,7 +38,7 @@ def sources(package: str) -> list[Path]:
 
 
 def imports(tree: ast.AST, *, module_level: bool = False) -> Iterator[tuple[int, str]]:
-    """Line number and top-level package of each absolute import.
+    """(line number, top-level package) of each absolute import.
 
     With `module_level`, imports inside functions are left out.
     """
@@ -147,7 +147,7 @@ def test_the_scanner_sees_cycles():
 
 @pytest.mark.parametrize("package", WITHOUT_CYCLES)
 def test_no_import_cycles(package: str):
-    """Two modules do not import each other; code that both need belongs in a third module."""
+    """No two modules import each other: code that both need belongs in a third module."""
     modules = modules_of(package)
     assert module_imports(modules).number_of_edges() > 10
     assert import_cycles(modules) == []

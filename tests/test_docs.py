@@ -33,7 +33,7 @@ TARGETS = frozenset(
 
 
 def page_name(path: Path) -> str:
-    """The path of a page from the root, without its extension."""
+    """The path of a page relative to the repository's root, without its extension."""
     return path.relative_to(ROOT).with_suffix("").as_posix()
 
 
@@ -183,7 +183,7 @@ def test_pages_are_short():
 
 
 def test_every_page_is_in_the_navigation():
-    """`make docs` takes the order of pages from mkdocs.yml; a page that it omits is not linked."""
+    """mkdocs.yml lists every page; `make docs` would not link to a page that is missing there."""
     named = re.findall(r"[\w/-]+\.md$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     pages = [path.relative_to(DOCS).as_posix() for path in PAGES if DOCS in path.parents]
     assert sorted(named) == sorted(pages)

@@ -85,7 +85,9 @@ def starts(iterations: Iterable[int], processors: int) -> list[int]:
 
 
 def busiest(iterations: Sequence[int], processors: int) -> int:
-    """Iterations of the busiest SM, if an SM starts a workgroup when its previous one ends.
+    """The number of iterations of the busiest SM, given those of each workgroup in `iterations`.
+
+    Every SM starts the next workgroup when its previous one ends.
 
     >>> busiest([4] * 7, 3), busiest([5, 1, 1, 1], 2)
     (12, 5)

@@ -3,9 +3,9 @@
 The graph determines which tiles (m, n) and which k tiles each workgroup computes, and their order.
 All workgroups advance in step, one iteration (a k tile) each, and request one block of A and one of
 B: the operand's tile of this iteration, without the part outside the matrix. A workgroup that has
-finished makes no more requests. If there are more workgroups than can run at the same time (slots),
-the next one starts in the slot that is free first. If a cluster shares a tile, it counts as one
-workgroup, since its multicast loads request each block once.
+finished makes no more requests. If there are more workgroups than can run at the same time, the
+next one starts when the first of the running ones ends. If a cluster shares a tile, it counts as
+one workgroup, since its multicast loads request each block once.
 
 Assumptions: the cache is fully associative, evicts the least recently used block, and begins empty.
 D, C, partial sums and flags take no space in it; epilogues and waiting take no time. In a real L2
@@ -46,24 +46,24 @@ class Requests:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all requests together."""
+        """The number of bytes that all requests together ask for."""
         return int(self.sizes[self.blocks].sum())
 
     @property
     def compulsory(self) -> int:
-        """The bytes of all distinct blocks that are requested."""
+        """The total size in bytes of the requested blocks, each counted once."""
         return int(self.sizes[np.unique(self.blocks)].sum())
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes of A and B that move during one product.
+    """Numbers of bytes of A and B that are requested and read from memory during one product.
 
     Args:
-        asked_bytes: bytes requested from the L2 cache.
-        read_a, read_b: bytes of A and of B read from memory.
-        compulsory_bytes: bytes of all distinct blocks. Each must be read from memory at least once,
-            whatever the order of tiles and the cache.
+        asked_bytes: number of bytes requested from the L2 cache.
+        read_a, read_b: number of bytes of A and of B read from memory.
+        compulsory_bytes: total size of all distinct blocks. Each block must be read from memory at
+            least once, whatever the order of tiles and the cache.
     """
 
     asked_bytes: int
@@ -73,7 +73,7 @@ class Traffic:
 
     @property
     def read_bytes(self) -> int:
-        """The bytes of A and B read from memory."""
+        """The number of bytes of A and B together that are read from memory."""
         return self.read_a + self.read_b
 
     def json(self) -> dict[str, int]:

@@ -48,7 +48,7 @@ METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sectors_op_r
 UNITS = {"byte": 1, "Kbyte": 10**3, "Mbyte": 10**6, "Gbyte": 10**9, "Tbyte": 10**12, "sector": 1}
 UNITS |= {"cycle": 1, "%": 1, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
 GRACE = 10.0
-"""Seconds that ncu may take to end after the last launch."""
+"""Number of seconds that ncu may take to end after the last launch."""
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 """The error that ncu prints if the driver does not permit this user to read hardware counters."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,11 +60,11 @@ class NoCounters(Exception):
 
 @dataclass(frozen=True)
 class Counters:
-    """Bytes that one launch of a kernel moved, by hardware counters.
+    """Numbers of bytes that one launch of a kernel moved, read from hardware counters.
 
     Args:
-        dram_read, dram_write: bytes between memory and the L2 cache.
-        l2_read: bytes read from the L2 cache.
+        dram_read, dram_write: number of bytes that the L2 cache read from memory, and wrote to it.
+        l2_read: number of bytes read from the L2 cache.
     """
 
     dram_read: int
@@ -221,7 +221,9 @@ def profile(
     metrics: Sequence[str],
     which: Sequence[str],
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Run `python -m MODULE JOBS DONE` under ncu; returns its output and the lines of file DONE.
+    """Run `python -m MODULE JOBS DONE` under ncu; returns ncu's output and what DONE says.
+
+    The second part of the result is the list of the JSON objects in DONE, one for each line.
 
     Args:
         module: the Python module to run. It reads the JSON file JOBS, starts no launch after the

@@ -38,7 +38,8 @@ from codegen.targets.nvptx.driver import unavailable
 
 PLAN = "128x128x64 data-parallel"
 QUEUE = 32
-"""Calls between two waits for the GPU; few, because a full launch queue would block a call."""
+"""Number of calls between two waits for the GPU: small, because a full launch queue blocks a
+call."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,15 @@ def host_microseconds(
     clock: Callable[[], int] = time.perf_counter_ns,
     step: Callable[[], None] = lambda: None,
 ) -> list[Cost]:
-    """Time single calls of each function on the host.
+    """Time single calls of each function on the host; returns a `Cost` for each function.
 
     Args:
         calls: by name, the functions to time.
         synchronize: a function that waits for the GPU.
         rounds: how often each function is called `queue` times; the functions take turns.
         queue: the number of calls in a row before `synchronize`.
-        clock: a function that returns nanoseconds; tests replace it.
-        step: a function that is called after each round of one function.
+        clock: a function that returns the time in nanoseconds; tests replace it.
+        step: a function that is called after each round of all functions.
     """
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():

@@ -77,7 +77,7 @@ def measure(
     Args:
         schedule: the text of the pipeline.
         target: a target of `codegen.compile`.
-        thorough: whether to time the level `all`.
+        thorough: whether to time the checks of the level `all` too.
         runs: the number of processes; the least of their times is returned.
     """
     text = graph_text(schedule)
@@ -117,7 +117,7 @@ def times_of(text: str, target: str, *, thorough: bool) -> dict[str, float]:
     Args:
         text: the text of the graph.
         target: a target of `codegen.compile`.
-        thorough: whether to time the level `all`.
+        thorough: whether to time the checks of the level `all` too.
     """
     plain, checked = (parse(f'{text}log "{note} {target}"\n') for note in ("plain", "checked"))
     found = {"build": _seconds(lambda: _build(plain, target))}
@@ -137,7 +137,7 @@ def _build(graph: KernelGraph, target: str) -> None:
 
 
 def _seconds(step: Callable[[], object]) -> float:
-    gc.collect()  # so that garbage of earlier steps is not collected while this step is timed
+    gc.collect()  # else garbage of earlier steps might be collected while this step is timed
     start = _clock()
     step()
     return _clock() - start

@@ -4,8 +4,8 @@
     python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
 
 A file is a record of `benchmarks sweep`: seconds by problem and plan; the plan `cublas` stands for
-cuBLAS. This command makes a record of the Stream-K paper's corpus (arXiv:2301.03598) on a GPU, with
-300 shapes, whose extents are log-uniform from 128 to 8192, and the 12 most promising plans of each:
+cuBLAS. The next command makes a record on a GPU: it times the 12 most promising plans on each of
+300 shapes, drawn as in the Stream-K paper (arXiv:2301.03598), log-uniform from 128 to 8192:
 
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt --time-limit 8
 
@@ -128,7 +128,7 @@ def record_of(found: Sequence[Choice], source: str, device: str) -> dict[str, An
 
 
 def judge(rows: list[dict[str, Any]], device: str) -> list[Choice]:
-    """The model's choice on every problem on which cuBLAS and a candidate plan were timed."""
+    """The cost model's choice on every problem on which cuBLAS and a candidate plan were timed."""
     problems: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         problems.setdefault(key_of(row), []).append(row)

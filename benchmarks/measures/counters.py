@@ -15,7 +15,8 @@ Each contender runs once, with an empty L2 cache and no other load, so the clock
              multicast, or if SMs of a GPC request the same sector at the same time
 
 Throughputs are averages over the whole GPU, including idle SMs. If cuBLAS launches several kernels,
-cycles are their sum, and the other columns are those of the longest kernel.
+cycles are their sum, `delivered` is the ratio of the kernels' sums, and the other columns are those
+of the longest kernel.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
 
 
 def _figures(launches: Sequence[Profiled]) -> Row:
-    """A contender's counters: cycles and seconds are sums; others are its longest kernel's."""
+    """A contender's counters on one problem, from the launches of all its kernels.
+
+    Cycles and seconds are sums over the kernels, and `delivered` is the ratio of two sums. The
+    other values are those of the longest kernel.
+    """
 
     def total(name: str) -> float:
         return sum(launch.values[name] for launch in launches)

@@ -28,12 +28,13 @@ from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.tensormaps import MAP_BYTES
 
 QUEUE = 32
-"""Calls between two waits for the GPU; few, because a full launch queue would block a call."""
+"""Number of calls between two waits for the GPU: small, because a full launch queue blocks a
+call."""
 
 
 PARAMETERS = (
-    *(".u64",) * 4,  # parameters: addresses of A, B, C and D
-    *(".align 64 .b8",) * 3,  # parameters: tensor maps of A, B and D
+    *(".u64",) * 4,  # kernel parameters: the addresses of A, B, C and D
+    *(".align 64 .b8",) * 3,  # kernel parameters: the tensor maps of A, B and D
     *(".f32",) * 2,
     *(".u32",) * 8,
 )

@@ -204,8 +204,9 @@ def plan_for(shape: Shape, layout: str, dtype: str, epilogue: Any) -> Plan:
 
 
 def check_of(problem: EpilogueProblem) -> Callable[[Contender, Callable[[], Any]], str | None]:
-    """A function that checks a contender's D; the plain kernel's D is checked without the
-    epilogue.
+    """A function that checks a contender's D; it returns what is wrong, or None if D is right.
+
+    The D of the kernel without an epilogue is compared with A · B alone.
     """
 
     def check(contender: Contender, compute: Callable[[], Any]) -> str | None:

@@ -44,7 +44,7 @@ COUNTS = 8
 def chain(edges: int) -> KernelGraph:
     """A kernel graph whose coordinates are a chain of at least `edges` edges.
 
-    Each link of the chain has three: `Tile`, `Flatten` and `PassThrough`.
+    Each link of the chain has three edges: `Tile`, `Flatten` and `PassThrough`.
     """
     parameters = tuple(Parameter(f"n{i}", 1, 65535) for i in range(COUNTS))
     count = -(-edges // 3)
@@ -106,7 +106,7 @@ def measure(edges: int, repeats: int = 1) -> dict[str, float]:
 
 
 def _seconds(step: Callable[[], object]) -> float:
-    gc.collect()  # so that garbage of earlier steps is not collected while this step is timed
+    gc.collect()  # else garbage of earlier steps might be collected while this step is timed
     start = time.process_time()
     step()
     return time.process_time() - start

@@ -63,7 +63,8 @@ MICROSECONDS = (8, 20, 60)
 DEPTHS = (512, 1024, 2048, 4096)
 """Bounds by which problems are divided into classes of their extent along k."""
 SLOW = 0.9
-"""A problem is slow if the speed relative to the fastest library is below this ratio."""
+"""A problem is slow if `codegen.matmul` has less than this fraction of the fastest library's
+speed."""
 
 
 @dataclass(frozen=True)

@@ -64,12 +64,13 @@ class Accuracy:
     """How well predicted times agree with measured ones.
 
     Args:
-        rows, problems: number of launches, and of problems.
+        rows: number of launches.
+        problems: number of problems that the launches compute.
         median, most: median and 90th percentile of |log(predicted / measured)|.
         bias: median of log(predicted / measured).
         loss: the time of the plan that is predicted to be the fastest, divided by the time of the
             fastest plan, less 1; the geometric mean over problems with several plans.
-        worst: the largest such loss.
+        worst: the largest loss of one problem.
         ranked: fraction of pairs of plans of one problem that are predicted in the measured order.
         pairs: number of these pairs.
     """
@@ -99,11 +100,11 @@ def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def fastest(rows: Sequence[Row], plans: int) -> list[Row]:
-    """The rows of the fastest plans of each problem, ordered by kernel.
+    """The rows of the fastest plans of each problem, those of one kernel after another.
 
     Args:
         rows: rows of coordgraph's plans.
-        plans: largest number of plans of a problem.
+        plans: largest number of rows to return for each problem.
     """
     by_problem: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:

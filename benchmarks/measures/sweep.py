@@ -6,7 +6,7 @@
     python -m benchmarks sweep --random 300 --again FILE      # and the fastest plans of FILE
     python -m benchmarks sweep --random 60 --m-high 1200 --n-high 1200 --k-high 65536  # deep k
     python -m benchmarks sweep --clusters 16 --random 60 --m-high 1200 --n-high 1200 --k-high 65536
-    python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # what is left of it
+    python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # its other problems
     python -m passes.choosing.calibrate benchmarks/results/fit/*.json.gz --write
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
 
@@ -130,7 +130,7 @@ def plans_for(
 
 
 def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
-    """The best plan of each family of schedules except those in `known`.
+    """The best plan of each family of schedules whose name is not in `known`.
 
     Plans that are predicted to take more than `factor` times the best plan's time are left out.
     """
@@ -252,7 +252,7 @@ Job = tuple[str, Shape, str]
 
 
 def jobs(options: argparse.Namespace, measured: Sequence[dict[str, Any]] = ()) -> list[Job]:
-    """Every problem in every layout, except the pairs that already have rows in `measured`."""
+    """Every problem in every layout, except problems that `measured` has in the same layout."""
     known = {key_of(row) for row in measured}
     drawn = log_uniform_shapes(options.random, options.seed, options.step, **options.ranges)
     problems = select_shapes(options.groups, [*(options.shapes or ()), *drawn])

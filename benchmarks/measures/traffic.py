@@ -316,7 +316,9 @@ def is_of(row: Row, size: Shape) -> bool:
 
 
 def with_relative_times(rows: Sequence[Row]) -> None:
-    """Add to each result its time divided by that of the first tile order with its schedule."""
+    """Add `relative_time` to each row of results that has a time.
+
+    It is the time divided by that of the first tile order for the same problem and schedule."""
     firsts: dict[str, float] = {}
     for row in rows:
         if "seconds" in row:

@@ -63,7 +63,7 @@ class Recorded:
 
     Args:
         problem: m, n, k and the layout, as text.
-        table: the plans as columns, for the cost model.
+        table: the plans as a table with one row per plan, which the cost model takes.
         plans: the same plans as objects, in the same order.
         seconds: the recorded seconds of each plan.
         listed: the recorded plans that the cost model ranks first, at most LISTED of them.
@@ -158,7 +158,7 @@ def replay(one: Recorded, device: Constants, most: int) -> Replay:
 def summary(found: Sequence[Replay]) -> dict[str, dict[str, float]]:
     """Statistics of the regrets of each way to choose a plan, over all problems.
 
-    They are the mean, the 90th percentile, the maximum, and how many regrets are at most 1 %.
+    They are the mean, the 90th percentile, the maximum, and the number of regrets up to 1 %.
     """
     ratios = {way: [cast(float, getattr(one, way)) for one in found] for way in WAYS}
     return {

@@ -23,12 +23,12 @@ TRANSA, TRANSB = 3, 4  # values of cublasLtMatmulDescAttributes_t
 MAX_WORKSPACE_BYTES = 1  # a value of cublasLtMatmulPreferenceAttributes_t
 OPERATIONS = {False: 0, True: 1}
 WORKSPACE = 32 << 20
-"""Bytes of cuBLASLt's workspace: as NVIDIA recommends for Hopper, and as PyTorch gives cuBLAS."""
+"""Size of cuBLASLt's workspace in bytes: what NVIDIA recommends for Hopper, as in PyTorch."""
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 
 
 class Heuristic(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t: an algorithm and the workspace that it needs."""
+    """cublasLtMatmulHeuristicResult_t: an algorithm and the size of the workspace that it needs."""
 
     _fields_ = (
         ("algorithm", c_uint64 * 8),
@@ -69,7 +69,7 @@ class Lt:
     def __init__(self) -> None:
         import torch
 
-        torch.cuda.init()  # loads libcublasLt, and creates the CUDA context for the handle
+        torch.cuda.init()  # PyTorch loads libcublasLt, and creates a CUDA context
         self.library = find_library()
         self.torch = torch
         self.handle = c_void_p()
@@ -149,7 +149,7 @@ class Product:
         return [result for result in results[: found.value] if result.state == 0]
 
     def run_with(self, heuristic: Heuristic) -> Run:
-        """A function that computes the product by the given algorithm."""
+        """A function that computes the product by the algorithm in `heuristic`."""
         lt, torch = self.lt, self.lt.torch
         workspace = c_void_p(lt.workspace.data_ptr())
         size = c_size_t(heuristic.workspace)

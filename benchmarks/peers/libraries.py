@@ -15,7 +15,7 @@ __all__ = ["PEERS", "CuBlas", "CuBlasLt", "Triton", "find_peers"]
 CANDIDATES = 8
 """How many of cuBLASLt's algorithms are timed for a problem."""
 TUNING_SECONDS = 5.0
-"""Seconds spent to time configurations of the Triton kernel for a problem."""
+"""Number of seconds after which no further configuration of the Triton kernel is timed."""
 
 
 class CuBlas:

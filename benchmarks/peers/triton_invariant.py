@@ -41,7 +41,10 @@ def invariant_product(
     K: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """D = A · B, D row-major. Program p computes tiles p, p + programs, …, in groups of rows."""
+    """D = A · B, D row-major. Program p computes tiles p, p + programs, …
+
+    Tiles are numbered column by column within groups of GROUP tile rows.
+    """
     tiles_m = tl.cdiv(m, M)
     tiles_n = tl.cdiv(n, N)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):

@@ -98,7 +98,10 @@ def product(
     HALVES: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """D = A · B. Program p computes tiles p, p + programs, …, in groups of GROUP tile rows."""
+    """D = A · B. Program p computes tiles p, p + programs, …
+
+    Tiles are numbered column by column within groups of GROUP tile rows.
+    """
     tiles_m = tl.cdiv(m, M)
     tiles_n = tl.cdiv(n, N)
     steps = tl.cdiv(k, K)

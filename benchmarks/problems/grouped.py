@@ -32,10 +32,10 @@ Launch = Callable[[int], Any]
 
 
 def uneven(rows: int, groups: int, skew: float, seed: int = 0) -> list[int]:
-    """Divide an extent (rows, or k) unevenly among groups; one group in 8 is empty.
+    """Divide an extent (rows, or k) unevenly among groups.
 
-    The size of the group with rank 1, 2, … is proportional to rank^(-skew). Ranks are shuffled by
-    the seed if there are at least 8 groups.
+    The size of the group with rank 1, 2, … is proportional to rank^(-skew). If there are at least 8
+    groups, ranks are shuffled by the seed, and one group in 8 is empty.
 
     >>> uneven(1000, 4, 1.0)
     [480, 240, 160, 120]

@@ -1,7 +1,7 @@
 """The experiment of the Stream-K paper (arXiv:2301.03598): number of sizes, schedules, and grids.
 
-The paper's m, n and k are drawn log-uniform from 128 to 8192. It does not list its 32,824 sizes;
-`benchmarks.problems.log_uniform` draws others from the same distribution.
+The paper's m, n and k are drawn log-uniform from 128 to 8192. The paper does not list its 32,824
+sizes; `benchmarks.problems.log_uniform` draws others from the same distribution.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.problems.shapes import Shape
 __all__ = ["COUNT", "WAYS", "Costs", "Way", "best_grid", "output_tiles"]
 
 COUNT = 32_824
-"""The number of sizes in the paper."""
+"""The number of problem sizes that the Stream-K paper measures."""
 Tile = tuple[int, int, int]
 
 
@@ -60,7 +60,7 @@ schedule, `data-parallel`."""
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of each kind of step of a workgroup, from which `best_grid` chooses a grid.
+    """The durations in seconds of a workgroup's steps, from which `best_grid` chooses a grid.
 
     Args:
         iteration: one iteration (k tile) of the main loop.
@@ -94,7 +94,7 @@ def best_grid(shape: Shape, tile: Tile, workgroups: int, costs: Costs) -> int:
         shape: the problem.
         tile: elements of the macro tile along m, n and k.
         workgroups: the number of SMs, the largest grid.
-        costs: seconds of the steps of a workgroup.
+        costs: the durations of a workgroup's steps.
 
     >>> costs = Costs(iteration=0.6e-6, send=2.1e-6, receive=1.4e-6)
     >>> best_grid(Shape("", 128, 256, 8192), (128, 256, 64), 132, costs)

@@ -42,8 +42,8 @@ def buffer_sets(bytes_of_set: int, cache: int) -> int:
     """How many sets of operands to use in turn, so that none is still in the L2 cache when reused.
 
     Args:
-        bytes_of_set: bytes of A, B and D together.
-        cache: bytes of the L2 cache.
+        bytes_of_set: total size of A, B and D in bytes.
+        cache: size of the L2 cache in bytes.
 
     >>> buffer_sets(100 << 20, 60 << 20), buffer_sets(12 << 20, 60 << 20)
     (2, 16)

@@ -38,7 +38,8 @@ PARTS = {
     "fix-up": ("send", "wait", "receive"),
     "start": ("start", "drain", "turn"),
 }
-"""Columns of the table: each adds up the time of some activities. The other SM time is idle."""
+"""Columns of the table, each with the activities whose times it adds up. SMs are idle in the rest
+of their time."""
 WHOLE, PART = "multiplies a whole tile", "multiplies a part of a tile"
 # The colours of Okabe and Ito, which people with any colour vision can tell apart.
 COLOURS = {
@@ -56,8 +57,8 @@ LABELS = {
     "receive": "adds a partial sum",
     "finish": "finishes a tile",
 }
-"""Legend labels by activity. `multiply` is labelled `WHOLE` or `PART`, and each activity that is
-not listed `starts, ends`."""
+"""Legend labels by activity. `multiply` is labelled `WHOLE` or `PART`; any other activity that has
+no entry is labelled `starts, ends`."""
 WIDTH, HEIGHT, LEFT, PANEL = 9.0, 7.2, 0.07, 0.39
 """Width and height of a figure in inches; left edge and height of a panel as fractions
 of these."""

@@ -204,7 +204,7 @@ def _traffic(schedule: str, rows: Sequence[Row], record: dict[str, Any]) -> Figu
         positions = range(len(mine))
         moved.set_title(size_of, fontsize="small")
         moved.set_yticks(positions, [row["order"] for row in mine], fontsize="small")
-        moved.invert_yaxis()  # so that the first order of tiles is on top
+        moved.invert_yaxis()  # the first order of tiles is at the top
         for shift, (name, label) in zip((-0.2, 0.2), BARS.items(), strict=True):
             lengths = [1e-9 * row.get(name, 0) for row in mine]
             at = [index + shift for index in positions]

@@ -37,7 +37,7 @@ class Speedups:
         deviation: the standard deviation.
         least, peak: minimum and maximum.
         geometric: the geometric mean.
-        faster: the share of problems that are faster than data-parallel.
+        faster: the share of problems with a speedup above 1.
     """
 
     sizes: int

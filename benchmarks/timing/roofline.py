@@ -54,7 +54,9 @@ class Roofline:
 
 
 def measure_roofline(problem: Problem, run: Run) -> Roofline:
-    """Measure both rates: the best of a few samples, with pauses between them.
+    """Measure the peak rates of copying and of multiplying: the best of a few samples each.
+
+    The GPU rests between samples.
 
     Args:
         problem: the problem of size `PEAK_SHAPE`.

@@ -66,7 +66,7 @@ class Regime:
     """How samples follow each other, on which the GPU's clocks depend.
 
     Args:
-        gap: idle seconds before every sample.
+        gap: number of idle seconds before every sample.
         share: the length of a sample as a fraction of the requested seconds.
         heats: True to keep the GPU busy for a while before the first round.
     """

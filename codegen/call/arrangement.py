@@ -72,6 +72,7 @@ class Arrangement:
         transpose_b: bool,
         batched: bool = True,
         may_join: bool = True,
+        sums: int = 1,
     ) -> Arrangement:
         """Decide which arrays of a call must be transposed, expanded, or joined to one matrix.
 
@@ -81,9 +82,11 @@ class Arrangement:
             batched: whether an array of three axes is a batch; False only for grouped products.
             may_join: whether a batch may be computed as one product with more rows. Pass False if
                 an array library would copy A or B to reshape it.
+            sums: how many sums the epilogue computes an element of D from.
 
         Raises:
-            LaunchError: A and B do not fit each other, or have too many axes.
+            LaunchError: A and B do not fit each other, or have too many axes; or D is column-major
+                and has several sums.
         """
         a, b = shapes = views["A"].shape, views["B"].shape
         for name, shape in zip("ab", shapes, strict=True):
@@ -95,8 +98,13 @@ class Arrangement:
         if min(len(a), len(b)) < MATRIX:
             return cls()  # fewer than two axes: `describe` raises the error
         # Checked before anything is rearranged, so that the message has the caller's shapes.
-        sizes = product_sizes(a, b, transpose_a, transpose_b)
+        sizes = product_sizes(a, b, transpose_a, transpose_b, sums)
         if batched and "D" in views and _is_column_major(views, sizes):
+            if sums > 1:
+                raise LaunchError(
+                    f"out is column-major, and kernels whose epilogue has {sums} sums write only "
+                    "row-major arrays; pass a row-major out"
+                )
             turned = {"A": views["B"], "B": views["A"]}
             turned |= {name: views[name].transposed for name in "CD" if name in views}
             flags: Any = {"transpose_a": not transpose_b, "transpose_b": not transpose_a}

@@ -27,11 +27,12 @@ NO_VIEW = (
     "argument 'out' cannot be reshaped to matrices in place: it has gaps between its rows or "
     "matrices, or is immutable; pass a contiguous array, or leave out 'out'"
 )
-"""The error for an `out` with several batch axes whose memory kernels cannot write."""
+"""Error message for an `out` with several batch axes that cannot be viewed as one batch of
+matrices, so that kernels cannot write to its memory."""
 
 
 class Library:
-    """An array library of which only DLPack or the CUDA array interface is used."""
+    """Reads arrays by DLPack or the CUDA array interface; a subclass knows one array library."""
 
     waits = False
     """Whether `finish` must follow each launch, as the library cannot wait for a CUDA stream."""
@@ -69,7 +70,7 @@ class Library:
         return TensorView(int(buffer.ptr), shape, tuple(strides), kind, buffer.device_id)
 
     def layout_key(self, array: Any, what: str) -> tuple[Hashable, int]:
-        """Shape, strides, type and device of an array as a hashable value, and its address."""
+        """(A hashable key of an array's shape, strides, type and device, the array's address)."""
         found = self.view(array, what)
         return (found.shape, found.strides, found.dtype, found.device), found.pointer
 

@@ -31,8 +31,9 @@ class background_builds:
     A call of `matmul` or `grouped_matmul` for which the cost model prefers a plan whose kernel is
     not built is then served at once by the best plan whose kernel this process has loaded for such
     a problem. The preferred kernel is compiled meanwhile by another process, and is used by the
-    calls after that. If no loaded kernel serves, the call waits for the compiler. So do calls with
-    `background=False`, `tune=True` or `plan`.
+    calls after that. If no loaded kernel serves, the call waits for the compiler. Calls with
+    `background=False`, `tune=True` or `plan` are never served by another plan's kernel: they wait
+    for the compiler.
 
     Two plans may add in different orders, so the last bits of a result may change when the
     preferred kernel is built.
@@ -65,7 +66,7 @@ class _Setting:
 
     @property
     def on(self) -> bool:
-        """Whether calls with `background=None` may use another kernel until theirs is built.
+        """Whether calls with `background=None` may use another kernel until the best one is built.
 
         Raises:
             CodegenError: the environment variable has another value than '', `0` and `1`.

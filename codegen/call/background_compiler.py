@@ -33,9 +33,9 @@ the next kernel is built."""
 THREAD = "coordgraph build"
 """The name of the thread that builds kernels."""
 NICE = 10
-"""By how much the priority of the process that compiles is lowered."""
+"""Increase of the nice value of the process that compiles, which lowers its priority."""
 IDLE = 20.0
-"""Seconds without work after which the compiling process is ended, since it holds GPU memory."""
+"""Number of idle seconds after which the compiling process is ended, since it holds GPU memory."""
 LONGEST_EXIT = 1.0
 """At exit, the longest time in seconds to wait until the thread that builds kernels has ended."""
 
@@ -140,11 +140,12 @@ class _Compiler:
     def _compile(self, job: Job) -> None:
         """Have a process compile a kernel into the cache on disk, if there is such a cache.
 
-        If that fails, nothing is reported: `_load` then compiles, and gets the error.
+        If the process fails, nothing is reported: `_load` then compiles the kernel, and gets the
+        error.
         """
         if cache_directory() is None:
             return
-        with suppress(Exception):  # errors if a job cannot be pickled, or a process not started
+        with suppress(Exception):  # the job cannot be pickled, or the process cannot be started
             if job.is_done:
                 return
             sent = pickle.dumps(job)
@@ -175,7 +176,7 @@ def _is_settled(job: Job) -> bool:
 def _load(job: Job) -> None:
     """Load a kernel in this process; if that fails, warn, and keep the error.
 
-    The error is kept where calls look for the kernel, so that none of them builds it again.
+    The error is kept where calls look for the kernel, so that no call builds the kernel again.
     """
     try:
         build.kernel_of(job.plan, job.request).load_for(job.views, job.scalars)
@@ -195,15 +196,16 @@ def _load(job: Job) -> None:
 def _expired(*arguments: Any, **operands: Any) -> Any:
     """Raise CodegenError, upon which `matmul` chooses a plan again.
 
-    It replaces the launch function of a prepared call when a better kernel is ready.
+    When a better kernel is ready, this function replaces the launch function of a prepared call.
     """
     raise CodegenError("the kernel that was built in the background is ready; choose again")
 
 
 def _expire(entries: list[list[Any]]) -> None:
-    """Make the next call of each entry choose again.
+    """Make the next call of each entry choose a plan again.
 
-    Entries are changed in place, so that other threads cannot put the old ones back into the cache.
+    Entries are changed in place, so that other threads cannot put unchanged entries back into the
+    cache.
     """
     for entry in entries:
         entry[:] = [_expired, False, False]
@@ -225,13 +227,13 @@ _compiler = _Compiler()
 
 
 def build_behind(job: Job, entry: list[Any]) -> None:
-    """Build a kernel in the background, unless it is built; several calls may wait for one kernel.
+    """Build a kernel in the background, once, even if several calls ask for it.
 
     Args:
         job: the kernel.
         entry: the entry of the cache of prepared calls by which another kernel serves the call
             meanwhile. When the kernel is built, or cannot be built, the entry is made to raise
-            CodegenError, so that the next call chooses again.
+            CodegenError, so that the next call chooses a plan again.
     """
     _compiler.build(job, entry)
 

@@ -80,7 +80,10 @@ def other_operands(gemm: Gemm, views: Mapping[str, TensorView]) -> dict[str, Any
 
 
 def _like(gemm: Gemm, output: str, d: TensorView, views: Mapping[str, TensorView]) -> TensorView:
-    """An array with the layout of an output besides D: of the caller's, or of D without gaps."""
+    """A view with the layout and type of the array `output`, an output of the epilogue besides D.
+
+    It is the caller's array if `views` has one, else `d` with the type of the output.
+    """
     if output in views:
         return views[output]
     return replace(d, dtype=gemm.outputs[output].dtype or d.dtype)
@@ -147,7 +150,7 @@ class Bench:
         from codegen.targets.nvptx.driver import cuda
 
         d = self.sets[0][2]
-        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # NaN, which shows elements not written
+        cuda("cuMemsetD8", d.pointer, 0xFF, d.bytes)  # elements that are not written stay NaN
         cuda("cuCtxSynchronize")
         self.turn = 0
         self.launch(plan, kernel)
@@ -172,18 +175,20 @@ class Bench:
         kernel(a, b, out=d, **options, **self.others)
 
     def sample(self, plan: Plan) -> float:
-        """Mean seconds per launch over several launches back to back; call `start` before."""
+        """Mean seconds of one launch, over launches that follow each other; call `start` first."""
         seconds = self.started[plan][1]
         return self._sample(
             plan, min(max(int(SAMPLE_SECONDS / seconds), 2), MOST_LAUNCHES), FLUSHES
         )
 
     def sample_under_load(self, plan: Plan, sample_seconds: float = SUSTAINED_SECONDS) -> float:
-        """Seconds per launch, over so many launches that the GPU has its clock rate under load.
+        """Mean seconds of one launch at the clock rate that the GPU has under load.
+
+        Launches follow each other for so long that the GPU reaches this clock rate.
 
         Args:
             plan: a plan for which `start` was called.
-            sample_seconds: seconds that all launches of the sample should take together.
+            sample_seconds: how many seconds all launches of the sample should take together.
         """
         seconds = self.started[plan][1]
         if seconds < HOST_SECONDS:

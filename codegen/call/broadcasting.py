@@ -28,7 +28,7 @@ class Broadcast:
 
     Args:
         a, b: the shapes of A and B; for a vector, the shape of the matrix that it becomes.
-        batch: the batch axes of the result.
+        batch: the extents of the result's batch axes.
         matrix: the extents m and n of a product.
         shape: the shape of the result.
     """
@@ -72,12 +72,12 @@ class Broadcast:
         out: Any,
         *scalars: Any,
     ) -> Any:
-        """Multiply the reshaped arrays, and return the result in its own shape.
+        """Multiply A and B, reshaped for a kernel; return D, whose shape is `self.shape`.
 
         Args:
             multiply: multiplies matrices, or batches with one batch axis.
-            a, b: A and B.
-            c, out: C and D of the shape of the result, or None.
+            a, b: A and B as the caller gave them.
+            c, out: C and D of the shape `self.shape`, or None.
             scalars: further arguments of `multiply`.
 
         Raises:
@@ -100,7 +100,7 @@ class Broadcast:
     def _operand(self, array: Any, shape: Shape) -> Any:
         """An operand as one matrix, if all products share it, or as a batch with one batch axis.
 
-        An operand that is repeated along some of the batch axes only is copied.
+        An operand that is repeated along some batch axes, but not along all, is copied.
         """
         batch, matrix = shape[:-2], shape[-2:]
         if prod(batch) == 1 and prod(self.batch) != 0:
@@ -111,10 +111,10 @@ class Broadcast:
 
 
 def _broadcast(one: Shape, other: Shape, a: Shape, b: Shape) -> Shape:
-    """The batch axes of a product, by the rules of `numpy.broadcast_shapes`.
+    """The extents of a product's batch axes, by the rules of `numpy.broadcast_shapes`.
 
     Args:
-        one, other: the batch axes of A and of B.
+        one, other: the extents of the batch axes of A and of B.
         a, b: the shapes of A and B, for the error.
 
     Raises:

@@ -135,9 +135,9 @@ def known(plan: Plan, request: PlanRequest) -> Kernel | CoordGraphError | None:
 
 
 def built(request: PlanRequest) -> dict[str, Kernel]:
-    """The kernels of this process for problems like that of a request, by `Plan.kernel`."""
+    """The built kernels of this process with the request's `PlanRequest.kind`, by `Plan.kernel`."""
     kind = request.kind
-    every = list(_kernels.items())  # a copy, because another thread may add a kernel meanwhile
+    every = list(_kernels.items())  # copied: another thread may add a kernel meanwhile
     return {key[0]: k for key, k in every if key[1:] == kind and isinstance(k, Kernel)}
 
 
@@ -252,7 +252,7 @@ def check_grid(plan: Plan, graph: KernelGraph) -> None:
 
 
 def _renew_lock() -> None:
-    """Make a new lock in a forked child process: no thread of it will release the old one."""
+    """Make a new lock in a forked child process, which cannot release the parent's lock."""
     global _lock
     _lock = threading.RLock()
 

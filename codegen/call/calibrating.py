@@ -1,6 +1,6 @@
 """`calibrate`: measure plans on a GPU, and fit the cost model's constants of this GPU to the times.
 
-Half of the time at most is spent on compiling; the rest is spent on measuring. One kernel takes
+No kernel is compiled after 40 % of the time; the rest of it is spent on measuring. One kernel takes
 every size, so a few hundred kernels serve hundreds of sizes (see `passes.choosing.drawn_plans`).
 """
 
@@ -81,7 +81,7 @@ class Calibrated:
     Attributes:
         fitted: the fitted constants of the cost model, and how fast the plans are that the model
             chooses for sizes to which its constants were not fitted.
-        times: how many times of plans were measured.
+        times: the number of pairs of a plan and a problem size that were timed.
         path: the file to which the constants were written.
         record: the file to which the measured times were written.
     """
@@ -147,7 +147,9 @@ def calibrate(
 def measure(
     where: Device, before: Constants, start: float, limit: float, advance: Advance
 ) -> dict[str, Any]:
-    """Measure plans on random sizes, and how many clusters the GPU runs; return data for JSON.
+    """Time plans on random sizes, and count the clusters that the GPU runs at the same time.
+
+    The result is the record to write as JSON.
 
     Args:
         where: the GPU.
@@ -273,9 +275,10 @@ def _loaded(plan: Plan, request: PlanRequest) -> Any:
 
 
 def _resident(built: dict[str, Any], request: PlanRequest) -> dict[str, int]:
-    """How many clusters of 2, 4 and 8 CTAs the GPU runs at the same time.
+    """How many clusters the GPU runs at the same time, by the name of a constant of the cost model.
 
-    They are the constants `pairs`, `fours` and `eights` of the cost model.
+    The constant is `pairs` for clusters of 2 CTAs, `fours` for 4, and `eights` for 8. Sizes of
+    clusters that none of the built kernels has are left out.
     """
     found: dict[str, int] = {}
     for text, kernel in built.items():
@@ -323,7 +326,7 @@ def _filled(memory: DeviceMemory, size: int, block: Any) -> int:
 def _measured(
     request: PlanRequest, plans: tuple[Plan, ...], pools: tuple[int, int]
 ) -> Iterator[dict[str, Any]]:
-    """Measure the plans of one problem; yields a row with the median seconds of each that runs."""
+    """Measure the plans of one problem; yield a row with median seconds for each plan that runs."""
     gemm = request.gemm
     m, n, k = sizes(gemm)
     shapes = {

@@ -46,7 +46,7 @@ NO_OFFSETS = "offsets are missing; pass where each group begins, and where the l
 
 
 class ArgumentMismatch(LaunchError):
-    """Raised for an array of a type or layout that this kernel refuses, but another would take.
+    """Raised for an array of a type or layout that another kernel takes, but not this one.
 
     Args:
         problem: the first part of the message: what is wrong, and how to change the array.
@@ -61,7 +61,7 @@ class ArgumentMismatch(LaunchError):
 def number(value: Any, what: str) -> float:
     """A scalar of the epilogue as a float; LaunchError if `value` is not a number."""
     try:
-        if isinstance(value, str | bytes):  # refused, because float("2") would accept it
+        if isinstance(value, str | bytes):  # float() would accept the text "2"
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -105,12 +105,18 @@ def numpy_views(
 
 
 def product_sizes(
-    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool, transpose_b: bool
+    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool, transpose_b: bool, sums: int = 1
 ) -> dict[str, int]:
     """m, n and k of a product of matrices, or batches, with these shapes.
 
+    Args:
+        a, b: the shapes.
+        transpose_a, transpose_b: whether the array holds the transpose.
+        sums: how many sums the epilogue computes an element of D from: B has `sums`·n columns.
+
     Raises:
-        LaunchError: the shapes of A and B disagree on k.
+        LaunchError: the shapes of A and B disagree on k, or `sums` does not divide the columns of
+            B.
     """
     m, k = reversed(a[-2:]) if transpose_a else a[-2:]
     k_of_b, n = reversed(b[-2:]) if transpose_b else b[-2:]
@@ -121,7 +127,12 @@ def product_sizes(
             f"{shape_text(b)}{stored[transpose_b]}: k would be {k} and {k_of_b}; pass "
             "arrays with the same k"
         )
-    return {"m": m, "n": n, "k": k}
+    if n % sums:
+        raise LaunchError(
+            f"b has {n} columns, but the epilogue has {sums} sums, each of which needs as many "
+            f"columns as D; pass a matrix whose number of columns is a multiple of {sums}"
+        )
+    return {"m": m, "n": n // sums, "k": k}
 
 
 def problem_parameters(
@@ -161,7 +172,8 @@ def problem_parameters(
     read = reads(gemm, dict.fromkeys(views, True), {"beta": beta, **(scalars or {})})
     if gemm.diagonal:
         return _diagonal_parameters(views) | read
-    found = product_sizes(views["A"].shape, views["B"].shape, gemm.transpose_a, gemm.transpose_b)
+    shapes = views["A"].shape, views["B"].shape
+    found = product_sizes(*shapes, gemm.transpose_a, gemm.transpose_b, gemm.sums)
     read |= _rows_of_arrays(gemm, views)
     if ROWS in gemm.tables_of_rows:
         found["m"] = views[ROWS].shape[0]
@@ -188,7 +200,10 @@ def problem_parameters(
 
 
 def _groups(graph: KernelGraph, views: Mapping[str, TensorView]) -> int:
-    """The number of groups of a call: matrices of B, or one less than entries of `offsets`."""
+    """The number of groups of a call.
+
+    Groups along m have one matrix of B each. For other groups `offsets` has one entry more.
+    """
     by_groups = "B" if graph.gemm.ragged("m") else OFFSETS
     if len((tensor := graph.tensor(by_groups)).shape) != len(views[by_groups].shape):
         raise _wrong_axes(tensor, views[by_groups])
@@ -302,7 +317,7 @@ def check_call(
 def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
     """The error for an array that has more or fewer axes than its tensor."""
     name, axes = label(tensor.name), len(tensor.shape)
-    shape = " x ".join(map(to_text, tensor.shape))  # for example groups x k x n
+    shape = " x ".join(map(to_text, tensor.shape))  # such as `groups x k x n`
     what = {1: "a vector", 2: "a matrix"}.get(axes, shape)
     if tensor.name in LABELS:
         return LaunchError(f"{name} has shape {shape_text(view.shape)}; {what} is needed")

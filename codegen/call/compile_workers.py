@@ -107,7 +107,7 @@ class CompileWorkers:
         for worker in self.started:
             assert worker.stdin is not None
             with suppress(OSError):
-                worker.stdin.close()  # ends the loop of the worker's `main`
+                worker.stdin.close()  # the worker's `main` ends at the end of its input
         for worker in self.started:
             try:
                 worker.wait(timeout=5)

@@ -16,7 +16,7 @@ from codegen.call.request import PlanRequest
 from codegen.call.views import LABELS, TensorView, numpy_view, single
 from coordgraph import Gemm, LaunchError, VerifyError
 from coordgraph.elements import DTYPES, DType, dtype
-from coordgraph.epilogue import EpilogueFunction
+from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
 from coordgraph.gemm import GROUP_AXES
 from coordgraph.validation import a_type, flag
 
@@ -133,9 +133,11 @@ def describe(
             f"group_axis = {axis!r} should be {' or '.join(map(repr, _ONE_AXIS))}"
             + lists * (axis in GROUP_AXES)
         )
+    function = problem.get("epilogue", ALPHA_BETA)
     views = _views(arrays, epilogue=problem.get("epilogue"))
     arrangement = Arrangement.of(
         views,
+        sums=len(function.sums),
         transpose_a=transpose_a,
         transpose_b=transpose_b,
         batched=not grouped,

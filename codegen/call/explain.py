@@ -269,7 +269,7 @@ def explain_problem(
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
-    """The reason why `explain` took this device, for a caller who named none, as text."""
+    """Text on the device that `explain` takes if the caller names none: which one it is, or why."""
     if refusal is not None:
         return f", assumed: no GPU can be used, since {refusal}"
     if here:
@@ -341,7 +341,7 @@ def _here() -> Iterator[Device]:
     from codegen.targets.nvptx.driver import device, device_count
 
     for number in range(device_count()):
-        with suppress(CodegenError):  # raised if the GPU is too old for the kernels
+        with suppress(CodegenError):  # `device` raises it for a GPU that is too old
             yield device(number)
 
 

@@ -34,14 +34,17 @@ def add(request: PlanRequest, family: KernelFamily) -> KernelFamily:
 
 
 def family_of(request: PlanRequest) -> KernelFamily | None:
-    """The built kernels for a request; None if there are none for its kind, device and size."""
+    """The kernels that `warm` built for a request's kind, device and size, or None."""
     if (found := known.get(_key(request))) is None:
         return None
     return found if found.covers(sizes(request.gemm)) else None
 
 
 def plans_among(request: PlanRequest) -> Iterator[Plan]:
-    """Yield plans whose kernels `warm` has built, the cheapest by the cost model first."""
+    """Yield plans whose kernels `warm` has built, the cheapest by the cost model first.
+
+    It yields nothing if there is no cost model.
+    """
     device, family = request.constants, family_of(request)
     if device is not None and family is not None:
         for choice in ranked(request.gemm, device, FIRST, reads_c=request.reads_c, among=family):

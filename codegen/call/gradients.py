@@ -29,8 +29,8 @@ def refuse_gradients(arrays: Mapping[str, Any], what: str, instead: str = "") ->
 
     Args:
         arrays: arrays of any library, or numbers, by the names of arguments.
-        what: what has no gradient, as the subject of the message.
-        instead: what else the message advises, as `or leave it out`.
+        what: the call that has no gradient, as a noun for the message, such as `grouped_matmul`.
+        instead: the end of the message, which advises something else, such as `, or leave it out`.
     """
     wanting = [name for name, x in arrays.items() if getattr(x, "requires_grad", False) is True]
     if wanting and _recorded():

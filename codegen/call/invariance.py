@@ -17,9 +17,9 @@ def check_invariant(request: PlanRequest, views: Mapping[str, TensorView]) -> No
     """Check that a call with `invariant=True` has the same order of additions for every m.
 
     On a GPU, the alignment of addresses and strides decides whether TMA can copy A and B, and so
-    which instructions multiply. If the rows of A run along k, their alignment does not depend on m.
-    The call is then refused only if an address, or the distance between matrices of a batch, has a
-    smaller alignment than the rows.
+    which instructions multiply. If A is given as its transpose, m decides the alignment of its
+    rows, so the call is refused. If the rows of A run along k, the call is refused only if an
+    address, or the distance between matrices of a batch, has a smaller alignment than the rows.
 
     Args:
         request: the problem and the device.

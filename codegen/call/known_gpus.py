@@ -49,4 +49,4 @@ KNOWN_GPUS = (
     KnownGpu("NVIDIA B200", 100, 148),
     KnownGpu("NVIDIA GeForce RTX 5090", 120, 170),
 )
-"""GPU models. A short name means the first model that it fits, so the commonest comes first."""
+"""GPU models. If a short name fits several models, it means the first, which is the most common."""

@@ -40,7 +40,8 @@ def first_launch(
     """Describe a call, choose a plan, build its kernel and launch it.
 
     Args:
-        prepared: the cache to which the result is added for later calls with the same key.
+        prepared: the cache to which the prepared launch is added, for later calls with the same
+            key.
         key: the cache key of the call.
         arrays: the operands by the names of the graph's tensors.
         scalars: alpha, beta and the stream.

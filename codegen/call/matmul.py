@@ -23,7 +23,7 @@ from codegen.call.outputs import finished
 from codegen.lru import LRUCache
 from coordgraph import CodegenError, LaunchError
 from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
-from coordgraph.gemm import OFFSETS, ROWS, TARGETS, tensor_of
+from coordgraph.gemm import OFFSETS, PARTS, ROWS, TARGETS, tensor_of
 from coordgraph.interpreter.arguments import with_defaults
 from passes.choosing import Plan
 
@@ -52,6 +52,7 @@ def matmul(
     epilogue: EpilogueFunction | None = None,
     rows: Any = None,
     targets: Any = None,
+    parts: str = PARTS[0],
     **operands: Any,
 ) -> Any:
     """Compute `alpha·A·B + beta·C`, or another epilogue of A·B, with a plan chosen by a cost model.
@@ -90,7 +91,8 @@ def matmul(
             differ before and after; see `codegen.background_builds`, which decides for None.
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
-            parameters of these names.
+            parameters of these names. If it has s > 1 sums, as `def swiglu(gate, up)`, B has s·n
+            columns and D has n.
         rows, targets: i32 vectors of m entries on the device of A, by which rows are gathered and
             scattered: row i of the product is row `rows[i]` of A, and is written to row
             `targets[i]` of `out`, which must be given. A then has any number of rows. Entries must
@@ -98,6 +100,8 @@ def matmul(
             must be distinct. Rows of `out` that are no target keep their values. On GPUs, gathering
             needs `mma.sync`, because TMA loads adjacent rows. Only for single products and groups
             of rows; excludes `tune`.
+        parts: where B has the columns of each sum of an epilogue with several: `stacked` or
+            `interleaved`, see `coordgraph.Gemm`.
         operands: operands of the epilogue by name: arrays, and numbers for its scalars. An array
             with the name of one of its outputs besides D receives this output.
 
@@ -113,7 +117,8 @@ def matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    if epilogue is not None or operands or rows is not None or targets is not None:
+    tabled = rows is not None or targets is not None or parts != PARTS[0]
+    if epilogue is not None or operands or tabled:
         return _with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
             (alpha, beta, stream),
@@ -126,6 +131,7 @@ def matmul(
             background=background,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
+            parts=parts,
         )
     gradient = False
     try:
@@ -284,6 +290,7 @@ def grouped_matmul(
     epilogue: EpilogueFunction | None = None,
     rows: Any = None,
     targets: Any = None,
+    parts: str = PARTS[0],
     **operands: Any,
 ) -> Any:
     """`alpha·A·B + beta·C` of every group by one kernel, whose plan suits groups of average size.
@@ -315,7 +322,7 @@ def grouped_matmul(
             so the bits may differ from those of `matmul` for the same n and k.
         background: as for `matmul`.
         rows, targets: as for `matmul`, for the rows of all groups; only with `group_axis="m"`.
-        epilogue, operands: as for `matmul`, also what is returned; the coordinate `l` of an
+        epilogue, parts, operands: as for `matmul`, also what is returned; the coordinate `l` of an
             operand is the group.
 
     Raises:
@@ -325,7 +332,8 @@ def grouped_matmul(
         PassError, ParseError, VerifyError: `plan` cannot be used.
     """
     beta = beta if type(beta) is float else number(beta, "beta")
-    if epilogue is not None or operands or rows is not None or targets is not None:
+    tabled = rows is not None or targets is not None or parts != PARTS[0]
+    if epilogue is not None or operands or tabled:
         check_offsets(offsets)
         return _with_epilogue(
             {"A": a, "B": b, "C": c, "D": out},
@@ -341,6 +349,7 @@ def grouped_matmul(
             transpose_b=transpose_b,
             grouped=True,
             group_axis=group_axis,
+            parts=parts,
         )
     transposes, gradient = (transpose_a, transpose_b), False
     try:

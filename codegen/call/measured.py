@@ -45,7 +45,7 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the fastest plan."""
+        """The time of the fastest plan in seconds."""
         return self.times[0][1]
 
 
@@ -117,7 +117,7 @@ def _entries(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _times(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of the plans in an entry of the file; empty if the entry is malformed."""
+    """The times in seconds in an entry of the file, by plan text; {} if the entry is malformed."""
     try:
         return _fastest_first({text: float(taken) for text, taken in entry["times"].items()})
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -52,7 +52,7 @@ class Operands:
             o.name: scalar(given[o.name], o.name, dtype(kinds[o.name])) for o in function.scalars
         }
         if function == ALPHA_BETA:
-            scalars(gemm, alpha, beta)  # refuses beta != 0 where C cannot be added
+            scalars(gemm, alpha, beta)  # raises LaunchError if beta is not 0 and C cannot be added
         present = ({n: x for n, x in each.items() if x is not None} for each in (arrays, outputs))
         read, written = present
         return cls(read, numbers, written)

@@ -1,4 +1,4 @@
-"""Refuse calls in which an output overlaps another array; D may be in place of an operand."""
+"""Refuse calls in which an output overlaps another array; D may share an operand's memory."""
 
 from __future__ import annotations
 

@@ -94,14 +94,17 @@ class PlanRequest:
     def order(self) -> SummationOrder | None:
         """The order of additions along k that every plan must have; None if any order may be used.
 
-        It depends on n, k, the element types and the layout, and on the multiply instructions. Sums
-        of integers are exact in every order.
+        It depends on n, k, the element types and the layout, and on the multiply instructions. It
+        is None if the product is not batch invariant, or if it sums integers, which are exact in
+        every order.
         """
         if not self.invariant or not dtype(self.gemm.accumulator).is_float:
             return None
         instructions = self.instructions
         if self.lowering is not None and self.constants is None:
-            # Without a model, plans may be built for any lowering; the last one takes every tensor.
+            # Without a cost model, a plan's kernel may use any lowering of the GPU. The last
+            # lowering multiplies tensors of every alignment, so the order is pinned for its
+            # instructions.
             instructions = architecture_of(self.target).lowerings[-1].instructions
         unit = dtype(self.gemm.dtype).row if self.constants is not None else self._by_rule.tile[2]
         return pinned_order(self.gemm, instructions, unit)
@@ -159,11 +162,12 @@ class PlanRequest:
 
 
 def unaligned(problem: Gemm) -> list[tuple[str, int]]:
-    """The operands whose rows are not a multiple of 16 bytes, with the bytes of a row of each.
+    """(name, bytes of a row) of each operand whose rows are not a multiple of 16 bytes long.
 
     A and B are taken to be contiguous arrays whose addresses are multiples of 16 bytes.
     """
     m, n, k = sizes(problem)
+    n *= problem.sums
     shapes = {
         "A": (k, m) if problem.transpose_a else (m, k),
         "B": (n, k) if problem.transpose_b else (k, n),

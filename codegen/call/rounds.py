@@ -1,8 +1,8 @@
 """`Rounds` times plans repeatedly and returns medians; clearly slower plans are repeated less.
 
 Clock rates drift while plans are measured. So the plans of a group are sampled in turn, together
-with the fastest plan of earlier groups; that plan's new time divided by its earlier time is the
-factor by which times of the group are compared with earlier ones.
+with the fastest plan of earlier groups. The times of the group are multiplied by that plan's
+earlier time divided by its new time, so that they can be compared with the times of earlier groups.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Rounds:
         return found
 
     def final(self) -> dict[Plan, float]:
-        """The seconds of every plan, after the fastest were sampled again, more often."""
+        """Sample the fastest plans again, more often; return the seconds of every plan."""
         close = _close(self.seconds, FINAL_CLOSE)[:FINALISTS]
         if len(close) < 2:
             return dict(self.seconds)

@@ -21,7 +21,7 @@ from passes.choosing.kernel_family import KernelFamily
 __all__ = ["StandIn", "stand_in"]
 
 UNREPEATABLE = "atomic"
-"""The reduction whose results differ from run to run; only the caller chooses it."""
+"""The reduction whose results differ from run to run. It is used only if the caller asks for it."""
 
 _parsed = lru_cache(1024)(Plan.parse)
 
@@ -101,10 +101,10 @@ def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
 
 
 def _is_allowed(plan: Plan, request: PlanRequest) -> bool:
-    """Whether a plan adds along k in the order that the call needs, if it needs one."""
+    """Whether a plan adds along k in the order that the request needs; True if it needs none."""
     if request.order is None:
         return True
-    # imported here because it imports the checks of graphs, which other calls do not need
+    # This module imports the checks of graphs, so it is not imported for other calls.
     from passes.choosing.order_in_graph import why_not
 
     return why_not(request.order, plan, request.gemm) is None

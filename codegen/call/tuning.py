@@ -116,7 +116,7 @@ def _start(request: PlanRequest, bench: Bench, plan: Plan) -> bool:
         return False
     try:
         bench.start(plan, kernel)
-    except CodegenError as error:  # the device refuses the code
+    except CodegenError as error:  # the device refuses the kernel's code
         refuse(kernel, error)
         return False
     return True

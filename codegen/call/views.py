@@ -35,7 +35,7 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """Bytes from the start of the first element to the end of the last."""
+        """Number of bytes from the start of the first element to the end of the last."""
         if 0 in self.shape:
             return 0
         last = sum(
@@ -55,9 +55,9 @@ class TensorView:
 
     @property
     def leading_dimension(self) -> int:
-        """Elements from one row of a matrix to the next; of a single row, its number of elements.
+        """Distance in elements from one row of a matrix to the next.
 
-        A vector is a single row.
+        For a vector or a matrix of one row it is the number of elements of the row.
         """
         one_row = len(self.shape) == 1 or self.shape[-2] < 2
         return self.shape[-1] if one_row or not self.shape[-1] else self.strides[-2]
@@ -79,9 +79,9 @@ class TensorView:
 
     @property
     def matrix_stride(self) -> int:
-        """Elements from the start of one matrix of a batch to the start of the next.
+        """Distance in elements from the start of one matrix of a batch to the start of the next.
 
-        If the batch has a single matrix, it is the elements of that matrix, gaps included.
+        If the batch has a single matrix, it is the number of rows times the leading dimension.
         """
         return self.strides[0] if self.shape[0] != 1 else self.shape[-2] * self.leading_dimension
 

@@ -185,7 +185,7 @@ def _read(file: Path, ranges: tuple[SizeRange, ...]) -> KernelFamily | None:
         data: dict[str, Any] = json.loads(file.read_text("utf-8"))
         kernels = tuple(Plan.parse(text) for text in data["kernels"])
         return KernelFamily(kernels, tuple(map(float, data["losses"])), ranges)
-    except (OSError, ValueError, KeyError, TypeError):  # damaged files are written again
+    except (OSError, ValueError, KeyError, TypeError):  # a damaged file is written again
         return None
 
 

@@ -74,7 +74,7 @@ def of_depth(gemm: GemmProblem, given: Operands) -> Operands:
         return given
     return replace(
         given, scalars={**given.scalars, "alpha": 0}
-    )  # an int, because it converts to every scalar type
+    )  # the int 0 converts to every scalar type
 
 
 def new_output(graph: KernelGraph, tensor: str, sizes: Mapping[str, int]) -> Array:

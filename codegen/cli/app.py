@@ -17,6 +17,7 @@ from codegen.cli.errors import ExitCode, describe, exit_code, notes
 from codegen.cli.evaluate import evaluate_command
 from codegen.cli.explain_index import explain_index
 from codegen.cli.exporting import export_command
+from codegen.cli.help_text import help_text
 from codegen.cli.listing import explain, passes
 from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
@@ -162,7 +163,7 @@ for _name, _command, _panel in (
     ("explain", explain, "Help"),
     ("doctor", doctor, "Help"),
 ):
-    app.command(_name, rich_help_panel=_panel)(_command)
+    app.command(_name, help=help_text(_command.__doc__), rich_help_panel=_panel)(_command)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from codegen.cli.options import Json, Ordinal, Output
+from codegen.cli.options import Json, Ordinal, output_option
 from codegen.cli.output import duration, print_block, print_json
 
 __all__ = ["calibrate_command"]
@@ -20,7 +20,13 @@ def calibrate_command(
     minutes: Annotated[
         float, typer.Option("--minutes", min=1.0, help="The time to take, in minutes.")
     ] = 8.0,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        output_option(
+            "The file of constants to write; by default that of this GPU, which later processes "
+            "read."
+        ),
+    ] = None,
     record: Annotated[
         Path | None,
         typer.Option(

@@ -18,10 +18,10 @@ from codegen.cli.options import (
     Import,
     Instructions,
     Json,
-    Output,
     Problem,
     Scheduling,
     Source,
+    output_option,
 )
 from codegen.cli.output import duration, print_block, print_json, stderr, working, write_document
 from coordgraph import CodegenError
@@ -67,7 +67,13 @@ def compile_command(
             "cuobjdump), index expressions or the lowered graph. May be given more than once.",
         ),
     ] = None,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        output_option(
+            "The file to write to, or a folder for several documents; by default stdout.",
+            "FILE|DIR",
+        ),
+    ] = None,
     source: Source = None,
     scheduling: Scheduling,
     problem: Problem,

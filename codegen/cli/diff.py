@@ -57,9 +57,11 @@ def diff(
 
       coordgraph diff --pass stream-k                         # what the schedule changes
       coordgraph diff --pass 'reorder{swap=true}' --tile 128x128x32 --json
+      coordgraph show text --stage 0 -o gemm.txt
       coordgraph diff gemm.txt --pass data-parallel
-      coordgraph diff before.txt after.txt
-      coordgraph show text -s stream-k | coordgraph diff before.txt -
+      coordgraph show text -s two-tile-stream-k -o streamed.txt
+      coordgraph diff gemm.txt streamed.txt
+      coordgraph show text -s stream-k | coordgraph diff streamed.txt -
     """
     with working("comparing"):
         before, after = _graphs(graphs or [], pipeline, scheduling, problem)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -95,12 +96,15 @@ def _print(sections: dict[str, list[Finding]], healthy: bool) -> None:
                 signs[f.status], f.name, Text(f.detail, "" if f.status == "ok" else "dim")
             )
     print_block(table)
-    verdict = (
-        "the packages, the interpreter and the CPU work"
+    verdict, style = (
+        ("the packages, the interpreter and the CPU work", "bold green")
         if healthy
-        else "a package, the interpreter or the CPU does not work"
+        else ("a package, the interpreter or the CPU does not work", "bold red")
     )
-    console.print(Text(f"\n{verdict}", "bold green" if healthy else "bold red"))
+    failed = [f.name for rows in sections.values() for f in rows if f.status == "failed"]
+    if healthy and failed:
+        verdict, style = f"{verdict}; this does not: {', '.join(failed)}", "bold yellow"
+    console.print(Text(f"\n{verdict}", style))
 
 
 def _packages() -> Iterator[Finding]:
@@ -147,6 +151,7 @@ def _machine() -> Iterator[Finding]:
     yield Finding("processor", "ok", f"{cpu_name()}, {hardware_threads()} threads")
     yield _finding("LLVM", _llvm, needed=True)
     yield _finding("GPU", _gpus)
+    yield _finding("kernel cache", _cache)
 
 
 def _llvm() -> str:
@@ -168,6 +173,29 @@ def _gpus() -> str:
     found = [device(i) for i in range(device_count())]
     gpus = ", ".join(f"{d.name} ({d.architecture}, {d.processors} SMs)" for d in found)
     return f"{gpus}; the driver supports CUDA {driver}"
+
+
+def _cache() -> str:
+    """The folder of the kernel cache.
+
+    Raises:
+        CoordGraphError: the folder cannot be written; kernels are then compiled by every process.
+    """
+    from codegen.cache import cache_directory
+
+    folder = cache_directory()
+    if folder is None:
+        raise _Absent("off, by COORDGRAPH_CACHE=off")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CoordGraphError(
+            f"{folder} cannot be written ({error.strerror}), so every process compiles its kernels "
+            "again; set COORDGRAPH_CACHE to a folder that can be written"
+        ) from error
+    return str(folder)
 
 
 def _tools() -> Iterator[Finding]:
@@ -194,7 +222,7 @@ def _targets() -> Iterator[Finding]:
 
 
 def _one_for_each_lowering() -> list[str]:
-    """For each lowering that is the fastest of some architectures, the oldest of these."""
+    """Names of architectures: for each lowering, the oldest one on which it is the fastest."""
     from codegen.architectures import architecture_of, names
 
     found: dict[str, str] = {}

@@ -5,6 +5,7 @@ The drawing is by mermaidx, which runs mermaid.js in an embedded V8 and needs no
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from codegen.cli.errors import Unavailable
@@ -13,6 +14,8 @@ __all__ = ["PICTURES", "draw"]
 
 PICTURES = (".svg", ".png")
 """The suffixes of the image files that `draw` can write."""
+PACKAGES = ("mermaidx", "py_mini_racer")
+"""The packages that draw: mermaid.js, and V8, which mermaidx imports only when it draws."""
 TIMEOUT_MS = 120_000
 """Time limit of one diagram in milliseconds: graphs of hundreds of nodes take several seconds."""
 
@@ -21,16 +24,17 @@ def draw(text: str, path: Path) -> None:
     """Draw a mermaid text to a file whose suffix is one of `PICTURES`.
 
     Raises:
-        Unavailable: mermaidx is not installed.
+        Unavailable: a package in `PACKAGES` is not installed.
     """
-    try:
-        from mermaidx import svg_to_png
-        from mermaidx.engines.v8_engine import Engine
-    except ImportError as error:
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise Unavailable(
-            f"{path.name}: drawing needs mermaidx, which is not installed; pip install "
-            f"'coordgraph[draw]', or write mermaid text: -o {path.with_suffix('.mmd').name}"
-        ) from error
+            f"{path.name}: drawing needs {' and '.join(PACKAGES)}; not installed: "
+            f"{', '.join(missing)}; pip install 'coordgraph[draw]', or write mermaid text: -o "
+            f"{path.with_suffix('.mmd').name}"
+        )
+    from mermaidx import svg_to_png
+    from mermaidx.engines.v8_engine import Engine
+
     engine = Engine(render_timeout_ms=TIMEOUT_MS)
     engine.start()
     try:

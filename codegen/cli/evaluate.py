@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,7 @@ from codegen.cli.options import (
     read_pipeline,
 )
 from codegen.cli.output import print_block, print_json, stdout, working
+from coordgraph import CoordGraphError, NoPath
 
 if TYPE_CHECKING:
     from codegen.cli.evaluation import Answer
@@ -91,7 +93,16 @@ def evaluate_command(
         check_exists(graph, name)
     scope = known_scope(graph, point, direction, values)
     with working("following the edges"):
-        answers = [answer_of(scope, direction, name, values) for name in wanted]
+        try:
+            answers = [answer_of(scope, direction, name, values) for name in wanted]
+        except NoPath as error:
+            other = Direction.REVERSE if forward else Direction.FORWARD
+            with suppress(CoordGraphError):
+                scope = known_scope(graph, point, other, values)
+                [answer_of(scope, other, name, values) for name in wanted]
+                how = "leave --forward out" if forward else "give --forward"
+                error.add_note(f"there is a {other.value} path: {how}")
+            raise
     if as_json:
         known = {name: to_text(value) for name, value in scope.known.items()}
         results = [answer.as_data() for answer in answers]

@@ -43,8 +43,8 @@ def explain_index(
     """Explain an index or an address: each edge of its path, with formula, numbers and guards.
 
     For a tensor or an allocation in shared memory, the result is an address, with the offset and
-    the strides in elements and bytes. If the point lacks a value that the index depends on, the
-    error says which values are needed and their ranges.
+    the strides in elements and bytes. If --at lacks a value that the index depends on, the error
+    says which values are needed and their ranges.
 
     [bold]Examples[/]
 

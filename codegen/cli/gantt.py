@@ -16,7 +16,7 @@ from rich.text import Text
 
 from passes.simulation import Activity
 
-__all__ = ["gantt"]
+__all__ = ["gantt", "shown_rows"]
 
 WIDTH = 64
 MOST_ROWS, HEAD, TAIL = 12, 8, 3
@@ -31,7 +31,7 @@ GLYPHS = {
     Activity.TURN: ("t", "cyan", "changes warpgroups"),
     Activity.LOAD: ("l", "blue", "loads"),
 }
-"""For each activity its character, style and name in the legend."""
+"""For each activity its character, style and name in the legend of the chart."""
 
 
 class Drawn(Protocol):
@@ -64,7 +64,10 @@ class Drawn(Protocol):
 
 
 def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
-    """The rows of a Gantt chart: a character shows what a slot does for most of a time interval.
+    """The rows of a Gantt chart: a character shows the longest activity in a time interval.
+
+    A row is about a slot: the place of one resident workgroup in a simulated run, an SM in a
+    measured run.
 
     Args:
         events: the events of the run.
@@ -75,7 +78,7 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
     table.add_column(justify="right", style="dim")
     table.add_column(no_wrap=True)
     shown = set[Activity]()
-    for place in _rows(len(slots)):
+    for place in shown_rows(len(slots)):
         if place is None:
             table.add_row("⋮", "")
             continue
@@ -93,8 +96,11 @@ def gantt(events: Drawn, slots: Sequence[int], makespan: float) -> Table:
     return table
 
 
-def _rows(count: int) -> Iterator[int | None]:
-    """The positions of the slots to show; None stands for the omitted slots in the middle."""
+def shown_rows(count: int) -> Iterator[int | None]:
+    """Indices of the rows to show, of `count` rows.
+
+    If there are many, rows in the middle are left out; None stands for them.
+    """
     if count <= MOST_ROWS:
         yield from range(count)
         return
@@ -104,7 +110,10 @@ def _rows(count: int) -> Iterator[int | None]:
 
 
 def _cells(e: Drawn, slot: int, makespan: float) -> list[Activity | None]:
-    """For each of `WIDTH` equal parts of the makespan, the longest activity of a slot in it."""
+    """The longest activity of a slot (or SM) in each of `WIDTH` equal parts of the makespan.
+
+    It is None for a part in which the slot was idle for longer than it did anything else.
+    """
     part = makespan / WIDTH
     own = (e.slot == slot) & (e.behind == 0)
     begin, end, kind = e.begin[own] / part, e.end[own] / part, e.activity[own]

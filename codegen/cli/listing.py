@@ -82,7 +82,7 @@ def explain(
         bool,
         typer.Option(
             "--invariant",
-            help="Explain the choice of codegen.matmul(invariant=True).",
+            help="Explain the choice of codegen.matmul with invariant=True.",
             rich_help_panel=PROBLEM,
         ),
     ] = False,

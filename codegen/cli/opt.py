@@ -15,7 +15,7 @@ from rich.table import Table
 
 from codegen.cli.completion import pipelines
 from codegen.cli.option_groups import takes_groups
-from codegen.cli.options import Import, Json, Output, Scheduling, read_pipeline
+from codegen.cli.options import Import, Json, Scheduling, output_option, read_pipeline
 from codegen.cli.output import (
     duration,
     is_stdout,
@@ -53,7 +53,9 @@ def opt(
         ),
     ],
     scheduling: Scheduling,
-    output: Output = None,
+    output: Annotated[
+        Path | None, output_option("The file to write the graph to; by default stdout.")
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the input graph too, before the first pass.")
     ] = False,

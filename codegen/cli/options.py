@@ -37,7 +37,6 @@ __all__ = [
     "Instructions",
     "Json",
     "Ordinal",
-    "Output",
     "Problem",
     "ReadsC",
     "Scheduling",
@@ -45,6 +44,7 @@ __all__ = [
     "Source",
     "StageName",
     "Threads",
+    "output_option",
     "read_pipeline",
 ]
 
@@ -87,7 +87,7 @@ def _groups(text: str) -> str:
 def _target(text: str) -> str:
     if text in TARGET_NAMES or re.fullmatch(r"sm_\d{2,3}[af]?", text):
         return text
-    from codegen.api import TARGETS  # includes architectures that other distributions register
+    from codegen.api import TARGETS  # TARGETS has also the architectures of other packages
 
     if text not in TARGETS:
         raise typer.BadParameter(f"'{text}' is not a target; there are {', '.join(TARGETS)}")
@@ -97,8 +97,14 @@ def _target(text: str) -> str:
 def _import(modules: list[str] | None) -> list[str] | None:
     """Import modules, which registers the passes and edges that they define."""
     if modules and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # at the end, so that installed modules have precedence
+        sys.path.append(here)  # behind installed modules, which have precedence
     for module in modules or ():
+        if module.endswith(".py") or os.sep in module:
+            path = Path(module)
+            raise typer.BadParameter(
+                f"'{module}' is a file; give the name of its module, {path.stem}, and start in its "
+                f"folder, {path.resolve().parent}, or set PYTHONPATH to that"
+            )
         try:
             import_module(module)
         except Exception as error:  # a module may raise anything while it is imported
@@ -208,7 +214,7 @@ Schedule = Annotated[
         "-s",
         metavar="PIPELINE",
         autocompletion=schedules,
-        help="A pass or several, as in 'reorder{swap=true},stream-k{workgroups=8}'. By default "
+        help="A pass or several, as in 'reorder,stream-k{owner=last}'. By default "
         f"{DEFAULT_SCHEDULE}, unless a plan or a graph is given.",
         show_default=False,
         rich_help_panel=SCHEDULE,
@@ -297,16 +303,6 @@ StageName = Annotated[
         "last. 'show' also has the stage 'lowered', from which code is generated.",
     ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE|DIR",
-        help="The file to write to, or a folder for several documents; by default stdout; "
-        "timeline.json for 'trace', and the GPU's file of constants for 'calibrate'.",
-    ),
-]
 Events = Annotated[
     Path | None,
     typer.Option(
@@ -392,6 +388,11 @@ class Scheduling:
     tile: Tile = None
     plan: PlanText = None
     target: Target = "native"
+
+
+def output_option(text: str, metavar: str = "FILE") -> Any:
+    """The option --output of one command, whose help is `text`."""
+    return typer.Option("--output", "-o", metavar=metavar, help=text)
 
 
 def read_pipeline(

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 PLAIN_WIDTH = 1000
-"""Columns for output to a file or pipe: so many that rich neither wraps nor cuts lines."""
+"""Line width in characters of output to a file or pipe: rich neither wraps nor cuts lines."""
 
 
 def stdout() -> Console:
@@ -133,7 +133,7 @@ def print_error(message: str, notes: tuple[str, ...] = ()) -> None:
 
 
 def duration(seconds: float) -> str:
-    """A time as text, in s, ms, µs or ns."""
+    """A time, given in seconds, as text in s, ms, µs or ns."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -141,7 +141,7 @@ def duration(seconds: float) -> str:
 
 
 def speed(flops_per_second: float) -> str:
-    """An arithmetic speed as text, in TFLOP/s or GFLOP/s."""
+    """An arithmetic speed, given in FLOP/s, as text in TFLOP/s or GFLOP/s."""
     if flops_per_second >= 1e12:
         return f"{flops_per_second / 1e12:.3g} TFLOP/s"
     return f"{flops_per_second / 1e9:.3g} GFLOP/s"

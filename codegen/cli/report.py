@@ -16,10 +16,10 @@ from codegen.cli.options import (
     Extents,
     Import,
     Json,
-    Output,
     Problem,
     Scheduling,
     Source,
+    output_option,
 )
 from codegen.cli.output import duration, is_stdout, print_json, stdout, working, write_document
 
@@ -40,7 +40,14 @@ def report(
     machine: MachineName = "H200",
     scheduling: Scheduling,
     source: Source = None,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        output_option(
+            "The file to write the page to, or a folder for the page and its pictures; by default "
+            "stdout.",
+            "FILE|DIR",
+        ),
+    ] = None,
     measured: Annotated[
         Path | None,
         typer.Option(

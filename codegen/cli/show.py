@@ -16,11 +16,11 @@ from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     Import,
     Json,
-    Output,
     Problem,
     Scheduling,
     Source,
     StageName,
+    output_option,
 )
 from codegen.cli.output import print_json, stdout, working, write_document
 
@@ -56,7 +56,7 @@ def show(
         Form | None,
         typer.Argument(
             help="The form; by default pseudocode, or mermaid where --output ends in .svg or .png.",
-            metavar="|".join(Form),
+            metavar="FORM",
             show_default=False,
         ),
     ] = None,
@@ -88,7 +88,12 @@ def show(
     source: Source = None,
     scheduling: Scheduling,
     problem: Problem,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        output_option(
+            "The file to write to; by default stdout. A name that ends in .svg or .png is drawn."
+        ),
+    ] = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:

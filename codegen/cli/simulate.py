@@ -134,7 +134,7 @@ def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
 
 
 def _code(s: Simulation) -> str:
-    """The matrix instructions as text, with a warning if simulated times assume wgmma."""
+    """The matrix instructions as text; with a warning if wgmma is simulated in place of them."""
     if s.machine.constants is None or s.instructions == WARPGROUP_MMA:
         return s.instructions
     return (

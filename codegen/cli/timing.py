@@ -1,4 +1,4 @@
-"""Launch a kernel on host arrays: once for the result, then repeatedly to time it."""
+"""Launch a kernel on host arrays: for the result, to warm up, then repeatedly to time it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ MOST_REPEATS, BUDGET_SECONDS = 20, 2.0
 """Limits of the number of timed launches and of their total seconds, if the caller gives no number
 of launches."""
 FLUSH_BYTES, FLUSHES = 256 << 20, 4
-"""FLUSH_BYTES: bytes written before each timed launch on a GPU, more than the L2 cache holds.
-FLUSHES: how often they are written, which takes longer than the host needs to enqueue a launch.
+"""FLUSH_BYTES: size of the memory that is written before each timed launch on a GPU, which is more
+than the L2 cache holds. FLUSHES: how often this memory is written, which takes longer than the host
+needs to enqueue a launch.
 """
 
 
@@ -51,7 +52,10 @@ def launch(
     progress: Progress = lambda done: None,
     **given: Any,
 ) -> Launched:
-    """Launch a kernel once, writing D to `out`, and then time further launches.
+    """Launch a kernel once, writing D to `out`, once to warm up, and then time further launches.
+
+    After the first launch of a kernel of a schedule from outside the library, which checks every
+    index, the second one compiles the kernel without these checks.
 
     Args:
         kernel: the kernel.
@@ -80,6 +84,7 @@ def launch(
     once = time.perf_counter() - first
     if repeat is None and once > BUDGET_SECONDS:
         return Launched(out, (once,))
+    run(scratch)
     return Launched(out, _repeated(timed, repeat, progress))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -24,11 +24,11 @@ from codegen.cli.options import (
     Import,
     Instructions,
     Json,
-    Output,
     Problem,
     Scheduling,
     Seed,
     Threads,
+    output_option,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
@@ -57,7 +57,9 @@ def trace_command(
     scheduling: Scheduling,
     threads: Threads = None,
     check: Checked = False,
-    output: Output = None,
+    output: Annotated[
+        Path | None, output_option("The file of the timeline; by default timeline.json.")
+    ] = None,
     events: Events = None,
     instructions: Instructions = None,
     modules: Import = None,
@@ -67,7 +69,7 @@ def trace_command(
 
     Writes the timeline as a Chrome trace for https://ui.perfetto.dev, in which each SM is a
     process. Prints how long the SMs multiplied, exchanged partial sums (fix-up), finished tiles,
-    waited, and were idle.
+    waited, and were idle: all together, and each of the first and the last ones. --json has all.
 
     [bold]Examples[/]
 
@@ -159,7 +161,7 @@ def _print(
     """Print the summary and the timeline."""
     from codegen.cli.gantt import gantt
 
-    console = stdout()
+    console, what = stdout(), _what(t)
     console.print(Text(str(products), "bold cyan").append(f" on {t.target}", "cyan"))
     console.print()
     table = Table.grid(padding=(0, 2))
@@ -174,6 +176,39 @@ def _print(
     print_block(table)
     console.print()
     print_block(gantt(t, t.processors, t.makespan))
+    console.print()
+    print_block(_per_slot(t, what))
+
+
+def _what(t: Timeline) -> str:
+    """What runs workgroups, in the plural."""
+    return "threads" if t.target == "cpu" else "SMs"
+
+
+def _per_slot(t: Timeline, what: str) -> Table:
+    """For each SM that the chart shows, the percentage of its time in each activity.
+
+    Waiting is part of the fix-up, and the tail is part of idle.
+    """
+    from codegen.cli.gantt import shown_rows
+
+    heads = (what, "multiplying", "epilogue", "fix-up", "waiting", "idle", "tail")
+    table = Table(*heads, box=None, header_style="bold")
+    for column in table.columns:
+        column.justify = "right"
+    total = t.lanes * t.makespan
+    for place in shown_rows(len(t.processors)) if total else ():
+        if place is None:
+            table.add_row("⋮")
+            continue
+        row = t.per_processor[place]
+        seconds: dict[str, float] = row["slot_seconds"]
+        parts = (
+            *(seconds["multiply"], seconds["finish"], row["fix_up_seconds"], seconds["wait"]),
+            *(seconds["idle"], t.lanes * row["tail_seconds"]),
+        )
+        table.add_row(str(row["slot"]), *(f"{part / total:.1%}" for part in parts))
+    return table
 
 
 def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, str]]:
@@ -189,20 +224,21 @@ def _lines(made: Scheduled, products: Products, t: Timeline) -> list[tuple[str, 
     def some(*names: str) -> dict[str, float]:
         return {name: seconds[name] for name in names if seconds[name] / total >= 0.0005}
 
-    what = "threads" if t.target == "cpu" else "SMs"
+    what = _what(t)
+    processors = f"{len(t.processors)} {what if len(t.processors) > 1 else what[:-1]}"
     fix_up, parts = summary["fix_up_seconds"] / total, some("send", "wait", "receive")
     idle = seconds["idle"] / total
     lines = [
         ("schedule", made.title if made.plan is None else str(made.plan)),
         (
             "workgroups",
-            f"{t.workgroups} on {len(t.processors)} {what}, {t.lanes} at a time on each",
+            f"{t.workgroups} on {processors}, {t.lanes} at a time on each",
         ),
         ("time", f"{duration(t.makespan)}, {speed(products.flops / t.makespan)}"),
         ("multiplying", f"{summary['utilisation']:.1%} of the {what}' time"),
         ("epilogue", f"{seconds['finish'] / total:.1%}"),
         ("fix-up", f"{fix_up:.1%}" + (f": {share(parts)}" if parts else "")),
-        ("idle", f"{idle:.1%}, of which tail {summary['tail_seconds'] / total:.1%}"),
+        ("idle", f"{idle:.1%}, of which tail {t.lanes * summary['tail_seconds'] / total:.1%}"),
     ]
     if others := some("start", "turn", "drain"):
         lines.append(("otherwise", share(others)))

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from codegen.cli.errors import ExitCode
 from codegen.cli.option_groups import takes_groups
-from codegen.cli.options import Import, Json, Problem, Scheduling, Source
+from codegen.cli.options import Batches, Extents, Import, Json, Problem, Scheduling, Source
 from codegen.cli.output import duration, print_block, print_json, stdout, working
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def verify(
     given: Source = None,
     scheduling: Scheduling,
     problem: Problem,
+    batches: Batches = None,
+    extents: Extents = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -89,7 +91,8 @@ def verify(
     memory order is checked: no data race and no deadlock between the threads of the kernel.
     --checks batch-invariance checks that the bits of a row of D depend neither on m nor on other
     rows. Sizes that are given are examined alone; the others are chosen, such as those just below
-    and above a multiple of the tile. A file takes --m, --n, --k and -w only.
+    and above a multiple of the tile. With --extents, all sizes must be given. A file takes --m,
+    --n, --k, -w, --batches and --extents only.
 
     Exit codes: 0 every property is proved or holds in the examined launches; 1 a check is refuted;
     5 no check is refuted, but a property is neither proved nor examined, because every launch is
@@ -100,6 +103,7 @@ def verify(
       coordgraph verify -s stream-k
       coordgraph verify -s 'split-k{splits=3}' --level all
       coordgraph verify --m 300 --n 200 --k 64 -s stream-k -w 7
+      coordgraph verify --groups m --extents 200,0,56 --n 96 --k 128 -s stream-k -w 7
       coordgraph verify -s stream-k -t sm_90a           # the lowered graph, too
       coordgraph verify -s data-parallel --checks batch-invariance
       coordgraph show text -s stream-k -o graph.txt     # edit this file, then check it
@@ -114,17 +118,24 @@ def verify(
         raise typer.BadParameter("the graph is given twice, as FILE and by --from; leave out one")
     source = source if given is None else given
     target = resolve(scheduling.target, problem.dtype)
+    free: dict[str, int | None] = {"batches": batches}
     if source is None:
+        if batches is not None and problem.groups:
+            raise typer.BadParameter("both --batches and --groups are given; give one of them")
+        problem = replace(problem, batched=problem.batched or batches is not None)
         graph = scheduled(problem, scheduling, fixed=True).graph
     else:
         _refuse_made_options(context)
+        free |= {"m": problem.m, "n": problem.n, "k": problem.k}
+        free["workgroups"] = scheduling.workgroups
         graph = read_graph(source)
         if graph.level != "lowered":
-            graph = from_graph(problem, graph).graph
-        given_sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
-        graph = _narrowed(graph, {**given_sizes, "workgroups": scheduling.workgroups})
+            made = from_graph(problem, graph)
+            problem, graph = made.problem, made.graph
+    sizes = None if extents is None else _sizes(graph, problem, extents, scheduling.workgroups)
+    graph = graph if sizes else _narrowed(graph, free)
     with working("checking the graph"):
-        report = _report(graph, target, level.value, check)
+        report = _report(graph, target, level.value, check, sizes)
     if as_json:
         print_json({"schedule": list(graph.log), **report.json()})
     else:
@@ -146,6 +157,32 @@ def _refuse_made_options(context: typer.Context) -> None:
         raise typer.BadParameter(
             "a file has its problem, tile and schedule already: leave out " + ", ".join(given)
         )
+
+
+def _sizes(
+    graph: KernelGraph, problem: Problem, extents: str, workgroups: int | None
+) -> dict[str, int | Sequence[int]]:
+    """The launch arguments and tables of groups with the given extents.
+
+    Args:
+        graph: a scheduled or lowered graph of groups.
+        problem: the options of the problem.
+        extents: the value of --extents.
+        workgroups: the value of --workgroups, or None.
+
+    Raises:
+        typer.BadParameter: a size is missing, or contradicts another one.
+    """
+    from codegen.cli.products import Products
+
+    products = Products.of(problem, None, extents)
+    names = [p.name for p in graph.parameters.given]
+    if "workgroups" in names and workgroups is None:
+        raise typer.BadParameter(
+            "--extents examines one launch, whose number of workgroups is free; give --workgroups"
+        )
+    known = {**products.arguments(), "workgroups": workgroups or 0}
+    return {**{name: known[name] for name in names if name in known}, **products.tables()}
 
 
 def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGraph:
@@ -201,6 +238,7 @@ def _report(
     target: str,
     level: Literal["default", "all"],
     checks: Sequence[str] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
 ) -> Report:
     """Check a graph and, if the target is a GPU, also the graph that it is lowered to.
 
@@ -209,11 +247,13 @@ def _report(
         target: the target; a scheduled graph is lowered for a GPU only if no checks are named.
         level: how thoroughly to check.
         checks: the names of the checks to run; None runs all of the graph's level.
+        sizes: the launch to examine, as for `KernelGraph.check`; None chooses launches. Of a graph
+            that is lowered here, chosen launches are examined.
     """
     from codegen.cli.stages import Stage, lower
     from coordgraph.verification import Report
 
-    report = graph.check(level=level, checks=checks)
+    report = graph.check(sizes, level=level, checks=checks)
     if graph.level == "lowered" or not target.startswith("sm_") or checks is not None:
         return report
     lowered = lower(Stage(0, "start", graph), target).graph.check(level=level)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -48,22 +49,27 @@ class ElementwiseEmitter:
 
     def add(self, kind: str, a: Any, b: Any) -> Any:
         """Emit `a + b`."""
+        _check("add", kind, a, b)
         return (self.builder.add if kind == "i32" else self.builder.fadd)(a, b)
 
     def sub(self, kind: str, a: Any, b: Any) -> Any:
         """Emit `a - b`."""
+        _check("sub", kind, a, b)
         return (self.builder.sub if kind == "i32" else self.builder.fsub)(a, b)
 
     def mul(self, kind: str, a: Any, b: Any) -> Any:
         """Emit `a * b`."""
+        _check("mul", kind, a, b)
         return (self.builder.mul if kind == "i32" else self.builder.fmul)(a, b)
 
     def div(self, kind: str, a: Any, b: Any) -> Any:
         """Emit `a / b` of two floats."""
+        _check("div", kind, a, b)
         return self.builder.fdiv(a, b)
 
     def neg(self, kind: str, a: Any) -> Any:
         """Emit `-a`."""
+        _check("neg", kind, a)
         return self.builder.neg(a) if kind == "i32" else self.builder.fneg(a)
 
     def compare(self, kind: str, relation: str, a: Any, b: Any) -> Any:
@@ -79,6 +85,7 @@ class ElementwiseEmitter:
                 f"compare(kind, relation, a, b), with a kind of {', '.join(KINDS)} and a relation "
                 f"of {' '.join(RELATIONS)}"
             )
+        _check("compare", kind, a, b)
         if kind in ("i32", "bool"):
             return self.builder.icmp_signed(relation, a, b)
         if relation == "!=":
@@ -91,6 +98,7 @@ class ElementwiseEmitter:
 
     def convert(self, value: Any, source: str, target: str) -> Any:
         """Emit a conversion of `value` from the kind `source` to the kind `target`."""
+        _check("convert", source, value)
         b, kind = self.builder, KINDS[target]
         if source == target:
             return value
@@ -122,7 +130,18 @@ class ElementwiseEmitter:
         return self._call(name, target, (rounded,))
 
     def intrinsic(self, name: str, kind: str, *arguments: Any) -> Any:
-        """Emit a call of the LLVM intrinsic `name` for arguments and a result of kind `kind`."""
+        """Emit a call of the LLVM intrinsic `name` for arguments and a result of kind `kind`.
+
+        Raises:
+            CodegenError: LLVM has no such intrinsic, or one with other arguments.
+        """
+        _check("intrinsic", kind, *arguments)
+        if not _is_intrinsic(f"{name}.{kind}", str(KINDS[kind]), len(arguments)):
+            raise CodegenError(
+                f"emit.intrinsic('{name}', {kind}, …): LLVM has no intrinsic of this name that "
+                f"takes {len(arguments)} of {kind} and returns {kind}; give a name without the "
+                "suffix, such as llvm.fma"
+            )
         return self._call(f"{name}.{kind}", kind, arguments)
 
     def library(self, name: str, kind: str, *arguments: Any) -> Any:
@@ -142,6 +161,7 @@ class ElementwiseEmitter:
                 f"emit.library('{name}') calls functions of f32 and f64, not {kind}; convert the "
                 "arguments"
             )
+        _check("library", kind, *arguments)
         symbol = f"{name}{_SUFFIX[kind]}"
         if not _in_process(symbol):
             raise CodegenError(
@@ -175,6 +195,47 @@ class ElementwiseEmitter:
             result = ir.FunctionType(KINDS[kind], [a.type for a in arguments])
             function = ir.Function(module, result, name)
         return self.builder.call(function, list(arguments))
+
+
+def _check(method: str, kind: str, *arguments: Any) -> None:
+    """Refuse arguments that are no values of the kind `kind`.
+
+    LLVM would make wrong code of them, or end the process.
+
+    Raises:
+        CodegenError: the kind is unknown, or an argument is a number or has another kind.
+    """
+    if kind not in KINDS:
+        raise CodegenError(f"emit.{method}: '{kind}' is no kind; choose one of {', '.join(KINDS)}")
+    for argument in arguments:
+        found = getattr(argument, "type", None)
+        if found is None:
+            raise CodegenError(
+                f"emit.{method}({kind}, …): {argument!r:.40} is no emitted value; write "
+                f"emit.constant({argument!r:.40}, '{kind}')"
+            )
+        if found != KINDS[kind]:
+            other = next((name for name, known in KINDS.items() if known == found), str(found))
+            raise CodegenError(
+                f"emit.{method}({kind}, …): an argument is of {other}; write "
+                f"emit.convert(value, '{other}', '{kind}')"
+            )
+
+
+@cache
+def _is_intrinsic(symbol: str, kind: str, arguments: int) -> bool:
+    """Whether LLVM knows an intrinsic `symbol`, of a number of arguments of LLVM's type `kind`.
+
+    LLVM gives the declaration of an intrinsic its attributes. A call of an unknown one would end
+    the process. The backends of PTX and of some CPUs have intrinsics of their own, whose names
+    have no suffix for a type.
+    """
+    declared = f"declare {kind} @{symbol}({', '.join([kind] * arguments)})"
+    try:
+        module = llvm.parse_assembly(declared)
+        return bool([*module.get_function(symbol).attributes])
+    except (RuntimeError, NameError):
+        return False
 
 
 def _in_process(symbol: str) -> bool:

@@ -171,7 +171,7 @@ class Expressions:
         """The value of `expr`; `make` emits it unless it was emitted for the same symbol values."""
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
-            return make()  # a symbol is a counter, whose value changes, so nothing is reused
+            return make()  # a symbol is a counter, so the expression's value may change
         key = expr, numbers
         if key not in self.printed:
             self.printed[key] = make()

@@ -82,7 +82,7 @@ def _tile(walker: Walker, node: Node, op: Stamp) -> list[ir.Value]:
 
 
 def _place(walker: Walker, node: Node, dim: str, times: int) -> ir.Value:
-    """Emit the index along `dim` multiplied by `times`; -1 if a guard says that it is padding."""
+    """Emit the index along `dim` multiplied by `times`, or -1 if the index is padding."""
     found = node.place(dim)
     value = _word(walker, found.values[0] * times, node)
     guard: Any = walker.condition(found.guard, node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
+from math import prod
 from typing import Any
 
 from llvmlite import ir
@@ -19,6 +20,7 @@ from codegen.emit.expressions import Bounds, Expressions, Number
 from codegen.emit.operation_lines import OperationLines
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control.asynchronous import Advance, Counter
+from coordgraph.control.lowered import ApplyFragment
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 
@@ -167,6 +169,18 @@ class Walker:
                 )
             number = number * self.graph.coordinates[dim].fixed_size + value
         return number * width
+
+    def sums_of(self, node: Node, op: ApplyFragment) -> dict[str, int]:
+        """For each sum of an epilogue stage, the number of the first of `op.width` registers.
+
+        The registers of the sums of one element are those with the indices 0, 1, … along `op.part`.
+        """
+        first = self.register(node, op.registers, op.width)
+        if not op.part:
+            return dict.fromkeys(op.function.sums, first)
+        inner = op.registers[op.registers.index(op.part) + 1 :]
+        step = op.width * prod(self.graph.coordinates[dim].fixed_size for dim in inner)
+        return {name: first + i * step for i, name in enumerate(op.function.sums)}
 
     # Methods for counters, which are values in stack slots that operations increment
 

@@ -62,7 +62,7 @@ def _command_line(free: list[str]) -> dict[str, str]:
 
 
 def _conversions(recipe: Recipe) -> str:
-    """Functions that convert elements of the kernel's types from and to double."""
+    """C++ functions, as text, that convert elements of the kernel's types from and to double."""
     kinds = {t.dtype for t in recipe.arguments}
     structs = "".join(filled(f"{kind}.cpp.in") for kind in sorted(kinds) if is_declared(kind))
     return filled("conversions.cpp.in") + structs
@@ -84,7 +84,7 @@ def _count(tensor: Tensor, recipe: Recipe) -> str:
 
 
 def _fill(recipe: Recipe) -> Iterator[str]:
-    """Statements that fill the struct of arguments."""
+    """C++ statements that fill the struct of a launch's arguments."""
     for p in recipe.given:
         if p.name in DEFAULT_SIZES:
             yield f"x.{c_name(p.name)} = {p.name};"
@@ -106,7 +106,7 @@ def _fill(recipe: Recipe) -> Iterator[str]:
 
 
 def _array(tensor: Tensor) -> str:
-    """The name of the array of a tensor: that of D is `d`, those of operands have a suffix."""
+    """The C++ variable of a tensor: `a` to `d` for A to D, `NAME_array` for an operand NAME."""
     return tensor.name.lower() if tensor.name in "ABCD" else f"{c_name(tensor.name)}_array"
 
 

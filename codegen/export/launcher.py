@@ -127,7 +127,7 @@ def _members(recipe: Recipe) -> Iterator[str]:
 
 
 def _empty(recipe: Recipe) -> str:
-    """A C condition: D has no elements."""
+    """A C expression that is true if D has no elements."""
     given = {p.name for p in recipe.given}
     free = [axis for axis in ("batches", "m", "n") if axis in given]
     if not free:
@@ -216,7 +216,7 @@ def _row_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
 
 
 def _stride_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
-    """Statements that check the strides between matrices and between rows of a tensor.
+    """C statements that check the strides between matrices and between rows of a tensor.
 
     Matrices of D must not overlap, and TMA needs positive strides. Other strides may be 0.
     """
@@ -236,7 +236,7 @@ def _stride_checks(recipe: Recipe, tensor: Tensor) -> Iterator[str]:
 
 
 def _workspace(recipe: Recipe) -> Iterator[str]:
-    """C statements that compute the offset of each workspace buffer, and the size of all."""
+    """C statements that compute the offset of each workspace buffer, and the total size."""
     for number, tensor in enumerate(recipe.workspace):
         yield f"offsets[{number}] = size; /* {tensor.name} */"
         size = f"({_value(tensor.elements)}) * {recipe.bytes(tensor)}"

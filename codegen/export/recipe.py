@@ -29,8 +29,15 @@ def refuse(gemm: GemmProblem) -> None:
     """Refuse problems whose launches need more than sizes, addresses and scalars.
 
     Raises:
-        CodegenError: the problem has groups, whose extents the kernel reads from device memory.
+        CodegenError: the problem has groups, whose extents the kernel reads from device memory, or
+            an epilogue of several sums.
     """
+    if gemm.sums > 1:
+        raise CodegenError(
+            f"kernels of the epilogue {gemm.epilogue.name} cannot be exported, because it has "
+            f"{gemm.sums} sums, and exported launches check the layout of one; export a kernel "
+            "whose epilogue has one sum, or launch it from Python"
+        )
     if gemm.grouped:
         raise CodegenError(
             "kernels of grouped products cannot be exported, because their launches also check "
@@ -76,7 +83,10 @@ class Recipe:
 
     @cached_property
     def unused(self) -> tuple[str, ...]:
-        """The names of parameters of C, if launches pass no C; their values are not read."""
+        """The names of the launch parameters that describe C, if launches pass no C, else ().
+
+        A launch does not read the values of these parameters.
+        """
         if self.reads_c or "C" not in self.gemm.operands:
             return ()
         return tuple(p.name for p in self.facts.parameters.given if p.name in STRIDES_OF_C)
@@ -140,7 +150,7 @@ class Recipe:
         return next((t for t in self.gemm.leading_dimensions if ld_of(t) == parameter), "")
 
     def bytes(self, tensor: Tensor) -> int:
-        """Bytes of one element of a tensor."""
+        """The number of bytes of one element of a tensor."""
         return dtype(tensor.dtype).bytes
 
     def to_json(self) -> Mapping[str, Any]:

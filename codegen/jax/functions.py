@@ -75,7 +75,7 @@ def matmul(
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _product(a: Any, b: Any, transpose_a: bool, transpose_b: bool, kind: Any) -> Any:
     """The product of two arrays of two or more axes, of element type `kind`."""
-    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # one B: stack the rows of all A
+    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # a single B: stack the rows of all A
         rows = a.reshape(-1, a.shape[-1])
         return _product(rows, b, False, transpose_b, kind).reshape(*a.shape[:-1], -1)
     shape = _shape(a, b, transpose_a, transpose_b)
@@ -89,7 +89,7 @@ def _forward(a: Any, b: Any, *options: Any) -> tuple[Any, tuple[Any, Any]]:
 def _backward(
     transpose_a: bool, transpose_b: bool, kind: Any, factors: tuple[Any, Any], grad: Any
 ) -> tuple[Any, Any]:
-    """The gradients of A and B, as products of the result's gradient with the other factor."""
+    """The gradients of A and B: products of the result's gradient with B and with A."""
     a, b = factors
     grad = grad.astype(a.dtype)
     of_a = (
@@ -97,7 +97,7 @@ def _backward(
         if transpose_a
         else _product(grad, b, False, not transpose_b, a.dtype)
     )
-    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # B's gradient is one product, too
+    if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # a single B: its gradient is one product
         a, grad = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
     of_b = (
         _product(grad, a, True, transpose_a, b.dtype)
@@ -130,7 +130,7 @@ def _with_epilogue(
     epilogue: EpilogueFunction | None,
     operands: Mapping[str, Any],
 ) -> Any:
-    """The product with an epilogue and its operands."""
+    """Multiply A and B by a kernel with an epilogue, whose operands are `operands`."""
     if epilogue is None:
         raise LaunchError(
             f"{', '.join(operands)} can only be passed with an epilogue; pass epilogue="

@@ -31,7 +31,7 @@ HOST, GPU = "cpu", "CUDA"
 
 @lru_cache(maxsize=1)
 def register() -> tuple[Any, ...]:
-    """Register the foreign function with XLA once; returns the owners of the C functions."""
+    """Register the foreign function with XLA once; returns objects that keep its C code alive."""
     owners = list[Any]()
     for platform, function in ((HOST, _on_host), (GPU, _on_gpu)):
         owner, address = address_of_handler(function)

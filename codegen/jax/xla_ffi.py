@@ -23,7 +23,7 @@ __all__ = ["Buffer", "Call", "address_of_handler"]
 API_VERSION = (0, 1)
 """The version (major, minor) of XLA FFI that the structures of this module follow.
 
-XLA accepts handlers of later versions of the interface than its oldest supported one."""
+XLA accepts a handler if this version is not older than the oldest that XLA still supports."""
 METADATA = 1
 """XLA_FFI_Extension_Metadata: XLA asks a handler for its version and traits, and runs nothing."""
 EXECUTE = 3
@@ -45,7 +45,7 @@ TYPES = {
 
 
 def _structure(name: str, *fields: tuple[str, Any], extensible: bool = True) -> type[Structure]:
-    """A structure of the interface; an extensible one begins with its size and its extensions."""
+    """A structure of the interface; if extensible, it begins with its size and a pointer."""
     head: list[tuple[str, Any]] = [("struct_size", c_size_t), ("extension_start", c_void_p)]
     return type(name, (Structure,), {"_fields_": [*(head if extensible else ()), *fields]})
 
@@ -172,7 +172,7 @@ def address_of_handler(function: Callable[[Call], None]) -> tuple[Any, int]:
     An exception of the Python function becomes the error of XLA's call, with its text.
 
     Returns:
-        (the owner, the address). The C function exists as long as the owner.
+        (an object, the address of the C function). The function exists as long as the object.
     """
 
     def handle(frame: int) -> int | None:
@@ -182,7 +182,7 @@ def address_of_handler(function: Callable[[Call], None]) -> tuple[Any, int]:
             if extension.type == METADATA:
                 metadata: Any = _Metadata.from_address(extension.metadata)
                 metadata.version = _Version(ctypes.sizeof(_Version), None, *API_VERSION)
-                metadata.traits = 0  # not to be called while a CUDA graph is captured
+                metadata.traits = 0  # no trait: handlers cannot be captured in CUDA graphs
                 return None
         if given.stage != EXECUTE:
             return None

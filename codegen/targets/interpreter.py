@@ -87,7 +87,7 @@ class InterpretedKernel(Kernel):
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
                 "workgroups out, or apply the schedule with workgroups=None"
             )
-        # extents of D that do not follow from A and B
+        # These extents of D do not follow from A and B.
         parameters |= {name: sizes[name] for name in ("elements_d", "rows_d") if name in sizes}
         tables = tables_of_call(self.graph.gemm, offsets, given.arrays)
         values = {
@@ -102,7 +102,7 @@ class InterpretedKernel(Kernel):
 
 
 def _stored(found: Array, mask: Array, array: Array | None) -> Array:
-    """The array of an output: `array`, into which the elements in `mask` are copied, or `found`."""
+    """Copy the elements of `found` in `mask` to `array`, and return it; `found` if that is None."""
     if array is None:
         return found
     np.copyto(array, found, where=mask)

@@ -52,7 +52,7 @@ def _thread(timeline: Timeline, event: int) -> int:
 
 
 def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """The names of the trace's processes (SMs) and threads (roles of CTAs)."""
+    """Events of the trace that name its processes (SMs) and threads (roles of CTAs)."""
     what = "thread" if timeline.target == "cpu" else "SM"
     for number in timeline.processors:
         yield _metadata("process_name", number, 0, name=f"{what} {number}")

@@ -3,7 +3,8 @@
 A record gives the begin of an activity; the next record of the same threads gives its end. On a
 GPU, records hold the clock of their SM, in cycles. The first and the last record of each role also
 hold the global timer, in nanoseconds, which is the same on all SMs but has a coarser resolution (32
-ns or 1 µs). A line through all such pairs of an SM converts its cycles to seconds.
+ns or 1 µs). A linear function of the clock converts the cycles of an SM to seconds. Its slope is
+fitted to the (clock, global timer) pairs of all SMs, its offset to those of the SM.
 """
 
 from __future__ import annotations
@@ -149,8 +150,8 @@ class _Lines:
         self.origin = np.zeros(size, np.uint64)
         self.offset = np.zeros(size)
         zero = times.min() if len(times) else np.uint64(0)
-        # All SMs have the same clock rate, so it is fitted by least squares to the (clock, global
-        # timer) pairs of all SMs.
+        # All SMs have the same clock rate, so the slope is fitted by least squares to the (clock,
+        # global timer) pairs of all SMs.
         fits: list[tuple[int, float, float]] = []
         products = squares = 0.0
         for each in map(int, np.unique(of)):

@@ -128,7 +128,10 @@ class Timeline:
         return int(self.lane.max(initial=-1)) + 1
 
     def seconds(self, activity: Activity) -> float:
-        """Seconds that an activity takes while its workgroup does not multiply, summed over SMs."""
+        """Total seconds of an activity, without events marked `behind`.
+
+        These are events during which the same workgroup multiplies another tile.
+        """
         return float(self._seconds(activity, ~self.behind).sum())
 
     def _seconds(self, activity: Activity, chosen: NDArray[np.bool_]) -> Floats:

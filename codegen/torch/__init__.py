@@ -23,10 +23,11 @@ if find_spec("torch") is None:
     )
 
 from codegen.torch.functions import addmm, bmm, grouped_mm, linear, matmul
+from codegen.torch.gated import swiglu
 from codegen.torch.mode import use_kernels
 from codegen.torch.modules import Linear, SwiGLU, replace_linears
 
-import_module("codegen.torch.general")  # lets torch.compile trace codegen.matmul
+import_module("codegen.torch.general")  # makes torch.compile trace calls of codegen.matmul
 
 __all__ = [
     "Linear",
@@ -37,6 +38,7 @@ __all__ = [
     "linear",
     "matmul",
     "replace_linears",
+    "swiglu",
     "use_kernels",
 ]
 

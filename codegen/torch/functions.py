@@ -62,7 +62,7 @@ def matmul(
     Args:
         input: (…, m, k), or a vector (k).
         other: (…, k, n), or a vector (k). Axes before the last two are broadcast. Matrices that are
-            the transpose of a row-major matrix are read in place; other strides are copied.
+            row-major, or the transpose of a row-major matrix, are read in place; others are copied.
         out: a tensor of the result's shape and type, to which it is copied; None makes a new one.
             `codegen.matmul(…, out=…)` writes the result in place.
         invariant: as for `codegen.matmul`; transposes in `input` are then copied.

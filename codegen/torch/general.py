@@ -59,16 +59,20 @@ def _matmul(
     invariant: bool = False,
     background: Any = None,
     epilogue: Any = None,
+    rows: Any = None,
+    targets: Any = None,
+    parts: str = "stacked",
     **operands: Any,
 ) -> Any:
     """What `torch.compile` traces for a call of `codegen.matmul`.
 
     An error makes `torch.compile` run the call outside of the graph, or fail with `fullgraph=True`.
     """
-    given = (out, stream, plan, background, epilogue)
-    if tune or any(option is not None for option in given):
+    given = (out, stream, plan, background, epilogue, rows, targets)
+    if tune or parts != "stacked" or any(option is not None for option in given):
         raise LaunchError(
-            "inside torch.compile, matmul takes neither out, stream, tune, plan, background nor "
-            "epilogue; leave them out, or call matmul outside of the compiled function"
+            "inside torch.compile, matmul takes neither out, stream, tune, plan, background, "
+            "epilogue, rows, targets nor parts; leave them out, or call matmul outside of the "
+            "compiled function"
         )
     return matmul_by_operators(a, b, c, alpha, beta, transpose_a, transpose_b, invariant)

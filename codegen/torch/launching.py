@@ -8,10 +8,10 @@ import torch
 
 from codegen.call.matmul import grouped_matmul, matmul
 from codegen.torch.host import on_host
-from coordgraph.epilogue import EpilogueFunction, epilogue
+from coordgraph.epilogue import EpilogueFunction, epilogue, silu
 from passes.lowering.architectures import ALIGNED_BYTES
 
-__all__ = ["multiply", "multiply_and_add", "multiply_groups"]
+__all__ = ["multiply", "multiply_and_add", "multiply_and_gate", "multiply_groups"]
 
 
 @epilogue(bias="n")
@@ -24,6 +24,18 @@ def add_bias(acc: Any, bias: Any) -> Any:
 def add_scaled_bias(acc: Any, alpha: Any, beta: Any, bias: Any) -> Any:
     """`alpha·acc + beta·bias`, with one bias for each column."""
     return acc * alpha + bias * beta
+
+
+@epilogue()
+def swiglu(gate: Any, up: Any) -> Any:
+    """`silu(gate)·up` of two sums."""
+    return silu(gate) * up
+
+
+@epilogue(gate_bias="n", up_bias="n")
+def swiglu_of_biased(gate: Any, up: Any, gate_bias: Any, up_bias: Any) -> Any:
+    """`silu(gate)·up` of two sums, to each of which a bias is added first."""
+    return silu(gate + gate_bias) * (up + up_bias)
 
 
 def multiply(
@@ -62,6 +74,17 @@ def multiply_and_add(
     c = c.expand(m, n)
     c = c if _has_rows(c) else c.contiguous()
     return _launch(a, b, c=c, alpha=alpha, beta=beta, invariant=invariant)
+
+
+def multiply_and_gate(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, *, invariant: bool = False
+) -> torch.Tensor:
+    """`silu(gate)·up`, where `A·B + bias` has the columns of gate and then those of up."""
+    if bias is None:
+        return _launch(a, b, epilogue=swiglu, invariant=invariant)
+    gate, up = (part.contiguous() for part in bias.chunk(2))
+    biases: Any = {"gate_bias": gate, "up_bias": up}
+    return _launch(a, b, epilogue=swiglu_of_biased, invariant=invariant, **biases)
 
 
 def multiply_groups(
@@ -110,7 +133,8 @@ def _launch(
     options: Any = {"alpha": alpha, "beta": beta, "invariant": invariant, "epilogue": epilogue}
     if a.is_cuda:
         return matmul(a, b, **options, **operands)
-    out = a.new_empty((*a.shape[:-1], b.shape[-1]))
+    sums = 1 if epilogue is None else len(epilogue.sums)
+    out = a.new_empty((*a.shape[:-1], b.shape[-1] // sums))
     views: dict[str, Any] = {name: on_host(tensor) for name, tensor in operands.items()}
     arrays = on_host(a), on_host(b)
     matmul(*arrays, out=on_host(out), **options, **views)

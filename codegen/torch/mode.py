@@ -26,7 +26,7 @@ def _mm(input: Tensor, mat2: Tensor, *, invariant: bool = False) -> Tensor:
 
 
 def _reversed_matmul(input: Tensor, other: Tensor, *, invariant: bool = False) -> Tensor:
-    """`Tensor.__rmatmul__`: the product with the second argument on the left."""
+    """`Tensor.__rmatmul__`: the product of `other` (on the left) and `input`."""
     return matmul(other, input, invariant=invariant)
 
 
@@ -101,7 +101,7 @@ class use_kernels(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function of this package if it fits, else the one of PyTorch."""
+        """Call this package's function if kernels multiply the arguments, else PyTorch's."""
         kwargs = kwargs or {}
         ours = REPLACED.get(func)
         if ours is not None:
@@ -128,7 +128,7 @@ class use_kernels(TorchFunctionMode):
         if any(x.layout is not torch.strided or x.is_nested for x in tensors):
             return False
         if func is GROUPED:
-            tensors = [x for x in tensors if x.dtype != torch.int32]  # leave out `offs`
+            tensors = [x for x in tensors if x.dtype != torch.int32]  # the factors, not `offs`
         elif torch.is_autocast_enabled(device):
             cast = all(x.is_floating_point() and x.dtype != torch.float64 for x in tensors)
             return cast and torch.get_autocast_dtype(device) in self.dtypes

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from codegen.torch.functions import linear
+from codegen.torch.gated import swiglu
 
 __all__ = ["Linear", "SwiGLU", "replace_linears"]
 
@@ -28,8 +29,9 @@ class SwiGLU(torch.nn.Module):
     """The feed-forward layer of Llama and Qwen: `down(silu(gate(x)) * up(x))`.
 
     One product computes `gate(x)` and `up(x)`: their weights are one parameter, `gate_up.weight`,
-    with the rows of `gate` first. The activation is not fused into that product yet: PyTorch
-    computes `silu(gate) * up` as a step of its own, which `torch.compile` makes one kernel.
+    with the rows of `gate` first. Without gradients, as under `torch.no_grad()`, its kernel also
+    computes `silu(gate) * up`; see `codegen.torch.swiglu`. With gradients PyTorch computes it as a
+    step of its own, which `torch.compile` makes one kernel.
 
     A `state_dict` with `gate_proj.weight`, `up_proj.weight` and `down_proj.weight`, the names of
     Hugging Face's models, can be loaded, and so can biases of these names.
@@ -51,14 +53,13 @@ class SwiGLU(torch.nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The layer's result (…, dim), for an input (…, dim)."""
-        gate, up = self.gate_up(input).chunk(2, -1)
-        return self.down(torch.nn.functional.silu(gate) * up)
+        return self.down(swiglu(input, self.gate_up.weight, self.gate_up.bias))
 
 
 def _join_projections(
     layer: torch.nn.Module, state: dict[str, Any], prefix: str, *unused: Any
 ) -> None:
-    """Rename the projections of Hugging Face's models in a `state_dict`, and join gate and up."""
+    """Rename weights in a Hugging Face model's `state_dict`; join the gate and up weights."""
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
         if gate in state and up in state:

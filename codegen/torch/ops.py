@@ -115,7 +115,7 @@ def _shape_of_sum(c: Tensor, a: Tensor, b: Tensor) -> tuple[Any, ...]:
 
 
 def check_types(a: Tensor, other: Tensor) -> None:
-    """Raise LaunchError unless the tensors have the same device, and the same type of `TYPES`."""
+    """Raise LaunchError unless the tensors share one device and one element type of `TYPES`."""
     if a.dtype != other.dtype:
         raise LaunchError(
             f"the tensors hold {a.dtype} and {other.dtype}; convert them to one type with .to(…)"

@@ -77,7 +77,8 @@ class SetRegisters(Operation):
 
     Args:
         count: the new number of registers per thread.
-        grow: whether the number increases (`setmaxnreg.inc`) or decreases (`setmaxnreg.dec`).
+        grow: True if the number increases (`setmaxnreg.inc`), False if it decreases
+            (`setmaxnreg.dec`).
     """
 
     count: int
@@ -89,7 +90,7 @@ class InitBarrier(Operation):
     """Initialise an mbarrier: a phase completes after `arrivals` arrivals and all expected bytes.
 
     Args:
-        barrier: the dimension of shared memory whose index is the mbarrier.
+        barrier: the dimension of shared memory whose index selects the mbarrier.
         arrivals: the number of arrivals that complete each phase.
     """
 
@@ -111,7 +112,7 @@ class ExpectBytes(Operation):
     PTX: `mbarrier.arrive.expect_tx`.
 
     Args:
-        barrier: the dimension of shared memory whose index is the mbarrier.
+        barrier: the dimension of shared memory whose index selects the mbarrier.
         bytes: the number of bytes that copies deliver in this phase.
     """
 
@@ -129,7 +130,7 @@ class ArriveBarrier(Operation):
     """Arrive at an mbarrier (PTX `mbarrier.arrive`).
 
     Args:
-        barrier: the dimension of shared memory whose index is the mbarrier.
+        barrier: the dimension of shared memory whose index selects the mbarrier.
         rank: the rank in the cluster of the workgroup that has the mbarrier in its shared memory;
             None for the executing workgroup.
         publish: whether earlier writes of this thread become visible to threads of other workgroups
@@ -180,7 +181,7 @@ class WaitBarrier(Operation):
     """Wait until a phase of an mbarrier completes (PTX `mbarrier.try_wait.parity`).
 
     Args:
-        barrier: the dimension of shared memory whose index is the mbarrier.
+        barrier: the dimension of shared memory whose index selects the mbarrier.
         phase: the dimension whose index is the parity of the phase.
         before: whether to wait for the preceding phase instead, which has the other parity. In a
             newly initialised mbarrier, the phase before the first counts as complete.
@@ -206,13 +207,13 @@ class CopyBox(Operation):
         tensor: the name of the tensor.
         source: the dimensions of the tensor's axes, the contiguous axis first.
         destination: the dimension of shared memory to which the box is copied.
-        barrier: the dimension of shared memory whose index is the mbarrier.
+        barrier: the dimension of shared memory whose index selects the mbarrier.
         box: the extents of the box along the axes, in elements.
         receivers: dimensions of a workgroup's position in the cluster. The box is multicast to all
             workgroups whose positions differ only along these dimensions, to the same address in
             the shared memory of each workgroup, whose own mbarrier counts the bytes. Empty for no
             multicast.
-        map: the dimension whose index is a descriptor that `DescribeMatrix` wrote; '' to use the
+        map: the dimension whose index selects a descriptor that `DescribeMatrix` wrote; '' for the
             tensor's descriptor among the kernel's arguments.
     """
 
@@ -232,9 +233,10 @@ class CopyRun(Operation):
     """Copy consecutive elements of a tensor to shared memory by TMA (PTX `cp.async.bulk`).
 
     Args:
-        source: the dimension of the tensor, whose index is the first element.
+        source: the dimension of the tensor; its index is the offset of the first element.
         destination: the dimension of shared memory to which the elements are copied.
-        barrier: the dimension of shared memory whose index is the mbarrier that counts the bytes.
+        barrier: the dimension of shared memory whose index selects the mbarrier that counts the
+            bytes.
         count: the number of elements.
     """
 
@@ -273,7 +275,7 @@ class StoreBox(Operation):
         source: the dimension of shared memory that holds the box.
         destination: the dimensions of the tensor's axes, the contiguous axis first.
         box: the extents of the box along the axes, in elements.
-        map: the dimension whose index is a descriptor that `DescribeMatrix` wrote; '' to use the
+        map: the dimension whose index selects a descriptor that `DescribeMatrix` wrote; '' for the
             tensor's descriptor among the kernel's arguments.
     """
 
@@ -296,7 +298,7 @@ class DescribeMatrix(Operation):
 
     Args:
         tensor: the name of the tensor.
-        map: the dimension whose index is the descriptor to write, in device memory.
+        map: the dimension whose index selects the descriptor to write, in device memory.
         via: the dimension of shared memory where the descriptor is assembled.
         first: the offset of the matrix's first element in the tensor, in elements.
         extents: the extents of the matrix in elements, along the contiguous axis first.
@@ -346,12 +348,13 @@ class MultiplyShared(Operation):
         registers: the dimensions that number the accumulator's registers.
         instruction: the PTX instruction's name.
         count: the number of accumulator registers of each thread.
-        a_strides, b_strides: the two byte offsets in the matrix descriptor of each operand, between
-            core matrices along m or n and along k (PTX ISA, "Matrix Descriptor Format").
-        rows: the bytes of a swizzled row of a, and of b.
+        a_strides, b_strides: the leading and the stride byte offset in the matrix descriptor of
+            a (b): distances between core matrices (PTX ISA, "Matrix Descriptor Format").
+        rows: the numbers of bytes in a swizzled row of a and in a swizzled row of b.
         transpose_a, transpose_b: whether a (b) is contiguous along m (n), called MN-major, and not
             along k.
-        fresh: the condition under which the accumulator is overwritten: `acc = a @ b`.
+        fresh: the condition under which the product overwrites the accumulator (`acc = a @ b`);
+            otherwise the product is added.
     """
 
     a: str

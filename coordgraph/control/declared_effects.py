@@ -47,11 +47,11 @@ from coordgraph.errors import VerifyError
 __all__ = ["effects"]
 
 ROW_BYTES_OF_LDMATRIX = 16
-"""Bytes that one ldmatrix address selects in shared memory: one row of an 8x8 matrix of 16-bit
-values."""
+"""Number of bytes in shared memory that one address of `ldmatrix` selects: one row of an 8x8 matrix
+of 16-bit values."""
 GROUP_ROWS, DEPTH_BYTES = 8, 32
-"""GROUP_ROWS: rows of a core matrix of wgmma. DEPTH_BYTES: extent of one wgmma along k, in
-bytes."""
+"""GROUP_ROWS: number of rows in a core matrix of wgmma. DEPTH_BYTES: extent of one wgmma along k,
+in bytes."""
 WORDS = 32
 """Number of 32-bit words of a tensor map (CUtensorMap)."""
 NONE = (
@@ -63,8 +63,11 @@ NONE = (
     hopper.AllowNextLaunch,
     hopper.PrefetchMap,
 )
-"""Classes of lowered operations without declared effects, because they access no memory that other
-threads use. Only `DeriveParameters` does: it reads tables, and the check records these reads."""
+"""Classes of lowered operations that declare no effects.
+
+They access no memory that other threads use. The exception is `DeriveParameters`, which reads
+tables; the check `memory order` records these reads itself.
+"""
 
 
 @singledispatch
@@ -316,8 +319,8 @@ def _map(dim: str) -> tuple[Access, ...]:
     """The effect of reading a tensor map that the kernel wrote to device memory.
 
     Args:
-        dim: the dimension whose index is the tensor map; '' if the tensor map is an argument of
-            the kernel, which needs no effect.
+        dim: the dimension whose index selects the tensor map; '' if the tensor map is an argument
+            of the kernel. Arguments are constant, so the result is then empty.
     """
     return (Access(Kind.READ, dim, WORDS),) if dim else ()
 
@@ -329,7 +332,7 @@ def _matrix(
 
     Args:
         extent: extent of the operand along m or n, in elements.
-        depth: number of elements of the operand along k; they have 32 bytes together.
+        depth: extent of the operand along k, in elements, which take 32 bytes together.
         strides: leading byte offset and stride byte offset of the operand's matrix descriptor.
         row: number of bytes of a swizzled row.
         transposed: whether rows in shared memory run along m or n instead of along k.

@@ -69,9 +69,9 @@ class Matrix:
     """The rows of a pipeline stage in shared memory that one wgmma reads.
 
     Args:
-        boxes: number of TMA boxes that are read, and the distance between them in bytes.
+        boxes: number of TMA boxes that are read, and the distance between boxes in bytes.
         groups: number of groups of eight rows in a box, and the distance between groups in bytes.
-        row: bytes of a row.
+        row: number of bytes in a row.
     """
 
     boxes: tuple[int, int]
@@ -84,8 +84,8 @@ class Access:
     """A read, write or atomic addition of consecutive elements in memory.
 
     Args:
-        kind: whether the access reads, writes or atomically adds, as a member of `Kind`.
-        dim: the dimension (of a tensor or of shared memory) whose index is the first element.
+        kind: whether the access reads, writes, rewrites or atomically adds; see `Kind`.
+        dim: the dimension (of a tensor or of shared memory) whose index locates the first element.
         count: number of elements; `WHOLE` for all of an allocation; 0 if the check for data races
             does not examine which elements are accessed.
         size: number of bytes that are accessed, if this is not the size of `count` elements of
@@ -93,8 +93,9 @@ class Access:
         matrix: the rows that a wgmma reads; None if the elements are consecutive.
         rank: rank in the cluster of the CTA whose shared memory is accessed; None for the executing
             CTA, or for device memory.
-        receivers: coordinates of a CTA in its cluster. A multicast writes to the shared memory of
-            all CTAs that differ from the executing one in these coordinates only.
+        receivers: dimensions of a CTA's position in its cluster. A multicast writes to the shared
+            memory of all CTAs whose positions differ from that of the executing CTA only along
+            these dimensions. Empty if there is no multicast.
     """
 
     kind: Kind
@@ -123,10 +124,10 @@ class Asynchronous:
     Args:
         accesses: the elements and registers that are read and written.
         group: the kind of async-group whose completion ends the operation; '' if an mbarrier counts
-            its bytes.
+            the operation's bytes.
         barrier: the dimension of the mbarrier that counts the written bytes; '' if there is none.
-        proxy: True if the accesses use the async proxy, False if they use the generic proxy, as
-            those of cp.async do.
+        proxy: True if the accesses use the async proxy; False if they use the generic proxy, as
+            the accesses of cp.async do.
     """
 
     accesses: tuple[Access | Registers, ...]
@@ -160,10 +161,10 @@ class AwaitGroups:
 
 @dataclass(frozen=True)
 class Converge:
-    """Wait for all threads of a warp; one of them then executes the effects that follow.
+    """Wait for all threads of a warp; one of them then executes the operation's later effects.
 
-    If only one warp of the workgroup executes the operation, `first` is the number of its first
-    thread; None if every warp executes it.
+    If only one warp of the workgroup executes the operation, `first` is the number of that warp's
+    first thread. If every warp executes the operation, `first` is None.
     """
 
     first: int | None = None
@@ -248,9 +249,15 @@ class ChangeFlag:
 
 @dataclass(frozen=True)
 class AwaitFlag:
-    """Wait until a flag in device memory has the value that `turn` or `value` gives.
+    """Wait until a flag in device memory has a given value.
 
-    The fields are those of `ChangeFlag`.
+    Args:
+        flag: the dimension whose index selects the flag.
+        turn: the dimension whose index plus 1 is the awaited value; '' if `value` is used.
+        value: the awaited value if `turn` is ''.
+        acquire: True for acquire order: earlier writes of the thread that released the flag become
+            visible. False for relaxed order.
+        scope: the PTX scope of the acquire.
     """
 
     flag: str
@@ -262,7 +269,10 @@ class AwaitFlag:
 
 @dataclass(frozen=True)
 class TakeFlag:
-    """Wait with acquire order until a flag in device memory is not 0, then subtract 1 from it."""
+    """Wait until a flag in device memory is not 0, then subtract 1 from it atomically.
+
+    The fields `flag`, `acquire` and `scope` have the same meaning as in `AwaitFlag`.
+    """
 
     flag: str
     acquire: bool = True

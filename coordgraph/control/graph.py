@@ -35,7 +35,7 @@ class ControlEdge(Enum):
 
 @dataclass(frozen=True)
 class ControlGraph:
-    """The operations of a kernel: an ordered tree under a `Kernel`, which is also a graph.
+    """The operations of a kernel: an ordered tree, whose root is a `Kernel`.
 
     An operation's id is its number in preorder. Edges have the kinds of `ControlEdge`.
 
@@ -116,7 +116,7 @@ class ControlGraph:
 
 
 def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
-    """Add an operation and the operations in its bodies to a networkx graph; returns its id."""
+    """Add `op` and the operations in its bodies to a networkx graph; returns the id of `op`."""
     own = len(graph)
     graph.add_node(own, operation=op)
     for name in op.BODIES:
@@ -129,7 +129,7 @@ def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
 
 
 MERMAID = Hook[..., str]("ControlGraph.mermaid", "coordgraph.show.mermaid")
-"""Hook behind `ControlGraph.mermaid`; `coordgraph.show.mermaid` implements it."""
+"""`ControlGraph.mermaid` calls this hook, which `coordgraph.show.mermaid` implements."""
 
 
 def rewrite(op: Operation, change: Rewrite) -> Body:

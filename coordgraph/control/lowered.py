@@ -1,4 +1,4 @@
-"""Operations of lowered graphs for all targets: loads, stores, signals and products of one thread.
+"""Operations of lowered graphs for all targets: loads, stores, flags, barriers, matrix products.
 
 The address of an element, in a tensor, in shared memory or in registers, is computed from the
 coordinate graph. The fields `form` and `instruction` name a machine instruction, which lowering
@@ -47,8 +47,8 @@ class CopyElements(Operation):
     the destination is not written.
 
     Args:
-        source, destination: the dimensions whose indices are the first element that is read and
-            written.
+        source, destination: the dimensions whose indices locate the first element that is read and
+            the first element that is written.
         width: the number of elements.
         asynchronous: whether the copy runs asynchronously (PTX `cp.async`) and is complete only
             after `WaitCopies`.
@@ -64,10 +64,10 @@ class CopyElements(Operation):
 
 @dataclass(frozen=True)
 class FillElements(Operation):
-    """Write `width` zeros to shared memory or to a tensor, from the element `destination` on.
+    """Write `width` consecutive zeros to shared memory or to a tensor.
 
     Args:
-        destination: the dimension whose index is the first element.
+        destination: the dimension; the index along it is the position of the first zero.
         width: the number of elements.
         reduce: the name of a reduction, whose result of no element is written in place of zeros;
             '' for zeros.
@@ -150,7 +150,7 @@ class LoadFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        source: the dimension whose index is the first element in memory.
+        source: the dimension whose index locates the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: how to load: `vector` for consecutive elements, `broadcast` for one element in all
@@ -172,7 +172,7 @@ class StoreFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        destination: the dimension whose index is the first element in memory.
+        destination: the dimension whose index locates the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: how to store: `vector` for consecutive elements, or an instruction such as
@@ -203,7 +203,7 @@ class ReduceFragment(Operation):
 
     Args:
         fragment: the name of the fragment.
-        destination: the dimension whose index is the first element in memory.
+        destination: the dimension whose index locates the first element in memory.
         registers: the dimensions that number the fragment's registers.
         width: the number of elements.
         form: `vector` for one instruction for all elements, `scalar` for one instruction per
@@ -221,7 +221,10 @@ class ReduceFragment(Operation):
 
 @dataclass(frozen=True)
 class AccumulateFragment(Operation):
-    """Add `width` elements of memory, from the element `source` on, to registers of a fragment."""
+    """Add `width` consecutive elements of memory to registers of a fragment.
+
+    The index along the dimension `source` is the position of the first element.
+    """
 
     fragment: str
     source: str
@@ -255,6 +258,9 @@ class ApplyFragment(Operation):
         stores: tensors of the function's outputs besides D, in the order of the function's outputs.
             `width` consecutive elements of each are written; padding is not written. To an element
             of an output that reduces rows, the value is added by its reduction.
+        part: if the function has several sums, the dimension in `registers` along which the
+            registers with the sums of one element follow one another; the operation is executed at
+            index 0, where the result is written. Else ''.
     """
 
     fragment: str
@@ -267,8 +273,9 @@ class ApplyFragment(Operation):
     width: int = 1
     memories: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    part: str = ""
 
-    ROLES = ("sources", "memories", "registers", "stores")
+    ROLES = ("sources", "memories", "registers", "stores", "part")
 
     @property
     def read_from(self) -> dict[str, str]:
@@ -306,7 +313,7 @@ class SignalFlag(Operation):
     the index along `turn`, or the number of readers if `turn` is ''.
 
     Args:
-        flag: the dimension whose index is the flag in the tensor of flags.
+        flag: the dimension whose index selects the flag in the tensor of flags.
         turn: if several workgroups set the flag one after another, the dimension that numbers them;
             else ''.
         readers: the number of workgroups that wait for the flag, each with a `TakeFlag`.
@@ -330,7 +337,7 @@ class RaiseFlag(Operation):
     """Add 1 to a flag in device memory atomically, by default with release order.
 
     A thread that acquires the flag sees the workgroup's earlier writes. The fields `order` and
-    `scope` are those of `SignalFlag`.
+    `scope` have the same meaning as in `SignalFlag`.
     """
 
     flag: str
@@ -346,8 +353,8 @@ class WaitFlag(Operation):
 
     Args:
         flag: the dimension whose index selects the flag in the tensor of flags.
-        turn: if given, wait until the flag is 1 + the index along this dimension, the value that
-            `SignalFlag` then sets; else ''.
+        turn: if it is not '', wait until the flag is 1 + the index along this dimension. A
+            `SignalFlag` with the same `turn` sets this value.
         senders: if `turn` is '', wait until the flag equals the number of workgroups that increment
             it.
         order, scope: the memory order (`acquire` or `relaxed`) and scope (`gpu` or `cta`) of PTX.
@@ -367,10 +374,11 @@ class WaitFlag(Operation):
 
 @dataclass(frozen=True)
 class TakeFlag(Operation):
-    """Wait with acquire order until a flag in device memory is not 0, then subtract 1 atomically.
+    """Wait until a flag in device memory is not 0, then subtract 1 from it atomically.
 
     `SignalFlag` sets the flag to the number of readers. Each reader executes `TakeFlag` once, so
-    the last reader resets the flag to 0. The fields `order` and `scope` are those of `WaitFlag`.
+    the last reader resets the flag to 0. The fields `order` (by default `acquire`) and `scope` have
+    the same meaning as in `WaitFlag`.
     """
 
     flag: str
@@ -382,7 +390,10 @@ class TakeFlag(Operation):
 
 @dataclass(frozen=True)
 class ClearFlag(Operation):
-    """Set a flag to 0 for the next launch, after all threads of the workgroup have read it."""
+    """Set a flag to 0 for the next launch.
+
+    The operation does not wait: all threads of the workgroup must have read the flag before.
+    """
 
     flag: str
 

@@ -3,15 +3,16 @@
 `Begin` marks, in a graph of any level, where a workgroup begins an activity; an activity ends where
 the next one begins. `Begin` computes nothing. `Stamp` is the lowered form: one thread writes a
 record of `RECORD_WORDS` 32-bit words to a tensor in device memory. The coordinate graph gives the
-record's address, and the output tile and the k tiles that it names.
+record's address, and the output tile and the k tiles that the record names.
 
 Words of a record: the clock (2 words, low first), a code (`code_of`), the stalled clock cycles, and
-four numbers, which depend on the form:
+four numbers, which depend on the record's form:
 
-- `tile`: product, m, n (the number of the output tile's first unit tile, see `Begin`; -1 for
-  padding), 0;
-- `range`: first k tile, number of k tiles, 0, 0;
-- `whole`: the global timer in nanoseconds (2 words, low first), the processor, number of records;
+- `tile`: number of the matrix product, m and n (the position of the output tile, counted in unit
+  tiles, see `Begin`; -1 for padding), 0;
+- `range`: number of the first k tile, number of k tiles, 0, 0;
+- `whole`: the global timer in nanoseconds (2 words, low first), the number of the processor, the
+  number of records so far;
 - `plain`: zeros.
 """
 
@@ -82,7 +83,7 @@ class Begin(Operation):
             several products), m and n; () if the activity belongs to no output tile.
         span: how many unit tiles the output tile covers in m and in n (`Tilings.span`). A unit tile
             is the largest tile that divides all shapes of output tiles in the graph.
-        first: the dimension whose index is the activity's first k tile; '' if it sums no k tiles.
+        first: the dimension whose index is the number of the activity's first k tile; '' for none.
         count: how many k tiles the activity sums.
     """
 
@@ -103,7 +104,7 @@ class Stamp(Operation):
     """Write the record of an activity's begin to device memory; one thread executes the operation.
 
     Args:
-        destination: the dimension of memory whose index is the record's first word.
+        destination: the dimension of memory whose index locates the record's first word.
         activity, tile, span, first, count: as in `Begin`.
         role: the role of the thread, one of `ROLES`.
         stalled: clock cycles for which threads of this role have waited so far for data or for free

@@ -245,8 +245,8 @@ class Shared(_OfTensor):
             type.
         element: the element type if the allocation holds no tensor's tiles. An allocation without a
             tensor and without an element type holds mbarriers.
-        within: the id of another allocation whose memory this allocation reuses; they are never in
-            use at the same time.
+        within: the id of another allocation whose memory this allocation reuses; the two
+            allocations are never in use at the same time. '' if it reuses none.
     """
 
     element: str = ""

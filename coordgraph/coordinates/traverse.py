@@ -212,7 +212,7 @@ def _normalise(graph: Structure, known: Known) -> dict[str, Expr]:
 
 
 def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:
-    """The known index of a dimension, an expression: `value`, or its symbol if `value` is None."""
+    """The index of a dimension as an expression: `value`, or the dimension's symbol for None."""
     if value is None:
         return graph[name].symbol
     return integer(value, f"the index '{graph[name].id}'")

@@ -1,6 +1,6 @@
 """Derivations: why an index or an address of a kernel is what it is, edge by edge.
 
-`KernelGraph.explain` makes them.
+`KernelGraph.explain` makes a derivation.
 """
 
 from coordgraph.derivation.record import (

@@ -16,7 +16,8 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["address_of"]
 
 MBARRIER, MBARRIER_BYTES = "mbarrier", 8
-"""Name and bytes of an mbarrier object in shared memory."""
+"""MBARRIER: name of the element type of mbarriers in shared memory. MBARRIER_BYTES: size of an
+mbarrier in bytes."""
 
 
 def address_of(

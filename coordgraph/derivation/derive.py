@@ -97,7 +97,8 @@ class _Deriver:
         """The derivation of the index along the dimension `wanted`, with a step for each edge.
 
         Raises:
-            EvaluationError: the point has numbers, but not all that the index depends on.
+            EvaluationError: the point has numbers for some but not all of the coordinates and
+                parameters that the index depends on.
         """
         solution = solve(self.coordinates, self.direction, self.known, [wanted], self.ranges)
         expression = solution.values[0]
@@ -329,7 +330,7 @@ class _Deriver:
 
 
 def _maker(origin: Origin) -> str:
-    """The passes that added or changed an edge or a dimension; '' if no pass did."""
+    """The names of the passes that added or changed an edge or a dimension, separated by commas."""
     made = () if origin.made in ("", PROBLEM) else (origin.made,)
     return ", ".join((*made, *origin.changed))
 

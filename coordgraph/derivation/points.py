@@ -211,7 +211,10 @@ def missing_values(graph: KernelGraph, point: Point, wanted: Iterable[str]) -> l
 
 
 def _closure(graph: KernelGraph, wanted: Iterable[str]) -> list[str]:
-    """The `wanted` parameters and tables and those that they depend on, in declared order."""
+    """The names in `wanted`, and all parameters and tables in their definitions.
+
+    The names are in the order in which the graph declares them.
+    """
     formulas: dict[str, tuple[Expr, ...]] = {
         p.name: () if p.value is None else (p.value,) for p in graph.parameters.items
     }

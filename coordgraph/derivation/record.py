@@ -1,6 +1,6 @@
 """Derivations as records: the edges that compute one index, with formulas, numbers and guards.
 
-`coordgraph.derivation.derive` makes them, `coordgraph.derivation.report` prints them.
+`coordgraph.derivation.derive` makes the records, `coordgraph.derivation.report` prints them.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class IndexStep:
         value: the index as a number; None if the caller gives no numbers.
         numbers: the formula with numbers in place of names; '' if `value` is None.
         last: the largest index of the dimension; None if it is unknown.
-        outside: whether `value` is not in 0..`last` although no guard of the edge makes it padding:
-            no workgroup computes at such a point.
+        outside: whether `value` is not in 0..`last` although no guard of the edge makes it padding.
+            The point that the caller gives is then impossible: no workgroup computes its indices.
     """
 
     dimension: str
@@ -140,7 +140,7 @@ class EdgeStep:
         reads: the dimensions whose indices it reads, in order.
         computes: the indices that it computes and that the derivation uses.
         guards: the conditions under which those indices are not padding.
-        origin: which pass added the edge; '' if that was not recorded.
+        origin: the passes that added or changed the edge, separated by commas; '' for none.
     """
 
     edge: Edge
@@ -167,7 +167,7 @@ class EdgeStep:
 
 @dataclass(frozen=True)
 class Stride:
-    """How far the address moves if one given coordinate grows by 1 and the others stay.
+    """How far the address moves if one given coordinate grows by 1, and no other one changes.
 
     Args:
         coordinate: the id of the coordinate.
@@ -190,8 +190,8 @@ class Address:
     Args:
         memory: the tensor or the allocation in shared memory.
         dtype: the name of the element type, or `mbarrier`.
-        element_bytes: the bytes of one element.
-        size: the elements in the memory; None if the dimension has no size.
+        element_bytes: the size of one element in bytes.
+        size: the number of elements in the memory; None if the dimension has no size.
         elements: the offset from the first element, in elements, as a symbolic expression.
         strides: for each given coordinate, the change of the address when it grows by 1.
         value: the value of `elements`; None if the caller gives no numbers.
@@ -256,14 +256,15 @@ class Derivation:
         kind: the class of that dimension, and what it belongs to: `SubDimension(A; 0)`.
         direction: the direction of the path.
         given: the known indices that the path reads, by dimension.
-        parameters: the launch parameters that the formulas read, each after those that it reads.
+        parameters: the launch parameters that the formulas read; the definition of a parameter
+            reads only parameters before it.
         steps: the edges, in the order of evaluation.
         expression: the wanted index as a simplified function of the given coordinates.
         guard: the condition under which the index is not padding.
         values: every number that the derivation uses, by name; empty if the caller gives no
             numbers.
         address: the linear address, if the dimension is a whole tensor or allocation.
-        origin: which pass added the dimension; '' if that was not recorded.
+        origin: the passes that added or changed the dimension, separated by commas; '' for none.
     """
 
     wanted: str
@@ -329,4 +330,4 @@ class Derivation:
 Line = list[tuple[str, str]]
 """A line of the report: pieces of text, each with the name of its style, or ''."""
 LINES = Hook[[Derivation], list[Line]]("Derivation.text", "coordgraph.derivation.report")
-"""The function behind `Derivation.text`, implemented by `coordgraph.derivation.report`."""
+"""`Derivation.text` calls this hook for its lines; `coordgraph.derivation.report` implements it."""

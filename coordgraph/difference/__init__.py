@@ -1,6 +1,6 @@
 """Differences of kernel graphs by structure: what was added, removed, changed, moved, renamed.
 
-`KernelGraph.diff` makes them.
+`KernelGraph.diff` computes a difference.
 """
 
 from coordgraph.difference.record import Change, Difference, Kind

@@ -48,7 +48,7 @@ class _Comparison:
         self.printer, self.expression = RecordPrinter(), Expressions()
 
     def changes(self) -> Iterator[Change]:
-        """All changes but those of operations, in the order of `PARTS`."""
+        """The changes of all records except operations, in the order of `PARTS`."""
         before, after, write = self.before, self.after, self.printer
         yield from self._problem()
         old, new = before.parameters, after.parameters
@@ -169,7 +169,10 @@ class _Comparison:
         return f"{around}, {branch}" if branch else around
 
     def _fields(self, old: Any, new: Any) -> Iterator[tuple[str, tuple[str, str]]]:
-        """The fields of two records of one class that differ, as text; bodies are left out."""
+        """(name, (old text, new text)) of each field in which two records differ, except bodies.
+
+        Records of different classes yield only their classes, under the name `kind`.
+        """
         if type(old) is not type(new):
             yield "kind", (type(old).__name__, type(new).__name__)
             return

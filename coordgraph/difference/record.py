@@ -1,6 +1,6 @@
 """Differences as records: what was added, removed, changed or moved between two graphs.
 
-`coordgraph.difference.compare` makes them, `coordgraph.difference.report` prints them.
+`coordgraph.difference.compare` makes the records, `coordgraph.difference.report` prints them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Place:
     around_after: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The ids of the operation and of the one around it, in both graphs, as data for JSON."""
+        """The ids of the operation, and the operations that enclose it, as data for JSON."""
         return {
             "ids": {"before": self.before, "after": self.after},
             "within": {
@@ -73,7 +73,7 @@ class Change:
         before, after: the record in each graph as a line of the text form; '' in a graph that lacks
             it.
         fields: for a record that changed, the text of each changed field before and after.
-        operation: for an operation, its positions in the control graphs.
+        operation: for an operation, its positions in the control graphs; None for other records.
     """
 
     part: str
@@ -104,7 +104,7 @@ class Row:
         line: the operation as a line of the text form.
         depth: the number of operations that enclose it.
         id: the operation's id in the second graph, or in the first if it was removed.
-        change: the kind of its change; None if the operation did not change.
+        change: how the operation changed; None if it did not change.
         branch: the body of the enclosing operation, such as `else`; '' for the first body.
     """
 
@@ -122,11 +122,11 @@ class Difference:
     Args:
         changes: what differs, in the order of `PARTS`.
         control: the operations of both graphs as one tree, in preorder; empty if equal.
-        renamed: the dimensions of the first graph that the second has under another name.
+        renamed: from old id to new id, the dimensions that the second graph has under another id.
         reordered: whether equal dimensions or edges are declared in another order, which changes
             the text of the graph but no index.
-        logs: the log of each graph, if the logs differ; graphs that differ in their logs only count
-            as equal.
+        logs: the logs of the first and of the second graph if they differ, else None. Graphs that
+            differ only in their logs count as equal.
     """
 
     changes: tuple[Change, ...] = ()
@@ -177,5 +177,5 @@ class Difference:
 
 
 LINES = Hook[[Difference], list[tuple[str, str]]]("Difference.text", "coordgraph.difference.report")
-"""The function that implements `Difference.text`: it returns lines with the names of their
-styles."""
+"""`Difference.text` calls this hook for its lines, as pairs (line, name of the line's style);
+`coordgraph.difference.report` implements the hook."""

@@ -1,4 +1,4 @@
-"""Find dimensions that two graphs have under different names, and rename those of one graph.
+"""Find dimensions that two graphs have under different names, and rename dimensions of a graph.
 
 Dimensions that have the same name in both graphs are taken to be the same. Each other dimension
 gets a *colour* from its class, its size, its fields and the operations that use it. Each round adds
@@ -33,7 +33,7 @@ Colour = Any
 
 
 def find_renamed(before: KernelGraph, after: KernelGraph) -> dict[str, str]:
-    """The dimensions of `before` that `after` has under another name, with that name."""
+    """For each dimension that the two graphs have under different ids: old id to new id."""
     both = {d.id for d in before.coordinates} & {d.id for d in after.coordinates}
     left = [d.id for d in before.coordinates if d.id not in both]
     right = [d.id for d in after.coordinates if d.id not in both]
@@ -59,7 +59,10 @@ def _pairs(
     first: Mapping[str, Colour],
     second: Mapping[str, Colour],
 ) -> Iterator[tuple[str, str]]:
-    """Pairs (left, right) of dimensions with equal colours; those of one colour pair in order."""
+    """Pairs (left, right) of dimensions of equal colours.
+
+    Several dimensions of one colour are paired in the order of `left` and `right`.
+    """
     there: defaultdict[Colour, list[str]] = defaultdict(list)
     for name in right:
         there[second[name]].append(name)
@@ -113,7 +116,7 @@ def _kind(d: Dimension) -> Colour:
 
 
 def renamed(graph: KernelGraph, names: Mapping[str, str]) -> KernelGraph:
-    """The graph with other names of dimensions, in its coordinates and in its operations."""
+    """The graph with renamed dimensions, in all its records; `names` maps old ids to new ids."""
     if not names:
         return graph
     symbols = {index_symbol(old): index_symbol(new) for old, new in names.items()}

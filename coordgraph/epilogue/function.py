@@ -8,47 +8,32 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from coordgraph.epilogue.emitter import Emitter
-from coordgraph.epilogue.operand import ACCUMULATOR, Operand
-from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, QUANTIZED, Array, emitted
+from coordgraph.epilogue.kinds import Kinds, kinds_of, value_kind
+from coordgraph.epilogue.operand import ACCUMULATOR, Operand, sum_named
+from coordgraph.epilogue.operation import NUMPY_KINDS, Array, emitted
 from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.printing import line_of
-from coordgraph.epilogue.values import Argument, Step, fits_float, known
-from coordgraph.errors import VerifyError
-from coordgraph.tensors import dtype
+from coordgraph.epilogue.values import Argument, Step, known
+from coordgraph.errors import CodegenError, VerifyError
 
 __all__ = ["EpilogueFunction", "Kinds", "Stage", "value_kind"]
 
 
-@dataclass(frozen=True)
-class Kinds:
-    """The kinds (f32, f64, i32, bool) of all values of an epilogue function.
-
-    Args:
-        operands: the kind of each operand, by operand name.
-        steps: the kind of each step's value, in the order of steps.
-        result: the kind of the function's result.
-        outputs: the kind of the value of each output besides D, by output name.
-    """
-
-    operands: Mapping[str, str]
-    steps: tuple[str, ...]
-    result: str
-    outputs: Mapping[str, str]
-
-
 @dataclass(frozen=True, repr=False)
 class EpilogueFunction:
-    """An epilogue: computes each element of D from a sum of products `acc` and from operands.
+    """An epilogue: computes each element of D from one or several sums of products and operands.
 
     It may compute the elements of further outputs from the same values.
 
     Args:
         name: the name of the Python function.
-        operands: the arguments of the function other than `acc`.
-        steps: the operations in order. Step i computes the value `%i` from `acc`, operands, earlier
+        operands: the arguments of the function other than sums.
+        steps: the operations in order. Step i computes the value `%i` from sums, operands, earlier
             values and numbers.
         result: the name of the value that is converted to D's type and stored.
         outputs: the outputs besides D, each with the name of its value.
+        sums: the names of the sums of products: `acc`, or the names of several sums, one for each
+            part of B's columns, as in `silu(gate) * up`.
     """
 
     name: str
@@ -56,17 +41,19 @@ class EpilogueFunction:
     steps: tuple[Step, ...]
     result: Argument
     outputs: tuple[Output, ...] = ()
+    sums: tuple[str, ...] = (ACCUMULATOR,)
 
     def __post_init__(self) -> None:
         names = [o.name for o in self.operands]
         declared = [*names, *(o.name for o in self.outputs)]
-        if len({*declared, ACCUMULATOR}) <= len(declared):
+        self._check_sums()
+        if len({*declared, *self.sums}) < len(declared) + len(self.sums):
             what = "operands and outputs" if self.outputs else "operands"
             raise VerifyError(
                 f"epilogue {self.name}: the {what} {', '.join(declared)} contain a name twice, or "
-                f"the name {ACCUMULATOR} of the sum of products; rename one"
+                f"the name {' or '.join(self.sums)} of a sum of products; rename one"
             )
-        seen = {ACCUMULATOR, *names}
+        seen = {*self.sums, *names}
         for number, step in enumerate(self.steps):
             operation = known(step.operation)
             operation.checked(dict(step.constants))
@@ -79,14 +66,16 @@ class EpilogueFunction:
                 if isinstance(argument, str) and argument not in seen:
                     raise VerifyError(
                         f"epilogue {self.name}: step %{number} uses '{argument}', which is neither "
-                        "acc, nor an operand, nor an earlier step; use one of them"
+                        f"{' nor '.join(self.sums)}, nor an operand, nor an earlier step; use one "
+                        "of them"
                     )
             seen.add(f"%{number}")
         for value in self._stored:
             if not isinstance(value, str) or value not in seen:
                 raise VerifyError(
-                    f"epilogue {self.name} returns {value!r}, which is neither acc, nor an "
-                    "operand, nor a step such as %0; return one of them"
+                    f"epilogue {self.name} returns {value!r}, which is neither "
+                    f"{' nor '.join(self.sums)}, nor an operand, nor a step such as %0; return one "
+                    "of them"
                 )
         used = frozenset[str]().union(*map(self.needs, self._stored))
         if unused := [name for name in names if name not in used]:
@@ -94,6 +83,16 @@ class EpilogueFunction:
             raise VerifyError(
                 f"epilogue {self.name}: {result} on the operand {unused[0]}; remove the operand"
             )
+
+    def _check_sums(self) -> None:
+        """Check the names of the sums; their values are checked by `__post_init__`."""
+        if not self.sums or (len(self.sums) == 1 and self.sums != (ACCUMULATOR,)):
+            raise VerifyError(
+                f"epilogue {self.name}: its sums of products are ({', '.join(self.sums)}); name a "
+                f"single sum {ACCUMULATOR}"
+            )
+        for name in self.sums:
+            sum_named(name)
 
     @property
     def _stored(self) -> tuple[Argument, ...]:
@@ -107,7 +106,8 @@ class EpilogueFunction:
 
     def text(self) -> str:
         """The text form of the function: `f(bias: n) { %0 = add(acc, bias); %0 }`."""
-        return line_of(self.name, self.operands, self.steps, self.result, self.outputs)
+        several = self.sums if len(self.sums) > 1 else ()
+        return line_of(self.name, self.operands, self.steps, self.result, self.outputs, several)
 
     def __repr__(self) -> str:
         return f"<epilogue {self.text()}>"
@@ -128,7 +128,7 @@ class EpilogueFunction:
 
     @cached_property
     def registers(self) -> int:
-        """The most 32-bit registers that a GPU thread needs for temporaries of one operation.
+        """The largest number of 32-bit registers that an operation needs for temporaries on a GPU.
 
         Arguments and results of operations are not counted.
         """
@@ -138,21 +138,22 @@ class EpilogueFunction:
         """The kinds (f32, f64, i32 or bool) of all values of the function.
 
         Args:
-            accumulator: the element type of `acc`.
+            accumulator: the element type of the sums.
             default: the element type of D, and of operands with axes but without a declared type.
 
         Raises:
             VerifyError: the arguments of a step differ in kind, or have a kind that the step's
                 operation does not support.
         """
-        return _kinds(self, accumulator, default)
+        every = (self.sums, self.operands, self.steps, self.result, self.outputs)
+        return kinds_of(self.name, *every, accumulator, default)
 
     def evaluate(self, values: Mapping[str, Array], accumulator: str, default: str) -> Array:
         """The value of D, evaluated with NumPy; generated code is tested against it.
 
         Args:
-            values: the arrays of `acc` and of every operand by name, which broadcast together.
-            accumulator: the element type of `acc`.
+            values: the arrays of every sum and operand by name, which broadcast together.
+            accumulator: the element type of the sums.
             default: the element type of D, and of operands with axes but without a declared type.
         """
         result, _ = self.evaluate_all(values, accumulator, default)
@@ -168,12 +169,14 @@ class EpilogueFunction:
         import numpy as np
 
         kinds = self.kinds(accumulator, default)
-        known_as = {ACCUMULATOR: accumulator, **kinds.operands}
+        known_as = {**dict.fromkeys(self.sums, accumulator), **kinds.operands}
         made = {
             name: np.asarray(values[name]).astype(NUMPY_KINDS[k]) for name, k in known_as.items()
         }
 
-        def run(step: Step, kind: str, arguments: list[Any], options: dict[str, Any]) -> Array:
+        def run(
+            step: Step, kind: str, arguments: list[Any], options: dict[str, Any], result: str
+        ) -> Array:
             return known(step.operation).numpy(*arguments, **options)
 
         def number(value: Any, kind: str) -> Array:
@@ -190,15 +193,24 @@ class EpilogueFunction:
 
         Args:
             emit: the code generator.
-            values: the values of `acc` and of every operand for the element, by name.
-            accumulator: the element type of `acc`.
+            values: the values of every sum and operand for the element, by name.
+            accumulator: the element type of the sums.
             default: the element type of D, and of operands with axes but without a declared type.
         """
         kinds = self.kinds(accumulator, default)
-        known_as = {ACCUMULATOR: accumulator, **kinds.operands}
+        known_as = {**dict.fromkeys(self.sums, accumulator), **kinds.operands}
 
-        def run(step: Step, kind: str, arguments: list[Any], options: dict[str, Any]) -> Any:
-            return emitted(known(step.operation), emit, kind, arguments, options)
+        def run(
+            step: Step, kind: str, arguments: list[Any], options: dict[str, Any], result: str
+        ) -> Any:
+            found = emitted(known(step.operation), emit, kind, arguments, options)
+            try:
+                return emit.convert(found, result, result)  # refuses values of other kinds
+            except CodegenError as error:
+                raise CodegenError(
+                    f"{step.operation}: its method llvm(emit, …) must return a value of {result}; "
+                    f"{error}"
+                ) from error
 
         return self._run(dict(values), kinds, known_as, run, emit.constant)
 
@@ -210,12 +222,13 @@ class EpilogueFunction:
         Returns the value of D, and the values of all other outputs by name.
 
         Args:
-            made: the values of `acc` and operands by name; the function adds the value of each
+            made: the values of sums and operands by name; the function adds the value of each
                 step.
             kinds: the kinds of all values.
-            known_as: the kinds of `acc` and operands by name; the function adds the kind of each
+            known_as: the kinds of sums and operands by name; the function adds the kind of each
                 step.
-            run: a function that applies one step to the values of the step's arguments.
+            run: a function that applies one step to the values of the step's arguments; it also
+                gets the kind of the arguments, the options, and the kind of the result.
             number: a function that makes a value from a constant and a kind.
         """
         for place, (step, result) in enumerate(zip(self.steps, kinds.steps, strict=True)):
@@ -227,16 +240,16 @@ class EpilogueFunction:
             arguments = [made[a] if isinstance(a, str) else number(a, kind) for a in step.arguments]
             options = {**operation.options, **dict(step.constants)}
             name = f"%{place}"
-            made[name], known_as[name] = run(step, kind, arguments, options), result
+            made[name], known_as[name] = run(step, kind, arguments, options, result), result
         return made[str(self.result)], {o.name: made[str(o.value)] for o in self.outputs}
 
     # The following methods find the operands that each value depends on.
 
     @cached_property
     def _needs(self) -> dict[str, frozenset[str]]:
-        """The names of `acc` and operands on which each value depends, by value name (`%1`)."""
+        """The names of sums and operands on which each value depends, by value name (`%1`)."""
         found = {
-            name: frozenset((name,)) for name in (ACCUMULATOR, *(o.name for o in self.operands))
+            name: frozenset((name,)) for name in (*self.sums, *(o.name for o in self.operands))
         }
         for number, step in enumerate(self.steps):
             parts = (found[a] for a in step.arguments if isinstance(a, str))
@@ -244,21 +257,21 @@ class EpilogueFunction:
         return found
 
     def needs(self, value: Argument) -> frozenset[str]:
-        """The names of `acc` and operands on which `value` depends; empty for a number."""
+        """The names of sums and operands on which `value` depends; empty for a number."""
         return self._needs[value] if isinstance(value, str) else frozenset()
 
     @cached_property
     def linear(self) -> bool:
-        """True if the steps prove that the result is an affine function of `acc`, else False."""
-        good = dict.fromkeys((ACCUMULATOR, *(o.name for o in self.operands)), True)
+        """True if the steps prove that the result is an affine function of the sums, else False."""
+        good = dict.fromkeys((*self.sums, *(o.name for o in self.operands)), True)
         for number, step in enumerate(self.steps):
-            constant = tuple(ACCUMULATOR not in self.needs(a) for a in step.arguments)
+            constant = tuple(self.needs(a).isdisjoint(self.sums) for a in step.arguments)
             parts = all(good[a] for a in step.arguments if isinstance(a, str))
             good[f"%{number}"] = parts and known(step.operation).linear_in(constant)
         return good[str(self.result)]
 
     def scale_of(self, name: str) -> str:
-        """The scalar that multiplies the operand `name` in all its uses, or '' if there is none.
+        """The name of the scalar that multiplies `name` in all its uses, or '' if there is none.
 
         If that scalar is 0 at launch, the kernel need not read the operand.
         """
@@ -285,14 +298,15 @@ class EpilogueFunction:
     def stages(self, accumulator: str, default: str) -> tuple[Stage, ...]:
         """Split the function into stages; a stage whose operand is not passed can be skipped.
 
-        Each stage computes a new `acc` from the previous stage's `acc`. A sum `p + q` is split if q
+        Each stage computes a new `acc` from the previous stage's `acc`; the first stage computes it
+        from the function's sums. A sum `p + q` is split if q
         is 0 whenever an optional operand is 0, and p does not depend on that operand: one stage
         computes p, and the next, `acc + q`, runs only if the caller passes the operand. The first
         stage computes all outputs besides D, so a sum is not split if one of them depends on the
         optional operand.
 
         Args:
-            accumulator: the element type of `acc`.
+            accumulator: the element type of the sums.
             default: the element type of D, and of operands with axes but without a declared type.
         """
         return _stages(self, accumulator, default)
@@ -304,8 +318,8 @@ class EpilogueFunction:
 
         Args:
             result: the value to compute, such as `%3`.
-            base: the value that the new function takes as its `acc`; by default `acc` of this
-                function.
+            base: the value that the new function takes as its `acc`; by default the new function
+                has the sums of this one.
             outputs: those outputs of this function that the new function computes, too.
         """
         taken: dict[str, str] = {} if base is None else {str(base): ACCUMULATOR}
@@ -333,7 +347,8 @@ class EpilogueFunction:
         stored = tuple(replace(o, value=renamed(o.value)) for o in outputs)
         used = {a for step in steps for a in step.arguments} | {top, *(o.value for o in stored)}
         operands = tuple(o for o in self.operands if o.name in used)
-        return EpilogueFunction(self.name, operands, tuple(steps), top, stored)
+        sums = self.sums if base is None else (ACCUMULATOR,)
+        return EpilogueFunction(self.name, operands, tuple(steps), top, stored, sums)
 
 
 @dataclass(frozen=True)
@@ -349,80 +364,6 @@ class Stage:
     optional: str = ""
 
 
-def value_kind(name: str, accumulator: str) -> str:
-    """The kind (f32, f64 or i32) to which an epilogue converts elements of type `name`.
-
-    The kind is the type in which products of such elements are summed; f32 becomes f64 if
-    `accumulator` is f64.
-    """
-    kind = dtype(name).accumulator
-    return "f64" if kind == "f32" and accumulator == "f64" else kind
-
-
-def _operand_kind(operand: Operand, accumulator: str, default: str) -> str:
-    """The kind (f32, f64 or i32) to which an epilogue converts the elements of an operand.
-
-    An operand without a declared type has the accumulator's kind if it is a scalar, or if both D's
-    type and the accumulator's are floats; otherwise it has the kind of D's type, `default`.
-    """
-    if operand.summed:
-        return accumulator
-    if operand.dtype:
-        return value_kind(operand.dtype, accumulator)
-    kind = value_kind(default, accumulator)
-    if not operand.axes or (kind in FLOATS and accumulator in FLOATS):
-        return accumulator
-    return kind
-
-
-def _unfit(number: bool | int | float, kind: str) -> str:
-    """Why `number` cannot be a value of kind `kind`, and what to do; '' if it can be one."""
-    if kind in FLOATS:
-        return "" if fits_float(number) else f"it is too large for {kind}; use a smaller number"
-    if kind != "i32":
-        return ""
-    if isinstance(number, float) and not number.is_integer():
-        return "use ep.cast(value, to='f32') first"
-    kept = dtype("i32")
-    if kept.least <= number <= kept.largest:
-        return ""
-    return f"i32 holds {kept.least} to {kept.largest}; use ep.cast(value, to='f32') first"
-
-
-@lru_cache(maxsize=256)
-def _kinds(function: EpilogueFunction, accumulator: str, default: str) -> Kinds:
-    operands = {o.name: _operand_kind(o, accumulator, default) for o in function.operands}
-    found, steps = {ACCUMULATOR: accumulator, **operands}, list[str]()
-    for number, step in enumerate(function.steps):
-        operation = known(step.operation)
-        options = {**operation.options, **dict(step.constants)}
-        given = [found[a] if isinstance(a, str) else "" for a in step.arguments]
-        if step.operation != "cast" and (whole := next((k for k in given if k in QUANTIZED), "")):
-            raise VerifyError(
-                f"epilogue {function.name}: {step.operation} takes no quantized value ({whole}); "
-                "quantize the last value of an output, or convert it by ep.cast(value, to='f32')"
-            )
-        plain = next((k for k in given if k not in ("", "bool")), "")
-        default_kind = plain or next(filter(None, given), accumulator)
-        if step.operation == "where" and not plain:
-            default_kind = accumulator
-        filled = tuple(kind or default_kind for kind in given)
-        for argument, kind in zip(step.arguments, filled, strict=True):
-            if not isinstance(argument, str) and (why := _unfit(argument, kind)):
-                raise VerifyError(
-                    f"epilogue {function.name}: {step.operation} combines a value of type {kind} "
-                    f"with {argument}, which is no value of {kind}: {why}"
-                )
-        try:
-            kind = operation.kind(filled, **options)
-        except VerifyError as error:
-            raise VerifyError(f"epilogue {function.name}: {error}") from error
-        steps.append(kind)
-        found[f"%{number}"] = kind
-    outputs = {o.name: found[str(o.value)] for o in function.outputs}
-    return Kinds(operands, tuple(steps), found[str(function.result)], outputs)
-
-
 @lru_cache(maxsize=256)
 def _stages(function: EpilogueFunction, accumulator: str, default: str) -> tuple[Stage, ...]:
     found: list[Stage] = []
@@ -432,12 +373,12 @@ def _stages(function: EpilogueFunction, accumulator: str, default: str) -> tuple
     result = function.result
     while split := _tail(function, result, optional):
         base, name = split
-        kind = accumulator if base == ACCUMULATOR else kinds.steps[int(base[1:])]
+        kind = accumulator if base in function.sums else kinds.steps[int(base[1:])]
         if kind != accumulator:
             break
         found.insert(0, Stage(function.part(result, base), name))
         result = base
-    if result != ACCUMULATOR or function.outputs or not found:
+    if (result,) != function.sums or function.outputs or not found:
         found.insert(0, Stage(function.part(result, outputs=function.outputs)))
     return tuple(found)
 
@@ -447,8 +388,8 @@ def _tail(
 ) -> tuple[str, str] | None:
     """(p, name) if `result` is `p + q`, and q is 0 whenever the optional operand `name` is 0.
 
-    p must depend on `acc` and not on the operand, and q must not depend on `acc`. None if `result`
-    is no such sum.
+    p must depend on a sum of products and not on the operand, and q on no sum of products. None if
+    `result` is no such sum.
     """
     if not isinstance(result, str) or not result.startswith("%"):
         return None
@@ -457,10 +398,11 @@ def _tail(
         return None
     for p, q in (step.arguments, step.arguments[::-1]):
         some = function.needs(q) & optional
-        if len(some) != 1 or ACCUMULATOR in function.needs(q) or not isinstance(p, str):
+        alone = function.needs(q).isdisjoint(function.sums)
+        if len(some) != 1 or not alone or not isinstance(p, str):
             continue
         (name,) = some
-        made = p == ACCUMULATOR or (p.startswith("%") and ACCUMULATOR in function.needs(p))
+        made = not function.needs(p).isdisjoint(function.sums)
         if made and name not in function.needs(p) and function.vanishes(q, name):
             return p, name
     return None

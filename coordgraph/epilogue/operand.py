@@ -8,10 +8,12 @@ from keyword import iskeyword
 from coordgraph.errors import VerifyError
 from coordgraph.tensors import dtype
 
-__all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "check_name", "operand"]
+__all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "check_name", "operand", "sum_named"]
 
 ACCUMULATOR = "acc"
 """The name by which an epilogue function refers to the sum of products of an element of D."""
+SUM = "sum"
+"""The word that declares a sum of products in the text form of a function with several sums."""
 NUMBERS = ("true", "false", "inf", "nan")
 """Words that the text form of an epilogue reads as numbers, so that operands cannot have these
 names."""
@@ -22,7 +24,7 @@ m the row, n the column."""
 
 @dataclass(frozen=True)
 class Operand:
-    """One argument of an epilogue other than `acc`: a tensor or a scalar.
+    """One argument of an epilogue other than a sum of products: a tensor or a scalar.
 
     Args:
         name: the name of the function's parameter, and of the keyword argument of a call.
@@ -114,20 +116,22 @@ class Operand:
         return cls(name.strip(), axes, "".join(kinds), optional, words[0] == "element", summed)
 
 
-def check_name(name: str, what: str) -> None:
-    """Check that an operand or an output can have a name.
+def check_name(name: str, what: str, example: str = "bias") -> None:
+    """Check that an operand, an output or a sum of products can have a name.
 
     Args:
         name: the name.
-        what: what has the name, for the message: `operand` or `output`.
+        what: what has the name, for the message: `operand`, `output` or `sum of products`.
+        example: a possible name, for the message.
 
     Raises:
         VerifyError: the name is no identifier, or the text form or a call cannot express it.
     """
     if not name.isidentifier() or iskeyword(name) or not name.isascii():
+        article = "an" if what[0] in "aeiou" else "a"
         raise VerifyError(
-            f"{name!r} cannot be the name of an {what}; choose an ASCII identifier that "
-            "is no keyword of Python, such as bias"
+            f"{name!r} cannot be the name of {article} {what}; choose an ASCII identifier that "
+            f"is no keyword of Python, such as {example}"
         )
     if name in NUMBERS:
         raise VerifyError(
@@ -156,6 +160,16 @@ def operand(
         summed: True to convert elements to the accumulator's type when they are read.
     """
     return Operand("_", axes, dtype, optional, in_memory, summed)
+
+
+def sum_named(name: str) -> str:
+    """The text form of a sum of products of a function that has several, such as `gate: sum`.
+
+    Raises:
+        VerifyError: a sum cannot have that name.
+    """
+    check_name(name, "sum of products", "gate")
+    return f"{name}: {SUM}"
 
 
 def _subsets() -> set[str]:

@@ -93,7 +93,8 @@ class Elementwise:
         if len(arguments) != self.arity:
             option = next(iter(self.options.items()), None)
             more = f"; write options by name: {option[0]}={option[1]!r}" if option else ""
-            raise VerifyError(f"{self.name} takes {self.arity} values, not {len(arguments)}{more}")
+            values = f"{self.arity} value{'s' * (self.arity != 1)}"
+            raise VerifyError(f"{self.name} takes {values}, not {len(arguments)}{more}")
         return tape.record(self.name, arguments, self.checked(constants))
 
     def checked(self, constants: Mapping[str, Constant]) -> Constants:

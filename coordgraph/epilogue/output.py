@@ -23,8 +23,9 @@ class Output:
         name: the name of the output's tensor, and of the keyword argument of a call that passes an
             array for it.
         axes: the coordinates of D that the output has: `mn`, one element for every element of D;
-            or `m`, one element for every row and column tile of D, if `reduce` is given. Products
-            of a batch, and groups, have outputs of their own, as they have their own D.
+            or `m`, one element for every row and column tile of D, if `reduce` is given. In a
+            kernel for several products (a batch or groups), the output is divided among them in the
+            same way as D.
         dtype: the element type; '' means the type of D, or the type of the value if it is reduced.
         value: the name of the value that is converted to the element type and stored, such as
             `%0`; '' in a declaration, before the function is traced.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordgraph.epilogue.operand import Operand
+from coordgraph.epilogue.operand import Operand, sum_named
 from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.values import Argument, Step
 
@@ -17,13 +17,15 @@ def line_of(
     steps: Sequence[Step],
     result: Argument,
     outputs: Sequence[Output] = (),
+    sums: Sequence[str] = (),
 ) -> str:
     """The text form of an epilogue: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`.
 
     Outputs besides D are declared behind an arrow, and their values follow that of D:
-    `f(bias: n) -> pre: mn bf16 { %0 = add(acc, bias); %1 = relu(%0); %1, %0 }`.
+    `f(bias: n) -> pre: mn bf16 { %0 = add(acc, bias); %1 = relu(%0); %1, %0 }`. `sums` are the
+    names of the sums of products if the function has several: `f(gate: sum, up: sum, …)`.
     """
-    declared = ", ".join(o.text() for o in operands)
+    declared = ", ".join([*map(sum_named, sums), *(o.text() for o in operands)])
     stored = f" -> {', '.join(o.text() for o in outputs)}" if outputs else ""
     values = ", ".join(plain(value) for value in (result, *(o.value for o in outputs)))
     lines = [

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from coordgraph.epilogue.function import EpilogueFunction
-from coordgraph.epilogue.operand import ACCUMULATOR, Operand
+from coordgraph.epilogue.operand import ACCUMULATOR, SUM, Operand
 from coordgraph.epilogue.output import Output
 from coordgraph.epilogue.printing import plain
 from coordgraph.epilogue.values import Argument, Constant, Step, known
@@ -52,7 +52,9 @@ def parse_function(text: str) -> EpilogueFunction:
                 f"epilogue {name}: step {line!r} cannot be read; write it as '%{len(steps)} = …(…)'"
             )
         steps.append(_step(found[2], found[3]))
-    named = tuple(Operand.parse(part) for part in operands.split(",") if part.strip())
+    parts = [part.partition(":") for part in operands.split(",") if part.strip()]
+    sums = tuple(word.strip() for word, _, rest in parts if rest.strip() == SUM)
+    named = tuple(Operand.parse("".join(part)) for part in parts if part[2].strip() != SUM)
     outputs = [part for part in (declared or "").split(",") if part.strip()]
     result, *values = (_argument(part.strip()) for part in results.split(","))
     if len(values) != len(outputs):
@@ -63,7 +65,7 @@ def parse_function(text: str) -> EpilogueFunction:
     stored = tuple(
         Output.parse(part.strip(), value) for part, value in zip(outputs, values, strict=True)
     )
-    return EpilogueFunction(name, named, tuple(steps), result, stored)
+    return EpilogueFunction(name, named, tuple(steps), result, stored, sums or (ACCUMULATOR,))
 
 
 def _step(operation: str, inside: str) -> Step:
@@ -103,7 +105,7 @@ def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str
 
     Args:
         function: the epilogue.
-        names: texts that replace the names of `acc`, operands and outputs, such as `bias[n]` for
+        names: texts that replace the names of sums, operands and outputs, such as `bias[n]` for
             `bias`.
     """
     uses: dict[str, int] = {}

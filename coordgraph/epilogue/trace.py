@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, cast
 
 from coordgraph.epilogue.function import EpilogueFunction
@@ -19,16 +20,20 @@ __all__ = ["epilogue"]
 def epilogue(
     *wrong: object, **operands: str | Operand | Output
 ) -> Callable[[Callable[..., Any]], EpilogueFunction]:
-    """A decorator that turns a function of `acc` and operands into an epilogue for `Gemm`.
+    """A decorator that turns a function of sums and operands into an epilogue for `Gemm`.
+
+    The function's first parameter is `acc`, the sum of products of an element of D. A function
+    whose first two or more parameters are not declared computes an element of D from as many sums,
+    one for each part of B's columns: `def swiglu(gate, up)`. See `Gemm.parts`.
 
     Args:
         wrong: positional arguments; any is an error, because the decorator takes keyword arguments
             only.
-        operands: for each parameter of the function after `acc`, the coordinates of D on which the
-            operand's elements depend (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)` to
-            declare further properties. `output(…)` declares an output besides D instead, which is
-            no parameter: the function returns a tuple, the value of D and then the value of every
-            output in the order of their declarations.
+        operands: for each parameter of the function after the sums, the coordinates of D on which
+            the operand's elements depend (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)`
+            to declare further properties. `output(…)` declares an output besides D instead, which
+            is no parameter: the function returns a tuple, the value of D and then the value of
+            every output in the order of their declarations.
 
     Raises:
         VerifyError: the names of the function's parameters and of `operands` differ, the result
@@ -47,22 +52,20 @@ def epilogue(
         name = str(getattr(function, "__name__", ""))
         name = name if name.isidentifier() and name.isascii() else "unnamed"
         parameters = _parameters(name, function)
-        if parameters[:1] != [ACCUMULATOR]:
+        sums = _sums(parameters, named)
+        if not sums:
             raise VerifyError(
                 f"epilogue {name}: its first parameter must be {ACCUMULATOR}, the sum of products; "
-                f"write def {name}({ACCUMULATOR}, …)"
+                f"write def {name}({ACCUMULATOR}, …), or def {name}(gate, up, …) for two sums"
             )
+        own = parameters[len(sums) :]
         if wrong := sorted(stored.keys() & {*parameters}):
             raise VerifyError(
                 f"epilogue {name}: {wrong[0]} is an output, so it cannot be a parameter; remove "
                 "the parameter, and return the output's value after that of D"
             )
-        if wrong := sorted({*parameters[1:]} ^ named.keys()):
-            said = "no parameter of the function" if wrong[0] in named else "not declared"
-            raise VerifyError(
-                f'epilogue {name}: {wrong[0]} is {said}; write @epilogue({wrong[0]}="mn") and '
-                f"def {name}(acc, {wrong[0]})"
-            )
+        if wrong := sorted({*own} ^ named.keys()):
+            raise VerifyError(f"epilogue {name}: {_mismatch(wrong[0], name, parameters, named)}")
         tape = Tape()
         values = {p: Value(tape, p) for p in parameters}
         try:
@@ -73,14 +76,14 @@ def epilogue(
                 "functions of coordgraph.epilogue, such as ep.exp for numpy.exp or math.exp"
             ) from error
         first, *more = _results(name, result, tuple(stored), tape)
-        every = tuple(named[p] for p in parameters[1:])
+        every = tuple(named[p] for p in own)
         outputs = tuple(
             replace(each, name=which, value=value.name)
             for (which, each), value in zip(stored.items(), more, strict=True)
         )
-        traced = EpilogueFunction(name, every, tuple(tape.steps), first.name, outputs)
+        traced = EpilogueFunction(name, every, tuple(tape.steps), first.name, outputs, sums)
         live = traced.part(first.name, outputs=outputs)
-        return EpilogueFunction(name, every, live.steps, live.result, live.outputs)
+        return EpilogueFunction(name, every, live.steps, live.result, live.outputs, sums)
 
     return trace
 
@@ -117,6 +120,15 @@ def _results(name: str, given: object, outputs: tuple[str, ...], tape: Tape) -> 
             )
         found.append(value)
     return tuple(found)
+def _sums(parameters: Sequence[str], operands: Container[str]) -> tuple[str, ...]:
+    """The parameters that are sums of products: `acc`, or two or more that are not declared.
+
+    () if the first parameter is neither `acc` nor followed by another one that is not declared.
+    """
+    if parameters[:1] == [ACCUMULATOR]:
+        return (ACCUMULATOR,)
+    found = tuple(takewhile(lambda name: name not in operands, parameters))
+    return found if len(found) > 1 else ()
 
 
 def _named(name: str, given: object) -> Operand:
@@ -128,6 +140,18 @@ def _named(name: str, given: object) -> Operand:
     raise VerifyError(
         f'epilogue: {name}={given!r} is neither coordinates nor an operand; write {name}="n", or '
         f"{name}=operand(…)"
+    )
+
+
+def _mismatch(wrong: str, name: str, parameters: Sequence[str], declared: Collection[str]) -> str:
+    """What is wrong with an operand that is either not declared or no parameter of the function."""
+    if wrong not in declared:
+        return (
+            f'{wrong} is not declared; write @epilogue({wrong}="mn") and def {name}(acc, {wrong})'
+        )
+    return (
+        f"{wrong} is no parameter of the function, whose parameters are {', '.join(parameters)}; "
+        f"declare the operand under its parameter's name, or write def {name}(acc, {wrong})"
     )
 
 

@@ -261,7 +261,7 @@ class NumericBounds:
             if not any(c < 0 or not self.natural(m) for m, c in polynomial.items())
         ]
         if all(a in self._lowers for polynomial, _ in self.facts for m in polynomial for a in m):
-            self._usable_facts = found  # cached only if all lower bounds of atoms are final
+            self._usable_facts = found  # `found` is final: no bound of an atom is provisional
         return found
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
@@ -357,7 +357,7 @@ class NumericBounds:
             if len(terms) > MAX_TERMS:
                 return None
         expanded = tuple(terms)
-        if final:  # cached only if no bound of an atom is provisional (see `_once`)
+        if final:  # cache the terms, because no bound of an atom is provisional (see `_once`)
             self._expansions[monomial] = expanded
         return expanded
 

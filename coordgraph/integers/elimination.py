@@ -28,7 +28,7 @@ FUEL = 64
 """The largest number of steps (replacing an atom or subtracting a guard) that one search tries."""
 MOST_TERMS = 1 << 13
 """The largest number of terms, over all polynomials that one search bounds; proofs about correct
-kernels need a tenth of that."""
+kernels need at most a tenth of this number."""
 
 _Replaced: TypeAlias = list[tuple[Polynomial, Guards]]
 """The result of replacing an atom of a polynomial: one polynomial for each case that is possible.

@@ -221,7 +221,7 @@ def compile_function(
 
 @lru_cache(maxsize=1 << 11)
 def _code(source: str) -> CodeType:
-    """Compile Python source. It is cached, because many index expressions give the same source."""
+    """Compile Python source; results are cached, as many index expressions give equal sources."""
     return compile(source, "<index expressions>", "exec")
 
 

@@ -21,7 +21,7 @@ def terms_of(expr: Expr) -> tuple[Expr, ...]:
 def factors_of(expr: Expr) -> tuple[int, Counter[Expr]]:
     """Split a product into its integer coefficient and its other factors, with their exponents.
 
-    Results are cached, so they must not be changed.
+    Results are cached, so a caller must not change the returned `Counter`.
     """
     coefficient, rest = expr.as_coeff_Mul()
     factors: Counter[Expr] = Counter()
@@ -62,7 +62,7 @@ def common_factor(a: Expr, b: Expr) -> Expr:
 
 
 def peel(x: Expr, d: Expr, natural: Callable[[Expr], bool]) -> tuple[Expr, Expr] | None:
-    """Split ``x = a*d + r`` with ``a != 0``; returns ``(a, r)``, or None if no such a is found.
+    """Split ``x = a*d + r`` with ``a != 0``; returns ``(a, r)``, or None if it finds no split.
 
     Each term of x is divided by d separately, with a remainder of the term's sign. If x may be
     negative, a negative constant is split with a positive remainder instead: for d = 8, ``x - 1``

@@ -1,8 +1,8 @@
 """Integer functions for index expressions, such as floor division, as SymPy functions.
 
-They replace ``sympy.floor``, which is slow, and ``sympy.Mod``, which rewrites nested moduli
-wrongly. Methods ``eval`` fold constants and apply identities that hold for all values; rewrites
-that need bounds of symbols are in :mod:`coordgraph.integers.simplify`.
+These functions replace ``sympy.floor``, which is slow, and ``sympy.Mod``, which rewrites nested
+moduli wrongly. Methods ``eval`` fold constants and apply identities that hold for all values;
+rewrites that need bounds of symbols are in :mod:`coordgraph.integers.simplify`.
 """
 
 from functools import cache, lru_cache
@@ -22,7 +22,8 @@ IntegerLike: TypeAlias = Expr | int
 class IntegerFunction(Function):
     """Base class of the integer functions in index expressions.
 
-    Products of these functions commute: SymPy does not infer that for Boolean arguments.
+    `is_commutative` is set, because SymPy does not infer that a `Select`, which has a Boolean
+    argument, is a number whose products commute.
     """
 
     is_integer = True
@@ -203,22 +204,22 @@ def select(condition: Boolean | bool, a: IntegerLike, b: IntegerLike) -> Expr:
 
 @lru_cache(maxsize=1 << 13)
 def equal(a: IntegerLike, b: IntegerLike) -> Boolean:
-    """The condition ``a == b``; cached, because SymPy first tries to decide it."""
+    """The condition ``a == b``; results are cached, because SymPy tries to decide equalities."""
     return cast(Boolean, Eq(a, b))
 
 
 def less(a: Expr, b: Expr) -> Boolean:
     """The condition ``a < b``; `true` or `false` if both are numbers.
 
-    SymPy's own comparison first asks its assumptions whether it holds, which takes longer than a
-    proof by `Ranges` and proves less.
+    Other comparisons stay undecided, because SymPy's attempt to decide a comparison takes longer
+    than a proof by `Ranges` and proves less.
     """
     return cast(Boolean, Lt(a, b, evaluate=isinstance(a, Integer) and isinstance(b, Integer)))
 
 
 @lru_cache(maxsize=1 << 13)
 def at_least(a: IntegerLike, b: IntegerLike) -> Boolean:
-    """The condition ``a >= b``; cached, because SymPy first tries to decide it."""
+    """The condition ``a >= b``; results are cached, because SymPy tries to decide inequalities."""
     return cast(Boolean, Ge(a, b))
 
 

@@ -298,7 +298,7 @@ def parse_expression(text: str, symbols: Callable[[str], Expr]) -> Expr:
     parser = _Parser(text, symbols)
     try:
         node, _ = parser.disjunction()
-    except RecursionError as error:  # the caller left little of Python's stack
+    except RecursionError as error:  # the caller has already used most of Python's stack
         raise ExpressionSyntaxError(
             "the expression is nested too deeply for Python's stack; use fewer parentheses",
             parser.token.column,

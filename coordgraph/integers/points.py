@@ -48,7 +48,8 @@ class Points:
         definitions: the expression that each defined symbol equals.
         guards: polynomials that are known to be at least 0.
         tables: the known bounds of tables' entries, by the table's symbol.
-        outer: the points of the enclosing scope, and the symbol that the inner scope adds.
+        outer: the points of the enclosing scope, and the symbol that this scope adds to it; None if
+            there is no enclosing scope.
     """
 
     bounds: Mapping[Atom, SymbolBounds]
@@ -59,7 +60,7 @@ class Points:
     outer: "tuple[Points, Symbol] | None"
 
     def below(self, p: Polynomial, goal: int) -> bool:
-        """Whether the polynomial ``p`` is < ``goal`` at a point, which refutes ``p >= goal``."""
+        """Whether ``p`` is less than ``goal`` at one of the points, which refutes ``p >= goal``."""
         for at in self._inside:
             value = at.value(p)
             if value is not None and value < goal:
@@ -69,15 +70,16 @@ class Points:
     def least(self, p: Polynomial) -> int | None:
         """The smallest value of the polynomial ``p`` at the tried points inside the ranges.
 
-        The result is None if the value is unknown at all of them.
+        The result is None if the value is unknown at all these points.
         """
         values = [at.value(p) for at in self._inside]
         return min([value for value in values if value is not None], default=None)
 
     def scopes_inside(self, target: Atom) -> int:
-        """How many scopes, from this one outward, precede the first that adds a symbol of an atom.
+        """The number of scopes, from this scope outward, that add no symbol of the atom `target`.
 
-        The atom has the same value in all these scopes.
+        Counting ends at the first scope that adds one. The counted scopes do not affect the value
+        of the atom.
         """
         if self.outer is None or self.outer[1] in target.symbols:
             return 0
@@ -110,7 +112,8 @@ class _Point(dict[Atom, int | None]):
     Args:
         ranges: the ranges that contain the point.
         number: the position of the point among all generated points; it determines the values.
-        outer: the point of the enclosing scope, and the symbol that the inner scope adds.
+        outer: the point of the enclosing scope, and the symbol that this scope adds to it; None if
+            there is no enclosing scope.
     """
 
     def __init__(

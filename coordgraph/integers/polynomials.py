@@ -78,7 +78,7 @@ MAX_KEY = 160
 
 @lru_cache(maxsize=1 << 16)
 def order_key(expr: Basic) -> str:
-    """A text that sorts expressions in the same order in every process.
+    """The sort key of an expression: a text that is the same in every process.
 
     Long texts are replaced by their hash, because the text of an expression with shared parts can
     be exponentially long.
@@ -197,7 +197,7 @@ def _opaque(expr: Expr) -> Polynomial:
         return atom(expr)
     try:
         rebuilt = expr.func(*cast(tuple[Expr, ...], expanded))
-    # an argument is a divisor that expands to 0, in a branch that is never evaluated
+    # A divisor expands to 0: the expression is in a branch of a select that is never evaluated.
     except ZeroDivisionError:
         return atom(expr)
     return atom(rebuilt) if isinstance(rebuilt, IntegerFunction) else to_polynomial(rebuilt)
@@ -316,7 +316,7 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         step: Polynomial = {rest: ratio}
         quotient = add(quotient, step)
         remaining = add(remaining, multiply(step, divisor), -1)
-        if remaining.get(monomial):  # the division of the coefficients has a remainder
+        if remaining.get(monomial):  # the divisor's coefficient does not divide c
             done = add(done, {monomial: remaining[monomial]})
             remaining = {m: x for m, x in remaining.items() if m != monomial}
     return quotient, add(done, remaining)

@@ -60,7 +60,8 @@ class Prover(NumericBounds):
         facts: known upper limits of polynomials.
         definitions: the expression that each defined symbol equals.
         guards: polynomials that are known to be at least 0.
-        outer: the prover of the enclosing scope, and the symbol that the inner scope adds.
+        outer: the prover of the enclosing scope, and the symbol that this scope adds to it; None if
+            there is no enclosing scope.
         tables: the known bounds of tables' entries, by the table's symbol.
     """
 
@@ -151,7 +152,7 @@ class Prover(NumericBounds):
         return found
 
     def minimum(self, p: Polynomial, goal: int | None = None) -> Bound:
-        """A lower bound of ``p``, or None; the search ends at a bound of at least ``goal``."""
+        """A lower bound of ``p``, or None; the search ends at a bound of ``goal`` or more."""
         key = (frozenset(p.items()), goal)
         if key not in self._found:
             low = self.numeric_minimum(p)
@@ -179,8 +180,8 @@ class Prover(NumericBounds):
         lows = self.bounds.get(symbol, ((), ()))[0]
         for low in lows:
             best = largest(best, self.minimum(low))
-        # Use the definition only if no bound is declared: searching its best bound takes long, and
-        # declared bounds are nearly as good.
+        # Use the symbol's definition only if no bound is declared: the search for a bound of the
+        # definition takes long, and declared bounds are nearly as good.
         if symbol in self.definitions and not lows:
             best = largest(best, self.minimum(to_polynomial(self.definitions[symbol])))
         return best
@@ -275,8 +276,8 @@ class Prover(NumericBounds):
     def _least_loaded(self, target: Load) -> tuple[Polynomial, ...]:
         """The symbolic lower bound ``t[i - 1] + step`` of a table entry ``t[i]``, as a tuple.
 
-        ``step`` is the least difference of consecutive entries. The tuple is empty if it is not
-        known, or if the previous entry may not exist.
+        ``step`` is the least difference of consecutive entries. The tuple is empty if ``step`` is
+        not known, or if the entry ``t[i - 1]`` may not exist.
         """
         table, index = cast(tuple[Symbol, Expr], target.args)
         known, place = self.tables.get(table), index.as_coeff_Add()[0]

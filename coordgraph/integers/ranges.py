@@ -114,7 +114,7 @@ class Ranges:
     def with_indices(self, sizes: Iterable[tuple[Symbol, IntegerLike]]) -> "Ranges":
         """A copy of the ranges with ``0 <= symbol < size`` for each pair (symbol, size).
 
-        It is faster than repeated calls of `with_index`.
+        One call of this method is faster than repeated calls of `with_index`.
         """
         known, bounds = self, dict(self.bounds)
         for symbol, size in sizes:

@@ -136,7 +136,7 @@ class Accumulators:
     def end(self) -> None:
         """Check that no accumulator holds a sum that was neither sent nor stored.
 
-        It is called once, after the workgroup's last operation.
+        The method is called once, after the workgroup's last operation.
         """
         for name in self._states:
             self._check_used(name, "ends with")

@@ -24,8 +24,9 @@ COUNTED = (Role.OUTPUT, Role.PARTIALS)
 def allocate(
     graph: KernelGraph, arrays: Mapping[str, Array], values: Mapping[str, Any]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The flat array of each tensor, and the counters of writes to the outputs and partial sums.
+    """Two dictionaries by tensor name: flat arrays of all tensors, and counters of writes.
 
+    A counter is an array with the number of writes to each element of an output or of partial sums.
     Unwritten elements of outputs and partial sums are NaN (the least integer for integer types);
     flags and atomic sums start as zero.
 
@@ -67,7 +68,7 @@ def allocate(
 
 
 def _physical_memory() -> float:
-    """Bytes of the machine's physical memory; infinity if the operating system does not say."""
+    """Size of the machine's physical memory in bytes; infinity if the size is unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -173,7 +173,7 @@ def _is_default(name: str, value: Any) -> bool:
 def reads(
     gemm: GemmProblem, given: Mapping[str, bool], scalars: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Launch parameters `read_NAME` for optional operands: 1 if the kernel must read it, else 0.
+    """The launch parameters `read_NAME`: 1 if the kernel must read an optional operand, else 0.
 
     The kernel does not read an operand that was not passed, or that the epilogue only uses
     multiplied by a scalar whose value is 0.
@@ -332,15 +332,17 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
     Args:
         tensor: the graph's tensor.
         array: the array that the caller passed for the tensor.
-        given: values of launch parameters by name, which are extended.
+        given: values of launch parameters by name, to which the function adds.
 
     Raises:
         LaunchError: an extent of the array differs from the tensor's, or from the value in `given`.
     """
     for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
-        more, symbol = extent.as_coeff_Add()
-        if isinstance(symbol, Symbol):  # an extent such as `n`, or such as `groups + 1`
-            expected = given.setdefault(symbol.name, found - int(more)) + int(more)
+        more, rest = extent.as_coeff_Add()
+        times, symbol = rest.as_coeff_Mul()
+        if isinstance(symbol, Symbol):  # a parameter n, n + 1 as for offsets, or 2·n columns of B
+            least = (found - int(more)) // int(times)
+            expected = int(times) * given.setdefault(symbol.name, least) + int(more)
         elif isinstance(extent, Integer):
             expected = int(extent)
         else:

@@ -32,7 +32,7 @@ class Slots:
         self._places: dict[Symbol, int] = {}
 
     def add(self, symbol: Symbol) -> int:
-        """The position of a symbol's value; a new symbol gets the next free position."""
+        """The position of a symbol's value in an `Environment`; a new symbol gets the next one."""
         return self._places.setdefault(symbol, len(self._places))
 
     def of(self, symbol: Symbol) -> int:

@@ -27,7 +27,7 @@ def read_strides(tensor: Tensor, array: Array | None, given: dict[str, int]) -> 
     Args:
         tensor: the graph's tensor.
         array: the array that the caller passed for the tensor; None if there is none.
-        given: values of launch parameters by name, which are extended.
+        given: values of launch parameters by name, to which the function adds.
     """
     wanted = {
         axis: stride.name
@@ -50,7 +50,7 @@ def read_strides(tensor: Tensor, array: Array | None, given: dict[str, int]) -> 
 
 
 def strides_of(tensor: Tensor, values: Mapping[str, Any]) -> tuple[int, ...]:
-    """The strides of a tensor in elements, for these values of the launch parameters."""
+    """The strides of a tensor in elements; `values` has the launch parameters by name."""
     if tensor.strides is not None:
         return tuple(int(evaluate(stride, dict(values))) for stride in tensor.strides)
     shape = tuple(int(evaluate(extent, dict(values))) for extent in tensor.shape)
@@ -58,7 +58,10 @@ def strides_of(tensor: Tensor, values: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def has_strides(array: Array, strides: Sequence[int]) -> bool:
-    """Whether an array has these strides, in elements and not negative, on axes longer than 1."""
+    """Whether an array has the given strides, in elements; False if one of them is negative.
+
+    The stride along an axis of extent 1 is not compared, because it locates no element.
+    """
     return all(
         extent == 1 or (step == stride * array.itemsize and step >= 0)
         for extent, step, stride in zip(array.shape, array.strides, strides, strict=True)
@@ -66,13 +69,13 @@ def has_strides(array: Array, strides: Sequence[int]) -> bool:
 
 
 def laid_out(array: Array, strides: Sequence[int], unwritten: Any) -> Array:
-    """The memory of a tensor with the elements of `array`, as one array from first to last element.
+    """A one-dimensional array of a tensor's memory, from its first to its last element.
 
-    If `array` has these strides, the result is a view of its memory, gaps included. Else it is a
-    copy.
+    If `array` has the strides `strides`, the result is a view of its memory, gaps included;
+    otherwise it is a copy of the elements.
 
     Args:
-        array: the elements.
+        array: the tensor's elements.
         strides: the tensor's strides in elements.
         unwritten: the value of elements in the gaps of a copy.
     """

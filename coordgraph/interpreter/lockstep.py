@@ -148,7 +148,7 @@ def record_steps(
 
 
 def _set_shares(columns: dict[str, Column]) -> None:
-    """Set the share of the tile that each ADD step adds: that of the workgroup's next FINISH."""
+    """Set the share of each ADD step to the share of the same workgroup's next FINISH step."""
     adds = np.flatnonzero(columns["kind"] == StepKind.ADD)
     ends = np.flatnonzero(columns["kind"] == StepKind.FINISH)
     if not len(adds) or not len(ends):
@@ -215,7 +215,7 @@ class _Walk:
         return formula.columns(value)
 
     def assign(self, place: int, value: Any, lanes: Lanes) -> None:
-        """Set the symbol with the number `place` to `value`, for the workgroups `lanes` only."""
+        """Set position `place` of the environment to `value`, for the workgroups `lanes` only."""
         self.env[place] = self.merged(self.env[place], value, lanes)
 
     def merged(self, old: Any, value: Any, lanes: Lanes) -> Any:
@@ -328,7 +328,7 @@ class _Walk:
                 pass
 
     def of_lanes(self, lanes: Lanes) -> list[Any]:
-        """The tile that the workgroups `lanes` summed last: product, m, n, index of its shape."""
+        """The output tile that `lanes` summed last: product, m, n, index of the tile's shape."""
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 
     def send(self, work: Work, op: SendPartial | AccumulatePartial, lanes: Lanes) -> None:

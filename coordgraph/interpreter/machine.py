@@ -124,7 +124,7 @@ class Memory:
         return int(self.flat[flag[0]][flag[1]])
 
     def finish(self) -> dict[str, tuple[Array, Array]]:
-        """Check the memory after a launch; returns each output and the mask of written elements.
+        """Check the memory after a launch; return (output, mask of written elements) by tensor.
 
         Raises:
             EvaluationError: an output element of a product was not written exactly once, an output
@@ -137,7 +137,7 @@ class Memory:
         return {t: (self._axes(t, self.flat), self._axes(t, self.written) > 0) for t in outputs}
 
     def _axes(self, tensor: str, memory: Mapping[str, Array]) -> Array:
-        """A view of a tensor's part of `memory` that has the tensor's axes, without gaps."""
+        """A view of the flat array `memory[tensor]` with the tensor's axes, without gaps."""
         strides = strides_of(self.graph.tensor(tensor), self.values)
         return elements_of(memory[tensor], self.shapes[tensor], strides)
 
@@ -176,7 +176,7 @@ class Memory:
                         yield Fault("cover", message)
 
     def _where(self, tensor: str, wrong: Array) -> str:
-        """The index of a tensor's first element in `wrong`, as text; its offset if in a gap."""
+        """Text: index of the first element where `wrong` is True, or its offset if in a gap."""
         inside = self._axes(tensor, {tensor: wrong})
         if not inside.any():
             return f"offset {int(wrong.argmax())}"
@@ -186,7 +186,7 @@ class Memory:
     def _wanted(self, tensor: str) -> Array:
         """Mask of the output elements that a kernel must write: those that belong to a product.
 
-        Rows or columns before the first group or after the last one belong to none.
+        Rows or columns before the first group or after the last group belong to no product.
         """
         shape, coordinates = self.shapes[tensor], self.graph.coordinates
         for edge in coordinates.edges_below(self.user(tensor)):
@@ -201,7 +201,7 @@ class Memory:
         return wanted
 
     def _wanted_along(self, dim: str, size: int) -> Array:
-        """Mask of the indices along a dimension that products write: of their groups and tables."""
+        """Mask of the indices along `dim` that are in a group and in its table of rows, if any."""
         wanted = np.ones(size, np.bool_)
         for edge in self.graph.coordinates.edges_below(dim):
             if isinstance(edge, Ragged):
@@ -268,7 +268,7 @@ class Machine:
         return False
 
     def iterate(self) -> None:
-        """Called before each iteration of a loop; iterations are not limited."""
+        """Do nothing before an iteration of a loop: the number of iterations is not limited."""
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
         """Execute one operation; yields an event wherever another workgroup may run first."""
@@ -299,7 +299,10 @@ class Machine:
         gemm = self.program.graph.gemm
         out = gemm.out_dtype or gemm.dtype
         zero = np.zeros((), self.type)
-        values: dict[str, Any] = {ACCUMULATOR: self._accumulator(op.accumulator), **self.scalars}
+        sums, total = gemm.epilogue.sums, self._accumulator(op.accumulator)
+        # The axis of the part comes first; a sum without products is a single zero.
+        each = [total] if len(sums) == 1 else total if total.ndim else [total] * len(sums)
+        values: dict[str, Any] = {**dict(zip(sums, each, strict=True)), **self.scalars}
         values |= {gemm.operands[tensor].name: zero for tensor in op.operands}
         for stage in op.function.stages(gemm.accumulator, out):
             if stage.optional and not self._given(tensor_of(stage.optional)):

@@ -315,7 +315,7 @@ class Work:
 
     @cached_property
     def tile(self) -> Formula:
-        """Formula for a tuple: the operation's tile numbers, then 1 if the tile exists, else 0."""
+        """Formula for a tuple: the tile numbers of the operation, then 0 for padding, else 1."""
         found = self._place("tile")
         return Formula([*found.values, found.guard], self.program.slots)
 
@@ -327,7 +327,7 @@ class Work:
 
     @cached_property
     def share(self) -> Formula:
-        """Formula for a tuple: the tile's share, the number of shares; (0, 1) if it is whole."""
+        """Formula for (number of the tile's share, number of shares); (0, 1) if it is undivided."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op
@@ -340,13 +340,13 @@ class Work:
 
     @cached_property
     def iteration(self) -> Formula:
-        """Formula for a tuple: the tile numbers of A and of B, then 1 if both exist, else 0."""
+        """Formula for a tuple: tile numbers of A and B, then 0 if one tile is padding, else 1."""
         found = self.multiplied
         return Formula([*found.values, found.guard], self.program.slots)
 
     @cached_property
     def multiplied(self) -> Solution:
-        """The tile numbers of A and B as expressions, and the condition that both tiles exist."""
+        """The tile numbers of A and B as expressions, and the condition that none is padding."""
         return self.scope.reverse(*self.factors)
 
     @cached_property

@@ -36,8 +36,10 @@ class Result:
         written: a Boolean array of the shape of `d`: True where the kernel wrote an element.
         trace: the segments, sends, receives, epilogues and stores of every workgroup; None unless
             `trace=True` was passed.
-        outputs: the epilogue's outputs besides D, by name, as `d` holds D.
-        stored: for each output besides D, what `written` is for D.
+        outputs: the arrays of the epilogue's outputs besides D, by output name; elements that the
+            kernel does not write are NaN or the least integer.
+        stored: by name of an output besides D, a Boolean array: True where the kernel wrote an
+            element.
     """
 
     d: Array
@@ -143,7 +145,7 @@ def execute(memory: Memory, machine: Maker, count: int, schedule: Scheduler, res
 
     Args:
         memory: the global memory of the launch.
-        machine: makes the machine that executes a workgroup, by the workgroup's number.
+        machine: a function that makes the `Machine` for the workgroup with a given number.
         count: how many workgroups there are.
         schedule: chooses the workgroup to run at every event.
         resident: how many workgroups run concurrently, at least 1.

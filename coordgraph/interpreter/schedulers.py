@@ -119,9 +119,9 @@ SCHEDULERS: dict[str, type[Scheduler]] = {
 
 
 def scheduler_of(given: Any) -> Scheduler:
-    """Convert the argument `schedule` to a scheduler.
+    """Convert the argument `schedule` of `interpret` to a scheduler.
 
-    `schedule` is a scheduler, a name in `SCHEDULERS`, or None for `InOrder`.
+    The argument is a scheduler, a name in `SCHEDULERS`, or None for `InOrder`.
 
     Raises:
         LaunchError: the argument is none of these.

@@ -33,7 +33,7 @@ Span = tuple[int, int]
 """How many unit tiles in m and n an event covers; the event's `tile` is the first of them.
 
 If output tiles have several shapes, a unit tile is the largest tile that divides every shape.
-Otherwise the unit is the output tile, and every span is (1, 1).
+Otherwise a unit tile is an output tile, and every span is (1, 1).
 """
 
 
@@ -61,7 +61,7 @@ class Segment:
 
     @property
     def iterations(self) -> int:
-        """How many (m, n, k) tiles the segment sums: k tiles times output tiles of its span."""
+        """How many (m, n, k) tiles the segment sums: its k tiles times the unit tiles it covers."""
         return self.k_count * prod(self.span)
 
     @property
@@ -165,12 +165,12 @@ class Trace:
 
     Args:
         workgroups: for each workgroup, its events in program order.
-        tiles: the numbers of macro tiles in m, n and k; in a batch, the number of products comes
-            first. If products differ in size, the numbers along the differing axes are sums over
-            all products.
+        tiles: the numbers of unit tiles (see `Span`) in m and n, and of k tiles; in a batch, the
+            number of products comes first. If products differ in size, the numbers along the
+            differing axes are sums over all products.
         slots: how many slots the workspace has.
-        shapes: if products differ in size, for each product its numbers of macro tiles in m, n and
-            k; else empty.
+        shapes: if products differ in size, for each product its numbers of unit tiles in m and n
+            and of k tiles; else empty.
         disorder: for each workgroup that uses an accumulator out of order, a sentence that
             describes the first such operation.
     """
@@ -241,7 +241,7 @@ class Trace:
 
     @cached_property
     def iterations(self) -> tuple[int, ...]:
-        """For each workgroup, the iterations of all its segments, including padding."""
+        """For each workgroup, the number of iterations of all its segments, including padding."""
         counts = [0] * len(self.workgroups)
         for segment in self.segments:
             counts[segment.workgroup] += segment.iterations
@@ -310,7 +310,7 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """The workgroups that send each partial sum, by (slot, turn); one if the schedule is right.
+        """The workgroups that send each partial sum, by (slot, turn); a right schedule has one.
 
         The turn is how many partial sums were sent to the workspace slot before.
         """

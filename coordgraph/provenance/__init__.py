@@ -1,6 +1,6 @@
-"""Provenance: which pass made each dimension, edge and operation, and what it came from.
+"""Provenance: which pass made each dimension, edge and operation, and from which older ones.
 
-`KernelGraph.provenance` holds it; passes record it whenever they are called.
+`KernelGraph.provenance` holds the provenance; passes record it whenever they are called.
 """
 
 from coordgraph.provenance.record import History, Origin, Part, Provenance, Snapshot

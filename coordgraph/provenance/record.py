@@ -99,7 +99,7 @@ class Provenance:
 
     @property
     def makers(self) -> tuple[str, ...]:
-        """The passes that made or changed parts of the graph, in the order of first occurrence."""
+        """All values of `Origin.made` and `Origin.changed`, in the order of first occurrence."""
         found = dict[str, None]()
         for origin in self.origins.values():
             found |= dict.fromkeys((origin.made, *origin.changed))
@@ -146,11 +146,12 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """How a graph was made, from which its provenance is computed when it is asked for.
+    """The passes that made a graph; `KernelGraph.provenance` is computed from them.
 
     Args:
         steps: the passes that were called, in order.
-        origins: the provenance of the first graph, if that was read from a text that has it.
+        origins: the provenance of the first graph if it was read from a text with `origin` lines;
+            else None.
     """
 
     steps: tuple[Step, ...] = ()

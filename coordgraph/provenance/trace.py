@@ -67,7 +67,7 @@ def _advanced(found: Provenance, before: Snapshot, after: Snapshot, step: str) -
 def _sources(
     key: tuple[Part, Key], record: Any, before: Snapshot, after: Snapshot
 ) -> Iterator[str]:
-    """The `Origin.sources` of a dimension or edge that a pass added: names of what it came from."""
+    """The `Origin.sources` of a dimension, edge or parameter that a pass added, as texts."""
     part, name = key
     if part is Part.DIMENSION and isinstance(name, str):
         yield from _older(name, before.coordinates, after.coordinates)
@@ -84,9 +84,9 @@ def _sources(
 
 
 def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[str]:
-    """The dimensions from before a pass that are nearest to the dimension `name` that it added.
+    """The ids of the nearest dimensions that existed before the pass that added `name`.
 
-    The function first searches upstream, toward the tensors. If that finds none, as for a new
+    The function first searches upstream, toward the tensors. If it finds none, as for a new
     workspace, it searches downstream, and at last along edges in both directions.
     """
     return (
@@ -99,7 +99,7 @@ def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[s
 def _reached(
     name: str, before: CoordinateGraph, after: CoordinateGraph, upward: tuple[bool, ...]
 ) -> list[str]:
-    """The nearest dimensions of the graph `before` to dimension `name` of the graph `after`.
+    """The ids of the dimensions of `before` that are nearest to dimension `name` of `after`.
 
     Paths follow edges of `after` in the given directions (True: toward the tensors), and end at the
     first dimension that `before` has. With one direction, the result has the ends of all paths;

@@ -37,7 +37,7 @@ def to_c(expr: Basic, ranges: Ranges | None = None) -> str:
 
 
 def identifier(name: str) -> str:
-    """The C variable name for a dimension's id: dots become underscores, as in `partial_slot`."""
+    """The C variable name for a dimension's id: `partial.slot` becomes `partial_slot`."""
     return name.replace(".", "_")
 
 

@@ -23,7 +23,7 @@ set the nodes' x coordinates."""
 CHARACTER, LINE, PADDING = 6.7, 15, 8
 """Width of a character, height of a line, and padding around the text of a box, in pixels."""
 BETWEEN, LAYERS = 14, 46
-"""BETWEEN: gap between neighbouring boxes of a layer. LAYERS: gap between layers. In pixels."""
+"""BETWEEN: pixels between neighbouring boxes of a layer. LAYERS: pixels between two layers."""
 MARGIN = 8
 
 

@@ -90,11 +90,11 @@ def _plural(noun: str, count: int) -> str:
 
 
 def operations_inside(graph: ControlGraph) -> dict[int, int]:
-    """The operations to draw, by id, and how many operations inside each are not drawn.
+    """By id of an operation to draw, the number of operations inside it that are not drawn.
 
     All are drawn if Mermaid draws that many arrows. Otherwise operations within more than a certain
-    number of loops and branches are left out, and, if the outermost operations alone are too many,
-    the last ones of these.
+    number of loops and branches are left out. If the outermost operations alone are too many, the
+    last outermost operations are left out as well.
     """
     depths = _depths(graph)
     depth = max(depths)
@@ -106,14 +106,14 @@ def operations_inside(graph: ControlGraph) -> dict[int, int]:
         if number in found:
             outer = number
             continue
-        if d <= depth:  # one of the last outermost operations: the kernel is around it
+        if d <= depth:  # an outermost operation that is not drawn: count it in the kernel's label
             outer = 0
         found[outer] += 1
     return found
 
 
 def _depths(graph: ControlGraph) -> list[int]:
-    """For each operation, the number of operations around it."""
+    """For each operation, by id, the number of operations that enclose it."""
     depths = [0] * len(graph.operations)
     for start, end, kind in graph.edges:
         depths[end] = depths[start] + (kind is not ControlEdge.SEQUENCE)

@@ -241,6 +241,8 @@ class _Writer:
         """The statements of an epilogue for one element; operands have their axes as subscripts."""
         gemm, function = self._graph.gemm, op.function
         names = {ACCUMULATOR: op.accumulator}
+        if len(function.sums) > 1:
+            names |= {name: f"{op.accumulator}[{i}]" for i, name in enumerate(function.sums)}
         for tensor in op.operands:
             axes = [gemm.leading] * gemm.is_apart(tensor) + [*gemm.axes[tensor]]
             names[gemm.operands[tensor].name] = f"{tensor}[{', '.join(axes or '0')}]"
@@ -389,7 +391,7 @@ def _index(scope: Scoped, name: str) -> str:
 
 
 def _raised(scope: Scoped, turn: str) -> str:
-    """C text of the value to which a flag is set: 1 + the index along `turn`; 1 if it is ''."""
+    """C text of a flag's new value: 1 + the index along `turn`, or 1 if `turn` is ''."""
     if not turn:
         return "1"
     try:

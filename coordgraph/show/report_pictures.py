@@ -29,8 +29,8 @@ BUCKET_OF = {
     **{"multiply": "multiply", "send": "fix-up", "receive": "fix-up", "finish": "epilogue"},
     **{"drain": "epilogue", "turn": "hand-over", "wait": "wait", "start": "start"},
 }
-"""For each activity of a workgroup, the key of `BUCKETS` to which its time is added, and which
-gives the colour of its bars."""
+"""For each activity of a workgroup, the category of time (a key of `BUCKETS`) that counts the
+activity and gives its bars their colour."""
 TEXT, SOFT = "#14181f", "#525c69"
 TURNS = {"first": -45, "middle": 90, "last": 45}
 """Angle of the stripes, in degrees, for a tile's first, middle and last segment."""
@@ -86,7 +86,7 @@ def _text(x: float, y: float, text: str, fill: str = TEXT, size: int = 12, end: 
 
 
 def _time(data: Mapping[str, Any]) -> str:
-    """A stacked bar for each run: its time by bucket (multiplying, fix-up, waiting, …)."""
+    """A stacked bar for each simulated or measured run: how long SMs multiply, wait, and so on."""
     parts, top = [_text(0, 16, data["title"], size=14), _text(0, 36, data["headline"]["why"])], 52
     for run in data["runs"]:
         total, x = run["slots"] * run["makespan"] / 1e9 or 1.0, 0.0
@@ -153,10 +153,10 @@ def _tiles(data: Mapping[str, Any], product: int = 0) -> str:
 
 
 def _timeline(data: Mapping[str, Any], run: Mapping[str, Any]) -> str:
-    """A timeline of a run: a row for each slot.
+    """A timeline of one run: a row for each SM, or for the SMs of a cluster, or for a CPU thread.
 
-    A slot runs one workgroup at a time: an SM, the SMs of a cluster, or a thread of a CPU. All runs
-    of a report have the same time scale.
+    A row shows the workgroups that run there one after another. All runs of a report have the same
+    time scale.
     """
     end = max(r["makespan"] for r in data["runs"]) or 1
     each = max(2, min(16, 480 // max(run["slots"], 1)))
@@ -180,7 +180,12 @@ def _timeline(data: Mapping[str, Any], run: Mapping[str, Any]) -> str:
 
 
 def _ticks(end: int, scale: float) -> Iterator[tuple[float, str]]:
-    """About eight round times on the time axis: the x coordinate and the label, in µs, of each."""
+    """About eight round times on the time axis, as pairs (x coordinate in pixels, label in µs).
+
+    Args:
+        end: the last time, in ns.
+        scale: pixels per ns.
+    """
     rough, power = end / 8, 1.0
     while power * 10 <= rough:
         power *= 10

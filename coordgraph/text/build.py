@@ -174,7 +174,7 @@ class _Builder:
         return at.error(f"there is no dimension '{name}'{suggest(name, self._ids)}")
 
     def control(self, root: RawOperation | None) -> ControlGraph:
-        """Make the control graph; without operations in the input, it has an empty kernel."""
+        """Make the control graph; if the input has no operations, the graph's kernel is empty."""
         if root is None:
             return ControlGraph()
         if not issubclass(root.cls, Kernel):

@@ -18,7 +18,7 @@ Dimensions and other records are named by their ids."""
 
 
 def with_origins(graph: KernelGraph, raw: Iterable[RawOrigin]) -> KernelGraph:
-    """The graph with the origins that were read as its provenance.
+    """A copy of `graph` whose provenance consists of the `origin` statements in `raw`.
 
     Records without a declared origin count as made before the first pass (`problem`).
 

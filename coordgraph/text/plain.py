@@ -177,6 +177,11 @@ def from_json(data: Mapping[str, Any]) -> KernelGraph:
         VerifyError: the data is malformed, names something unknown, or breaks a rule of the graph;
             the message starts with the path of the wrong value, such as `dimensions[3].size`.
     """
+    if isinstance(data, str | bytes):
+        raise VerifyError(
+            "graph: from_json takes the plain data that json.loads returns, not its text; write "
+            "from_json(json.loads(text))"
+        )
     with collection_paused(), faults_named("reading the graph"):
         return build(_read_graph(data, Path("")))
 

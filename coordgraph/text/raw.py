@@ -179,7 +179,7 @@ class RawOrigin:
         part: the kind of the record, such as `dimension`.
         key: the id or the number of the record.
         at: the position of the statement in the input.
-        origin: the passes that made and changed the record, and the other records.
+        origin: the passes that made and changed the record, and the records it was made from.
     """
 
     part: str
@@ -191,7 +191,7 @@ class RawOrigin:
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error message about an unknown word: similar known words.
 
-    If at most 12 words are known, it lists all of them.
+    If at most 12 words are known, the text lists all of them.
     """
     names = list(known)
     if close := get_close_matches(word, names, n=3):

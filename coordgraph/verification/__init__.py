@@ -1,10 +1,10 @@
-"""Named checks of a graph: proofs for all sizes, else examination of small launches.
+"""Named checks of a graph: each proves a property for all sizes, or else tests small launches.
 
 `KernelGraph.check` runs them and returns a `Report`, with a counterexample for each check that is
 refuted. Each check of a scheduled graph is one module: `size_rules`, `cover`, `fix_up`,
 `forward_progress` or `addresses`. The check `memory order` of a lowered graph is the package
-`memory_order`. The check `batch_invariance` runs only if it is named. `checking` lists and runs the
-checks.
+`memory_order`. The check `batch-invariance` runs only if the caller of `KernelGraph.check` names
+it. The module `checking` lists and runs the checks.
 """
 
 from coordgraph.verification.checking import CHECKS, PROPERTIES, check_graph

@@ -1,4 +1,4 @@
-"""The check `bounds`: indices stay inside tensors, workspace and tables, and do not overflow."""
+"""The check `bounds`: indices stay inside tensors, workspace and tables; no index overflows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["bounds"]
 
 
 SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
-"""Endings of the texts by which `IndexProofs.accesses` describes accesses to the workspace."""
+"""Endings of the texts of `IndexProofs.accesses` that describe accesses to the workspace, whose
+tensors are `partials` (partial sums) and `flags`."""
 
 
 @named_check(
@@ -23,7 +24,7 @@ SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
 def bounds(evidence: Evidence) -> Finding:
     """The check `bounds`: prove that every index is inside its memory and does not overflow.
 
-    If a proof is not found, some launches are examined.
+    If an index has no proof, the interpreter runs some small launches and checks their indices.
     """
     found = [*evidence.counterexamples("bounds")]
     graph, program = evidence.graph, evidence.program
@@ -54,7 +55,7 @@ def bounds(evidence: Evidence) -> Finding:
 def _method(found: list[Counterexample]) -> str:
     """`interval proof` or `enumeration`: the method that found the counterexamples.
 
-    Counterexamples without a workgroup follow from the ranges of sizes, others from running small
-    launches.
+    The method is `interval proof` if no counterexample names a workgroup: these follow from the
+    ranges of sizes. Else it is `enumeration`: small launches were run.
     """
     return "interval proof" if all(not example.workgroups for example in found) else "enumeration"

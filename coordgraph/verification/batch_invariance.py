@@ -5,7 +5,7 @@ if the order in which it adds the products of an element of D depends on n and k
 the row, on the product of a batch, or on the number of workgroups (He et al., Defeating
 Nondeterminism in LLM Inference, Thinking Machines Lab, 2025).
 
-The order in a scheduled graph is the sequence of segments of k, each added up by one workgroup, and
+The order in a scheduled graph is the sequence of segments of k, each summed by one workgroup, and
 the order in which the sums of segments are added (the fold). The order inside a k tile is that of
 the multiply instruction, which the graph does not have yet when it is scheduled.
 """
@@ -51,15 +51,16 @@ NAME = "batch-invariance"
 """The name of the check."""
 
 EXCHANGES = (SendPartial, ReceivePartial, AddPartial, AccumulatePartial, CollectPartial)
-"""Operations that exchange partial sums. In a graph that has one of them, a sum over k may be made
-of the sums of several loops."""
+"""Operations by which workgroups exchange partial sums. In a graph with such an operation, an
+element of D may be the sum of the results of several loops over k."""
 PINNED = ("n", "k")
 """The launch arguments on which the order of a sum may depend."""
 DEPTHS = {"default": (1, 3, 8, 5), "all": (1, 2, 3, 4, 5, 7, 8, 12, 16)}
-"""Numbers of k tiles of the launches that are compared, by the level of `KernelGraph.check`."""
+"""For each level of `KernelGraph.check`: the numbers of k tiles for which launches are compared.
+Launches are compared only with launches that have equally many k tiles."""
 ROWS = {"default": ((1, 1), (1, 3), (2, 5), (3, 4)), "all": (*product((1, 2, 3, 5), range(1, 9)),)}
-"""Pairs (number of tiles along m, number of workgroups) of the launches that are compared, by the
-level of `KernelGraph.check`."""
+"""For each level of `KernelGraph.check`: pairs (number of tiles along m, number of workgroups). One
+launch is made for each pair, and the orders of the sums in these launches are compared."""
 COLUMNS = 2
 """Number of tiles along n of the launches that are compared."""
 MOST_LOOPS = 1 << 15
@@ -78,7 +79,7 @@ def batch_invariance(evidence: Evidence) -> Finding:
     """The check `batch-invariance`: prove that each sum is one loop over k, else compare launches.
 
     The launches that are compared have equal n and k, but different m and numbers of workgroups. If
-    the caller of the check gives sizes, n and k have the given values.
+    the caller of the check gives sizes, all launches have the n and k of these sizes.
     """
     if not dtype(evidence.graph.gemm.accumulator).is_float:
         return Finding(Outcome.PROVED, "symbolic", "sums of integers are exact in every order")
@@ -102,7 +103,7 @@ def depth_of_whole_sums(code: Program) -> Expr | None:
     """Prove that each sum is one loop over all k tiles, and return the number of these k tiles.
 
     Returns None if that is not proved: if workgroups exchange partial sums, if a loop does not run
-    over all k tiles in ascending order, or if their number depends on more than n and k.
+    over all k tiles in ascending order, or if the number of k tiles depends on more than n and k.
     """
     if any(next(code.work(kind), None) is not None for kind in EXCHANGES):
         return None
@@ -115,9 +116,10 @@ def depth_of_whole_sums(code: Program) -> Expr | None:
 
 
 def _depths(code: Program, steps: tuple[Step, ...]) -> Iterator[Expr | None]:
-    """For each main loop, yield the number of k tiles of an output tile if the loop adds them all.
+    """For each main loop in `steps`, yield the number of k tiles that it adds, None if not all.
 
-    Yields None for a loop that is not proved to add all k tiles, beginning with zero.
+    The number is that of all k tiles of an output tile. None is yielded for a loop that is not
+    proved to add all of them to an accumulator that is zero at first.
     """
     zeroed: set[str] = set()
     open_: set[str] = set()
@@ -129,7 +131,7 @@ def _depths(code: Program, steps: tuple[Step, ...]) -> Iterator[Expr | None]:
             elif isinstance(op, Epilogue):
                 open_.discard(op.accumulator)
             elif isinstance(op, MultiplyAccumulate):
-                yield None  # this multiplication is not in a loop over consecutive k tiles
+                yield None  # `op` multiplies outside a loop over consecutive k tiles
         elif isinstance(step, Loop) and step.accumulation is not None:
             op = step.accumulation.node.op
             assert isinstance(op, MultiplyAccumulate)
@@ -143,7 +145,7 @@ def _depths(code: Program, steps: tuple[Step, ...]) -> Iterator[Expr | None]:
         else:
             yield from _depths(code, step.body)
     if open_:
-        yield None  # a loop is not followed by its epilogue in the same body
+        yield None  # `steps` has a main loop without a following epilogue for its accumulator
 
 
 def _whole_depth(code: Program, loop: Loop, work: Work) -> Expr | None:
@@ -176,9 +178,10 @@ def _depends(graph: KernelGraph, value: Expr) -> set[str]:
 
 
 def _examined(evidence: Evidence) -> list[tuple[Launch, dict[OutputTile, tuple[Term, ...]]]]:
-    """(launch, terms of each output tile) for every launch that is compared.
+    """List (launch, its output tiles with the terms of each) for every launch that is compared.
 
-    A term says in which order the products of an output tile are added.
+    A term says in which order the products of an output tile are added. A tile has several terms if
+    several workgroups each finish a share of its rows.
     """
     code, parameters = evidence.program, evidence.graph.parameters
     least = {p.name: 0 for p in parameters.given if p.minimum == 0}
@@ -197,7 +200,7 @@ def _examined(evidence: Evidence) -> list[tuple[Launch, dict[OutputTile, tuple[T
 
 
 def _launches(evidence: Evidence) -> Iterator[Launch]:
-    """Launches with equal n and k, and different m and numbers of workgroups."""
+    """Yield launches to compare: for each n and k, several m and several numbers of workgroups."""
     graph = evidence.graph
     if not evidence.chosen:
         for launch in evidence.launches:
@@ -230,8 +233,8 @@ def _counterexamples(
 ) -> Iterator[Counterexample]:
     """Yield one counterexample, or none if the examined launches show no fault.
 
-    It is a sum whose order differs from run to run, or a pair of output tiles with equal n and k
-    whose sums have different orders.
+    The counterexample is a sum whose order differs from run to run, or a pair of output tiles with
+    equal n and k whose sums have different orders.
     """
     first: dict[Key, tuple[Launch, OutputTile, Term]] = {}
     for launch, orders in examined:
@@ -272,7 +275,7 @@ def _difference(
 
 
 def _unordered(term: Term) -> str:
-    """The text of the first part of a term that is added in no fixed order; '' if none is."""
+    """The text of the first sum in `term` that is added in no fixed order; '' if there is none."""
     if isinstance(term, Unordered):
         return str(term)
     if isinstance(term, Sum):

@@ -28,9 +28,10 @@ __all__ = ["CHECKS", "PROPERTIES", "check_graph"]
 CHECKS: dict[str, NamedCheck] = {
     check.name: check for check in (size_rules, cover, fix_up, progress, bounds)
 }
-"""The named checks of every scheduled graph, in the order in which they run."""
+"""The named checks that run for every scheduled graph, by name, in the order in which they run."""
 PROPERTIES: dict[str, NamedCheck] = {check.name: check for check in (batch_invariance,)}
-"""Named checks that run only if a caller names them: properties that correct graphs may lack."""
+"""Named checks, by name, that run only if a caller names them. They check properties that a correct
+graph need not have."""
 Sizes = Mapping[str, int | Sequence[int]]
 """Launch arguments by name: values of parameters, and the entries of tables."""
 

@@ -17,10 +17,10 @@ __all__ = ["cover"]
     "with the right value, and nothing else is stored.",
 )
 def cover(evidence: Evidence) -> Finding:
-    """The check `cover`: trace the tiles of all examined launches, and compute D of some.
+    """The check `cover`: trace which tiles small launches compute; compute D of some launches.
 
-    If no fault is found, the detail of the verdict mentions launches that were left out, and output
-    tiles outside D.
+    If no fault is found, the verdict's field `detail` states the number of launches that were too
+    large to trace, and the number of output tiles outside D.
     """
     found = evidence.counterexamples("cover")
     runs = len(evidence.run_launches)
@@ -41,10 +41,11 @@ def cover(evidence: Evidence) -> Finding:
 
 
 def _tiles_outside(evidence: Evidence) -> tuple[int, int]:
-    """How many output tiles of all traced launches are outside D, and how many tiles there are.
+    """Return (number of output tiles outside D, number of output tiles) of all traced launches.
 
-    A graph with too many output tiles is correct, because accesses outside tensors are guarded, but
-    it computes tiles that are never stored. Launches of grouped products are not counted.
+    A graph with too many output tiles is correct, because no element outside a tensor is loaded or
+    stored, but it computes tiles that are never stored. Launches of grouped products are not
+    counted.
     """
     outside = every = 0
     gemm, unit = evidence.graph.gemm, evidence.graph.tilings.unit

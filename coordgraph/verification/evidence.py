@@ -48,15 +48,17 @@ class Limits:
     """How thoroughly `KernelGraph.check` examines a graph.
 
     Args:
-        launches: the least number of launches that are examined. As many further launches are
-            traced, and examined if their traces have new features.
+        launches: the least number of launches that are examined. The same number of further
+            launches is traced; of these, only launches are examined whose traces have features that
+            no earlier trace has.
         cost: the largest cost of a launch that is traced, in the units of `Launch.cost`.
-        total: the largest cost of all traced launches together; `FEWEST` launches are traced even
-            if they cost more.
-        runs: the largest number of launches that compute a product.
-        elements: the largest number of elements of A and B that these runs load.
-        schedulers: the names of the interpreter's schedulers under which each of these launches
-            runs.
+        total: the largest sum of the costs of all traced launches; `FEWEST` launches are traced
+            even if their sum is larger.
+        runs: the largest number of launches whose products the interpreter computes from operands.
+        elements: the largest number of elements of A and B that the interpreter loads in these
+            `runs` launches.
+        schedulers: the names of the interpreter's schedulers; each of the `runs` launches runs once
+            under each scheduler.
         questions: the largest number of inequalities that proofs about indices may ask `Ranges` to
             prove.
         constants: the largest number of constants in the graph's formulas for each of which
@@ -110,7 +112,7 @@ result of an epilogue is rounded."""
 class Evidence:
     """Traces of a graph's launches, and runs of the graph on operands, for its checks.
 
-    They are computed when a check first asks for them.
+    A trace or a run is computed when a check first asks for it.
 
     Args:
         graph: a scheduled graph.
@@ -127,7 +129,7 @@ class Evidence:
 
     @property
     def chosen(self) -> bool:
-        """Whether the launches to examine are chosen from the graph, not given by the caller."""
+        """Whether this object chose the launches to examine; False if the caller gave them."""
         return self._launches is None
 
     @cached_property
@@ -165,7 +167,7 @@ class Evidence:
 
     @property
     def traced_launches(self) -> tuple[Launch, ...]:
-        """The launches whose traces the checks examine."""
+        """The launches that could be traced, without the traces."""
         return tuple(launch for launch, _ in self.traces)
 
     @cached_property
@@ -197,9 +199,9 @@ class Evidence:
     def run_launches(self) -> tuple[Launch, ...]:
         """The launches whose product the interpreter computes, as many as the limits allow.
 
-        The first one has many fix-ups and partial tiles, but few segments. Each further one adds
-        the most features that the launches before it lack. A feature is an axis that ends in a
-        partial tile, or a segment as long as the longest one of all traces.
+        The first one has many fix-ups and partial tiles, but few segments. Each further launch has
+        as many features as possible that no launch before it has. A feature is an axis that ends in
+        a partial tile, or a segment as long as the longest one of all traces.
         """
         m, n, k = macro_tile(self.graph.coordinates)
         deepest = max((_depth(found) for _, found in self.traces), default=0)
@@ -237,13 +239,13 @@ class Evidence:
 
 
 def _interest(launch: Launch, found: Trace) -> int:
-    """A score of a launch: high if it has fix-ups and partial tiles, but few segments."""
+    """A number that is larger for launches with fix-ups, partial tiles and few segments."""
     ragged = sum(length % 2 for length in launch.values.values())
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
 
 
 def _ragged(graph: KernelGraph, launch: Launch) -> frozenset[object]:
-    """(axis, whether it has more than one tile) for each axis whose last tile is partial."""
+    """The set of (axis, whether the axis has several tiles) for axes whose last tile is partial."""
     lengths = ((axis, getattr(graph.gemm, axis) or launch.values.get(axis, 0)) for axis in AXES)
     tiles = zip(lengths, macro_tile(graph.coordinates), strict=True)
     return frozenset((axis, length > n) for (axis, length), n in tiles if length % n)
@@ -267,12 +269,12 @@ class _Watched(Machine):
     failed: tuple[Work, Environment] | None = None
 
     def limit(self) -> _Watched:
-        """Limit the loop iterations that the workgroup may execute; returns the machine."""
+        """Limit the number of loop iterations that the workgroup may execute; return `self`."""
         self._fuel = Fuel(self.workgroup, MOST_STEPS)
         return self
 
     def iterate(self) -> None:
-        """Count a loop iteration; raises EvaluationError if the limit is exceeded."""
+        """Count one loop iteration; raise EvaluationError if the workgroup exceeds its limit."""
         self._fuel.burn()
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
@@ -322,7 +324,7 @@ def _run(
 def _failure(
     code: Program, launch: Launch, error: Exception, machines: Mapping[int, _Watched]
 ) -> tuple[str, Counterexample]:
-    """(name, counterexample) of the check that an error of a run refutes."""
+    """Return (name of the check that an error of a run refutes, the counterexample)."""
     for number, machine in machines.items():
         if machine.failed is not None:
             work, env = machine.failed
@@ -349,7 +351,7 @@ def _coordinates(code: Program, work: Work, env: Environment) -> dict[str, int]:
 def _wrong(
     graph: KernelGraph, operands: Operands, memory: Memory, launch: Launch
 ) -> Iterator[Counterexample]:
-    """For each wrong matrix of an output, a counterexample with its first wrong element."""
+    """Yield a counterexample for each matrix of D (or another output) with a wrong element."""
     shape = macro_tile(graph.coordinates)
     for product in products(graph, operands):
         if not product.place.size:

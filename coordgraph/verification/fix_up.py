@@ -1,8 +1,8 @@
 """The check `fix-up`: each partial sum is added to its tile once, and flags end at 0.
 
 A send must not overwrite a slot that another workgroup still reads. This must hold in every
-interleaving: program order in each workgroup, and the order of each send before its receives, must
-together order the receives of a slot before the next send to the slot.
+interleaving: the program order of each workgroup, and the rule that a partial sum is sent before it
+is received, must imply that all receives from a slot come before the next send to the slot.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ it), and its output tile."""
     "epilogue with all its parts.",
 )
 def fix_up(evidence: Evidence) -> Finding:
-    """The check `fix-up`: each wait has its signal, and no slot is overwritten before its read."""
+    """The check `fix-up`: each awaited partial sum is sent; no slot is overwritten too early."""
     return enumerated(evidence.traced_launches, "messages", _counterexamples(evidence))
 
 

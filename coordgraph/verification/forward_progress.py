@@ -20,8 +20,8 @@ NEEDS: dict[WaitDirection, str] = {
     "higher": "waits for higher workgroups: needs all workgroups resident",
     "mixed": "waits both ways: needs all workgroups resident",
 }
-"""The guarantee about resident workgroups that the launcher must give, by the direction of the
-kernel's waits."""
+"""For each direction of the kernel's waits (for lower-numbered workgroups, for higher-numbered
+ones, and so on): which workgroups the launcher must guarantee to be resident, as a phrase."""
 
 
 @named_check(
@@ -30,7 +30,7 @@ kernel's waits."""
     "in order, or all workgroups resident.",
 )
 def progress(evidence: Evidence) -> Finding:
-    """The check `progress`: prove the direction of all waits, else look for cycles of waits.
+    """The check `progress`: prove in which direction all workgroups wait, else search for cycles.
 
     If every workgroup waits only for lower-numbered ones (or only for higher-numbered ones), the
     wait relation has no cycle, whatever the sizes are.

@@ -1,9 +1,10 @@
 """Proofs for all sizes that no index leaves its tensor, the workspace or its table.
 
-An access is proved edge by edge. An edge whose size rule holds maps indices inside its downstream
-dimensions to indices inside its upstream dimensions, wherever its guard holds (the tests check this
-law for every class of edge). So it is enough to prove that the indices which loops, assignments and
-the hardware give are inside their dimensions.
+The proof of an access follows the edges from the index to the tensor. An edge whose size rule holds
+maps indices inside its downstream dimensions to indices inside its upstream dimensions, wherever
+the edge's guard (its condition that an index is not padding) is true. The tests check this law for
+every class of edge. So it is enough to prove that the indices which loops, assignments and the
+hardware give are inside their dimensions.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class IndexProofs:
         graph: a scheduled graph.
         program: the graph as the interpreter executes it.
         questions: the largest number of inequalities that all proofs together ask `Ranges` to
-            prove; accesses that are left when this budget is spent remain unproved.
+            prove; accesses that have no proof when this number is reached count as unproved.
     """
 
     def __init__(self, graph: KernelGraph, program: Program, questions: int) -> None:
@@ -67,7 +68,7 @@ class IndexProofs:
         self._kept: list[Ranges | Scoped] = []
 
     def bounds(self, ranges: Ranges) -> SymbolicBounds:
-        """The prover of inequalities for the given ranges; each `Ranges` object has one."""
+        """The `SymbolicBounds` (a prover of inequalities) for `ranges`; made once per object."""
         if id(ranges) not in self._bounds:
             self._kept.append(ranges)
             self._bounds[id(ranges)] = SymbolicBounds(
@@ -81,7 +82,7 @@ class IndexProofs:
 
     @cached_property
     def _found(self) -> dict[Symbol, tuple[Expr, ...]]:
-        """Upper bounds of the symbols that hold the result of a binary search in a table."""
+        """For each symbol that holds the result of a binary search in a table: its upper bounds."""
         ends: dict[Symbol, set[Expr]] = {}
         for root in self.program.nodes:
             for node in root.walk():
@@ -105,7 +106,7 @@ class IndexProofs:
             yield f"{work.node.op.kind} of {user.tensor}", self._access(work, user)
 
     def without_index(self) -> Iterator[str]:
-        """A sentence about each access whose index no path of the coordinate graph computes."""
+        """Yield an error for each access whose index no path of the coordinate graph computes."""
         for work in self.program.work(Operation):
             for user in accesses(work):
                 try:
@@ -153,7 +154,7 @@ class IndexProofs:
         return self._between(scope.expand(place), found.length, scope.ranges)
 
     def _access(self, work: Work, user: User) -> bool:
-        """Whether an operation's indices in a tensor are proved to be inside the tensor."""
+        """Whether the indices of an access to a tensor are proved to be inside the tensor."""
         scope = work.scope
         try:
             found = work.solution(user)
@@ -167,7 +168,7 @@ class IndexProofs:
         return walk.inside(user.id)
 
     def keeps_inside(self, edge: Edge) -> bool:
-        """Whether an edge maps indices inside its downstream dimensions into its upstream ones."""
+        """Whether an edge is proved to map indices in downstream bounds into upstream bounds."""
         if edge not in self._rules:
             sizes = self.graph.coordinates.sizes(edge)
             proved = all(proves(rule, self._sizes) for rule in edge.size_rule(sizes))
@@ -175,7 +176,7 @@ class IndexProofs:
         return self._rules[edge]
 
     def _tables_fit(self, edge: Edge) -> bool:
-        """Whether the segments that an edge's tables describe are inside the divided dimension."""
+        """Whether the groups or blocks in an edge's table are proved to lie in the dimension."""
         coordinates = self.graph.coordinates
         tables = {table.name: table for table in self.graph.parameters.tables}
         if isinstance(edge, Ragged):

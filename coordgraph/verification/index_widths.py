@@ -3,8 +3,8 @@
 Kernels compute an index with 32 bits only if its bounds are proved to fit, else with 64, and
 addresses always with 64. The widths of some values do not depend on their bounds:
 
-- the number of a workgroup, an entry of a table, and a flag have 32 bits;
-- a loop whose index fits 32 bits adds its step with 32 bits;
+- workgroup numbers, entries of tables, and flags have 32 bits;
+- a loop whose index fits 32 bits adds its step to the index in 32-bit arithmetic;
 - every other value has 64 bits at most.
 """
 
@@ -44,8 +44,8 @@ __all__ = ["Width", "too_wide", "widths"]
 LARGEST = {32: LARGEST_INDEX, 64: 2**63 - 1}
 """The largest signed integer, by the number of bits."""
 TRIED = (31, 28, 24, 20, 16)
-"""Each launch argument is tried with its smallest value, its largest value, and 2 to these
-powers."""
+"""Exponents: each launch argument is tried with its smallest value, its largest value, and the
+powers of two with these exponents."""
 MOST_LAUNCHES = 400
 """Largest number of launches that are tried to find one in which a value does not fit."""
 
@@ -144,7 +144,7 @@ def too_wide(graph: KernelGraph, width: Width) -> Counterexample | None:
 
 
 def _loop(node: Node, proofs: IndexProofs) -> Iterator[Width]:
-    """The index of a 32-bit loop after its last step, as a `Width`; none if the step is 1."""
+    """Yield a `Width` for a 32-bit loop's index after its last step; nothing if the step is 1."""
     if node.loop is None or node.loop.step == 1 or not node.body:
         return
     ranges, symbol = node.body[0].scope.ranges, node.loop.symbol
@@ -158,11 +158,11 @@ def _loop(node: Node, proofs: IndexProofs) -> Iterator[Width]:
 
 
 def _operands(node: Node) -> Iterator[Expr]:
-    """The values of which an overflow would change a result.
+    """Yield the values whose overflow would change a result of the node's operation.
 
     These values are the whole expressions, and the operands of divisions, comparisons and the like.
-    Operands of sums and products need not fit: modulo 2^64, a result that fits is right even if an
-    operand overflowed.
+    Operands of sums and products may overflow: arithmetic is modulo 2^64, so a sum or product that
+    itself fits is right.
     """
     loop = node.loop
     roots = (

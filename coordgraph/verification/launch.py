@@ -15,8 +15,8 @@ class Launch:
     Args:
         values: the values of the parameters that the caller gives, by name.
         tables: the entries of the tables that the caller gives, by name.
-        cost: an estimate of the length of the launch's trace, from output tiles, k tiles and
-            workgroups.
+        cost: an estimate of the number of events in the launch's trace, computed from the numbers
+            of output tiles, k tiles and workgroups.
     """
 
     values: Mapping[str, int]

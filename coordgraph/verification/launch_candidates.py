@@ -19,7 +19,7 @@ from coordgraph.verification.launch import Launch
 __all__ = ["far_launches", "launch_candidates", "launch_of"]
 
 GROUPS = 3
-"""The number of products in examined launches of batches and of groups."""
+"""Number of products in each examined launch of a batched or grouped problem."""
 SPARE_ROWS = 2
 """Rows of D that no table entry names, in launches of problems that scatter D's rows."""
 TILES = (1, 2, 3, 4, 5, 7)
@@ -31,10 +31,10 @@ LARGEST_FACTOR = 16
 """The largest constant divisor in a graph's formulas for which candidate launches have as many
 tiles as the divisor, one more and one less."""
 FARTHEST = 130
-"""The largest constant in a graph's formulas for which launches with more tiles than the constant
-are made."""
+"""Largest constant in a graph's formulas that launches exceed: for a smaller or equal constant,
+launches with more tiles than the constant are examined."""
 Tiles = tuple[int, int, int, int]
-"""Numbers of tiles in m, n and k, and the number of workgroups."""
+"""Type: number of tiles along m, along n and along k, and number of workgroups."""
 
 
 def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
@@ -53,7 +53,7 @@ def launch_candidates(graph: KernelGraph) -> Iterator[Launch]:
 
 
 def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
-    """Combinations of T tiles and W workgroups, with T mod W = 0, 1 and W - 1, and T < W."""
+    """Yield numbers of tiles and workgroups, with various remainders of tiles by workgroups."""
     size = graph.workgroup.size
     near = {c + by for c in _divisors(graph) for by in (-1, 0, 1)} - {0}
     depths = sorted({1, 2, 3, 7} | near)
@@ -83,7 +83,7 @@ def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
 
 
 def _divisors(graph: KernelGraph) -> set[int]:
-    """Constants by which expressions of the graph divide numbers of tiles."""
+    """Constants by which expressions of the graph divide, for example numbers of tiles."""
     found: set[int] = set()
     tile = set(macro_tile(graph.coordinates))
     for value in graph.expressions:

@@ -96,7 +96,7 @@ class LaunchFeatures:
         return sum(1 << self._bits.setdefault(feature, len(self._bits)) for feature in found)
 
     def _of_tiles(self, launch: Launch) -> Iterator[Feature]:
-        """Yield features of every schedule, such as whether an axis ends with a partial tile."""
+        """Yield features from tile counts, such as whether an axis ends with a partial tile."""
         counts: list[int] = []
         for axis, extent in self._shape.items():
             length = getattr(self._gemm, axis) or launch.values.get(axis, 0)

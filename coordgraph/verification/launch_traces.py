@@ -23,8 +23,8 @@ from coordgraph.verification.launch import Launch
 __all__ = ["MOST_STEPS", "LaunchTraces"]
 
 MOST_STEPS = 1 << 16
-"""The largest number of loop iterations of one workgroup; a workgroup with more counts as an
-endless loop."""
+"""Largest number of loop iterations of one workgroup. If a workgroup executes more, its loop is
+reported as endless."""
 LONGEST = 2 * MOST_STEPS
 """A launch is traced for up to this many loop iterations, over all workgroups, even if less is left
 of the budget that all launches share. So an endless loop reaches MOST_STEPS and is recognised."""
@@ -43,7 +43,7 @@ class LaunchTraces:
     def __init__(self, graph: KernelGraph) -> None:
         self._graph = graph
         self.left_out = 0
-        """The number of launches that were not traced, because they are too much work."""
+        """Number of launches that were not traced because they exceed a limit on work."""
 
     def of(
         self, launches: Sequence[Launch], count: int, work: int | None
@@ -111,7 +111,7 @@ class LaunchTraces:
 
 
 def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:
-    """The features of a trace: kinds of segments, numbers of partial sums, idle workgroups."""
+    """Yield the features of a trace: its kinds of segments, numbers of partial sums, and so on."""
     receives = Counter(receive.tile for receive in found.receives)
     for tile, segments in groupby(sorted(found.segments, key=_tile_of), key=_tile_of):
         cut = [segment.role for segment in segments]

@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class NamedCheck:
-    """A check that a graph has one property.
+    """A named check: decides whether a graph has one property.
 
     Args:
         name: the name of the check.

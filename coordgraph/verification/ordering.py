@@ -20,7 +20,7 @@ Node = tuple[int, int]
 
 
 class Order:
-    """The sends and receives of a launch; arcs lead from each to those that must come later.
+    """A graph of a launch's sends and receives; arcs lead from each to those that must come later.
 
     Args:
         graph: the arcs between messages; a node's attribute `event` is the message.
@@ -31,7 +31,7 @@ class Order:
         self.graph, self._nodes = graph, nodes
 
     def before(self, events: Iterable[Message], last: Message) -> bool:
-        """Whether every event of `events` must come before the event `last`."""
+        """Whether every message of `events` must come before the message `last`."""
         earlier = networkx.ancestors(self.graph, self._nodes[id(last)])
         return all(self._nodes[id(event)] in earlier for event in events)
 

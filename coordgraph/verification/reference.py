@@ -31,7 +31,8 @@ __all__ = ["Operands", "Product", "make_operands", "products"]
 
 SEED = 20
 GAP = 3
-"""Elements between the rows of a tensor whose leading dimension is a launch argument."""
+"""Number of unused elements between two rows of a tensor whose leading dimension is a launch
+argument."""
 PACKED = "elements_"
 """Prefix of the launch parameters that give the number of elements of packed matrices, such as
 `elements_a` for the matrices A."""
@@ -113,7 +114,7 @@ def _random(tensor: Tensor, values: Mapping[str, Any], random: np.random.Generat
 
 
 def _packed_elements(gemm: GemmProblem, launch: Launch) -> dict[str, int]:
-    """The lengths of the vectors that hold the matrices of a list of products."""
+    """Numbers of elements of the packed vectors, by launch parameter such as `elements_a`."""
     found: dict[str, int] = {}
     for name in launch.values:
         if name.startswith(PACKED):
@@ -136,7 +137,9 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             return _matrix(gemm, tensor, array, number, values)
 
         a, b = (matrix(t, operands.arrays[t]).astype(numpy_dtype(gemm.accumulator)) for t in "AB")
-        numbers: dict[str, Any] = {ACCUMULATOR: matrix_product(a, b), **operands.scalars}
+        parts = dict(zip(gemm.epilogue.sums, _parts(gemm, b), strict=True))
+        sums = {name: matrix_product(a, part) for name, part in parts.items()}
+        numbers: dict[str, Any] = {**sums, **operands.scalars}
         numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
         shape = numbers[ACCUMULATOR].shape
         for stage in gemm.epilogue.stages(gemm.accumulator, kind):
@@ -153,7 +156,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             value = numbers[ACCUMULATOR if tensor == "D" else tensor]
             if tensor != "D" and (reduce := gemm.outputs[tensor].reduce):
                 whole = np.broadcast_to(value, shape)
-                value = _reduced_tiles(reduce, whole, macro_tile(graph.coordinates)[1])
+                value = _reduced_tiles(reduce, whole, macro_tile(graph.coordinates)[1] // gemm.sums)
             value = np.broadcast_to(value, place.shape)
             expected = value.astype(numpy_dtype(graph.tensor(tensor).dtype))
             yield Product(number, expected, place, tensor)
@@ -177,6 +180,14 @@ def _places(tensor: Tensor, values: Mapping[str, Any]) -> Array:
     shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
     steps = zip(np.indices(shape, sparse=True), strides_of(tensor, values), strict=True)
     return sum((index * stride for index, stride in steps), start=np.zeros(shape, np.intp))
+
+
+def _parts(gemm: GemmProblem, b: Array) -> list[Array]:
+    """The parts of B's columns, one for each sum of the epilogue."""
+    count, columns = gemm.sums, b.shape[1] // gemm.sums
+    if gemm.parts == "interleaved":
+        return [b[:, part::count] for part in range(count)]
+    return [b[:, part * columns : (part + 1) * columns] for part in range(count)]
 
 
 def _matrix(
@@ -221,14 +232,14 @@ def _matrix(
 
 
 def _all(gemm: GemmProblem, tensor: str) -> str:
-    """The axes of D on which the epilogue operand `tensor` depends; '' for any other tensor."""
+    """The axes of D along which the epilogue operand `tensor` varies; '' for other tensors."""
     return gemm.operands[tensor].axes if tensor in gemm.operands else ""
 
 
 def _packed_starts(
     gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """The offset in the tensor's vector of each product's matrix, and the end of the last matrix.
+    """Offsets of all products' matrices in the tensor's vector; the end of the last one comes last.
 
     All offsets are in elements.
     """

@@ -2,8 +2,9 @@
 
 The launches that checks trace are small. A wrong rule such as `64 >= m` holds in all of them, and
 is false only for m above 64, a constant of the graph. Rules are cheap to evaluate, so they are
-evaluated for many more arguments than are traced: small ones, and ones near the constants in the
-rules and in the definitions of parameters, near products of two constants, and near powers of two.
+evaluated for many more launch arguments than are traced: for small values, and for values near the
+constants in the rules and in the definitions of parameters, near products of two such constants,
+and near powers of two.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _closure(
     """The symbols on which rules depend, directly or through the definitions of other symbols.
 
     Returns:
-        The symbols; and all formulas that read them: the rules, then the symbols' definitions.
+        The symbols; and a list of the rules, followed by the definitions of those symbols.
     """
     used: set[Symbol] = set()
     formulas: list[Expr | Boolean] = [*rules]
@@ -130,7 +131,7 @@ def _closure(
 
 
 def _borders(formulas: Sequence[Expr | Boolean]) -> list[int]:
-    """Values to try: constants of the formulas, products of two of them, then powers of two."""
+    """Values to try: the constants of the formulas, products of two of these, then `POWERS`."""
     constants = {abs(int(c)) for formula in formulas for c in formula.atoms(Integer)} - {0, 1}
     pairs = {a * b for a, b in product(sorted(constants)[:8], repeat=2)}
     return sorted(constants | pairs) + [power for power in POWERS if power not in constants]

@@ -1,4 +1,4 @@
-"""The check `sizes`: the sizes of dimensions, tensors and edges fit together."""
+"""The check `sizes`: the sizes of dimensions and tensors satisfy the rule of every edge."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _rules(graph: KernelGraph) -> Iterator[tuple[str, Boolean]]:
 def _broken(
     graph: KernelGraph, rules: list[tuple[str, Boolean]], launch: Launch
 ) -> Iterator[Counterexample]:
-    """Counterexamples: the size rules that are false in a launch.
+    """Yield a counterexample for each size rule that is false in a launch.
 
     If the launch has no tables, no rule may read a table.
     """
@@ -97,7 +97,7 @@ def _broken(
 
 
 def _described(graph: KernelGraph, what: str, rule: Boolean, values: dict[str, Any]) -> str:
-    """Say which size rule is false in a launch; a rule of a tensor is described by its shape.
+    """An error sentence: which size rule is false in a launch. For a tensor, it names the shape.
 
     Args:
         graph: the graph.

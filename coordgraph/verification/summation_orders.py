@@ -1,9 +1,9 @@
-"""`summation_orders`: in which order one launch adds the products of each output tile along k.
+"""`summation_orders`: the order in which a launch adds up the products of each tile along k.
 
-Every workgroup of the launch is walked, and its accumulators hold terms instead of numbers: a term
-says which k tiles were added up, in which order, and how partial sums of workgroups were added to
-one another. Additions of floating-point numbers are commutative but not associative, so the two
-operands of an addition have no order, and a change of the nesting is a change of the result's bits.
+The operations of every workgroup are executed on terms instead of numbers: a term says which k
+tiles were added up, in which order, and how partial sums of workgroups were added to one another.
+Additions of floating-point numbers are commutative but not associative, so the two operands of an
+addition have no order, and a different nesting of the additions gives a result with different bits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum of two terms; `of` makes it, so that terms in the other order give an equal record.
+    """The sum of two terms. `Sum.of(a, b)` sorts them, so it equals `Sum.of(b, a)`.
 
     Args:
         terms: the two terms, sorted by their text.
@@ -98,7 +98,8 @@ Term = Products | Sum | Unordered
 """Type of a symbolic sum: it says what is added in which order, and has no numeric value."""
 ZERO = Products()
 Place = tuple[int, int, OutputTile]
-"""Where a partial sum is: its workspace slot, its turn in the slot, and its output tile."""
+"""Type that identifies a partial sum: its workspace slot, its turn (how many partial sums were sent
+to the slot before it), and its output tile."""
 Step = Callable[["_Replay"], bool]
 """An operation of a workgroup. Returns False if it must wait for a partial sum."""
 
@@ -185,8 +186,8 @@ class _Replay:
     def receive(self, name: str, places: Sequence[Place]) -> bool:
         """Add the partial sums in the workspace slots `places` to the accumulator `name`.
 
-        Returns False, and adds nothing, if one of them has not been written yet. If there are
-        several, they were added atomically, so they have no order.
+        Returns False, and adds nothing, if a partial sum has not been written yet. If a place holds
+        several terms, workgroups added them atomically, so they have no order.
         """
         if not all(self.slots.get(place) for place in places):
             return False
@@ -205,7 +206,7 @@ class _Worker:
 
     Args:
         workgroup: the number of the workgroup.
-        fuel: limits the iterations of its loops.
+        fuel: limits the number of iterations of the workgroup's loops.
     """
 
     def __init__(self, workgroup: int, fuel: Fuel) -> None:
@@ -214,9 +215,9 @@ class _Worker:
         self._tile: OutputTile = ()
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Collect a loop over consecutive k tiles as one operation; return whether that is done.
+        """Collect a loop over consecutive k tiles as one operation; return whether it was possible.
 
-        It is not done if a k tile is padding; `walk` then executes the iterations one by one.
+        It is not possible if a k tile is padding; `walk` then executes its iterations one by one.
         """
         product = loop.accumulation
         if product is None or stop <= start:

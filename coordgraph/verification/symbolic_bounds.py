@@ -42,7 +42,7 @@ __all__ = ["Effort", "SymbolicBounds"]
 FUEL = 60
 """Largest number of inequalities that the search for one proof asks `Ranges` to prove."""
 DEEPEST = 6
-"""A proof makes fewer replacements in succession than this number."""
+"""Exclusive limit on the depth of a proof: the number of replacements made one after another."""
 DEPTH = 3
 """Largest number of successive replacements of symbols in the dividend of a division."""
 
@@ -52,7 +52,7 @@ class Effort:
     """A budget of inequalities that several proofs together may ask `Ranges` to prove.
 
     Args:
-        left: how many inequalities are left.
+        left: number of inequalities that proofs may still ask for.
     """
 
     left: int
@@ -64,7 +64,7 @@ class SymbolicBounds:
     Args:
         ranges: known bounds of the symbols.
         definitions: the expression that each defined parameter equals.
-        uppers: further upper bounds of symbols.
+        uppers: further upper bounds of symbols, which `ranges` does not have.
         effort: the budget of all proofs together; None for no limit.
     """
 
@@ -135,7 +135,7 @@ class SymbolicBounds:
                 yield (substitute(p, a, self._definitions[a]),)
 
     def _ends(self, a: Atom, sign: int) -> Iterator[tuple[Polynomial, ...]]:
-        """Bounds of the atom `a` (a symbol, quotient, minimum or maximum) that may replace it.
+        """Yield bounds that may replace the atom `a` (a symbol, quotient, minimum or maximum).
 
         Yields tuples of upper bounds if `sign` is 1, else of lower bounds. A proof must succeed
         with every bound of at least one tuple.

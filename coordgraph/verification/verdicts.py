@@ -1,4 +1,4 @@
-"""Verdicts of named checks: proved, holds for the examined sizes, refuted, or not examined."""
+"""Verdicts of checks: a property is proved, holds in tested launches, is refuted or untested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
     REFUTED = "refuted"
     """The property does not hold: there is a counterexample."""
     UNKNOWN = "not examined"
-    """No launch of the graph is small enough to be examined, and no proof was found."""
+    """No proof was found, and no launch was examined because none is small enough."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Verdict:
         detail: what was proved or examined, as a phrase.
         counterexamples: the violations that were found, the first of each kind; empty unless the
             property is refuted.
-        launches: the examined launches, if the property is shown for these only.
+        launches: the examined launches if the property was tested only in these; else empty.
         seconds: the time that the check took, in seconds.
     """
 

@@ -18,12 +18,12 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["zero_divisions"]
 
 CONSTANTS = 9
-"""The largest number of constants in the graph's formulas for which launches with sizes just above
-the constant are tried."""
+"""Largest number of constants in the graph's formulas that are tried: for each, launches are made
+whose sizes are just above the constant."""
 
 
 def zero_divisions(graph: KernelGraph) -> Iterator[Counterexample]:
-    """For each parameter or assumption that can divide by 0, a launch in which it does.
+    """Yield, for each parameter or assumption that divides by 0 in some launch, that launch.
 
     The host evaluates parameters and assumptions before a launch, and refuses a launch in which one
     divides by 0, even if the graph's bounds and assumptions allow the launch.
@@ -54,7 +54,7 @@ def zero_divisions(graph: KernelGraph) -> Iterator[Counterexample]:
 
 
 def _may_divide(graph: KernelGraph, value: Basic) -> bool:
-    """Whether a divisor in the expression has no proof that it is at least 1."""
+    """Whether the expression has a divisor that is not proved to be at least 1."""
     ranges = graph.parameters.ranges(definitions=True)
     divisors = (cast(Expr, node.args[1]) for node in nodes_of(value, FloorDiv, FloorMod))
     return any(not ranges.prove_nonnegative(divisor - 1) for divisor in divisors)
@@ -63,8 +63,8 @@ def _may_divide(graph: KernelGraph, value: Basic) -> bool:
 def _divides(graph: KernelGraph, launch: Launch) -> str | None:
     """The first parameter, or the text of the first assumption, that divides by 0 in `launch`.
 
-    The result is None if none does, or if a parameter's bounds or an assumption do not allow the
-    launch.
+    The result is None if no formula divides by 0, or if a parameter's bounds or an assumption
+    exclude the launch.
     """
     parameters, values, zero = graph.parameters, dict[str, int](), None
     for p in parameters.items:

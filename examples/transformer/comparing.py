@@ -102,7 +102,7 @@ def compare(
     Args:
         config: the sizes of the models.
         settings: the options.
-        advance: called after each turn of a model, with the number of steps in that turn.
+        advance: called after every few training steps of a model, with the number of these steps.
 
     Returns:
         The results by the names of the models: `STOCK`, `OURS`, and `CONTROL` if it is asked for.

@@ -27,8 +27,8 @@ class Training:
 
     Args:
         losses: mean cross entropy of each step, in nats per token.
-        speeds: tokens per second in each turn of the model (`TURN` steps). The first turn, in which
-            kernels are compiled, is left out.
+        speeds: tokens per second, one number for every `TURN` consecutive steps of the model. The
+            first `TURN` steps, in which kernels are compiled, are left out.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Training:
 
     @property
     def speed(self) -> float:
-        """The median of `speeds`, in tokens per second; NaN if there was only one turn."""
+        """The median of `speeds`, in tokens per second; NaN if `speeds` is empty."""
         return median(self.speeds) if self.speeds else float("nan")
 
 
@@ -68,7 +68,7 @@ def train(
         rate: learning rate, which the first tenth of the steps increases from 0.
         dtype: type to which `torch.autocast` casts; with float32 autocast is not used.
         device: the device of the models.
-        advance: called after each turn of a model, with the number of steps in that turn.
+        advance: called after every `TURN` steps of a model, with the number of these steps.
     """
     options: dict[str, Any] = {"lr": rate, "betas": (0.9, 0.95), "weight_decay": 0.1}
     optimizers = {
@@ -84,7 +84,7 @@ def train(
                 for group in optimizers[name].param_groups:
                     group["lr"] = rate * min(1.0, (number + 1) / max(1, steps // 10))
                 losses.append(_step(model, optimizers[name], text, dtype))
-            results[name].losses += torch.stack(losses).tolist()  # this also waits for the GPU
+            results[name].losses += torch.stack(losses).tolist()  # `tolist` waits for the GPU
             if first:
                 tokens = len(texts) * batch * length
                 results[name].speeds.append(tokens / (perf_counter() - begin))

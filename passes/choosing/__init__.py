@@ -1,4 +1,4 @@
-"""Choosing: ranks plans (tile, cluster, schedule, grid) for a problem by a model of their cost."""
+"""Rank the plans (tile, cluster, schedule, grid) for a problem by a model of their run time."""
 
 from passes.choosing.constants import Constants, constants_of
 from passes.choosing.explaining import Explanation, explain

@@ -9,8 +9,8 @@ are left out.
 Logarithms of the constants are fitted by least squares to logarithms of times. Plans near the
 fastest of their problem have the largest weight, since the choice is among them. Differences
 between the errors of these plans are penalised too, since an error that all plans of a problem have
-changes no choice. Large errors have a linear loss. A weak penalty keeps constants that the
-measurements do not determine near their first guesses. The fit needs scipy (the extra `bench`).
+changes no choice. Large errors have a linear loss. A weak penalty keeps a constant that the
+measurements do not determine near its first guess. The fit needs scipy (the extra `bench`).
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ CLOSE, DIFFERENCE = 0.1, 2.0
 """CLOSE: a plan has the weight exp(-(t / best - 1) / CLOSE) in the penalty on differences between
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 HELD_OUT = 4
-"""The measured sizes are divided into this number of parts. One part is held out: constants that
-are fitted to the other parts are judged on it."""
+"""Number of parts into which the measured sizes are divided. One part is held out: constants are
+fitted to the other parts, and their choices of plans are judged on the held-out part."""
 FACTORS = ("short", "split", "paired", "beside", "split_store", "odd_store")
 LEAST: dict[str, float] = dict.fromkeys(FACTORS, 1.0)
-"""Lower bounds of fitted constants, by name: the time factors of slower cases are at least 1."""
+"""Lower bounds of fitted constants, by name. A time factor multiplies the time of a slow case, so
+it is at least 1."""
 MOST: dict[str, float] = {"merged": 1.0}
-"""Upper bounds of fitted constants, by name: shares are at most 1."""
+"""Upper bounds of fitted constants, by name. `merged` is a share, so it is at most 1."""
 MOST_ROUNDS, STEP = 80, 1e-4
-"""MOST_ROUNDS: largest number of evaluations of the least-squares fit. STEP: relative step of its
-numerical derivatives."""
+"""MOST_ROUNDS: largest number of evaluations of the residuals in the least-squares fit. STEP:
+relative step of its numerical derivatives."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Measurements:
         return cls(table, seconds, of, chooseable(table, device))
 
     def where(self, chosen: Flag) -> Measurements:
-        """The measurements for which `chosen` is true; their problems are numbered from 0 again."""
+        """The measurements for which `chosen` is true, with their problems renumbered from 0."""
         _, problem = np.unique(self.problem[chosen], return_inverse=True)
         table = self.table.where(chosen)
         return Measurements(table, self.seconds[chosen], problem, self.usable[chosen])
@@ -128,7 +129,7 @@ class Measurements:
         return int(self.problem.max()) + 1
 
     def best(self, values: Column) -> Column:
-        """For each problem, the smallest of `values`, which has one entry for each measurement."""
+        """For each problem, the smallest of its measurements' entries in `values`."""
         found = np.full(self.problems, np.inf)
         np.minimum.at(found, self.problem, values)
         return found
@@ -196,8 +197,8 @@ def fit(measured: Measurements, first: Constants) -> Constants:
 
     Args:
         measured: the measured times of plans.
-        first: constants of the device: properties that are known, such as the number of SMs, and
-            first guesses of the constants to fit.
+        first: constants of the device, with known values of properties such as the number of SMs,
+            and first guesses of the constants to fit.
 
     Raises:
         ImportError: scipy is not installed.
@@ -217,7 +218,7 @@ def fit(measured: Measurements, first: Constants) -> Constants:
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
     def errors(logarithms: Column) -> Column:
-        """The weighted residuals whose squares the fit minimises, given logarithms of constants."""
+        """The weighted residuals whose squares the fit minimises, at the given `logarithms`."""
         error = np.log(cost(counts, figures(logarithms)).total / data.seconds)
         common = np.bincount(data.problem, close * error) / closest
         between = DIFFERENCE * np.sqrt(close) * (error - common[data.problem])
@@ -241,7 +242,7 @@ def fit(measured: Measurements, first: Constants) -> Constants:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The constants of a device that were fitted to measured times, and how well they choose.
+    """The constants of a device, fitted to measured times, and how well they choose plans.
 
     Args:
         constants: the constants, fitted to all measurements.
@@ -267,8 +268,8 @@ def calibrated(measured: Measurements, first: Constants, before: Constants) -> C
 
     Args:
         measured: the measured times of plans.
-        first: constants of the device; those named in `FITTED` are ignored, since the fit starts
-            from their defaults.
+        first: constants of the device; values of constants named in `FITTED` are ignored, since the
+            fit starts from the defaults of these constants.
         before: the constants that were used before this calibration, for comparison.
     """
     first = with_guesses(first)
@@ -295,7 +296,7 @@ def rounded(constants: Constants) -> Constants:
 
 
 def held_out(table: Table, parts: int) -> Flag:
-    """For each row of `table`, whether its size is held out: used to judge a fit, not to fit.
+    """For each row of `table`, whether its size is used to judge a fit (held out), not to fit.
 
     A random 1/`parts` of the different sizes (m, n, k) is held out, with all rows of these sizes.
     """
@@ -308,8 +309,8 @@ def problem_of(row: dict[str, Any]) -> Gemm:
     """The problem of a row in a file of measured times.
 
     Args:
-        row: has `m`, `n`, `k`, `layout` (such as `nt`: B is given as its transpose) and optionally
-            `dtype` (default `bf16`).
+        row: a dict with `m`, `n`, `k`, `layout` (such as `nt`: B is given as its transpose) and
+            optionally `dtype` (default `bf16`).
     """
     turned_a, turned_b = (side == "t" for side in row["layout"])
     m, n, k = (int(row[axis]) for axis in "mnk")
@@ -317,7 +318,7 @@ def problem_of(row: dict[str, Any]) -> Gemm:
 
 
 def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
-    """The plans in rows of measured times, by their text; only those that the cost model knows.
+    """The plans in rows of measured times that the cost model can rate, by the plan's text.
 
     Args:
         rows: rows with the text of a plan, or the name of another library, under `plan`.

@@ -1,4 +1,4 @@
-"""The table of all plans of a problem among which the cost model chooses."""
+"""`candidates`: the table of all plans of a problem among which the cost model chooses."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from passes.schedules.data_parallel import DataParallel
 __all__ = ["Kernels", "candidates", "chooseable", "fallback", "slow"]
 
 FEW_TILE, LEAST_ROWS = 128, 48
-"""Limits on the rows of macro tiles that are tried.
+"""Limits on the number of rows of the macro tiles that are tried.
 
 If m is at most FEW_TILE, a tile has at least m rows; for larger m, a tile has at least LEAST_ROWS
 rows.
 """
 GROUPED_ROWS = 128
-"""Fewest rows of a CTA's part of a macro tile in the plans that are tried for grouped products."""
+"""Smallest number of rows of a CTA's part of a macro tile, in plans for grouped products."""
 BANDS = (4, 8, 16)
 """Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
 CLUSTERED_EXTENT, CLUSTERED_DEPTHS = 128, (1024, 32768)
 """The cost model may choose clusters of more than two CTAs for products whose m and n are at least
-CLUSTERED_EXTENT and whose k is in the range CLUSTERED_DEPTHS (smallest, largest), in elements. Two
-sizes with larger k were measured: on these, plans without such clusters were at least as fast.
+CLUSTERED_EXTENT and whose k is in the range CLUSTERED_DEPTHS (smallest, largest), in elements. On
+two measured sizes with larger k, plans without such clusters were at least as fast.
 """
 NARROWEST = 32
 """Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
@@ -62,7 +62,7 @@ class Kernels(Protocol):
 
     @property
     def tilings(self) -> frozenset[tuple[int, ...]]:
-        """Seven numbers for each kernel: tile m, n, k; cluster m, n, k; pingpong warpgroups."""
+        """A tuple per kernel: tile m, n, k; cluster m, n, k; number of pingpong warpgroups."""
         ...
 
     def holds(self, table: Table) -> Flag:
@@ -71,7 +71,7 @@ class Kernels(Protocol):
 
 
 def slow(table: Table) -> Flag:
-    """For each plan, whether its TMA boxes of B are narrower than NARROWEST, which is slow.
+    """For each plan, whether it is slow because its TMA boxes of B are narrower than NARROWEST.
 
     Such plans were measured to take 1.2 to 1.5 times as long as with B given as its transpose.
     """
@@ -87,7 +87,7 @@ def crowded(table: Table, device: Constants) -> Flag:
 
 
 def unusual(table: Table) -> Flag:
-    """For each plan, whether its reduction or its option `least_segment` excludes it from choice.
+    """For each plan, whether `chooseable` excludes it for its `reduction` or `least_segment`.
 
     Excluded are the reduction `turnstile`, `least_segment` above 1, and the reduction `scatter`
     unless each tile is divided among the same number of workgroups. The cost model never prefers
@@ -105,8 +105,9 @@ def far(table: Table, device: Constants) -> Flag:
     """For each plan, whether it has clusters of more than two CTAs and must not be chosen.
 
     Larger clusters are chosen only for single products that have no more output tiles than clusters
-    are resident on the device. On 14 such products, plans with larger clusters take 0.90 times as
-    long as the plans that are chosen without them, in the geometric mean; none takes longer.
+    are resident on the device. On 14 such products, the plan with a larger cluster takes 0.90 times
+    as long (geometric mean) as the plan that is chosen if larger clusters are excluded; on none
+    does it take longer.
     """
     workgroups = table.cluster_m * table.cluster_n
     single = (table.l == 1) & (table.ragged_m == 0) & (table.ragged_k == 0)
@@ -118,7 +119,7 @@ def far(table: Table, device: Constants) -> Flag:
 
 
 def needless(table: Table, device: Constants) -> Flag:
-    """For each plan, whether it interleaves k although the L2 cache can hold A and B anyway.
+    """For each plan, whether it has `k_order=interleaved` although A and B fit in the L2 cache.
 
     Only operands that several output tiles read need to fit.
 
@@ -163,10 +164,10 @@ def candidates(
         large_clusters: whether to add clusters of more than two CTAs where the cost model never
             chooses them (see `far`), to measure them.
         among: the kernels to which the plans are limited; the table is empty if none of them suits
-            the problem. None sets no limit.
-        order: the order of additions along k that the plans must have; None sets no limit.
+            the problem. None sets no limit. order: the order of additions along k that the plans
+            must have; None sets no limit.
     """
-    out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
+    out_bytes = dtype(problem.out_dtype or problem.dtype).bytes / problem.sums
     same = extents(problem, batches)
     reads = OperandReads.of(problem, same, reads_c=reads_c)
     large = large_clusters or _has_large_clusters(problem, same, tuning=tuning)
@@ -201,7 +202,8 @@ def candidates(
     def spread(values: Sequence[float]) -> Column:
         """A column with one entry per plan, from one value for each entry of `parts`.
 
-        An entry of `parts` is a schedule and a band height; all plans that have both get its value.
+        An entry of `parts` is a schedule and a band height; all plans with this schedule and height
+        get the entry's value.
         """
         return np.repeat(np.array(values, np.float64), counts)
 
@@ -234,7 +236,7 @@ def candidates(
 
 
 def _shared_bytes(a: Column | float, b: Column | float, tiles_m: Column, tiles_n: Column) -> Column:
-    """Bytes of A, if several columns of output tiles read it, plus bytes of B, if several rows do.
+    """Bytes of those of A and B that several output tiles read: A if tiles_n > 1, B if tiles_m > 1.
 
     Args:
         a, b: bytes of A and of B.
@@ -246,7 +248,7 @@ def _shared_bytes(a: Column | float, b: Column | float, tiles_m: Column, tiles_n
 def _is_taken(problem: Gemm, kind: Kind) -> bool:
     """Whether a schedule accepts a problem.
 
-    Only grouped problems are checked: some schedules refuse them.
+    Problems without groups are not checked, since candidate schedules accept them.
     """
     if not problem.grouped or not kind.tried.any():
         return True
@@ -266,7 +268,8 @@ def _has_large_clusters(problem: Gemm, size: Mapping[str, float], *, tuning: boo
     Args:
         problem: the problem.
         size: the problem's entries in the columns of a `Table`; see `extents`.
-        tuning: whether candidates are measured before one is chosen; then k may be larger.
+        tuning: whether candidates are measured before one is chosen; larger k are allowed in this
+            case.
     """
     least, most = CLUSTERED_DEPTHS
     single = size["l"] == 1 and not problem.grouped
@@ -290,8 +293,8 @@ def _cut(
         device: the constants of the device.
         columns: the tilings to select from.
         large_clusters: whether the tilings have clusters of more than two CTAs.
-        any_tiles: whether to add such clusters also if there are more output tiles than clusters
-            that the device holds.
+        any_tiles: whether to keep tilings with clusters of more than two CTAs even if there are
+            more output tiles than clusters that are resident on the device at a time.
     """
     m, n, k = (size[axis] for axis in "mnk")
     known, held, small = columns
@@ -334,7 +337,7 @@ def _cut(
 
 
 def _usual(cut: Tiled) -> Iterator[Kind]:
-    """The schedules that passes list in `Pass.variants`, with tilings and grids that suit them."""
+    """Yield the schedules that passes list in `Pass.variants`, with suitable tilings and grids."""
     for schedule in chosen_schedules():
         counter = counter_of(schedule)
         assert counter is not None
@@ -359,7 +362,7 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
 
 
 def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
-    """For each tiling, whether the lowering accepts a schedule; None if it rejects all tilings."""
+    """For each tiling, whether the lowering accepts a schedule with it; None if it accepts none."""
     # Pingpong warpgroups alternate between tiles, so they need more than one tile per workgroup.
     tried = cut.several | (cut.tiling[6] == 1)
     if not counter.chosen_grid and not cut.each:
@@ -382,9 +385,9 @@ Columns = tuple[tuple[Column, ...], Column, Mapping[tuple[int, int], Flag]]
 """Type of a set of tilings: a tuple of three members, whose columns have one entry for each tiling.
 
 The first member has columns of tile m, n, k, cluster m, n, k, and the number of pingpong
-warpgroups. The second is the number of accumulators that a thread has if workgroups send and
-receive partial sums. The third says which tilings can have small tiles, by the number of small
-tiles in a macro tile along m and along n.
+warpgroups. The second is a column: the number of accumulators that a thread has if workgroups send
+and receive partial sums. The third is a dict: for each (number of small tiles in a macro tile along
+m, along n), a column that says which tilings can have such small tiles.
 """
 
 
@@ -392,7 +395,7 @@ tiles in a macro tile along m and along n.
 def _columns(
     c_bytes: int, row: int, large_clusters: bool, among: Kernels | None, narrow: bool
 ) -> Columns:
-    """All tilings, or those of a set of kernels.
+    """The columns of all tilings, or of the tilings of a set of kernels.
 
     Args:
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.

@@ -1,4 +1,4 @@
-"""How a plan is chosen for each lowering: by the cost model, or by a fixed rule without a model."""
+"""How a plan is chosen for each lowering: by the cost model if it has one, else by a fixed rule."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Chooser:
     """How plans are chosen for a lowering (a way to generate code for a target).
 
     Args:
-        rule: returns a plan without a cost model. It is used if there is no model, or if none of
-            the plans that the model ranks can be built.
-        model: returns the constants with which `passes.choosing.rank` ranks plans; None if there is
-            no cost model.
+        rule: returns a plan without a cost model. It is used if `model` is None or returns None, or
+            if none of the plans that the cost model ranks can be built.
+        model: returns the constants with which `passes.choosing.rank` ranks plans; None if the
+            lowering has no cost model.
     """
 
     rule: Rule = instructions_plan
@@ -65,7 +65,7 @@ def _wgmma(gemm: Gemm, device: str, processors: int) -> Constants | None:
 
 
 _CHOOSERS = {WGMMA.instructions: Chooser(model=_wgmma)}
-"""How plans are chosen for a lowering, by the lowering's instructions (`Lowering.instructions`)."""
+"""The `Chooser` of each lowering, by the lowering's instructions (`Lowering.instructions`)."""
 
 
 def register_choosers(choosers: Mapping[str, Chooser]) -> None:
@@ -74,7 +74,7 @@ def register_choosers(choosers: Mapping[str, Chooser]) -> None:
 
 
 def chooser_of(instructions: str) -> Chooser:
-    """The chooser for a lowering; if no chooser is registered for it, one with a fixed rule.
+    """The chooser of a lowering; if none is registered, a chooser that uses a fixed rule.
 
     Args:
         instructions: the lowering's `Lowering.instructions`, such as `wgmma`.

@@ -24,8 +24,8 @@ FOLDER = Path(__file__).with_name("devices")
 VARIABLE = "COORDGRAPH_DEVICES"
 """The environment variable that holds the folder of the user's files of constants."""
 TIMES = ".times.json"
-"""Suffix of the file with the measured times of a calibration; it is in the same folder as the
-device's file of constants."""
+"""Suffix of the name of the file that holds the measured times of a calibration, in the same folder
+as the device's file of constants."""
 MEASURED = "NVIDIA H200"
 """Name of the device whose constants, scaled by the number of SMs, are used for a device that has
 no file of calibrated constants."""
@@ -38,8 +38,8 @@ class Constants:
     Constants in `KNOWN` come from a data sheet or from a direct measurement. Constants in `FITTED`
     are fitted by `passes.choosing.calibrate`; their defaults are its first guesses. Constants in
     `DETAILS` have neutral defaults, and files of devices leave them out: on sizes that were not
-    used in the fit, they did not improve the choice of plans. The simulation of workgroups fits
-    some of them.
+    used in the fit, they did not improve the choice of plans. Some constants in `DETAILS` are
+    fitted separately for the simulation of workgroups (`passes.simulation`).
 
     Args:
         device: name of the device, as the driver reports it.
@@ -57,15 +57,16 @@ class Constants:
         short: time factor of multiplications if fewer than four pipeline stages (buffers for A and
             B of one iteration) fit in shared memory.
         reach_seconds: seconds from the release of a pipeline stage until it is full again.
-        turn_seconds, copy_seconds: seconds of the producer warp per iteration, and per TMA box.
+        turn_seconds, copy_seconds: seconds that the producer warp takes per iteration, and per TMA
+            box that it requests.
         ingest_rate: bytes per second that arrive in an SM's shared memory.
         ask_rate: bytes per second that an SM requests itself, without multicast from its cluster.
-        split: time factor that is added to requests if rows of a TMA box also begin inside sectors
-            of 32 bytes, not only inside cache lines.
+        split: term that is added to the time factor of requests for the rows of TMA boxes that
+            begin inside a sector of 32 bytes, not only inside a cache line.
         paired: time factor of requests if more than half of the SMs are busy: two SMs then seem to
             share a path to the L2 cache.
         beside: time factor of the requests of clusters if at most half of the SMs are busy: the
-            CTAs of a cluster run on neighbouring SMs, which share that path.
+            CTAs of a cluster run on neighbouring SMs, which share a path to the L2 cache.
         l2_rate: bytes per second of the L2 cache, over all SMs.
         merged: share of requests by neighbouring workgroups, for the same data at the same time,
             that the L2 cache merges into one.
@@ -79,8 +80,8 @@ class Constants:
         cluster_seconds, stream_seconds, shape_seconds: further seconds of a launch with clusters,
             with tiles divided along k, and with tiles of two shapes.
         fill_seconds: seconds until the first TMA box is in shared memory, besides its transfer.
-        slot_rate: bytes of D per second that a CTA copies to buffers in shared memory, if it must
-            wait for free buffers.
+        slot_rate: bytes of D per second that a CTA copies to buffers in shared memory if it must
+            wait for earlier stores to free these buffers.
         store_rate: bytes of D per second that a CTA stores at the end, when nothing overlaps.
         split_store: time factor of stores if rows of D begin inside sectors of 32 bytes.
         odd_store: time factor of stores if rows of D begin inside cache lines and the TMA boxes of

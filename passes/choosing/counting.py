@@ -2,8 +2,8 @@
 
 A counter is derived from a scheduled graph whose sizes are symbols. `passes.choosing.tally` walks
 the control graph of that scheduled graph and returns expressions, which are compiled to NumPy here.
-The compiled expressions are evaluated for every workgroup of many problems at once, because which
-workgroup has most work depends on the sizes.
+The compiled expressions are evaluated for every workgroup of many problems at once, because it
+depends on the sizes which workgroup has most work.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ Column = NDArray[np.float64]
 COUNTED_TILE = (5040, 5040, 64)
 """The macro tile (m, n, k) of the graphs from which a `WorkCounter` is derived.
 
-Its rows and columns are multiples of every number from 1 to 10, so that they can be divided into
-small tiles.
+Its extents along m and n are multiples of every number from 1 to 10, so that it can be divided into
+small tiles of many shapes.
 """
 FIXUPS = ("none", "peers", "tree", "turnstile", "scatter")
 """Kinds of fix-up: how partial sums of an output tile are added up; see `passes.kit.fixup`."""
 MOST_LANES = 1 << 15
-"""Largest number of workgroups that are evaluated together, so that arrays fit CPU caches."""
+"""Largest number of workgroups for which the counts are computed at a time, so that arrays fit CPU
+caches."""
 MOST_SINGLE = 1 << 22
-"""Work counts may be computed in float32 if a problem has fewer iterations than this.
+"""Number of iterations below which a problem's work counts may be computed in float32.
 
-No value then exceeds four times the iterations, and float32 is exact up to 2**24.
+No value in the computation exceeds four times the number of iterations, and float32 is exact for
+integers up to 2**24.
 """
 TILES, DEPTH, WORKGROUPS = size_symbol("tiles"), size_symbol("depth"), size_symbol("workgroups")
 """Symbols for the number of output tiles, of k tiles in an output tile, and of workgroups."""
@@ -52,23 +54,26 @@ TILES, DEPTH, WORKGROUPS = size_symbol("tiles"), size_symbol("depth"), size_symb
 class Counts:
     """Work counts: arrays with an entry for each problem.
 
-    A count is that of the workgroup with the largest value, unless stated otherwise.
+    Each count except `grid`, `busy`, `all_ends`, `all_sends` and `shortest` is the largest value
+    that any workgroup has.
 
     Attributes:
         grid: number of workgroups.
         busy: number of workgroups that have iterations.
         iterations, small_iterations: main loop iterations on macro tiles, and on small tiles (see
             `HeterogeneousTiles`).
-        ends, small_ends: macro tiles and small tiles that a workgroup stores, whole or in part.
-        all_ends: macro tiles that all workgroups together store, if there are small tiles; else 0.
+        ends, small_ends: numbers of macro tiles and of small tiles that a workgroup stores, whole
+            or in part.
+        all_ends: number of macro tiles that all workgroups together store, if there are small
+            tiles; else 0.
         streamed: iterations in loops that may compute only a part of a tile's iterations.
-        sends: partial sums that a workgroup sends.
-        all_sends: partial sums that all workgroups together send.
-        receives: partial sums that a workgroup receives.
-        chain: longest sequence of partial sums of one tile in which each is received before the
-            next is sent (`turnstile` only).
-        shortest: iterations of the shortest part of a tile that a workgroup computes; 0 if no tile
-            is divided along k.
+        sends: number of partial sums that a workgroup sends.
+        all_sends: number of partial sums that all workgroups together send.
+        receives: number of partial sums that a workgroup receives.
+        chain: length of the longest sequence of partial sums of one tile in which each is received
+            before the next is sent (`turnstile` only).
+        shortest: number of iterations of the shortest segment of a tile, over all workgroups; 0 if
+            no tile is divided along k.
     """
 
     grid: Column
@@ -99,18 +104,19 @@ class WorkCounter:
             `tiles_m` and `tiles_n` if the schedule does not treat all tiles alike; then `depth` (k
             tiles of an output tile) and `workgroups`.
         source: source of a Python function of the inputs that returns the quantities of `Tally`
-            that are not constant. Those in `varying` have an entry for every workgroup of every
-            problem, the others one for every problem.
+            that are not constant. A quantity in `varying` is an array with an entry for every
+            workgroup of every problem; any other is an array with an entry for every problem.
         quantities: the names of the quantities that the function returns.
         varying: the quantities that differ between workgroups.
         grid: source of an expression for the number of workgroups.
         chosen_grid: whether the number of workgroups is a launch argument.
         fixup: the kind of fix-up, one of `FIXUPS`.
-        small: small tiles of a macro tile along m and n; (1, 1) if all tiles have one shape.
+        small: number of small tiles in a macro tile along m and along n; (1, 1) if all tiles have
+            one shape.
         all_streamed: whether every main loop may compute only a part of a tile's iterations.
         single: whether no value in the function exceeds four times the problem's number of
-            iterations. Then float32, which takes half the time of float64, is exact if that number
-            is below `MOST_SINGLE`. Only set for the library's own schedules.
+            iterations. In this case float32, which takes half the time of float64, is exact if the
+            number of iterations is below `MOST_SINGLE`. True only for the library's own schedules.
     """
 
     inputs: tuple[str, ...]
@@ -184,7 +190,7 @@ class WorkCounter:
 
     @cached_property
     def _functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The compiled functions that return the work counts and the number of workgroups."""
+        """Two compiled functions: the first returns the work counts, the second the grid size."""
         scope = dict(SCOPE)
         grid = f"def grid({', '.join(self.inputs)}):\n    return {self.grid}\n"
         exec(compile(self.source + grid, "<work counts>", "exec"), scope)
@@ -224,7 +230,7 @@ class WorkCounter:
         starts = ends - lanes
 
         def spread(column: NDArray[Any]) -> NDArray[Any]:
-            """Repeat each problem's value for all its workgroups."""
+            """Repeat each problem's value once for each of the problem's workgroups."""
             return np.repeat(column, lanes)
 
         number = (np.arange(ends[-1]) - spread(starts)).astype(exact)
@@ -277,7 +283,7 @@ class WorkCounter:
 _DEFAULTS = {name: int(value) for name, value in Tally().items()}
 """Work counts of a workgroup without work, by the name of the count."""
 _NONE = float(NEVER)
-"""Stands for minus infinity: the maximum of a quantity that no workgroup has."""
+"""Stands for minus infinity: the maximum over an empty set of workgroups."""
 _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
 """Fields of `Tally` from which `shortest` and `chain` of `Counts` are computed. Of all other
 fields, `Counts` has the largest value of any workgroup."""
@@ -317,7 +323,7 @@ class _Sizes:
 
     @property
     def inputs(self) -> tuple[Symbol, ...]:
-        """The symbols that the expressions of work counts may contain."""
+        """The symbols (tile counts and number of workgroups) that work counts may depend on."""
         return (*self.tiles, DEPTH, WORKGROUPS)
 
     @classmethod
@@ -340,7 +346,7 @@ def _write(
     """The `WorkCounter` that computes the quantities `roots`, with their formulas as Python source.
 
     Args:
-        definitions: named values on which the quantities depend.
+        definitions: the named expressions on which the quantities depend.
         roots: an expression for each quantity, by name.
         sizes: the symbols for sizes in the graph.
         grid: an expression for the number of workgroups.

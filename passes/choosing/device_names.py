@@ -8,7 +8,7 @@ from collections.abc import Iterable
 __all__ = ["matching", "short_name"]
 
 MAKERS = {"nvidia", "geforce", "tesla", "rtx"}
-"""Words of a full name that a short name may leave out."""
+"""Words of a GPU's full name, in lower case, that a short name may leave out."""
 
 
 def matching(name: str, known: Iterable[str]) -> str | None:

@@ -1,9 +1,10 @@
-"""Draw sizes and plans whose times determine the constants of a device, with few kernels.
+"""Draw sizes and plans to measure, to fit a device's constants; the plans share few kernels.
 
-A fit needs plans that the cost model prefers, the best plan of every family of schedules, and
-slower plans: measurements of the preferred plans alone do not show the errors of the predicted
-times of other plans. One kernel accepts problems of every size. So the plans of all sizes are
-limited to a few kernels, those that are good for the most sizes; that saves time for compilation.
+A fit of the cost model needs measurements of plans that the model prefers, of the best plan of
+every family of schedules, and of slower plans: measurements of the preferred plans alone do not
+show the errors of the predicted times of other plans. One kernel accepts problems of every size. So
+the plans of all sizes are limited to a few kernels, those that are good for the most sizes; that
+saves time for compilation.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ RANGES = (
 """Ranges from which problem sizes are drawn: the default range; problems with few rows (m at most
 128); and problems with few output tiles but large k."""
 KEPT = 600
-"""The plans of a size are drawn from this many candidates with the shortest predicted times."""
+"""Number of candidates, those with the shortest predicted times, from which the plans of a size are
+drawn."""
 LIKELY, SAME_TILE = 5, 2
 """LIKELY: number of plans of a size that are drawn because they are predicted to be the fastest.
 SAME_TILE: largest number of these with equal tile and cluster."""
 FAMILIES = 1.3
-"""The best plan of a family of schedules is drawn if its predicted time is at most this many times
-that of the best plan of all."""
+"""The best plan of a family of schedules is drawn if its predicted time is at most FAMILIES times
+the shortest predicted time of any plan."""
 LARGE, EXPLORED = 2, 3
-"""LARGE: number of plans with clusters of more than two CTAs that are drawn for a size, if so many
-are predicted to be fast enough (see `FAMILIES`). EXPLORED: number of plans of a size that are drawn
-at random."""
+"""LARGE: largest number of plans with clusters of more than two CTAs that are drawn for a size;
+each has a predicted time of at most FAMILIES times the shortest one. EXPLORED: number of plans of a
+size that are drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ def draw_plans(
 ) -> Iterator[Drawn | None]:
     """Draw sizes of a problem and plans for each; all plans together need few different kernels.
 
-    Yields None each time the plans of a size are drawn, so that the caller can show progress; then
-    yields every size with its plans.
+    Yields None each time the plans of a size have been drawn, so that the caller can show progress;
+    after all sizes, yields a `Drawn` for each size.
 
     Args:
         gemm: the types and layouts of A, B and D.
@@ -92,14 +94,15 @@ def draw_plans(
     for (problem, table), some in zip(tables, wanted, strict=True):
         mine = [plan for plan in some if plan.kernel in kept]
         # Only the kernels in `kept` will be compiled: those that plans of the most sizes need.
-        # Plans that need another kernel are replaced by this size's best plans with a kept one.
+        # A drawn plan that needs another kernel is replaced by the best plan of the same size whose
+        # kernel is in `kept`.
         others = np.flatnonzero(pool.holds(table))[: len(some)]
         mine += [table.plan(int(row)) for row in others]
         yield Drawn(problem, tuple(list(dict.fromkeys(mine))[: max(len(some), 2)]))
 
 
 def _best(problem: Gemm, device: Constants) -> tuple[Table, Column]:
-    """The candidates with the shortest predicted times, the best first, and these times."""
+    """(table of the candidates with the shortest predicted times, fastest first; these times)."""
     table = candidates(problem, device)
     table = table.where(chooseable(table, device))
     seconds = cost(table, device).total
@@ -108,7 +111,7 @@ def _best(problem: Gemm, device: Constants) -> tuple[Table, Column]:
 
 
 def _rows(table: Table, seconds: Column, generator: random.Random) -> Sequence[int]:
-    """Row numbers of the plans to measure, in `table`, which is sorted by predicted seconds."""
+    """Row numbers, in `table` (sorted by predicted seconds), of the plans to measure."""
     found: dict[int, None] = {}
     alike: Counter[object] = Counter()
     families: set[str] = set()

@@ -18,12 +18,14 @@ MULTIPLE = 8
 """Drawn extents are multiples of this: rows of 2-byte elements then have a multiple of 16 bytes,
 which TMA requires. Extents below twice this number are drawn from all integers."""
 MOST_OPERATIONS, ATTEMPTS = 2e13, 20
-"""MOST_OPERATIONS: largest number m·n·k of a drawn size, because larger products take the plans of
-this size. ATTEMPTS: number of sizes to draw from a range before a larger one is taken."""
+"""MOST_OPERATIONS: largest product m·n·k of a drawn size; larger problems have the same best plans.
+ATTEMPTS: number of times that a size is drawn again because it is larger; then the larger size is
+taken."""
 
 
 USUAL_EXTENTS = (128, 8192)
-"""The smallest and the largest extent for a program whose sizes are unknown."""
+"""(smallest, largest) extent of m, n and k that is assumed for a program whose sizes are
+unknown."""
 
 
 def _range(value: Any, name: str) -> Extent:
@@ -34,7 +36,7 @@ def _range(value: Any, name: str) -> Extent:
         name: the name of the axis, for error messages.
 
     Raises:
-        PassError: `value` is something else, or the range is empty.
+        PassError: `value` is neither an integer nor such a pair, or the range is empty.
     """
     ends = value if isinstance(value, tuple | list) else (value, value)
     if len(ends) != 2:
@@ -49,7 +51,7 @@ def _range(value: Any, name: str) -> Extent:
 
 
 def parse_extents(text: str) -> Extent:
-    """The smallest and the largest extent in a text such as `128:8192`; `4096` is both.
+    """Parse `128:8192` to (smallest, largest) extent; a single number, `4096`, is used for both.
 
     Raises:
         ValueError: the text has another form.
@@ -81,7 +83,7 @@ class SizeRange:
 
     @classmethod
     def of(cls, **extents: int | Extent | None) -> SizeRange:
-        """A range from an extent or a range for each of m, n and k; None is 128 to 8192.
+        """Make a range from an extent or (smallest, largest) per axis; None is 128 to 8192.
 
         Raises:
             PassError: an extent is not an integer of at least 1, or a range is empty.
@@ -104,16 +106,16 @@ class SizeRange:
 
 
 USUAL = (SizeRange.of(),)
-"""The range for a program whose sizes are unknown."""
+"""The ranges for a program whose sizes are unknown: m, n and k from 128 to 8192."""
 
 
 def draw_sizes(
     ranges: tuple[SizeRange, ...], count: int, seed: int = 0
 ) -> tuple[tuple[int, int, int], ...]:
-    """Draw sizes (m, n, k) at random: log-uniform in a range, which is drawn by its weight.
+    """Draw sizes (m, n, k) at random: each log-uniform in a range that is drawn by weight.
 
-    Equal arguments give equal sizes. Sizes of more than `MOST_OPERATIONS` operations are left out,
-    unless a range has no others.
+    Equal arguments give equal sizes. Sizes with m·n·k above `MOST_OPERATIONS` are drawn again, at
+    most `ATTEMPTS` times.
 
     Args:
         ranges: the ranges; at least one.

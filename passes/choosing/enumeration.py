@@ -1,8 +1,8 @@
 """Counts the work of a schedule by interpreting small problems, to check a `WorkCounter`.
 
 A `WorkCounter` assumes that all iterations of a loop except the first and the last are alike. That
-is not proved; instead the counts are compared with those of small problems, interpreted step by
-step.
+is not proved; instead the counts of small problems are compared with counts from traces, in which
+the interpreter executes every operation.
 """
 
 from __future__ import annotations

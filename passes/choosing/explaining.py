@@ -16,18 +16,19 @@ from passes.choosing.summation_order import SummationOrder
 __all__ = ["Explanation", "explain", "micros", "page"]
 
 SUMMANDS = ("launch", "main", "tiles", "fixup", "cluster")
-"""The terms of a predicted time whose sum is the total; `main` is computed from `COVERED`."""
+"""The terms of a predicted time whose sum is the total. The term `main` is the time of the main
+loop, including the time by which memory, L2 cache or power limit it."""
 COVERED = ("loop", "dram", "l2", "power")
-"""The terms of a predicted time whose maximum is `main`.
+"""The terms of a predicted time from which the term `main` is computed, as a smooth maximum.
 
-`main` is somewhat larger than the maximum if other terms are close to it.
+`main` is at least the largest of these terms, and somewhat larger if other terms are close to it.
 """
 LEGEND = (
     f"In microseconds: total = {' + '.join(SUMMANDS)}. main is the largest of "
     f"{', '.join(COVERED)}, and somewhat more where others are close to it."
 )
 MICRO = 1e6
-"""Microseconds in a second."""
+"""Number of microseconds in a second."""
 KINDS = {
     "data-parallel": "whole tiles only",
     "heterogeneous-tiles": "small tiles in the last wave",
@@ -48,7 +49,7 @@ class Explanation:
         problem: the problem, with values for m, n and k.
         device: the constants of the device.
         choices: the best plans, the best first.
-        rivals: for each kind of schedule, a description of that kind and the best plan with it.
+        rivals: (description, best plan) for each kind of schedule.
         reads_c: whether the epilogue reads C.
         batches: number of products in a batch, or of groups.
     """
@@ -65,7 +66,7 @@ class Explanation:
 
     @property
     def best(self) -> Choice:
-        """The plan that is chosen: the one with the shortest predicted time."""
+        """The plan with the shortest predicted time, which `codegen.matmul` chooses."""
         return self.choices[0]
 
     def as_data(self) -> dict[str, Any]:
@@ -97,13 +98,13 @@ class Explanation:
     def rows(self) -> list[list[str]]:
         """The rows of the table: the plan, the total and each term in microseconds.
 
-        The rounded terms of `SUMMANDS` add up to the rounded total.
+        The terms are rounded so that those of `SUMMANDS` add up to the shown total.
         """
         head = ["plan", "total", *SUMMANDS, *COVERED]
         return [head, *([str(c.plan), *_cells(c)] for c in self.choices)]
 
     def reasons(self) -> list[str]:
-        """Sentences on what bounds the best plan's time, and how much longer other plans take."""
+        """Sentences: what limits the best plan's speed, and how much longer other plans take."""
         best = self.best
         m, n, k = sizes(self.problem)
         products = self.batches if self.problem.batched else 1
@@ -122,10 +123,10 @@ class Explanation:
             )
         else:
             # `source` is the command that fitted the constants, its files and, after a colon, the
-            # number of measurements in these files.
-            counted = self.device.source.rpartition(": ")[2]
+            # number of measurements in these files, such as `15115 times, 2026-11-24`.
+            number, _, rest = self.device.source.rpartition(": ")[2].partition(" times")
             found.append(
-                f"The figures of {self.device.device} are fitted to measurements: {counted}."
+                f"The figures of {self.device.device} are fitted to {number} measured times{rest}."
             )
         return found
 
@@ -176,7 +177,7 @@ def explain(
 
 
 def _main(choice: Choice) -> float:
-    """Seconds of the term `main`: the largest of main loop, DRAM, L2 and power times."""
+    """Seconds of the term `main`: total time minus the other terms of `SUMMANDS`."""
     return choice.seconds - sum(choice.terms[name] for name in SUMMANDS if name != "main")
 
 

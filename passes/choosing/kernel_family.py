@@ -2,8 +2,8 @@
 
 One kernel accepts problems of every size, so a program can limit itself to a few kernels. A greedy
 search selects them: it draws sizes, predicts the time of every candidate kernel for each size by
-the cost model, and adds one kernel after another, each time the one that lowers the mean of the
-logarithm of the time most.
+the cost model, and adds one kernel after another. Each added kernel is the one that lowers most the
+mean logarithm of the shortest predicted time with the selected kernels.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ COUNT = 96
 DRAWN = 1200
 """The number of random sizes by which the kernels of a family are selected."""
 WORST = 4.0
-"""A kernel that is no candidate for a size is assumed to take this many times the best kernel's
-time. Larger ratios count as this one, so that no single size decides the selection."""
+"""Largest ratio of a kernel's predicted time to that of the best kernel for a size. Larger ratios
+are replaced by WORST, so that no single size decides the selection; so is the ratio of a kernel
+that is no candidate for the size."""
 COLUMNS = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns", "width")
 """Columns of a `Table`: two plans have the same kernel if they agree in these columns and in the
 schedule."""
@@ -72,7 +73,7 @@ class KernelFamily:
         return any(size in each for each in self.ranges)
 
     def joined(self, other: KernelFamily) -> KernelFamily:
-        """The kernels and the ranges of both families; its `losses` are empty."""
+        """A family with the kernels and ranges of `self` and `other`; its `losses` are empty."""
         kernels = dict.fromkeys((*self.kernels, *other.kernels))
         ranges = dict.fromkeys((*self.ranges, *other.ranges))
         return KernelFamily(tuple(kernels), ranges=tuple(ranges))
@@ -125,7 +126,8 @@ def choose_family(
         problem: the element types and layouts; its sizes are ignored.
         device: the constants of the cost model for the device.
         ranges: the ranges of sizes.
-        count: the largest number of kernels; selection ends earlier if no kernel lowers the cost.
+        count: the largest number of kernels; selection ends earlier if no further kernel lowers the
+            predicted times.
         reads_c: whether the epilogue reads C.
         drawn: number of random sizes by which the kernels are selected.
         advance: a function to report progress; its arguments are the number of sizes that are done
@@ -162,7 +164,7 @@ def losses_of(
     *,
     reads_c: bool = False,
 ) -> NDArray[np.float32]:
-    """The predicted loss of time if only the first 1, 2, … kernels of a family may be used.
+    """The predicted losses of time if only the first 1, 2, … kernels of a family may be used.
 
     The loss is (best predicted time with these kernels / best predicted time with any kernel) - 1.
 
@@ -224,9 +226,9 @@ def _predicted(
 
 
 def _numbers(columns: Sequence[Any]) -> NDArray[np.int64]:
-    """One integer for each row, from a number for its schedule and the values in `COLUMNS`.
+    """One integer for each row, computed from its schedule's number and its values of `COLUMNS`.
 
-    Distinct rows have distinct integers.
+    Rows that differ in these values have different integers.
     """
     found = np.zeros(len(columns[0]), np.int64)
     for column, bits in zip(columns, (6, 12, 12, 10, 4, 4, 4, 2, 5), strict=True):

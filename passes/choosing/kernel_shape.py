@@ -1,4 +1,4 @@
-"""`Shape` computes how the sm_90a lowering divides tiles into warpgroups, stages and TMA boxes.
+"""`Shape`: how kernels of the sm_90a lowering divide tiles among warpgroups, stages, TMA boxes.
 
 The fields of a `Shape` are columns with one entry for each plan of a table, for the cost model.
 """
@@ -47,18 +47,20 @@ __all__ = [
 FITTED = DTYPES["bf16"]
 """The element type of A and B with which the constants of devices were measured."""
 INSTRUCTION_BYTES = 32
-"""Bytes along k of one operand of a wgmma instruction: 16 elements of 16 bits, 32 of 8 bits."""
+"""Number of bytes along k of one operand of a wgmma instruction: 16 elements of 16 bits, or 32 of 8
+bits."""
 UNIT_K = FITTED.row
 """Number of bf16 elements in a 128-byte row of shared memory: the smallest k of a macro tile."""
 LINE, SECTOR, ALIGNED = 128, 32, 16
-"""Bytes of a cache line, of a sector of a line, and of TMA's alignment: D is stored by TMA only if
-its rows are a multiple of ALIGNED bytes."""
+"""Numbers of bytes. LINE: a cache line. SECTOR: a sector of a cache line. ALIGNED: D is stored by
+TMA only if the length of its rows is a multiple of ALIGNED bytes."""
 SHARED = architecture_of("sm_90a").shared_bytes - BARRIER_BYTES
-"""Bytes of shared memory of a CTA for A, B, D, and sums over a cluster whose CTAs divide k."""
+"""Number of bytes of shared memory that a CTA has for A, B and D, and for sums over a cluster whose
+CTAs divide k."""
 NEAR = 16
 """Number of consecutive workgroups that are assumed to run on the SMs of one GPC."""
 LOW = 32
-"""Rows of a TMA box of A or B whose contiguous axis is k; see `BoxedOperand`."""
+"""Number of rows of a TMA box of A or B if k is the contiguous axis; see `BoxedOperand`."""
 
 
 class Shape:
@@ -77,17 +79,17 @@ class Shape:
         """
         self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
         self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n
-        """rows, columns: elements of a CTA's part of the macro tile along m and n."""
+        """rows, columns: extents of a CTA's part of the macro tile along m and n, in elements."""
         row = ROW_BYTES / t.in_bytes
         """Number of elements of A and B in a 128-byte row of shared memory."""
         self.units = t.tile_k / t.cluster_k / row
         """units: extent along k of a CTA's part of the tile, in 128-byte rows of shared memory."""
         self.tiles_m, self.tiles_n = along(t.m, t.tile_m, t.ragged_m), along(t.n, t.tile_n)
-        """tiles_m, tiles_n: output tiles of one product along m and n."""
+        """tiles_m, tiles_n: numbers of output tiles of one product along m and n."""
         self.tiles = np.ceil(t.l * self.tiles_m * self.tiles_n)
         """tiles: number of output tiles of the whole batch."""
         self.depth = np.ceil(along(t.k, t.tile_k, t.ragged_k))
-        """depth: iterations of the main loop for one output tile."""
+        """depth: number of iterations of the main loop for one output tile."""
         left_b = swapped(self.rows, self.columns, t.turns)
         left = np.where(left_b, self.columns, self.rows)
         right = np.where(left_b, self.rows, self.columns)
@@ -98,8 +100,8 @@ class Shape:
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
         self.twins = left_b & (self.consumers == 2)
-        """twins: whether two warpgroups have B as the left operand of wgmma, which was measured to
-        be slower."""
+        """twins: whether B is the left operand of wgmma and two warpgroups divide a CTA's part of a
+        tile; this was measured to be slower."""
         self.pieces = np.ceil(share / MOST_COLUMNS)
         """pieces: number of wgmma instructions that cover the columns of a warpgroup."""
         self.mma_columns = share / self.pieces
@@ -126,7 +128,7 @@ class Shape:
             (self.rows / t.cluster_n + self.columns / t.cluster_m) * ROW_BYTES * self.units
         )
         """asked_bytes: bytes of `operand_bytes` that the CTA itself requests from the L2 cache; the
-        others arrive by multicast from other CTAs of its cluster."""
+        remaining bytes arrive by multicast from other CTAs of its cluster."""
         self.merged = self._merged(t)
         """merged: share of `asked_bytes` that a CTA on a neighbouring SM requests at the same time,
         so that the L2 cache merges both requests; 0 for clusters, whose multicasts do not merge."""
@@ -188,13 +190,14 @@ class Shape:
             np.where(t.turned_a == 1, self.rows / box_m, np.ceil(rows_a / LOW))
             + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)
         )
-        """copies: number of TMA boxes that the producer warp requests in one iteration."""
+        """copies: number of TMA boxes of A and B that the producer warp requests in one
+        iteration."""
 
     @classmethod
     def of(cls, t: Table) -> Shape:
         """The shapes of all plans of a table.
 
-        All columns except `merged` are computed once for plans that differ only in `width`.
+        All columns except `merged` are computed only once for plans that differ only in `width`.
         """
         if t.distinct is None:
             return cls(t)
@@ -262,7 +265,7 @@ class Shape:
 
 
 def along(extent: Column | float, tile: Column, ragged: Column | float = 0) -> Column:
-    """Number of tiles along an axis.
+    """Number of tiles along an axis; if groups divide the axis, an average, not a whole number.
 
     Args:
         extent: extent of the axis; if groups divide the axis, the average of the groups' extents.
@@ -287,7 +290,7 @@ def astray(row: Column, unit: Column | int, element: Column | int) -> Column:
 
 
 def _last(extent: Column, tile: Column, part: Column) -> Column:
-    """The most rows (or columns) outside the matrix that any CTA's part of a macro tile has.
+    """Largest number of rows (or columns) outside the matrix in any CTA's part of a macro tile.
 
     Args:
         extent: extent of the matrix.
@@ -299,11 +302,11 @@ def _last(extent: Column, tile: Column, part: Column) -> Column:
 
 
 def block(t: Table, tiles_m: Column, tiles_n: Column, count: Column | int) -> tuple[Column, Column]:
-    """Rows and columns of the block of output tiles that consecutive workgroups compute.
+    """(rows, columns), in tiles, of the block of output tiles that consecutive workgroups compute.
 
     Args:
         t: problems and plans, with the order of tiles.
-        tiles_m, tiles_n: output tiles of one product along m and n.
+        tiles_m, tiles_n: numbers of output tiles of one product along m and n.
         count: number of consecutive workgroups, each of which computes one tile.
     """
     high = np.minimum(t.width, tiles_m)

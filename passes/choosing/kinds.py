@@ -1,4 +1,4 @@
-"""Candidate plans beyond the usual ones, mostly for tuning: a schedule, tilings and grids."""
+"""Candidate plans that the cost model does not choose by default: schedule, tilings and grids."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ __all__ = [
 ]
 
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
-"""Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans whose workgroups send
-and receive partial sums. MOST_SUMS_TWICE: in plans with a reduce-scatter and a second main loop."""
+"""Largest numbers of accumulators of a thread. MOST_SUMS_STREAMED: for plans whose workgroups send
+and receive partial sums. MOST_SUMS_TWICE: for plans with a reduce-scatter and a second main
+loop."""
 LEAST_DEPTH = 4
 """Smallest number of main loop iterations of an output tile that is divided along k."""
 MOST_SPLITS = 64
 """Largest number of workgroups among which one tile is divided along k."""
 SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
-"""Numbers of workgroups per output tile that `tune=True` tries, besides those of `split_grids`."""
+"""Numbers of workgroups per output tile that `tune=True` tries, besides those that follow from
+`split_grids`."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +61,18 @@ class Tiled:
 
     Args:
         tiling: columns of tile m, n, k, cluster m, n, k, and the number of pingpong warpgroups.
-        few: the m of the problem if one row of tiles covers it, so that each column of B is read by
+        few: the m of the problem if one row of tiles covers m, so that each column of B is read by
             one workgroup only; else 0.
-        held: accumulators of a thread if workgroups send and receive partial sums.
-        small: for each number of small tiles in a macro tile, along m and n: which tilings can have
-            such small tiles (see `HeterogeneousTiles`).
+        held: number of accumulators of a thread if workgroups send and receive partial sums.
+        small: for each number of small tiles in a macro tile, along m and n: a column that says
+            which tilings can have such small tiles (see `HeterogeneousTiles`).
         slots: number of clusters that are resident on the device at the same time.
         products: number of products of a batch, or of groups.
-        counted: whether the host knows the number of tiles; it does not if groups divide m.
-        even: whether all tiles have the same number of iterations; they do not if groups divide k.
-        each: whether a schedule with one workgroup for every tile can be applied.
-        tiles_m, tiles_n: output tiles of one product along m and n.
-        depth: iterations of an output tile.
+        counted: whether the host knows the number of tiles at the launch; False if groups divide m.
+        even: whether all tiles have the same number of iterations; False if groups divide k.
+        each: whether a schedule with one workgroup for every tile can be applied to the problem.
+        tiles_m, tiles_n: numbers of output tiles of one product along m and n.
+        depth: number of iterations of an output tile.
     """
 
     tiling: tuple[Column, ...]
@@ -93,16 +95,16 @@ class Tiled:
 
     @cached_property
     def several(self) -> Flag:
-        """Whether there are more output tiles than resident clusters."""
+        """For each tiling, whether there are more output tiles than resident clusters."""
         return self.tiles > self.slots
 
     @cached_property
     def split_grids(self) -> tuple[Column, ...]:
-        """Two grid sizes for which every output tile is divided among several workgroups.
+        """Two columns of grid sizes that divide every output tile among several workgroups.
 
-        The first is the largest for which every workgroup has equally many iterations; if there is
-        none, it is the number of tiles. The second is the largest for which every tile has equally
-        many workgroups; it is 0 if it equals the first.
+        The first is the largest grid in which every workgroup has equally many iterations; if there
+        is no such grid, it is the number of tiles. The second is the largest grid in which every
+        tile has equally many workgroups; it is 0 if it equals the first.
         """
         most = np.minimum(np.floor(self.slots / self.tiles), np.floor(self.depth / 2))
         even, any_split = np.ones_like(most), np.minimum(most, MOST_SPLITS)
@@ -146,7 +148,7 @@ def divisible(cut: Tiled) -> Flag:
 
 
 def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
-    """Stream-K plans that the cost model never prefers, such as with `least_segment`."""
+    """Yield Stream-K plans that the cost model never prefers, as with `least_segment`."""
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
@@ -175,7 +177,7 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
 def interleaved_kinds(
     cut: Tiled, wanted: Flag, schedules: Sequence[Pass] = INTERLEAVED
 ) -> Iterator[Kind]:
-    """Stream-K with `k_order=interleaved` on all SMs, if SMs cannot share tiles equally.
+    """Yield Stream-K with `k_order=interleaved`, if SMs are no multiple of the output tiles.
 
     Args:
         cut: a problem with every tiling that suits it.
@@ -191,7 +193,7 @@ def interleaved_kinds(
 
 
 def pinned_kinds(cut: Tiled, segments: int) -> Iterator[Kind]:
-    """Split-K, for batch-invariant products whose sums over k consist of two or more segments.
+    """Yield Split-K for batch-invariant products, with two or more segments of k.
 
     Batch-invariant products whose sums have one segment use ordinary schedules.
 

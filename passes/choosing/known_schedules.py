@@ -1,8 +1,8 @@
 """The schedules among which `codegen.matmul` may choose, and counters of their work.
 
 A pass lists the schedules of its class that may be chosen, and the sizes that they suit
-(`Pass.variants`, `Pass.suits`). The work of each workgroup and the kind of fix-up follow from the
-scheduled graph; schedules for which they cannot be derived are not chosen.
+(`Pass.variants`, `Pass.suits`). The work of each workgroup and the kind of fix-up are derived from
+the scheduled graph; a schedule for which this fails is not chosen.
 
 The counters of the library's own schedules are kept in `work_counters.json`, because deriving a
 counter takes longer than choosing a plan; `python -m passes.choosing.known_schedules` writes that
@@ -28,7 +28,7 @@ from passes.registry import PASSES, find_pass, offered
 __all__ = ["chosen_schedules", "counter_of", "family"]
 
 FILE = Path(__file__).with_name("work_counters.json")
-"""The file with the `WorkCounter`s of the library's own schedules."""
+"""The file that holds the `WorkCounter`s of the library's own schedules."""
 
 
 @cache
@@ -69,7 +69,7 @@ def _kept() -> dict[str, dict[str, Any]]:
 
 
 def chosen_schedules() -> tuple[Pass, ...]:
-    """The schedules that are tried for every problem, with options for the tile `COUNTED_TILE`.
+    """The schedules that are candidates for every problem, with options for tile `COUNTED_TILE`.
 
     `Pass.scaled` adapts options that are extents, such as those of small tiles, to another tile.
     """
@@ -110,9 +110,9 @@ def derived() -> dict[str, WorkCounter]:
 def family(schedule: Pass) -> str:
     """Text for the kind of a schedule: its name, its reduction and two of its options.
 
-    The reduction is left out if it is the default. `least_segment` adds the words `without
-    slivers`, because it excludes short segments of tiles; `k_order=interleaved`
-    adds the word `interleaved`.
+    The reduction is left out if it is the default. `least_segment` above 1 adds the words `without
+    slivers`, because it excludes short segments of tiles; `k_order=interleaved` adds the word
+    `interleaved`.
 
     >>> from passes import DataParallel, HybridStreamK, StreamK
     >>> family(DataParallel(persistent=True)), family(StreamK(reduction="tree", owner="last"))

@@ -1,9 +1,9 @@
 """The cost model: predicted seconds of a plan on a device, as a sum of named terms.
 
-The time of the workgroup with most work is the sum of launch, main loop, ends of tiles and fix-up.
-The traffic of memory, the traffic of the L2 cache and the power limit give lower bounds of the main
-loop's time. The model takes the largest of the main loop's time and these bounds, and adds a little
-if another of them is almost as large.
+The time of the workgroup with most work is the sum of the times of launch, main loop, ends of tiles
+and fix-up. The traffic of memory, the traffic of the L2 cache and the power limit give lower bounds
+of the main loop's time. The model takes the largest of the main loop's time and these bounds, and
+adds a little if another of them is almost as large.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from passes.lowering.sm_90a.division import MMA_M
 __all__ = ["Cost", "Counts", "cost", "iteration", "tile_end"]
 
 UNHURRIED = 4
-"""Number of pipeline stages (buffers in shared memory for A and B of one iteration) below which
-multiplications were measured to take longer."""
+"""With fewer pipeline stages (buffers in shared memory for A and B of one iteration) than this
+number, multiplications were measured to take longer."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ class Cost:
     """Predicted seconds of plans: each field is a column with one entry per plan.
 
     Attributes:
-        launch: time before the first workgroup multiplies, and after the last one has ended.
+        launch: time before the first workgroup multiplies, plus the time after the last one has
+            ended.
         loop: main loop of the workgroup with most work.
-        tiles: ends of that workgroup's tiles: the pipeline drains and D is stored.
-        fixup: sending, waiting for and adding up partial sums, for that workgroup.
+        tiles: ends of the tiles of the workgroup with most work: the pipeline drains, D is stored.
+        fixup: sending, awaiting and adding partial sums, for the workgroup with most fix-up.
         cluster: sums over a cluster whose CTAs divide k.
         dram, l2: traffic of all workgroups at the rates of memory and of the L2 cache.
         power: multiplications and traffic of all workgroups at the power limit.
@@ -72,12 +73,12 @@ class Part:
     """The tiles of one shape (macro tiles or small tiles) of those plans that have them.
 
     Attributes:
-        rows: row numbers, in the table, of the plans that have tiles of this shape.
-        table: these plans, with `tile_m` and `tile_n` of this shape.
+        rows: row numbers, in the table of all plans, of the plans that have tiles of this shape.
+        table: these plans only; the columns `tile_m` and `tile_n` have the extents of this shape.
         shape: how the lowering divides tiles of this shape.
         tiles: number of tiles of this shape.
-        iterations: iterations on such tiles, of the workgroup with most work.
-        ends: number of such tiles that this workgroup finishes.
+        iterations: number of iterations on such tiles of the workgroup with most work.
+        ends: number of such tiles that the workgroup with most work finishes.
     """
 
     rows: NDArray[np.intp]
@@ -89,10 +90,10 @@ class Part:
 
 
 class Counts:
-    """Work counts of the plans in a table: what the cost model needs besides a device's constants.
+    """Work counts of the plans in a table, from which `cost` predicts seconds.
 
-    Work counts depend on the device only by its number of resident workgroups, so a fit of the
-    other constants computes them once.
+    Work counts depend on the device only by its number of resident workgroups, so a fit of a
+    device's other constants computes the work counts once.
     """
 
     def __init__(self, table: Table, device: Constants) -> None:
@@ -185,7 +186,7 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
     """Bytes per second at which A and B are read from memory.
 
     Few workgroups cannot saturate the memory. If workgroups do not divide the tiles evenly, some
-    workgroups have one tile more than others, and only these read in the last wave.
+    workgroups have one tile more than others, and only these workgroups read in the last wave.
     """
 
     def rate(busy: Column) -> Column:
@@ -224,7 +225,7 @@ def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
 
 
 def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
-    """Seconds of the longest fix-up of a workgroup, and bytes of all partial sums.
+    """(seconds of the longest fix-up of a workgroup, bytes of all partial sums of the launch).
 
     Args:
         t: problems and plans.
@@ -258,7 +259,7 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
 
 
 def _few(readers: Column, c: Constants) -> Flag:
-    """Whether at most half of the SMs are busy, so that none shares its path to the L2 cache.
+    """For each plan, whether at most half of the SMs are busy: then none shares a path to L2.
 
     Args:
         readers: number of CTAs that read A and B.
@@ -268,12 +269,13 @@ def _few(readers: Column, c: Constants) -> Flag:
 
 
 def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column]:
-    """Seconds of an iteration, further seconds of the first one, and bytes of shared memory read.
+    """(seconds of an iteration, more seconds of the first one, bytes of shared memory it reads).
 
     The slowest of four resources determines the time of an iteration: the tensor cores, the
-    requests to the L2 cache, the arriving data, and the producer warp. In the first iteration they
-    do not overlap. Times vary, so a resource that is nearly the slowest delays some iterations too;
-    therefore a norm approximates the maximum.
+    requests to the L2 cache, the arriving data, and the producer warp. In the first iteration the
+    times of these resources do not overlap. Times vary from iteration to iteration, so a resource
+    that is nearly the slowest delays some iterations too; therefore a smooth maximum (`_largest`)
+    is taken.
 
     Args:
         s: how tiles are divided.
@@ -292,8 +294,8 @@ def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Co
     lines = lines * (1 + (c.narrow - 1) * s.narrow)
     paired = np.where(crowded, c.paired, np.where(s.workgroups > 1, c.beside, 1))
     asked = lines / c.ask_rate * paired
-    # TMA does not request data outside A and B. In a box that begins inside, it fills the rows that
-    # lie outside with zeros, row by row.
+    # TMA does not request data outside A and B. In a box that lies partly outside a matrix, TMA
+    # fills the outer rows with zeros, row by row.
     inside = np.maximum(s.asked_bytes - s.outside * s.units * ROW_BYTES, 0)
     last = inside * asked + s.filled * s.units * c.empty_seconds
     ask, ingest = np.maximum(s.asked_bytes * asked, last), s.operand_bytes / c.ingest_rate * paired

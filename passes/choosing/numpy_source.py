@@ -1,4 +1,4 @@
-"""NumPy source for integer expressions, which are evaluated over whole columns in float64.
+"""Generate NumPy source for integer expressions, to evaluate them for whole columns in float64.
 
 Integer quotients are exact: for integers a < 2**53 and b > 0, if a / b is less than an integer, its
 float64 is less than that integer too, so `floor(a / b)` is the integer quotient.
@@ -38,7 +38,7 @@ def _xor(a: Column, b: Column) -> Column:
 
 
 def _doublings(a: Column, b: Column) -> Column:
-    """How often the integer `a` must be doubled until it is at least `b`."""
+    """For each row, the number of doublings of the integer `a` until it is at least `b`."""
     return np.ceil(np.log2(np.maximum(b, a) / a))
 
 
@@ -64,14 +64,14 @@ _CALLS: dict[type[Basic], str] = {
 _NAME = re.compile(r"[A-Za-z_]\w*")
 """Pattern of a name in the generated source."""
 _KEPT = frozenset({"spread", "True", "False"})
-"""Names that the generated source never deletes; it deletes all other names after their last
-use."""
+"""Names for which the generated source has no `del` statement; it deletes every other name after
+the name's last use."""
 _JOINED: dict[type[Basic], str] = {Mul: " * ", Pow: "**", And: " & ", Or: " | "}
 """For each kind of expression, the operator that joins its arguments in the source."""
 
 
 class Statements:
-    """Source of assignments that compute expressions for problems and for all their workgroups.
+    """Python source that computes expressions for many problems and all workgroups of each.
 
     A column has one entry for each problem (a row of a table), or one for each workgroup of each
     problem (a lane). A value that all workgroups of a problem share is computed once for the
@@ -81,7 +81,7 @@ class Statements:
     Args:
         values: named expressions of the inputs and of earlier names.
         inputs: the Python name of each symbol that is a column with an entry for each problem.
-        lane: the symbol for the number of a workgroup in its grid.
+        lane: the symbol for the number of a workgroup, from 0, in its launch.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Statements:
         return self._varying[expr]
 
     def text(self, expr: Basic) -> str:
-        """NumPy source of an expression of inputs and named values."""
+        """NumPy source of an expression that contains only inputs and named values."""
         return self._lane(expr) if self.varies(expr) else self._row(expr)
 
     def function(self, head: str, results: Iterable[Basic]) -> str:
@@ -171,7 +171,7 @@ class Statements:
         Args:
             expr: the expression.
             names: the Python names of expressions that are assigned already.
-            lines: the assignments so far, to which one may be added.
+            lines: source lines of the assignments so far; this method may append one.
             at: returns the source of an argument.
         """
         if expr in names:

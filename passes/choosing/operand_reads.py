@@ -1,4 +1,4 @@
-"""`OperandReads`: how many bytes an epilogue reads and writes besides D, for choosing a plan."""
+"""`OperandReads`: number of bytes that an epilogue reads, and writes besides D, per launch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class OperandReads:
 
         Args:
             problem: the problem, with its epilogue.
-            extents: `l`, the number of products, and `m`, `n` and `k` of each product.
+            extents: `l`, the number of products, and `m`, `n` and `k` of each product, where `n`
+                counts the columns of B.
             reads_c: whether C is given; otherwise the epilogue does not read it.
         """
         out, widest, total = problem.out_dtype or problem.dtype, 0, 0.0
@@ -42,7 +43,8 @@ class OperandReads:
             if tensor == "C" and not reads_c:
                 continue
             size = dtype(operand.dtype or out).bytes
-            total += size * prod(extents[axis] for axis in operand.axes)
+            parts = problem.sums if "n" in operand.axes else 1
+            total += size * prod(extents[axis] for axis in operand.axes) / parts
             if {*"mn"} <= {*operand.axes}:
                 widest = max(widest, size)
         for output in problem.outputs.values():

@@ -26,7 +26,7 @@ def why_not(order: SummationOrder, plan: Plan, problem: Gemm) -> str | None:
 
     Args:
         order: the order of additions along k.
-        plan: the plan, with any schedule.
+        plan: the plan; its schedule may be any schedule, not only `SplitK`.
         problem: the problem, with values for n and k.
 
     Raises:
@@ -61,9 +61,10 @@ def _term(order: SummationOrder, tile: int) -> Term | None:
 
 @lru_cache(maxsize=1024)
 def _order_in_graph(pipeline: str, tile: tuple[int, int, int], problem: Gemm) -> Term | str:
-    """The order in which a scheduled problem adds along k.
+    """The term that describes the order in which a scheduled problem adds along k.
 
-    If it has no fixed order, or the order cannot be derived, the result is the reason as text.
+    If the additions have no fixed order, or the order cannot be derived, the result is the reason
+    as text.
 
     Args:
         pipeline: the text of the passes that schedule the problem.

@@ -1,11 +1,11 @@
 """`pinned_order`: the order of additions along k of batch-invariant products, whatever m is.
 
-If m is small, dividing k into several segments keeps all SMs busy; if m is large, it costs time,
-because workgroups write partial sums to memory and read them. One order serves every m, so the
-number of segments is a compromise, chosen by predicted times for many m. It depends on n, k, the
-element types and the layout. It does not depend on the GPU of the machine or on a calibration, so
-that results have the same bits on every machine: the times are always predicted with the constants
-of one GPU, from the library's own file.
+If m is small, dividing k into several segments keeps all SMs busy; if m is large, the division
+costs time, because workgroups write partial sums to memory and read them. One order serves every m,
+so the number of segments is a compromise, chosen by predicted times for many m. It depends on n, k,
+the element types and the layout. It does not depend on the GPU of the machine or on a calibration,
+so that results have the same bits on every machine: the times are always predicted with the
+constants of the H200, from the library's own file.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ predicted speed at every m. The default plan is the one that is chosen without a
 SEGMENTS = tuple(schedule.splits for schedule in PINNED)
 """Numbers of segments of k that are tried, in addition to 1."""
 GAIN = 1.05
-"""An order with more segments is chosen only if its mean speed, as a fraction of the default plan's
-speed (see `Prediction.mean`), is higher by more than this factor."""
+"""An order with more segments is chosen only if its mean speed (see `Prediction.mean`) is more than
+GAIN times that of the order with fewer segments."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Prediction:
 
     @property
     def mean(self) -> float:
-        """The geometric mean of the ratios."""
+        """The geometric mean of `ratios` (speeds as fractions of the default plan's) over all m."""
         found = self.ratios.values()
         return prod(found) ** (1 / len(found))
 
     @property
     def least(self) -> float:
-        """The smallest of the ratios."""
+        """The smallest of `ratios` (speeds as fractions of the default plan's) over all m."""
         return min(self.ratios.values())
 
 
@@ -111,7 +111,7 @@ def _best(problem: Gemm, unit: int) -> SummationOrder:
 
 
 def forget() -> None:
-    """Drop the orders that are kept in this process; they are computed again when needed."""
+    """Clear this process's cache of orders; `pinned_order` then computes them again."""
     _best.cache_clear()
     _constants.cache_clear()
 

@@ -16,7 +16,8 @@ from passes.pipeline import Pipeline
 __all__ = ["CLUSTER_OPTIONS", "Plan"]
 
 NO_CLUSTER = (1, 1, 1)
-"""The value of `Plan.cluster` without clusters: one CTA computes a macro tile."""
+"""The value of `Plan.cluster` for a plan without clusters, in which one CTA computes a macro
+tile."""
 CLUSTER_OPTIONS = ("cluster_m", "cluster_n", "cluster_k")
 """Names of the lowering options for the number of CTAs in a cluster along m, n and k."""
 COOPERATIVE = "cooperative"
@@ -41,9 +42,9 @@ class Plan:
 
     Args:
         tile: elements of the macro tile along m, n and k; a cluster computes one macro tile.
-        cluster: CTAs of a cluster along m, n and k.
+        cluster: number of CTAs of a cluster along m, n and k.
         pipeline: the text of the passes that schedule the problem, separated by commas.
-        workgroups: the grid, as a number of clusters; None if the schedule fixes it.
+        workgroups: the grid, as a number of clusters; None if the schedule determines the grid.
         consumers: how warpgroups share the work, `cooperative` (on one tile) or `pingpong` (each
             on tiles of its own), for lowerings with the option `consumers`.
 
@@ -117,7 +118,7 @@ class Plan:
 
     @property
     def family(self) -> str:
-        """The schedule's name with the options that change its kind, such as `stream-k tree`."""
+        """The schedule's name with its reduction and similar options, such as `stream-k tree`."""
         return family(self.schedule)
 
     @property
@@ -139,7 +140,7 @@ class Plan:
 
     @property
     def asks_for(self) -> str:
-        """Text for messages: a feature of the plan that some lowerings lack; '' if it has none."""
+        """Text for errors: a feature of the plan that some lowerings lack; '' if it has none."""
         if self.cluster != NO_CLUSTER:
             return "clusters"
         return "" if self.consumers == COOPERATIVE else f"{self.consumers} consumers"
@@ -172,7 +173,7 @@ def _by(numbers: tuple[int, ...]) -> str:
 
 
 def _three(extents: Any, what: str) -> tuple[int, int, int]:
-    """Check that `extents` are three integers of at least 1, and return them as a tuple.
+    """Check that `extents` is a sequence of three integers of at least 1; return it as a tuple.
 
     Args:
         extents: the value to check.

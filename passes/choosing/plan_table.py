@@ -32,24 +32,30 @@ class Table:
 
     Attributes:
         l: number of products in the batch, or of groups.
-        m, n, k: extents of each product; if groups divide an axis, the average of their extents.
+        m, n, k: extents of each product; if groups divide an axis, the average of their extents. If
+            the epilogue has several sums, n counts the columns of B.
         ragged_m, ragged_k: 1 if groups divide the axis (a group may end inside a tile); else 0.
         turned_a, turned_b: 1 if A or B is given as its transpose; else 0.
-        in_bytes, out_bytes: bytes of an element of A and B, and of an element of D.
-        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
-        operand_bytes: bytes of all operands that the epilogue reads, in all products.
+        in_bytes: bytes of an element of A and B.
+        out_bytes: bytes of D for each element of the product: those of an element of D, divided by
+            the number of sums that it is computed from.
+        c_bytes: bytes of the widest element that the epilogue reads for every element of D; 0 if it
+            reads none.
+        operand_bytes: bytes of all operands that the epilogue reads and of its outputs besides D,
+            summed over all products.
         tile_m, tile_n, tile_k: elements of the macro tile along each axis.
-        cluster_m, cluster_n, cluster_k: CTAs of a cluster along each axis.
-        turns: number of pingpong warpgroups, which compute tiles in turn; 1 if warpgroups are
+        cluster_m, cluster_n, cluster_k: number of CTAs of a cluster along each axis.
+        turns: number of pingpong warpgroups, which alternate between tiles; 1 if warpgroups are
             cooperative.
-        workgroups: the grid, as a number of clusters. 0 leaves it to the schedule: the number of
-            tiles if every tile has its own workgroup, else the number of clusters that are resident
-            on the device.
-        width: rows of tiles in a band of `Rasterize`; 1 if tiles are visited in row-major order.
+        workgroups: the grid, as a number of clusters. 0 if the schedule determines the grid: the
+            number of tiles if every tile has its own workgroup, else the number of clusters that
+            are resident on the device.
+        width: number of rows of tiles in a band of `Rasterize`; 1 if tiles are visited in row-major
+            order.
         schedule: index of the plan's schedule in `schedules`.
         schedules: the distinct schedules, with options for the macro tile `COUNTED_TILE`.
-        alike: for each row a number; rows with equal numbers differ at most in `width`. None if it
-            is not known which rows do.
+        alike: for each row a number, equal for rows that differ at most in `width`. None if these
+            rows are not known.
     """
 
     l: Column  # noqa: E741 - named like m, n and k
@@ -79,7 +85,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Gemm, Plan]], batches: int = 1) -> Table:
-        """The table of some problems, whose epilogues do not read C, and plans.
+        """The table of some problems, each with a plan; their epilogues are assumed not to read C.
 
         Args:
             rows: problems with values for m, n and k, each with a plan.
@@ -111,17 +117,17 @@ class Table:
 
     @cached_property
     def small_m(self) -> Column:
-        """For each row, rows of a small tile in elements.
+        """For each row of the table, the extent along m of a small tile, in elements.
 
-        0 if all tiles of the plan have one shape.
+        The extent is 0 if all tiles of the plan have one shape.
         """
         return self._small(0, self.tile_m)
 
     @cached_property
     def small_n(self) -> Column:
-        """For each row, columns of a small tile in elements.
+        """For each row of the table, the extent along n of a small tile, in elements.
 
-        0 if the plan's tiles have one shape.
+        The extent is 0 if all tiles of the plan have one shape.
         """
         return self._small(1, self.tile_n)
 
@@ -171,9 +177,9 @@ class Table:
 
     @cached_property
     def distinct(self) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
-        """The first row of each set of `alike` rows, and for each row the number of its set.
+        """(first row of each set of rows with equal `alike`, number of its set for each row).
 
-        None if all rows differ, or if `alike` is not known.
+        None if all entries of `alike` differ, or if `alike` is None.
         """
         if self.alike is None or not len(self):
             return None
@@ -187,7 +193,7 @@ class Table:
         """The plan in a row of the table."""
 
         def numbers(*names: str) -> tuple[int, ...]:
-            """The integers that the named columns have in this row."""
+            """The integers in the named columns of the row `row`."""
             return tuple(int(getattr(self, name)[row]) for name in names)
 
         tile = cast(tuple[int, int, int], numbers("tile_m", "tile_n", "tile_k"))
@@ -233,6 +239,7 @@ def extents(problem: Gemm, batches: int) -> dict[str, float]:
     found: dict[str, float] = {"l": batches}
     for axis, extent in zip("mnk", sizes(problem), strict=True):
         found[axis] = extent / batches if problem.ragged(axis) else extent
+    found["n"] *= problem.sums
     return found | {"ragged_m": problem.ragged("m"), "ragged_k": problem.ragged("k")}
 
 
@@ -287,7 +294,7 @@ def _numbers(gemm: Gemm, plan: Plan, batches: int, places: dict[Pass, int]) -> d
         "turned_a": gemm.transpose_a,
         "turned_b": gemm.transpose_b,
         "in_bytes": dtype(gemm.dtype).bytes,
-        "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes,
+        "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes / gemm.sums,
         "c_bytes": 0,
         "operand_bytes": 0,
     }

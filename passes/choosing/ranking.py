@@ -30,7 +30,7 @@ LIMITS = {
     "l2": "requests of workgroups to the L2 cache",
     "power": "the power limit of the device",
 }
-"""Descriptions of the terms of a cost that are lower bounds of the main loop's time."""
+"""Descriptions of those terms of `Cost` that are lower bounds of the main loop's time, by name."""
 PARTS = {
     "launch": "the launch itself",
     "loop": "the busiest workgroup's main loop: tensor cores, and waves that are not full",
@@ -38,7 +38,8 @@ PARTS = {
     "fixup": "adding up partial sums through memory",
     "cluster": "sums over the cluster",
 }
-"""Descriptions of the terms of a cost that make up the time of the workgroup with most work."""
+"""Descriptions of those terms of `Cost` whose sum is the time of the workgroup with most work, by
+name."""
 SIMILAR, ORDERS = 3, 2
 """SIMILAR: largest number of plans with the same tile and cluster that `rank` returns. ORDERS:
 largest number of plans that differ only in the order in which tiles are visited."""
@@ -126,10 +127,10 @@ def choices(
 
 
 def _ascending(total: Column) -> Iterator[int]:
-    """The rows in the order of their times; of equal times, the first row comes first.
+    """Yield row numbers in ascending order of their times in `total`, equal times in row order.
 
-    All times are sorted only if more than the shortest one is needed: most calls of
-    `codegen.matmul` take the first plan.
+    The times are sorted only if the caller takes more than one row: most calls of `codegen.matmul`
+    take only the fastest plan.
     """
     yield int(total.argmin())
     for row in np.argsort(total, kind="stable")[1:]:
@@ -155,7 +156,7 @@ def rank(
         device: the constants of the device; None for those of the measured H200.
         count: largest number of plans to return.
         batches: number of products in a batch, or of groups.
-        reads_c: whether the epilogue reads C; large tiles leave no registers for it.
+        reads_c: whether the epilogue reads C; large tiles leave no registers for elements of C.
         among: the kernels to which the plans are limited; None sets no limit.
         order: the order of additions along k that the plans must have; None sets no limit.
     """
@@ -173,7 +174,7 @@ def ranked(
     among: Kernels | None = None,
     order: SummationOrder | None = None,
 ) -> Iterator[Choice]:
-    """Yield the plans that `rank` returns; each of them is computed when it is first needed."""
+    """Yield the plans that `rank` returns; a plan is computed when a caller first asks for it."""
     device = device or constants_of()
     # Schedules may be registered between calls, so they are a part of the cache key.
     known = _ranking(problem, device, count, batches, reads_c, among, order, chosen_schedules())
@@ -199,7 +200,7 @@ class _Ranking:
             yield self._known[place]
 
     def _advanced(self, place: int) -> bool:
-        """Compute one more plan, unless another thread has done so; False if there is none."""
+        """Make sure that plan number `place` is computed; return False if there is no such plan."""
         with self._lock:
             if place == len(self._known):
                 self._known.extend(islice(self._rest, 1))
@@ -217,7 +218,7 @@ def _ranking(
     order: SummationOrder | None,
     schedules: tuple[Pass, ...],
 ) -> _Ranking:
-    """The cached plans of `rank`; `schedules` is only a part of the cache key."""
+    """The cached `_Ranking` for these arguments; `schedules` is only a part of the cache key."""
     limits: dict[str, Any] = {"among": among, "order": order}
     found = choices(problem, device, batches=batches, reads_c=reads_c, **limits)
     spare = partial(_spare, problem, order)
@@ -227,7 +228,7 @@ def _ranking(
 
 
 def _spare(problem: Gemm, order: SummationOrder | None) -> Plan:
-    """A plan without clusters that fits every device, with the given order of additions."""
+    """A plan without clusters, for devices without room for a cluster; it has the order `order`."""
     plan = fallback(problem.grouped, dtype(problem.dtype).row)
     if order is not None and order.segments > 1:
         return replace(plan, pipeline=order.pipeline)
@@ -240,7 +241,8 @@ def _dissimilar(found: Iterable[Choice], count: int, spare: Callable[[], Plan]) 
     Args:
         found: all choices, the best first.
         count: the largest number of choices.
-        spare: makes a plan without clusters, which comes last if all others have clusters.
+        spare: makes a plan without clusters. It is yielded last if all other yielded plans have
+            clusters.
     """
     alike: dict[object, int] = {}
     taken, clusters = 0, True

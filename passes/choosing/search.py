@@ -1,11 +1,10 @@
 """`search`: find the fastest plan of a problem with few measurements.
 
 The search is Bayesian optimisation. The cost model's predictions are the prior mean of a Gaussian
-process over the logarithms of times, and measured plans correct the predictions of plans that are
-alike (`passes.choosing.similarity`). The first measurements are therefore of plans that are
-promising and differ from one another in tile, cluster, schedule or grid; the later ones are of
-plans that differ from the fastest one in a property that may still improve it. The plan with the
-largest expected improvement over the fastest measured one is measured next; the search ends if no
+process over the logarithms of times, and the measured time of a plan corrects the predictions for
+similar plans (`passes.choosing.similarity`). The first measured plans are therefore promising plans
+that differ from one another in tile, cluster, schedule or grid. After that, the plan with the
+largest expected improvement over the fastest measured plan is measured next. The search ends if no
 expected improvement is worth a measurement.
 
 The search knows no GPU: `measure` is a function, so recorded times can replay a search
@@ -30,29 +29,29 @@ __all__ = ["MOST_MEASURED", "Measure", "search"]
 MOST_MEASURED = 20
 """The largest number of plans that are measured for a problem."""
 FIRST_BATCH, BATCH = 8, 6
-"""Numbers of plans that are compiled in parallel, then measured: at the start of a search, and in
-each later step."""
+"""Numbers of plans that are compiled in parallel and then measured. FIRST_BATCH: at the start of a
+search. BATCH: in each later step."""
 FAR = 2.5
 """Plans whose predicted time exceeds this many times the shortest predicted time are left out."""
 WORTH = 1e-5
 """The search ends if the expected improvement of every plan is less than this fraction of the
 shortest measured time."""
 LEADERS, CLUSTERS, NEAR = 5, 3, 1.2
-"""The first plans measured include up to LEADERS that differ in schedule or reduction, and up to
-CLUSTERS with other clusters, each predicted to take at most NEAR times the best of all: the model
-may be wrong about a schedule or a cluster as a whole."""
+"""The first measured plans include up to LEADERS plans that differ in schedule or reduction, and up
+to CLUSTERS plans with further cluster shapes. Each is predicted to take at most NEAR times the
+shortest predicted time: the model may be wrong about a schedule or a cluster as a whole."""
 CLIP = 0.3
-"""The search corrects predictions by the errors of similar plans: logarithms of measured time /
-predicted time. An error that differs from the median error by more than `CLIP` is clipped.
+"""Largest difference of an error, log(measured / predicted time), from the median error. The search
+corrects predictions by the errors of similar plans, after it has clipped larger differences.
 
 A plan that is far slower than predicted, for example because its registers spill, says little
 about other plans.
 """
 
 Measure = Callable[[Sequence[Plan]], Sequence[float]]
-"""A function that measures plans, and returns the seconds of each.
+"""Type: a function that measures plans, and returns the seconds of one launch of each.
 
-A plan that cannot be built or launched has `inf` seconds.
+It returns `inf` for a plan that cannot be built or launched.
 """
 
 
@@ -121,7 +120,8 @@ class _Search:
         """Row numbers in `table` of the measured plans; `errors` has the model's errors on them."""
         self.errors: list[float] = []
         self.best = inf
-        """Logarithm of the shortest measured time."""
+        """Natural logarithm of the shortest measured time in seconds; `inf` before a
+        measurement."""
 
     def rows_of(self, plan: Plan) -> list[int]:
         """The row of a plan in the table, as a list; [] if the plan is no candidate."""
@@ -135,12 +135,12 @@ class _Search:
         return [int(row) for row in same.nonzero()[0] if t.plan(int(row)) == plan][:1]
 
     def leaders(self, given: Sequence[int], count: int) -> list[int]:
-        """The rows of the first plans to measure: `given`, then plans that differ from them.
+        """Rows of the first plans to measure: `given`, then plans with other schedules or clusters.
 
-        First, the plan with the shortest predicted time of each further pair of schedule and
-        reduction is added, until there are `count` rows; then that of each further cluster shape,
-        until there are `count + CLUSTERS` rows. Plans that are predicted to take more than NEAR
-        times the shortest time are not added.
+        First, for each further pair of schedule and reduction, the plan with the shortest predicted
+        time is added, until there are `count` rows; then, for each further cluster shape, the plan
+        with the shortest predicted time, until there are `count + CLUSTERS` rows. Plans that are
+        predicted to take more than NEAR times the shortest time are not added.
         """
         t = self.table
         names = [schedule.name for schedule in t.schedules]
@@ -171,11 +171,11 @@ class _Search:
             self.best = min(self.best, log(seconds))
 
     def next(self, count: int, given: Sequence[int] = ()) -> list[int]:
-        """Rows of the next plans to measure: those in `given`, then the most promising.
+        """Rows of the next plans to measure: `given`, then rows with a large expected improvement.
 
-        Each plan is chosen as if the plans chosen before it had been measured and took their
-        expected times. The plans differ in tile or cluster, because plans that agree in both often
-        have nearly the same time.
+        Each plan is chosen as if the plans chosen before this plan had been measured and took their
+        expected times. The chosen plans differ in tile or cluster, because plans with equal tile
+        and cluster often have nearly equal times.
         """
         chosen = list(given)[:count]
         while len(chosen) < count:

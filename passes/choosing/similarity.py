@@ -1,10 +1,10 @@
 """`Similarity` computes covariances of the cost model's errors: larger for more similar plans.
 
 If the cost model is too optimistic about a plan, it is usually too optimistic about plans with the
-same tile, cluster, or schedule and grid too. The covariance of the errors (of the logarithm of
-measured over predicted seconds) is a sum of terms, one for each of these properties, and one for
-plans that agree in all of them. `python -m benchmarks tuning --fit` finds the constants with the
-largest likelihood for a sweep.
+same tile, cluster, or schedule and grid too. The covariance of the errors (an error is the
+logarithm of measured / predicted seconds) is a sum of terms: one for each of these properties, and
+one that is nonzero only for plans that agree in all of them. `python -m benchmarks tuning --fit`
+finds the constants with the largest likelihood for a sweep.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ class Scales:
         noise: deviation of repeated measurements of one plan.
         tile_length: distance of tiles, in doublings of their extents, at which the correlation is
             1/e.
-        cluster_length, band_length: the same for extents of clusters and for widths of bands.
-        grid_length: the same for grids, in doublings of the number of CTAs.
-        turns_length: the same for pingpong and cooperative warpgroups, whose distance is 1.
+        cluster_length, band_length: such distances for extents of clusters and for widths of bands,
+            in doublings.
+        grid_length: such a distance for grids, in doublings of the number of CTAs.
+        turns_length: such a distance for warpgroups; plans with pingpong and with cooperative
+            warpgroups have distance 1.
     """
 
     problem: float = 0.1
@@ -60,8 +62,8 @@ class Scales:
 FITTED = Scales()
 """The constants for the H200, near those that `benchmarks tuning --fit` finds for recorded sweeps.
 
-The deviations are larger than fitted, because the cost model's errors are larger on problems to
-which it was not fitted.
+The deviations are larger than the fitted values, because the cost model's errors are larger on
+problems to which it was not fitted.
 """
 
 
@@ -88,7 +90,7 @@ class Similarity:
         self._schedule = table.schedule
 
     def between(self, rows: NDArray[np.intp], others: NDArray[np.intp]) -> Matrix:
-        """Covariances of the cost model's errors on plans: `rows` by `others`, without noise."""
+        """Covariances, without noise, of the errors on plans `rows` with the errors on `others`."""
 
         def apart(columns: list[Column], length: float) -> Matrix:
             """For each pair of plans: exp(-d / length); d sums |difference| over `columns`."""

@@ -1,9 +1,9 @@
 """`SummationOrder`: the order in which all plans of a batch-invariant product add along k.
 
-The bits of an element of D depend on the order in which its products are added. If every plan that
-may be chosen for given n and k has one order, the bits of a row of D depend neither on m nor on the
-rows around it (batch invariance; He et al., Defeating Nondeterminism in LLM Inference, Thinking
-Machines Lab, 2025). Tiles, clusters along m and n, and the order of tiles may differ.
+The bits of an element of D depend on the order in which its products are added. If all plans that
+may be chosen for given n and k have the same order, the bits of a row of D depend neither on m nor
+on the rows around it (batch invariance; He et al., Defeating Nondeterminism in LLM Inference,
+Thinking Machines Lab, 2025). Tiles, clusters along m and n, and the order of tiles may differ.
 
 Three things fix the order: the borders of the segments of k that are added up separately, the order
 in which the sums of the segments are added (here always that of k), and the multiply instruction,
@@ -40,9 +40,9 @@ class SummationOrder:
 
     Args:
         instructions: the lowering's `Lowering.instructions`, such as `wgmma`; '' on the CPU.
-        segment: elements of k in a segment; the last one may have fewer.
-        depth: elements of k that are added, including the zeros with which the last k tile is
-            padded.
+        segment: number of elements of k in a segment; the last segment may have fewer.
+        depth: number of elements of k that are added, including the zeros with which the last k
+            tile is padded.
     """
 
     instructions: str
@@ -70,7 +70,7 @@ class SummationOrder:
 
     @property
     def pipeline(self) -> str:
-        """The text of a schedule with this order, with a workgroup for every segment of a tile."""
+        """Pipeline text of a schedule with this order; each workgroup adds a segment of a tile."""
         return "data-parallel" if self.segments == 1 else str(split_schedule(self.segments))
 
     def __str__(self) -> str:

@@ -4,7 +4,8 @@
 iterations, stored tiles, and partial sums that are sent and received. It reads loop bounds, steps
 and conditions from the graph, so it works for any schedule.
 
-Every value gets a name (`Definitions`), so that expressions stay small and each is computed once.
+Every value gets a name (`Definitions`), so that expressions stay small and each value is computed
+only once.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MOST_ACCUMULATORS = 2
 
 
 class Doublings(IntegerFunction):
-    """How often `a` must be doubled to reach `b`: iterations of `for (i = a; i < b; i += i)`."""
+    """Number of doublings of `a` to reach `b`: the iterations of `for (i = a; i < b; i += i)`."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,14 @@ class Tally:
     """The work of one workgroup, as expressions.
 
     Attributes:
-        iterations, small_iterations: main loop iterations on macro tiles, and on small tiles (see
-            `HeterogeneousTiles`).
-        ends, small_ends: macro tiles and small tiles that the workgroup stores, whole or in part.
-        streamed: iterations in loops that may compute only a part of a tile's iterations.
-        sends: partial sums sent.
-        receives: partial sums received.
-        shortest: iterations of the shortest part of a tile that is computed, negated.
+        iterations, small_iterations: numbers of main loop iterations on macro tiles, and on small
+            tiles (see `HeterogeneousTiles`).
+        ends, small_ends: numbers of macro tiles and of small tiles that the workgroup stores, whole
+            or in part.
+        streamed: number of iterations in loops that may compute only a part of a tile's iterations.
+        sends: number of partial sums that the workgroup sends.
+        receives: number of partial sums that the workgroup receives.
+        shortest: number of iterations of the shortest segment that the workgroup computes, negated.
         first_turn, last_turn: in a `turnstile` reduction, the pieces (partial sums) of a tile are
             numbered; of the pieces that the workgroup receives, the lowest number, negated, and the
             highest number.
@@ -116,7 +118,7 @@ class Definitions:
         return frozenset[Symbol]().union(*(self._reads.get(s, {s}) for s in symbols))
 
     def needed(self, roots: Iterable[Expr]) -> dict[Symbol, Expr]:
-        """The definitions on which `roots` depend, in the order in which they were made."""
+        """The definitions on which `roots` depend, each after the definitions that it reads."""
         wanted = {symbol for root in roots for symbol in root.free_symbols}
         for symbol, value in reversed(self.values.items()):
             if symbol in wanted:
@@ -166,7 +168,7 @@ class _Walk:
         return self.definitions.name(cast(Expr, expr.xreplace(scope)))
 
     def both(self, one: Tally, other: Tally) -> Tally:
-        """Work counts of two operations that run one after another, from the counts of each."""
+        """Work counts of two operations together, if one runs after the other."""
         name = self.definitions.name
         pairs = zip(one.items(), other.items(), strict=True)
         return Tally(
@@ -187,7 +189,7 @@ class _Walk:
         )
 
     def body(self, body: Body, scope: Values) -> Tally:
-        """Work counts of operations that run in order; an `Assign` adds its value to `scope`."""
+        """Work counts of a list of operations; an `Assign` among them adds its value to `scope`."""
         found = Tally()
         for op in body:
             if isinstance(op, Assign):
@@ -291,8 +293,8 @@ class _Walk:
         """Work counts of a loop whose first and last iterations may differ from the others.
 
         The first iteration may begin inside a tile, and the last one may end inside a tile. The
-        other iterations are assumed to be alike; `passes.choosing.enumeration` checks that on
-        examples.
+        other iterations are assumed to be alike; `passes.choosing.enumeration` checks this
+        assumption on examples.
         """
         name, index = self.definitions.name, self.symbol(op.dim)
 

@@ -16,10 +16,10 @@ from passes.lowering.sm_90a.lower import accumulators_beside
 __all__ = ["Tiling", "small_tiles", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
-"""A macro tile and its cluster, as seven numbers.
+"""Type: a macro tile and its cluster, as seven numbers.
 
-They are the extents of the tile in m, n and k; the CTAs of the cluster along m, n and k; and the
-number of pingpong warpgroups (1 if warpgroups are cooperative).
+The numbers are the extents of the tile along m, n and k; the numbers of CTAs of the cluster along
+m, n and k; and the number of pingpong warpgroups (1 if warpgroups are cooperative).
 """
 
 WIDTHS = {
@@ -44,9 +44,10 @@ TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Sizes (rows, columns) of a CTA's part of a tile that are tried with pingpong warpgroups, which
 take turns with tiles."""
 LARGE_CLUSTERS = ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1))
-"""CTAs along m and n of clusters of more than two CTAs. They help products with few output tiles,
-whose time is limited by the rate of the L2 cache; see `passes.choosing.candidates.far`. `benchmarks
-sweep --clusters` measures such plans for other products too."""
+"""(CTAs along m, CTAs along n) of clusters of more than two CTAs. Such clusters make products
+faster that have few output tiles and whose time is limited by the rate of the L2 cache; see
+`passes.choosing.candidates.far`. `benchmarks sweep --clusters` measures such plans for other
+products too."""
 LARGE_CLUSTER_WIDTHS = {
     48: (64, 128),
     64: (*range(32, 193, 16), 256),
@@ -66,17 +67,19 @@ NARROW_WIDTHS = {64: (16, 32)}
 number of rows, the numbers of columns. If m and n are small, such tiles give work to more
 workgroups; dividing k, which is the usual way to do that, may not be allowed."""
 NARROW_DEPTHS = (1, 2, 4)
-"""Extents along k that are tried with `NARROW_WIDTHS`, in 128-byte rows of shared memory."""
+"""Extents of macro tiles along k that are tried with `NARROW_WIDTHS`, as numbers of 128-byte rows
+of shared memory."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
-"""Extents along k that are tried if a CTA's part of a tile has few rows: for each number of rows,
-the extents along k. Their unit is the number of elements in a 128-byte row of shared memory. With
-few rows, a large extent along k keeps enough bytes of B in flight.
+"""Extents of macro tiles along k that are tried if a CTA's part of a tile has few rows: for each
+number of rows, the extents along k, as numbers of 128-byte rows of shared memory. With few rows, a
+large extent along k keeps enough bytes of B in flight.
 """
 DEEPEST_COLUMNS = 64
-"""Most columns of a CTA's part of a tile in tilings with 512 bytes along k (4 in `DEEP`)."""
+"""Largest number of columns of a CTA's part of a tile in tilings with 512 bytes of A and B along k
+(4 in `DEEP`)."""
 NEVER = 1 << 30
-"""`sums` returns this number of accumulators of a thread if warpgroups cannot divide the tile: more
-than any thread has, so that the tile is not used."""
+"""Number of accumulators of a thread that `sums` returns if warpgroups cannot divide the tile. It
+is more than any thread can have, so the tile is not used."""
 
 
 @cache
@@ -149,7 +152,7 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
 
 def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
-    """(rows, columns) of the small tiles into which `HeterogeneousTiles` can divide a macro tile.
+    """Each shape (rows, columns) of small tiles into which `HeterogeneousTiles` can divide a tile.
 
     A small tile is a half or a quarter of the macro tile.
     """
@@ -190,7 +193,7 @@ def _halved(rows: int, columns: int) -> bool:
 
 
 def _team(rows: int, columns: int, *, streamed: bool = False, c_bytes: int = 0) -> int:
-    """Number of cooperative warpgroups that divide a CTA's part of a tile.
+    """Number of cooperative warpgroups that a CTA's part of a tile is divided among.
 
     Args:
         rows, columns: extents of a CTA's part of a tile along m and n, in elements.

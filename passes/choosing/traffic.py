@@ -1,4 +1,4 @@
-"""Bytes of A and B that a launch reads from memory, given what the L2 cache keeps."""
+"""Model of the bytes of A and B that a launch reads from memory because L2 does not hold them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def traffic_of(
         asked: bytes that all workgroups request from the L2 cache.
         c: the constants of the device.
         mixed: whether workgroups are at different k of their tiles at the same time.
-        streams: iterations of all workgroups on tiles that may be divided along k.
+        streams: number of iterations of all workgroups on tiles that may be divided along k.
     """
     a, b = t.l * t.m * t.k * t.in_bytes, t.l * t.n * t.k * t.in_bytes
     together = np.minimum(grid, s.tiles)
@@ -83,19 +83,20 @@ def _streamed(
     share: Column,
     c: Constants,
 ) -> Column:
-    """Bytes of A and B read from memory if workgroups have contiguous shares of iterations.
+    """Bytes of A and B read from memory if each workgroup has a contiguous range of iterations.
 
-    The launch lasts as long as one share. The iteration at a given k of output tile i runs at the
-    time `i·depth/share + const`, modulo 1; the unit of time is the length of the launch. All tiles
-    of a row need the same rows of A, so A is read again if much other data was read since the
-    previous tile's access; likewise for B and the tiles of a column.
+    A share is the range of iterations of one workgroup; the launch lasts as long as one share. The
+    iteration at a given k of output tile i runs at the time `i·depth/share + const`, modulo 1; the
+    unit of time is the length of the launch. All tiles of a row need the same rows of A, so A is
+    read again if much other data was read since the previous tile's access; likewise for B and the
+    tiles of a column.
 
     Args:
         t: problems and plans.
         tiles_m, tiles_n: number of output tiles along m and n.
         a, b: bytes of A and of B.
         asked: bytes that all workgroups request from the L2 cache.
-        share: iterations of a workgroup.
+        share: number of iterations of a workgroup.
         c: the constants of the device.
     """
     # How many tiles later, in the order of tiles, the next tile of the same row (band) and of the
@@ -113,11 +114,11 @@ def _streamed(
 
 
 def _interleaved(pieces: Column, both: Column, c: Constants) -> Column:
-    """Bytes of A and B that are read if all workgroups stay at nearly the same k.
+    """Bytes of A and B read from memory if all workgroups stay at nearly the same k.
 
     With f the fractional part of `pieces`, a tile is ahead of an even progress along k by at most
     `f·(1 - f)/pieces` of the launch's time; see the edge `Interleave`. Between an early and a late
-    read of the same data, that fraction of A and B is read, which may evict the data from the L2
+    read of the same data, this fraction of A and B is read, which may evict the data from the L2
     cache.
 
     Args:
@@ -131,7 +132,7 @@ def _interleaved(pieces: Column, both: Column, c: Constants) -> Column:
 
 
 def _gaps(tiles: Column, phase: Column) -> NDArray[np.float64]:
-    """Times between consecutive reads, if tiles 0, 1, 2, … read at 0, phase, 2·phase, … (modulo 1).
+    """Times between reads of the same data, if tile i reads it at time i·phase (modulo 1).
 
     The unit of time is the length of a launch. A column is a plan; its row i is the time from its
     i-th read, in the order of time, to the next. The first read follows the last one (modulo 1), so
@@ -161,6 +162,6 @@ def _reads(gaps: NDArray[np.float64], turnover: Column) -> Column:
     passed = (gaps * turnover) ** STEEP
     lost = passed / (1 + passed)
     # Times are cyclic, so one gap contains the begin of the launch. The request after it is the
-    # first one, which always reads memory. Any gap may be that one; 1 - gap is the chance that this
-    # gap is not.
+    # first one, which always reads memory. Every gap may contain the begin; the chance that a given
+    # gap does not is 1 - gap.
     return 1 + ((1 - gaps) * lost).sum(axis=0)

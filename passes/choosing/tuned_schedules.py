@@ -15,15 +15,15 @@ from passes.schedules.two_tile_stream_k import TwoTileStreamK
 __all__ = ["INTERLEAVED", "PINNED", "SLIVER", "TUNED"]
 
 SLIVER = 8
-"""Value that is tried for the schedule option `least_segment`, in main loop iterations."""
+"""Value of the schedule option `least_segment`, in main loop iterations, that is tried."""
 INTERLEAVED: tuple[StreamK, ...] = tuple(
     StreamK(owner="first", reduction=reduction, k_order="interleaved")
     for reduction in ("peers", "scatter")
 )
 """Stream-K schedules in which all workgroups are at nearly the same k at any time.
 
-The first may be chosen without a measurement if the L2 cache does not hold what several output
-tiles share of A and B.
+The first schedule may be chosen without a measurement if the L2 cache is too small for the parts of
+A and B that several output tiles read.
 """
 TUNED: tuple[Pass, ...] = (
     *(

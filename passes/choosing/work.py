@@ -20,11 +20,11 @@ class Work:
     Every attribute and property is a column with an entry for each plan.
 
     If a launch has more workgroups than are resident, further workgroups run when earlier ones have
-    ended. The model assumes that they do so in rounds, and adds up the work of all rounds.
+    ended. The model assumes that workgroups run in rounds, and adds up the work of all rounds.
 
     Attributes:
         grid: number of resident workgroups.
-        depth: iterations of an output tile.
+        depth: number of iterations of an output tile.
         busy: number of resident workgroups that have iterations.
         rounds: number of rounds.
         rest: number of macro tiles that are divided into small tiles.
@@ -44,8 +44,8 @@ class Work:
 
         Args:
             t: problems and plans; a plan without a grid has as many workgroups as are resident.
-            tiles: output tiles of all products of a batch together.
-            depth: iterations of an output tile.
+            tiles: number of output tiles of all products of a batch together.
+            depth: number of iterations of an output tile.
             slots: number of workgroups that can be resident at the same time.
         """
         # Rows of a `distinct` set differ in the order of tiles only, so their work is equal.
@@ -86,8 +86,9 @@ class Work:
     def apart(self) -> Flag:
         """For each plan, whether workgroups are at different k of their tiles at the same time.
 
-        They are at the same k if no tile is divided along k, or if each workgroup computes one
-        segment of a tile and the lengths of all segments differ by at most one iteration.
+        All workgroups are at the same k if no tile is divided along k, or if each workgroup
+        computes one segment of a tile and the lengths of all segments differ by at most one
+        iteration.
         """
         counts = self.counts
         together = (counts.shortest == 0) | (counts.shortest >= counts.streamed - 1)
@@ -97,12 +98,12 @@ class Work:
         """The share of the workgroups' time that is used: 1 if all have equally much work.
 
         The share is the number of all iterations, divided by the number that all workgroups could
-        do in the time of the workgroup with most work. An iteration on a small tile counts by its
-        share of the macro tile's area.
+        do in the time of the workgroup with most work. An iteration on a small tile counts as the
+        fraction of an iteration that its area is of the macro tile's area.
 
         Args:
             t: problems and plans.
-            tiles: output tiles of all products of a batch together.
+            tiles: number of output tiles of all products of a batch together.
         """
         pieces = np.where(t.divided, t.tile_m * t.tile_n / np.maximum(t.small_m * t.small_n, 1), 1)
         longest = self.iterations + self.small * self.depth / pieces
@@ -114,8 +115,8 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
 
     Args:
         t: problems and plans.
-        tiles: output tiles of all products of a batch together.
-        depth: iterations of an output tile.
+        tiles: number of output tiles of all products of a batch together.
+        depth: number of iterations of an output tile.
         grid: number of workgroups.
     """
     found = np.zeros((QUANTITIES, len(t)))

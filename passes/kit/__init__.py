@@ -5,13 +5,14 @@
   `number_of_iterations`, `flatten_into`, `flatten_iterations`. `why_no_plane` returns why output
   tiles cannot be reordered.
 - The grid, and waves of whole output tiles: `workgroup_count`, `add_waves`, `MOST_WORKGROUPS`.
-- Contiguous shares of all main loop iterations, which cross tile boundaries: `Stream`, `add_loops`.
+- Equal shares of the main loop iterations of all tiles, one for each workgroup, which may begin or
+  end inside a tile: `Stream`, `add_loops`.
 - Output tiles that are split along k, with one workgroup for each piece: `SplitTiles`.
 - Fix-up, which adds up the partial sums of a tile: `Pieces` and `add_workspace` if one workgroup
-  owns the tile, `Scatter` if every workgroup with a piece finishes a share of it. `Owner` and
-  `Reduction` are the types of a schedule's options for it.
+  owns the tile, `Scatter` if every workgroup with a piece finishes a share of the tile. `Owner` and
+  `Reduction` are the types of a schedule's options for the fix-up.
 
-docs/how-to/write-a-schedule.md writes a schedule with it, step by step.
+docs/how-to/write-a-schedule.md writes a schedule with the kit, step by step.
 """
 
 from passes.kit.fixup import (

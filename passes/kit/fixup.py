@@ -1,31 +1,32 @@
 """Fix-up: adding the partial sums of an output tile that several workgroups computed.
 
 A *piece* is the partial sum of a tile over some consecutive iterations, computed by one workgroup.
-The *peers* of a workgroup are the others with a piece of the same tile. The *owner* of a tile is
-the workgroup that runs its epilogue. A *slot* of the workspace holds one piece and a flag. The
-workgroup that receives a slot resets its flag, so all flags are 0 again when the kernel ends. These
-reductions exist; in all but `atomic` the order of additions is fixed, so every run gives the same
-bits:
+The *peers* of a workgroup are the other workgroups with a piece of the same tile. The *owner* of a
+tile is the workgroup that runs its epilogue. A *slot* of the workspace holds one piece and a flag.
+The workgroup that receives a slot resets its flag, so all flags are 0 again when the kernel ends.
+These reductions exist; in all but `atomic` the order of additions is fixed, so every run gives the
+same bits:
 
 - `peers`: the workspace has one slot for each workgroup. The owner of a tile adds the pieces of all
   its peers, one after another.
 - `tree`: pieces are added in pairs, pairs of pairs and so on, many at the same time. With J peers
-  the longest chain is ceil(log2(J + 1)) sends and as many receives; for `peers` it is one send and
-  J receives.
-- `turnstile`: the workspace has one slot for each shared tile, and the pieces use it in turn. The
-  piece farthest from the owner's is written first. Each next piece, nearer to the owner's, receives
-  the sum so far, adds itself and writes the result back; the flag has the number of the piece that
-  wrote last. With J peers, J sends and J receives follow one another, but no workgroup receives
-  more than once, and only one tile of sums is read and written, which stays in the L2 cache.
+  the longest chain of operations that wait for each other is ceil(log2(J + 1)) sends and as many
+  receives; for `peers` it is one send and J receives.
+- `turnstile`: the workspace has one slot for each shared tile, in which the pieces are added up one
+  after another. The piece farthest from the owner's is written first. The workgroup of each next
+  piece, nearer to the owner's, receives the sum so far, adds its piece and writes the result back;
+  the flag has the number of the piece that was added last. With J peers, J sends and J receives
+  follow one another, but no workgroup receives more than once, and only one tile of sums is read
+  and written, which stays in the L2 cache.
 - `atomic`: the workspace has one slot for each shared tile. Every piece but the owner's is added to
   it by atomic additions, in any order; then the owner adds the slot to its piece and writes zeros
-  to the slot. All J peers send at the same time, and the owner receives one slot, whatever J is.
-  Results differ in their last bits from run to run, so `atomic` is used only if a caller asks for
-  it: it is no default, and automatic choice excludes it.
+  to the slot. All J peers send at the same time, and the owner receives only one slot, whatever J
+  is. Results differ in their last bits from run to run, so `atomic` is used only if a caller asks
+  for it: it is no default, and automatic choice excludes it.
 - `scatter`: no workgroup owns a tile. Every workgroup with a piece writes it to the workspace and
   finishes a share of the tile: see `passes.kit.reduce_scatter`. All workgroups must be resident at
-  the same time. All write at the same time, and then each adds up all pieces of 1/(J + 1) of the
-  tile.
+  the same time. With J + 1 workgroups, all write at the same time, and then each adds up all pieces
+  of 1/(J + 1) of the tile.
 
 One slot for each workgroup suffices if tiles have owners: a workgroup's share of the iterations is
 contiguous, so at most one of its segments is a piece of a tile that another workgroup owns.
@@ -34,6 +35,7 @@ contiguous, so at most one of its segments is a piece of a tile that another wor
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal, get_args
 
 from sympy import Expr, Gt, Integer, Lt
@@ -49,8 +51,15 @@ from coordgraph.control.operations import (
     SendPartial,
     SetCoordinate,
 )
-from coordgraph.coordinates.dimensions import ForLoop, Linear, User, Workgroup
+from coordgraph.coordinates.dimensions import (
+    ForLoop,
+    Linear,
+    MacroTileIndex,
+    User,
+    Workgroup,
+)
 from coordgraph.coordinates.edges import PassThrough, Tile
+from coordgraph.gemm import SUM
 from coordgraph.integers import bit_xor, floor_div, minimum
 from coordgraph.kernel import KernelEditor
 from coordgraph.tensors import Role, Tensor
@@ -82,7 +91,7 @@ SLOT, TURN = "partial.slot", "partial.turn"
 """Ids of dimensions.
 
 SLOT: the index of a slot of the workspace, which holds a partial sum. TURN: the index of a piece
-among the pieces of its tile, if all of them use one slot.
+among the pieces of its tile, for reductions in which all pieces of a tile use one slot.
 """
 LEVEL = "fixup.level"
 """Id of the loop over the levels of a `tree` reduction.
@@ -95,8 +104,9 @@ def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str
     """Add the workspace tensors `partials` (partial sums of tiles) and `flags` (one per slot).
 
     Adds the edge `partials --Tile--> slot, row, column`, where row and column are those of an
-    output tile. With the reduction `atomic`, `partials` must be zero when the kernel starts. The
-    caller must add edges that tie slots to the workgroups that write them.
+    output tile; if the epilogue has several sums, `partials --Tile--> slot, sum, row, column`. With
+    the reduction `atomic`, `partials` must be zero when the kernel starts. The caller must add
+    edges that tie slots to the workgroups that write them.
 
     Args:
         e: the kernel being built.
@@ -105,18 +115,19 @@ def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str
         reduction: one of `REDUCTIONS`.
     """
     c = e.coordinates
-    rows, columns = c["D.index.0"].size, c["D.index.1"].size
-    assert rows is not None
-    assert columns is not None
+    sums = (SUM,) if e.graph.gemm.sums > 1 else ()
+    for name in sums:
+        c.add(MacroTileIndex(name, Integer(e.graph.gemm.sums), note="which sum of the epilogue"))
+    shape = tuple(c[dim].fixed_size for dim in (*sums, "D.index.0", "D.index.1"))
     role = Role.SUMS if reduction == "atomic" else Role.PARTIALS
     e.tensors += (
-        Tensor("partials", accumulator, (slots, rows, columns), role),
+        Tensor("partials", accumulator, (slots, *map(Integer, shape)), role),
         Tensor("flags", "i32", (slots,), Role.FLAGS),
     )
-    c.add(User("partials", slots * rows * columns, tensor="partials"))
+    c.add(User("partials", slots * prod(shape), tensor="partials"))
     c.add(User("flags", slots, tensor="flags"))
     c.add(Linear(SLOT, slots, note="slot of a partial tile"))
-    c.connect(Tile("partials", (SLOT, "D.index.0", "D.index.1")))
+    c.connect(Tile("partials", (SLOT, *sums, "D.index.0", "D.index.1")))
     c.connect(PassThrough("flags", SLOT))
 
 
@@ -128,7 +139,7 @@ class Pieces:
         low, high: the workgroups with the first and with the last piece of the tile; the workgroups
             between them have the other pieces.
         first, count: the first iteration, and the number of iterations, of this workgroup's piece.
-        depth: iterations of the whole tile.
+            depth: number of iterations of the whole tile.
         slot: the workspace slot of the tile; used only by reductions in `A_SLOT_A_TILE`.
     """
 
@@ -142,8 +153,8 @@ class Pieces:
     def finish(self, e: KernelEditor, owner: str, reduction: str, after: Body) -> Body:
         """Return operations that add up the pieces; the owner of the tile then runs `after`.
 
-        A workgroup receives pieces of its peers, adds them to its own, and then either sends the
-        sum to another workgroup or, if it owns the tile, runs the epilogue.
+        A workgroup receives pieces of its peers, adds them to its own piece, and then either sends
+        the sum to another workgroup or, if it owns the tile, runs the epilogue.
 
         Args:
             e: the kernel being built; the coordinates of loops are added.
@@ -195,7 +206,8 @@ def receive_tree(e: KernelEditor, owner: Expr, farthest: Expr, away: int) -> Bod
 
     Pieces are numbered from the owner's, j = 0, to the farthest. At the levels s = 1, 2, 4, … a
     piece with j mod 2s = 0 receives piece j + s, if that exists. So piece j > 0 receives while s is
-    less than the lowest set bit of j; then its sum is sent, once, to its only slot.
+    less than the lowest set bit of j; then its workgroup sends the sum, once, to the workgroup's
+    slot.
 
     Args:
         e: the kernel being built; the loop over levels is added.

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def number_of(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> Expr:
-    """The total number of tiles that several tile-number dimensions count, over all groups.
+    """The number of tiles that several tile-number dimensions count together, over all groups.
 
     Args:
         graph: a graph without a schedule.
@@ -53,7 +53,7 @@ def number_of_iterations(graph: KernelGraph, numbers: tuple[Dimension, ...]) -> 
 
 
 def why_no_plane(graph: KernelGraph) -> str | None:
-    """Why the output tiles of one product cannot be reordered, or None if they can."""
+    """Why no pass can reorder the output tiles of a product; None if they can be reordered."""
     if any(d.size is None for d in tile_plane(graph)):
         return (
             "each group has its own numbers of tile rows and tile columns, and the pass orders one "
@@ -77,10 +77,11 @@ def flatten_iterations(
 
 
 def flatten_into(e: KernelEditor, above: tuple[Dimension, ...], below: str) -> None:
-    """Connect several dimensions to one in row-major order; a single dimension keeps its indices.
+    """Connect several dimensions to one that counts their index combinations in row-major order.
 
-    If each group has its own number of tiles, the indices of one group follow those of the group
-    before it: `group, m, n, k --Concatenate--> below`.
+    If `above` is a single dimension, its indices stay the same. If each group has its own number of
+    tiles, the indices of one group follow those of the group before it: `group, m, n, k
+    --Concatenate--> below`.
 
     Args:
         e: the editor of a graph without a schedule: no edge computes its tile numbers.
@@ -159,13 +160,13 @@ def _parted(graph: KernelGraph, tiles: str) -> Ragged:
 def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:
     """The table of prefix sums of groups' numbers of tiles, if groups differ along several axes.
 
-    A group's number of tiles is the product of its tiles along the axes. None if the graph has no
-    such table.
+    A group's number of tiles is the product of its numbers of tiles along the axes. The result is
+    None if the graph has no such table.
 
     Args:
         graph: the kernel.
-        along: for each axis along which groups differ, the name of the table of prefix sums of
-            the groups' tiles along it.
+        along: for each axis along which groups differ, the name of the table of prefix sums of the
+            groups' numbers of tiles along that axis.
     """
     for table in graph.parameters.tables:
         steps = (_rise(index_symbol(name), place_of(table.name)) for name in along)

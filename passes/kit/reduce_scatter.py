@@ -2,10 +2,11 @@
 
 A *piece* is the partial sum of a tile over some iterations, computed by one workgroup; the *peers*
 are all workgroups with a piece of the same tile. All peers write their pieces to the workspace.
-When all are written, each of the p peers adds up all p pieces of its shares of the tile, runs the
-epilogue on these shares and stores them. Each element of a piece is written and read once, whatever
-p is, and p workgroups add at the same time (compare MPI_Reduce_scatter). Unlike in a fix-up where
-one workgroup owns the tile, a workgroup waits for workgroups of higher and of lower number.
+When all are written, each of the p peers takes some shares of the tile, adds up all p pieces of
+these shares, runs the epilogue on them and stores them. Each element of a piece is written and read
+once, whatever p is, and p workgroups add at the same time (compare MPI_Reduce_scatter). Unlike in a
+fix-up where one workgroup owns the tile, a workgroup waits for workgroups of higher and of lower
+number.
 
 A tile is divided into a fixed number of shares, which are ranges of rows. Peer number t finishes
 the shares t, t + p, and so on, so p may be any number; peers whose number is at least the number of
@@ -45,8 +46,9 @@ __all__ = ["PEER", "SHARE", "Scatter", "cut_otherwise"]
 PEER, END, SHARE = "partial.peer", "partial.end", "fixup.share"
 """Ids of dimensions.
 
-PEER: a workgroup that has partial sums of the tile. END: which of the workgroup's two workspace
-slots holds them. SHARE: the rows of a tile whose epilogue one workgroup executes.
+PEER: numbers the workgroups that have partial sums of the tile. END: which of a workgroup's two
+workspace slots holds its partial sums. SHARE: numbers the shares of a tile (ranges of rows), each
+of which one workgroup finishes.
 """
 MOST_SHARES = 32
 """Largest number of shares (ranges of rows) into which an output tile is divided. One workgroup
@@ -88,8 +90,8 @@ class Scatter:
             workgroups: the number of workgroups that may have pieces.
             below: the dimension that counts these workgroups.
             accumulator: the element type of the sums.
-            ends: whether each workgroup has two slots; if not, it has one, and the first edge is
-                `slot --PassThrough--> peer`.
+            ends: whether each workgroup has two slots; if False, each has one slot, and the first
+                edge is `slot --PassThrough--> peer`.
         """
         c = e.coordinates
         add_workspace(e, 2 * workgroups if ends else workgroups, accumulator, "scatter")

@@ -21,7 +21,7 @@ __all__ = ["SplitTiles"]
 PIECE, ACCUMULATE = "piece", "for_k"
 """Ids of dimensions.
 
-PIECE numbers the pieces of a tile. ACCUMULATE numbers the k tiles of a piece, in a loop.
+PIECE: numbers the pieces of a tile. ACCUMULATE: the loop over the k tiles of a piece.
 """
 
 
@@ -36,8 +36,8 @@ class SplitTiles:
 
     Args:
         tile: the dimension that counts the split tiles.
-        pieces: the id of the dimension that counts the pieces of all tiles. Piece i must belong to
-            workgroup number i.
+        pieces: the id of the dimension that counts the pieces of all tiles. Piece number i must be
+            computed by workgroup number i.
         numbers: the tile numbers from which edges lead to `tile`.
         work: the operations on one output tile; all tiles have equally many k tiles.
         splits: number of pieces of a tile.
@@ -66,7 +66,7 @@ class SplitTiles:
         """Split the k tiles of each output tile into pieces, and add the workspace of the fix-up.
 
         Adds these edges. For reductions with one workspace slot for each tile, edges lead from
-        `slot` to the tile instead, and from `turn` to the piece::
+        `slot` to the tile and from `turn` to the piece, instead of the last edge::
 
             k_tile --Tile--> piece, for_k; tile, piece --Flatten--> pieces
             partials --Tile--> slot, row, column; slot --PassThrough--> pieces

@@ -28,9 +28,9 @@ __all__ = ["Stream", "add_loops"]
 TILE, ACCUMULATE, BEHIND = "for_tile", "for_k", "for_behind"
 """Ids of the loops over a workgroup's share of iterations.
 
-The index of TILE is the number of iterations in the share before the current segment, the index of
-ACCUMULATE the number of the iteration in the segment. If segments run from last to first, the index
-of BEHIND is the number of iterations in the share after the segment.
+The index of TILE is the number of iterations in the share before the current segment. The index of
+ACCUMULATE is the number of the current iteration in the segment, from 0. If segments run from last
+to first, the index of BEHIND is the number of iterations in the share after the segment.
 """
 BEGIN = "sk.begin"
 """Id of the dimension for the first iteration of a workgroup's share, if `least_segment` is set."""
@@ -51,30 +51,30 @@ class Stream:
         numbers: the tile numbers (dimensions) that an edge connects to `space`.
         work: the operations on an output tile; tiles may differ in their number of iterations.
         workgroups: number of workgroups, each of which gets one share of the iterations.
-        owner: which segment of a shared tile belongs to the workgroup that runs the epilogue. With
-            `first`, this workgroup waits for workgroups of higher number. With `last`, it waits for
-            those of lower number, and each workgroup runs the segments of its share from last to
-            first, so that partial sums are sent early. No effect with the reduction `scatter`, in
-            which no workgroup owns a tile.
+        owner: the workgroup that runs the epilogue of a shared tile: the one with the tile's
+            `first` or `last` segment. With `first`, it waits for workgroups of higher number. With
+            `last`, it waits for workgroups of lower number, and each workgroup runs the segments of
+            its share from last to first, so that partial sums are sent early. The reduction
+            `scatter`, in which no workgroup owns a tile, ignores this option.
         fixed: indices of coordinates that are set around the operations, such as the selector of a
             `Sunder` edge, which separates a dimension into parts.
         least: smallest number of iterations in a share. If there are few iterations, some
             workgroups get no share and exit at once: a fix-up would take longer than the few
-            iterations that it spares.
+            iterations of such a share.
         least_segment: smallest number of iterations in a segment, unless the tile has fewer. If the
-            end of a share would leave a shorter segment of a tile, it moves to the end of that
-            tile; a tile with less than twice as many iterations is not shared. This avoids fix-ups
-            of a few iterations.
+            end of a share would divide a tile so that a segment is shorter, the end moves to the
+            nearer boundary of that tile; a tile with less than twice as many iterations is not
+            shared. This avoids fix-ups of a few iterations.
         reduction: how the partial sums of a shared tile are added up; see `passes.kit.fixup`.
             `peers`: the owner adds one piece after another. `tree`: pieces are added in pairs,
             which pays off if a tile has more than about seven peers. `turnstile`: pieces are added
             to one slot, one after another. `scatter`: every peer finishes a share of the tile.
             `atomic`: atomic additions to one slot, so last bits differ from run to run.
-        balanced: whether the lengths of shares differ by at most one iteration. Else all shares but
-            the last ones have the same length, which is rounded up. With balanced shares, `least`
-            and `least_segment` must be 1.
+        balanced: whether the lengths of shares differ by at most one iteration. If False, all
+            shares but the last ones have the same length, which is rounded up. With balanced
+            shares, `least` and `least_segment` must be 1.
         along: the dimension that counts the iterations of a tile in the order in which `space`
-            counts them. If it is empty, that is the dimension of k tiles.
+            counts them; '' stands for the dimension of k tiles.
     """
 
     space: Linear
@@ -106,8 +106,8 @@ class Stream:
             maximum(self._least_share(), ceil_div(iterations, self.workgroups)),
             note="streamed iterations per workgroup",
         )
-        # The bound is half of the range of 32 bits because the end of a share is also rounded up to
-        # a whole tile, which must not overflow.
+        # The bound is half of the largest 32-bit integer because the end of a share is also rounded
+        # up to a whole tile, which must not overflow.
         e.assume(share * self.workgroups, LARGEST_INDEX // 2)
         c = e.coordinates
         c.add(Workgroup("sk.workgroup", self.workgroups))
@@ -151,7 +151,7 @@ class Stream:
         return share
 
     def _least_share(self) -> Expr:
-        """Smallest number of iterations of a share with which no segment becomes too short."""
+        """Smallest number of iterations of a share that respects `least` and `least_segment`."""
         if self.least_segment <= self.least:
             return Integer(self.least)
         return maximum(Integer(self.least), minimum(Integer(self.least_segment), self.depth))
@@ -201,7 +201,7 @@ class Stream:
         if BEGIN in graph:
             begin = at[BEGIN] = graph.symbol(BEGIN)
         # A `Locate` operation around the operations on a tile sets these coordinates from tables;
-        # expressions inside it read them by name.
+        # expressions in the operations read the coordinates by name.
         located = dict(zip(self._located, graph.reverse(at, self._located, ranges), strict=True))
         names = {dim: graph.symbol(dim) for dim in located}
         inside = ranges

@@ -28,7 +28,7 @@ def accumulation_loop(graph: KernelGraph) -> For:
 
 
 def depth_is_data(graph: KernelGraph) -> bool:
-    """Whether output tiles differ in their number of k tiles, which a table gives at run time.
+    """Whether output tiles have different numbers of k tiles, which a table gives at run time.
 
     The result is True if groups have their own k.
     """
@@ -37,7 +37,7 @@ def depth_is_data(graph: KernelGraph) -> bool:
 
 @dataclass(frozen=True)
 class TileWork:
-    """The operations on one output tile: before, in and after its accumulation loop.
+    """The operations on one output tile: its main loop, and those before and after the loop.
 
     A schedule inserts `whole()` into its own loops if one workgroup computes a tile alone, and
     `part(…)` if a workgroup computes some of the tile's iterations.

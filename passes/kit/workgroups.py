@@ -33,7 +33,7 @@ def workgroup_count(e: KernelEditor, workgroups: int | None) -> Expr:
 
 
 def add_waves(e: KernelEditor, part: str, above: str, waves: Expr, count: Expr) -> str:
-    """Distribute the indices of a dimension to workgroups in waves, one index for each per wave.
+    """Distribute the indices of a dimension among workgroups: each workgroup gets one per wave.
 
     Adds these edges, and returns the id of the loop over waves, `part.wave`::
 

@@ -1,4 +1,4 @@
-"""Lowering passes: turn a scheduled kernel graph into the operations of one thread of a machine.
+"""Lowering passes: rewrite operations on tiles to the operations of one thread of a machine.
 
 There are three lowering passes: `LowerToHost` for CPUs, `LowerToTensorCores` for `mma.sync` (sm_80
 and later) and `LowerToHopper` for `wgmma` (sm_90a).

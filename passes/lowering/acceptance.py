@@ -19,7 +19,8 @@ def check_elements(graph: KernelGraph, architecture: str) -> None:
         architecture: the architecture's name, such as `sm_90a`.
 
     Raises:
-        PassError: no lowering multiplies the element type; the message names those that it can.
+        PassError: no lowering multiplies the element type; the message names the element types that
+            the architecture's lowerings multiply.
         CodegenError: the architecture is unknown.
     """
     families = [lowering.instructions for lowering in architecture_of(architecture).lowerings]
@@ -41,12 +42,13 @@ def accepting(
     Args:
         graph: a scheduled graph.
         architecture: the architecture's name, such as `sm_90a`.
-        reads_c: whether the kernel adds C; large tiles have no registers for it.
+        reads_c: whether the kernel adds C; kernels with large tiles have no registers for elements
+            of C.
         options: options that the lowering pass must have, such as `cluster_m=2`.
 
     Raises:
         PassError: no lowering of the architecture multiplies the element type, or none accepts the
-            graph; the message gives the reason of each.
+            graph; the message gives each lowering's reason.
         CodegenError: the architecture is unknown.
     """
     check_elements(graph, architecture)

@@ -44,7 +44,7 @@ supported, as error messages say it."""
 OLDEST_PTX = 70
 """The PTX version, times ten, that introduced sm_80 (PTX ISA, release notes)."""
 REDUCTIONS = ("scalar", "vector")
-"""Allowed values of `Architecture.reduction`: forms of the PTX instruction `red`."""
+"""Allowed values of `Architecture.reduction`: the form of the PTX instruction `red` in kernels."""
 _EXAMPLES = {
     "capability": "it is the compute capability times ten: 86 for 8.6",
     "ptx": "it is the PTX version times ten: 80 for 8.0",
@@ -55,7 +55,7 @@ about the field end."""
 
 
 class Vectors(NamedTuple):
-    """How many elements one memory access moves, for each tensor; 0 means 16 bytes of elements.
+    """Number of elements that one memory access moves, per tensor; 0 means 16 bytes of them.
 
     Attributes:
         a: elements of A in one access.
@@ -80,8 +80,8 @@ class Alignment(NamedTuple):
     """The alignment of the tensors of a call, which decides which lowerings can multiply them.
 
     Args:
-        vectors: how many elements one access of each tensor may move; each tensor's address and
-            contiguous extent are multiples of that many elements.
+        vectors: number of elements that one access may move, for each tensor: the tensor's address
+            and contiguous extent are multiples of this number of elements.
         bytes: the largest power of two, up to 16, that divides the addresses and strides (in bytes)
             of A and B; 1 if a stride is not positive.
     """
@@ -91,12 +91,13 @@ class Alignment(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """One of the compiled programs of a kernel.
+    """What distinguishes one of the compiled programs of a kernel from the others.
 
-    The alignment of a call's tensors, and whether the call passes C, select the program.
+    The alignment of a call's tensors, and whether the call passes C, select the program for the
+    call.
 
     Args:
-        vectors: how many elements of each tensor one access moves.
+        vectors: number of elements that one access moves, for each tensor.
         instructions: the name of the `Lowering` that makes the program, such as `wgmma`; '' means
             the last lowering of the architecture, which takes tensors of any alignment.
         reads_c: whether launches of the program may pass the optional operand C.
@@ -108,7 +109,7 @@ class Variant(NamedTuple):
 
 
 class Lowering(ABC):
-    """A way to lower graphs to an architecture: the pass, its options, and when it can be used."""
+    """Base class: a way to lower graphs to an architecture, by one pass with its options."""
 
     instructions: ClassVar[str]
     """The multiply instruction's name in PTX, such as `mma.sync`; also the lowering's name."""
@@ -133,11 +134,11 @@ class Lowering(ABC):
 
     @abstractmethod
     def configured(self, options: Pass, variant: Variant) -> Pass:
-        """A copy of the lowering pass `options` with the vector widths, and so on, of `variant`."""
+        """A copy of the lowering pass `options` that makes the program `variant`."""
 
     @property
     def family(self) -> str:
-        """The multiply instruction and the copy mechanism, for reports, such as `wgmma + TMA`."""
+        """Text for reports: multiply instruction and copy mechanism, such as `wgmma + TMA`."""
         return f"{self.instructions} + {self.copies}" if self.copies else self.instructions
 
     def options(self, architecture: str, **given: Any) -> Pass:
@@ -307,7 +308,7 @@ def architecture_of(name: str) -> Architecture:
 
 
 def native_to(capability: int) -> Architecture:
-    """The best architecture for a GPU of this compute capability (times ten: 90 for 9.0).
+    """The best registered architecture for a GPU of compute capability `capability` / 10.
 
     An exact architecture (`sm_90a`) is preferred, then the highest compute capability that the GPU
     runs, then the architecture that was registered first.
@@ -349,7 +350,7 @@ def first_with(*options: str) -> tuple[Architecture, Lowering]:
 
 
 def option_values(name: str) -> tuple[str, ...]:
-    """All values of the string option `name` that some lowering of an architecture allows."""
+    """All values of the string option `name` that any registered lowering allows."""
     found = (
         value
         for architecture in ARCHITECTURES.values()

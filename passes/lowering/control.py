@@ -146,6 +146,7 @@ def applied(
     registers: tuple[str, ...],
     width: int = 1,
     absent: Container[str] = (),
+    part: str = "",
 ) -> ApplyFragment:
     """The operation that applies an epilogue stage to `width` registers, adjacent in a row of D.
 
@@ -158,6 +159,8 @@ def applied(
         registers: the unrolled coordinates whose indices select a vector of registers.
         width: registers in a vector.
         absent: tensors of optional operands that no launch of this kernel passes.
+        part: the coordinate in `registers` along which the sums of one element lie; '' if the
+            epilogue has one sum.
     """
     function, there = stage.function, stage.optional and tensor_of(stage.optional)
     given = [tensor_of(o.name) for o in function.tensors if tensor_of(o.name) not in absent]
@@ -172,6 +175,7 @@ def applied(
         tuple(t for t in given if gemm.operands[t].optional and t != there),
         width,
         stores=tuple(o.name for o in function.outputs),
+        part=part if len(function.sums) > 1 else "",
     )
 
 
@@ -194,6 +198,8 @@ class Accumulator:
         vector: the coordinate along a vector; its size is the number of registers in a vector.
         fragment: the name of the accumulator.
         barrier: the barrier among the threads that hold the accumulator.
+        part: if an element of D is computed from several sums, the coordinate among `registers`,
+            or `vector`, along which they lie; D is stored from the registers at index 0. Else ''.
     """
 
     def __init__(
@@ -203,6 +209,7 @@ class Accumulator:
         vector: str,
         fragment: str = ACCUMULATOR,
         barrier: Barrier = Barrier(),  # noqa: B008 - Barrier is frozen
+        part: str = "",
     ) -> None:
         self.c = c
         self.registers = registers
@@ -210,6 +217,7 @@ class Accumulator:
         self.fragment = fragment
         self.width = c[vector].fixed_size
         self.barrier = barrier
+        self.part = part
 
     def _each(self, op: Operation, width: int) -> Operation:
         """`op`, executed for all registers of the accumulator, in unrolled loops.
@@ -217,13 +225,29 @@ class Accumulator:
         If vectors have `width` registers, `op` is executed for one vector at a time, else for one
         register at a time.
         """
+        return self._at_registers(op, width, {})
+
+    def _once(self, op: Operation, width: int) -> Operation:
+        """`op`, executed once for each element of D, at the register of its first sum.
+
+        The arguments are those of `_each`.
+        """
+        width = 1 if self.part == self.vector else width
+        return self._at_registers(op, width, {self.part: 0} if self.part else {})
+
+    def _at_registers(self, op: Operation, width: int, fixed: dict[str, int]) -> Operation:
+        """`op` in unrolled loops over all registers but those along coordinates in `fixed`."""
+        dims = self.registers
         if width == self.width:
-            return unrolled(self.c, self.registers, at({self.vector: 0}, op))
-        changes: dict[str, Any] = {"registers": (*self.registers, self.vector), "width": 1}
-        if isinstance(op, ApplyFragment):
-            changes["widths"] = tuple(1 for _ in op.sources)
-        single = replace(op, **changes)
-        return unrolled(self.c, (*self.registers, self.vector), single)
+            fixed = {self.vector: 0} | fixed
+        else:
+            dims = (*dims, self.vector)
+            changes: dict[str, Any] = {"registers": dims, "width": 1}
+            if isinstance(op, ApplyFragment):
+                changes["widths"] = tuple(1 for _ in op.sources)
+            op = replace(op, **changes)
+        body = at(fixed, op) if fixed else op
+        return unrolled(self.c, tuple(dim for dim in dims if dim not in fixed), body)
 
     def zero(self) -> Body:
         """Set all registers of the accumulator to zero."""
@@ -239,6 +263,14 @@ class Accumulator:
         """Write the accumulator to the tensor `destination`, with `width` elements per access."""
         op = StoreFragment(self.fragment, destination, self.registers, self.width)
         return self._each(op, width)
+
+    def store_output(self, destination: str, width: int) -> Operation:
+        """Write the results of the epilogue to the tensor `destination`, which is D.
+
+        The arguments are those of `store`.
+        """
+        op = StoreFragment(self.fragment, destination, self.registers, self.width)
+        return self._once(op, width)
 
     def epilogue(
         self, gemm: GemmProblem, op: Epilogue, width: int, absent: Container[str] = ()
@@ -261,11 +293,11 @@ class Accumulator:
 
         The arguments are those of `epilogue`.
         """
-        apply = applied(gemm, stage, self.fragment, self.registers, width, absent)
+        apply = applied(gemm, stage, self.fragment, self.registers, width, absent, self.part)
         own = width if apply.sources or apply.elements or apply.stores else self.width
         # Elements of a transposed tensor that are adjacent in a row of D are apart in memory.
         own = 1 if any(map(gemm.is_transposed, (*apply.sources, *apply.stores))) else own
-        return read_if(stage, self._each(replace(apply, width=self.width), own))
+        return read_if(stage, self._once(replace(apply, width=self.width), own))
 
     def send(self, turn: str = "") -> Body:
         """Store the accumulator in the workspace, then let one thread raise the flag.

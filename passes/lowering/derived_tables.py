@@ -25,9 +25,9 @@ __all__ = ["add_tables", "table_bytes"]
 ENTRY = "i32"
 """The element type of the entries of tables that a kernel computes."""
 ENTRY_BYTES = 4
-"""Bytes of one entry of a derived table."""
+"""Number of bytes of one entry of a derived table."""
 WARP = 32
-"""Threads of a warp."""
+"""Number of threads of a warp."""
 NOTES = {SUMS: "prefix sums", SORTS: "an order"}
 """The words that diagrams show beside a table that the kernel computes, by the name of the rule
 (`sums` or `sorts`) by which it computes the table."""
@@ -79,7 +79,7 @@ def _sizes(graph: KernelGraph) -> dict[Table, int]:
 
 
 def table_bytes(graph: KernelGraph) -> int:
-    """Bytes of shared memory that the derived tables of a kernel take in each workgroup."""
+    """Number of bytes of shared memory of each workgroup that a kernel's derived tables take."""
     return ENTRY_BYTES * sum(_sizes(graph).values())
 
 

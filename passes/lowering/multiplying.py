@@ -9,7 +9,8 @@ from coordgraph.gemm import GemmProblem
 __all__ = ["REGISTER_BYTES", "instruction_of", "no_instruction", "outputs"]
 
 REGISTER_BYTES = 4
-"""Bytes of one register of a GPU thread; an element of an accumulator takes one register."""
+"""Number of bytes of one register of a GPU thread; each element of an accumulator takes one
+register."""
 
 
 def outputs(sums: DType) -> tuple[str, ...]:
@@ -18,9 +19,10 @@ def outputs(sums: DType) -> tuple[str, ...]:
 
 
 def instruction_of(gemm: GemmProblem, family: str) -> MatrixInstruction:
-    """The matrix instruction of a family for the element type of A and B.
+    """The `mma.sync` or `wgmma` instruction for the element type of A and B.
 
-    The family must have such an instruction: `no_instruction` returns None for the arguments.
+    The caller must have checked that such an instruction exists: `no_instruction` returns None for
+    the same arguments.
 
     Args:
         gemm: the problem.
@@ -32,7 +34,7 @@ def instruction_of(gemm: GemmProblem, family: str) -> MatrixInstruction:
 
 
 def no_instruction(gemm: GemmProblem, family: str) -> str | None:
-    """Why a family of matrix instructions cannot multiply A by B and store D, or None.
+    """Why `mma.sync` (or `wgmma`) cannot multiply A by B and store D; None if it can.
 
     Args:
         gemm: the problem.

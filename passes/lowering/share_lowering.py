@@ -1,11 +1,11 @@
 """Reduce-scatter on a GPU: each workgroup with partial sums of a tile finishes a share of the tile.
 
 A workgroup's peers are the other workgroups with partial sums of the tile. Each thread polls the
-flag of a different peer, so a workgroup waits for all flags at the same time. A share is one access
-(16 bytes at most) of each thread. Threads add up shares in registers, reading the workspace
-directly: the partial sums are in the L2 cache, so the time depends on how many loads are in flight.
-The loop over peers is therefore unrolled in batches of 16, 8, 4, 2 and 1 peers, and the loads of a
-batch do not wait for each other.
+flag of a different peer, so a workgroup waits for all flags at the same time. A share consists of
+the elements that all threads of the workgroup load in one access each, at most 16 bytes per thread.
+Threads add up shares in registers, reading the workspace directly: the partial sums are in the L2
+cache, so the time depends on how many loads are in flight. The loop over peers is therefore
+unrolled in batches of 16, 8, 4, 2 and 1 peers, and the loads of a batch do not wait for each other.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from passes.lowering.control import Accumulator, unrolled
 __all__ = ["ScatterLowering"]
 
 FIRST, BATCH = "partial.first", "partial.batch"
-"""FIRST: the coordinate of a loop in which each thread polls the flag of one peer; its index is the
-first of these peers. BATCH: the coordinate of a loop of one iteration around the unrolled loop over
-the peers of a batch; ids of other coordinates of batches begin with this id."""
+"""FIRST: the coordinate of a loop in whose iterations each thread polls the flag of one peer; the
+loop's index is the number of the first peer that is polled in the iteration. BATCH: the coordinate
+of a loop of one iteration around the unrolled loop over the peers of a batch; ids of other
+coordinates of batches begin with this id."""
 BATCHES = (16, 8, 4, 2, 1)
-"""Sizes of batches: peers whose partial sums a thread loads together. 16 peers take 64 registers of
-a thread."""
+"""Sizes of batches: the number of peers whose partial sums a thread loads together. The partial
+sums of 16 peers take 64 registers of a thread."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class ScatterLowering:
         share: the registers that hold one share in each thread. They are the first registers of
             the accumulator, which is free once its partial sums are sent.
         add: the operation that adds one peer's partial sums of a share.
-        member: the thread's number among the threads that hold the accumulator.
-        workitems: how many threads hold the accumulator.
+        member: the number of the executing thread among the threads that hold the accumulator.
+        workitems: number of threads that hold the accumulator.
         barrier: the barrier among the threads that hold the accumulator.
         send: the operation that stores the accumulator in the workspace.
         after: a function that lowers an epilogue or a store to D, for one share.
@@ -100,7 +101,7 @@ class ScatterLowering:
         return tuple(new for op in body for new in rewrite(op, lower))
 
     def _send(self, op: SendPartial) -> Body:
-        """Store the partial sums, then let one thread set the flag to the number of their readers.
+        """Store the partial sums; then one thread sets the flag to the number of receivers.
 
         The barrier orders the stores of all threads before the release by that thread.
         """
@@ -125,7 +126,8 @@ class ScatterLowering:
     def _finish(self, loop: For) -> Operation:
         """Finish the workgroup's shares one after another.
 
-        A tile has as many shares as a thread has vectors of accumulator registers.
+        The number of shares of a tile is the number of vectors of accumulator registers of a
+        thread.
         """
 
         def lower(op: Operation) -> Operation | Body:

@@ -24,10 +24,11 @@ class Grouped(Pass):
 
     Tile `t·G + g` in row-major order becomes tile t of group g. The purpose is reuse in the L2
     cache with Stream-K: shares of workgroups are contiguous, so without groups the tiles at which W
-    workgroups begin are far apart. With G groups and W workgroups, workgroup w and workgroup
-    `w + W/G` are at the same t and at nearly the same k, so they compute neighbouring tiles at the
-    same time (as CUTLASS's Stream-K groups do). Before: dimensions of kind `MacroTileNumber` for m
-    and n that no edge computes. After (a schedule will compute `tile.grouped`)::
+    workgroups begin are far apart. With G groups and W workgroups, workgroup w and workgroup `w +
+    W/G` compute tiles with equal t in their groups, and are at nearly the same k, so they compute
+    neighbouring tiles at the same time (as CUTLASS's Stream-K groups do). Before: dimensions of
+    kind `MacroTileNumber` for m and n that no edge computes. After (a schedule will compute
+    `tile.grouped`)::
 
         m, n --Flatten--> tile.dealt --Deal(G)--> tile.grouped
 
@@ -35,7 +36,7 @@ class Grouped(Pass):
     If G divides it, `Reorder(group=G)` gives the same order; otherwise that pass adds padding.
 
     Args:
-        groups: number of groups G, at most 8; 1 leaves the graph as it is.
+        groups: number of groups G, at most 8; with 1, the pass does not change the graph.
     """
 
     groups: int = option(MOST_GROUPS, least=1, most=MOST_GROUPS)

@@ -28,11 +28,11 @@ ORDER = "order"
 class LongestFirst(Pass):
     """Visit the output tiles of groups with large k before those of groups with small k.
 
-    If workgroups take tiles in turn, their end times then differ by the time of a tile of small k
-    instead of a tile of large k: the rule "longest processing time first" (R. L. Graham, Bounds on
-    multiprocessing timing anomalies, SIAM J. Appl. Math. 17, 1969). The pass is for graphs whose
-    groups have different k. Before: no edge computes `group` and the tile numbers. After (the
-    schedule will compute `rank` instead of `group`)::
+    If each workgroup takes the next tile as soon as it is idle, the end times of workgroups then
+    differ by the time of a tile with small k instead of one with large k: the rule "longest
+    processing time first" (R. L. Graham, Bounds on multiprocessing timing anomalies, SIAM J. Appl.
+    Math. 17, 1969). The pass is for graphs whose groups have different k. Before: no edge computes
+    `group` and the tile numbers. After (the schedule will compute `rank` instead of `group`)::
 
         group --Permute(order)--> rank
 

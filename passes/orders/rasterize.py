@@ -20,10 +20,10 @@ __all__ = ["Rasterize"]
 class Rasterize(Pass):
     """Visit output tiles in bands of `width` rows: a band column by column, or along a curve.
 
-    W workgroups that compute consecutive tiles of this order read `width` tile rows of A and about
-    `W / width` tile columns of B; in row-major order they would read one row and W columns.
-    Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes. After (a
-    schedule will compute `tile.raster`)::
+    W workgroups that compute W consecutive tiles in this order read `width` tile rows of A and
+    about `W / width` tile columns of B; in row-major order they would read one tile row and W tile
+    columns. Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes. After
+    (a schedule will compute `tile.raster`)::
 
         m, n --Bands(width)--> tile.raster
 
@@ -39,7 +39,7 @@ class Rasterize(Pass):
     workgroups.
 
     Args:
-        width: rows of tiles in a band.
+        width: number of rows of tiles in a band.
         snake: visit the columns of every other band backwards, so that a band begins near the last
             tile of the previous band.
         along: `m` for bands of rows; `n` for bands of columns, each visited row by row.
@@ -67,7 +67,7 @@ class Rasterize(Pass):
 
     @property
     def curved(self) -> bool:
-        """Whether the tiles of a band are visited along a curve, in squares."""
+        """Whether the option `order` is a curve (`hilbert` or `morton`), not `columns`."""
         return self.order != "columns"
 
     def apply(self, graph: KernelGraph) -> KernelGraph:

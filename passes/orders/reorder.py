@@ -1,4 +1,4 @@
-"""`Reorder`: an order of output tiles: column-major, or with a stride between consecutive tiles."""
+"""`Reorder`: visits output tiles in column-major order, or with a stride between their numbers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Reorder(Pass):
         tile.flat --Tile--> outer, inner(group); inner, outer --Join--> tile.order
 
     With `group=g`, tiles 0, g, 2g and so on come first, then 1, g + 1 and so on. If g does not
-    divide the number of tiles, the order is padded with numbers of no tile, for which guards skip
-    all work.
+    divide the number of tiles, the order is padded with tile numbers that no tile has; workgroups
+    skip them.
 
     Args:
         swap: visit tiles in column-major order, by exchanging the operands of the `Flatten`.

@@ -1,4 +1,4 @@
-"""The report's section on addresses: each index, derived edge by edge, with an example."""
+"""The report's section on addresses: how each index follows from others, with an example."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordgraph.integers import to_text
 __all__ = ["addresses"]
 
 EXAMPLE = 5
-"""Examples in reports have this workgroup number, and at most this index along other dimensions."""
+"""The workgroup number of examples in reports, and the largest index along other dimensions."""
 
 Values = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def addresses(graph: KernelGraph, launch: Values) -> list[dict[str, Any]]:
 
 
 def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each index that operations use, once: (operation number, dimension, known indices)."""
+    """Yield (operation number, dimension, known indices) for each distinct index in use."""
     seen = set[tuple[str, str, str]]()
     nodes = resolve(graph.control.root.body, graph.scope())
     # The walk is in preorder, as operations are numbered; operation 0 is the kernel itself.
@@ -68,7 +68,7 @@ def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _known(node: Node) -> dict[str, Any]:
-    """The index of each dimension that is known at an operation; None for a symbolic index."""
+    """The indices that are known at an operation, by dimension; None if an index is a symbol."""
     known = node.scope.known.items()
     return {name: int(v) if isinstance(v, Integer) else None for name, v in known}
 

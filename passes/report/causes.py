@@ -20,21 +20,21 @@ __all__ = ["Alternative", "alternatives", "headline", "peak_flops"]
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k")
 """Schedules that are simulated as alternatives to the reported one, with its tile and order."""
 BUSY, MOSTLY = 0.9, 0.75
-"""BUSY, MOSTLY: utilisations from which the page answers "yes" or "mostly" to "is the GPU busy?".
-Utilisation is the fraction of time in which a slot (the place of a resident workgroup) multiplies
-tiles of D, averaged over all slots."""
+"""BUSY, MOSTLY: smallest utilisations for which the page answers "yes" and "mostly" to the question
+"is the GPU busy?". Utilisation is the fraction of time in which a workgroup multiplies tiles of D,
+averaged over all workgroups that the GPU can hold at a time."""
 PEAK_BUSY, PEAK_MOSTLY = 0.6, 0.4
-"""PEAK_BUSY, PEAK_MOSTLY: fractions of the tensor cores' peak from which the page answers "yes" or
-"mostly" to "is the GPU busy?". The utilisation must be high too, but it says little alone, since
-time spent multiplying includes waits for loads."""
+"""PEAK_BUSY, PEAK_MOSTLY: smallest fractions of the tensor cores' peak rate for which the page
+answers "yes" and "mostly" to the question "is the GPU busy?". The utilisation must reach its limit
+too. Alone it says little, since time spent multiplying includes waits for loads."""
 WORTH = 0.02
 """Another schedule or plan is recommended if it saves at least this fraction of the launch's
 time."""
 PLANS = 3
 """Number of plans, the best by the cost model, that are simulated as alternatives."""
 MOST_EVENTS = 60_000
-"""If the simulated launch of the given schedule has more events, other schedules and plans are not
-simulated: each simulation would take seconds."""
+"""Largest number of events of the reported launch's simulation for which alternatives are simulated
+as well. With more events, each simulation would take seconds."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Alternative:
     utilisation: float
 
     def as_data(self, base: float) -> dict[str, Any]:
-        """The alternative as plain data; `change` is its time divided by `base` seconds, less 1."""
+        """The alternative as plain data for JSON; the entry `change` is seconds / `base` - 1."""
         return {
             "name": self.name,
             "option": self.option,
@@ -129,7 +129,7 @@ def _plans(graph: KernelGraph, given: Mapping[str, int], machine: Machine) -> It
 
 
 def peak_flops(machine: Machine, element: str) -> float:
-    """Peak of a machine's tensor cores for an element type of A and B, in operations/second."""
+    """Peak rate of a machine's tensor cores, in operations per second, for an element type."""
     rate = machine.processors * machine.flops_per_clock * machine.clock
     return rate * 2 / dtype(element).bytes
 
@@ -148,7 +148,7 @@ def headline(
         run: report data of the measured run; of the simulated run if none was measured.
         simulation: the simulated run of the same launch.
         tiles: number of output tiles.
-        others: simulated alternatives.
+        others: other schedules and plans for the same product, simulated.
         peak: the machine's peak, in operations per second.
         modelled: the cost model's lower bounds of the time, in seconds, by the names `dram`, `l2`
             and `power`; empty if the cost model does not describe the launch.
@@ -231,7 +231,7 @@ def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str,
 
 
 def _waves(s: Simulation, tiles: int, where: str) -> str:
-    """A sentence on why SMs are idle at the end: a partial last wave, or unequal shares of work."""
+    """A sentence on why SMs are idle: too few tiles, a partial last wave, or unequal shares."""
     whole = not (s.steps.kind == StepKind.SEND).any()
     if whole and tiles < s.slots:
         return f"{tiles} tiles leave {s.slots - tiles} of {s.slots} {where} without work."
@@ -250,7 +250,7 @@ def _waves(s: Simulation, tiles: int, where: str) -> str:
 
 
 def _advice(others: Sequence[Alternative], s: Simulation) -> str:
-    """A sentence that recommends the fastest other schedule, and the fastest plan if it is faster.
+    """A sentence that recommends the fastest other schedule, and a plan if it is faster still.
 
     The result is '' if no other schedule or plan was simulated.
     """

@@ -59,12 +59,12 @@ def check_fit(events: Mapping[str, list[Any]], steps: Steps, *, complete: bool =
 
 
 def _end(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> int:
-    """One more than the largest of `numbers`, which count from 0; 0 if there are none."""
+    """One more than the largest of `numbers`, which begin at 0; 0 if `numbers` is empty."""
     return int(numbers.max(initial=-1)) + 1
 
 
 def _extents(steps: Steps, *, padding: bool) -> dict[str, int]:
-    """How many workgroups with work, products, and tiles along each axis a launch has, by name."""
+    """Numbers of a launch's workgroups with work, products, and tiles along each axis, by name."""
     kept = steps.kind == StepKind.MULTIPLY
     if not padding:
         kept = kept & (steps.padding == 0)

@@ -17,7 +17,7 @@ NAMES = {
     "tensor": "tensor cores",
 }
 EXPLAINS = 0.5
-"""A bound is named as the limit if it is at least this fraction of the launch's time."""
+"""Smallest fraction of a launch's time at which a lower bound of the time counts as its limit."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Limit:
         name: the resource that gives the bound: `dram`, `l2`, `power` or `tensor`; '' if the bound
             is less than half of the launch's time.
         seconds: the largest lower bound, in seconds.
-        tensor: time that tensor cores need at their peak rate, as a fraction of the time spent
-            multiplying; at most 1.
+        tensor: (time of all multiplications at the tensor cores' peak rate) / (time that workgroups
+            spend multiplying); at most 1.
         source: what predicts the bound: `model` or `simulation`.
-        text: a sentence with these figures.
+        text: a sentence that states the limit and `tensor`.
     """
 
     name: str
@@ -100,7 +100,7 @@ def share(part: float) -> str:
 
 
 def micros(seconds: float) -> str:
-    """Format a time in seconds with three significant digits: in µs below 1000 µs, else in ms."""
+    """Format a time, given in seconds, with three digits: in µs if below 1000 µs, else in ms."""
     micro = seconds * 1e6
     if micro >= 1000:
         return f"{micro / 1000:.3g} ms"

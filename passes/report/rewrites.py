@@ -1,4 +1,4 @@
-"""The report's section on passes: what each changed, as pictures, a control tree and a list."""
+"""The report's section on passes: what each pass changed, as pictures, a tree and a list."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from coordgraph.text.printer import RecordPrinter
 __all__ = ["rewrites"]
 
 RECORDS = ("problem", "parameter", "table", "assumption", "tensor")
-"""Kinds of differences that are listed as text; dimensions, edges and operations are drawn."""
+"""Kinds of differences between graphs that the report lists as text. It draws differences of
+dimensions, edges and operations."""
 
 
 def rewrites(graph: KernelGraph) -> list[dict[str, Any]]:
-    """One entry for each pass: its name, pictures, control tree and other changes."""
+    """One dict for each pass: its name, pictures, control tree and other changes."""
     return [
         _rewrite(graph, step.text, step.before, step.after)
         for step in graph.history.steps
@@ -55,7 +56,7 @@ def _rewrite(graph: KernelGraph, text: str, before: Snapshot, after: Snapshot) -
 
 
 def _graph(graph: KernelGraph, parts: Snapshot) -> KernelGraph:
-    """The graph as it was after one pass, from a snapshot of its history."""
+    """`graph` as it was after an earlier pass, with the parts in the snapshot `parts`."""
     return replace(
         graph,
         parameters=parts.parameters,
@@ -67,7 +68,7 @@ def _graph(graph: KernelGraph, parts: Snapshot) -> KernelGraph:
 
 
 def _tree(difference: Difference, after: KernelGraph) -> Iterator[Row]:
-    """Rows of the control trees before and after a pass; only of the second if both are equal."""
+    """Yield rows of the control trees before and after a pass, or of one tree if both are equal."""
     if difference.control:
         yield from difference.control
         return

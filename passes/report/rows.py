@@ -1,6 +1,6 @@
 """Rows of a measured timeline, one for each SM, numbered like those of a simulated timeline.
 
-In the simulation, row i runs workgroup i first; a GPU assigns SMs in an order of its own.
+In the simulation, row i runs workgroup i first; a GPU assigns workgroups to SMs in another order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def numbered_like_slots(columns: Columns) -> tuple[dict[str, Any], list[list[int
     """Number the slots of measured events as in a simulation.
 
     A simulated slot runs one workgroup at a time: it is an SM, or the SMs of a cluster, and slot i
-    runs workgroup i first. A measured event names the SM of one CTA, and hardware gives SMs to
-    workgroups in an order of its own. Here a slot is the set of SMs that run the CTAs of one
+    runs workgroup i first. A measured event names the SM of one CTA, and hardware assigns
+    workgroups to SMs in another order. Here a slot is the set of SMs that run the CTAs of one
     workgroup, and slots are numbered in the order of the workgroups that they run first. Of the
-    CTAs of a cluster, only the events of the one with rank 0 are kept, since all of them compute
+    CTAs of a cluster, only the events of the CTA with rank 0 are kept, since all of them compute
     the cluster's tile.
 
     Args:

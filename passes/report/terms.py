@@ -25,8 +25,9 @@ OF_BUCKETS: Mapping[str, tuple[str, ...]] = {
     "idle": ("gap", "tail"),
 }
 """For each term of the cost model: the activities of a launch (see
-`passes.report.timelines.BUCKETS`) whose total time is compared with the term, after division by the
-number of workgroups that are resident on the GPU at once."""
+`passes.report.timelines.BUCKETS`) with whose time the term is compared. The time of these
+activities is summed over all workgroups, then divided by the number of workgroups that are resident
+on the GPU at once."""
 MAIN = f"the main loop: the largest of {', '.join(COVERED)}, and more where others are close to it"
 IDLE = "slots without work; the model counts the busiest workgroup, so it has no such term"
 
@@ -38,7 +39,7 @@ def terms(
     kernel: Kernel,
     runs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """For each term of a launch's time: the cost model's prediction, and the seconds in each run.
+    """Report data: each term of a launch's time, as the cost model predicts it and in each run.
 
     The seconds of a run are averages over the workgroups that are resident at once. `model` is None
     if the cost model does not support the launch; `note` is then the reason.
@@ -84,7 +85,7 @@ def terms(
 def _predicted(
     graph: KernelGraph, given: Mapping[str, int], simulation: Simulation, kernel: Kernel
 ) -> tuple[dict[str, float], str]:
-    """The cost model's terms in seconds; if there are none, the reason as text."""
+    """(seconds of the cost model's terms by name, ''), or ({}, the reason why there are none)."""
     machine: Machine = simulation.machine
     gemm = Gemm.of(graph.gemm)
     if machine.constants is None:

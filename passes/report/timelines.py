@@ -1,4 +1,4 @@
-"""Timelines for the HTML report: events in integer nanoseconds, and the slots' time by bucket."""
+"""Timelines for the HTML report: events in integer nanoseconds, and total time of each activity."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Columns = Mapping[str, Any]
 """Type: events as columns, by name, as `Simulation.event_columns` returns them."""
 NANOSECONDS = 1e9
 ACTIVITIES = tuple(a.name.lower() for a in Activity)
-"""Names of the activities; the page's data has an index into this tuple for each event."""
+"""Names of the activities. For each event, the report's data has an index into this tuple."""
 IN_BUCKET: Mapping[str, tuple[Activity, ...]] = {
     "multiply": (Activity.MULTIPLY,),
     "fix-up": (Activity.SEND, Activity.RECEIVE),
@@ -41,7 +41,7 @@ IN_BUCKET: Mapping[str, tuple[Activity, ...]] = {
     "wait": (Activity.WAIT,),
     "start": (Activity.START,),
 }
-"""The activities of each bucket (kind of time) of a slot for resident workgroups. If events of a
+"""For each bucket (kind of time): the activities of a workgroup that count for it. If events of a
 slot overlap, their common time counts for the bucket that is listed first."""
 OUTSIDE = "outside D"
 BUCKETS = (*IN_BUCKET, OUTSIDE, "launch", "gap", "tail")
@@ -70,11 +70,11 @@ Measured = EventColumns | Columns
 
 @dataclass(frozen=True)
 class Grid:
-    """The tiles of D.
+    """How D is divided into output tiles.
 
     Args:
-        shapes: m, n and k of each tile shape, in the order of the graph's `tilings`.
-        m, n: extents of D.
+        shapes: extents along m, n and k of each tile shape, in the order of the graph's `tilings`.
+            m, n: extents of D.
     """
 
     shapes: Sequence[tuple[int, ...]]
@@ -91,7 +91,7 @@ class Grid:
 
 
 def simulated_run(simulation: Simulation, grid: Grid | None = None) -> dict[str, Any]:
-    """Report data of a simulated run: events, makespan in ns, and seconds in each of `BUCKETS`."""
+    """Report data of a simulated run: events, duration in ns, and seconds in each of `BUCKETS`."""
     columns = simulation.event_columns()
     step = simulation.events.step
     tiling = simulation.steps.tiling[np.maximum(step, 0)] if len(simulation.steps) else step
@@ -107,8 +107,8 @@ def measured_run(
 
     Args:
         measured: events with the columns of `Simulation.event_columns`; times in seconds.
-        simulated: the data of the simulated run of the same launch, from which missing tile shapes
-            are taken; None if there is none.
+        simulated: the data of the simulated run of the same launch, from which the tile shapes of
+            measured events are taken; None if no run was simulated.
         grid: the tiles of D; None counts no tile as outside D.
 
     Returns:
@@ -197,7 +197,7 @@ def _run(
 
 
 def _consumers(events: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
-    """The events without those of the producers of Hopper kernels, which only load tiles."""
+    """The events without the events of producer warps (on Hopper), which only load tiles."""
     kept = [role != "producer" for role in events.get("role", ())]
     if all(kept):
         return events
@@ -210,13 +210,13 @@ def _consumers(events: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
 def buckets_of(
     events: Columns, slots: int, makespan: int, outside: Sequence[bool] | None = None
 ) -> dict[str, float]:
-    """Seconds of each of `BUCKETS`, summed over slots; the total is slots times makespan.
+    """Seconds of each of `BUCKETS`, summed over slots; together they are `slots` times `makespan`.
 
     Args:
         events: columns in nanoseconds, with activities as indices into `ACTIVITIES`.
         slots: number of slots.
         makespan: nanoseconds from the begin of the launch to its end.
-        outside: for each event, whether its output tile lies outside D; None if none does.
+        outside: for each event, whether its output tile lies outside D; None if no tile does.
     """
     begin, end, slot, activity = (
         np.asarray(events[name], np.int64) for name in ("begin", "end", "slot", "activity")

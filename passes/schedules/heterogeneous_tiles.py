@@ -33,23 +33,23 @@ from passes.kit import (
 __all__ = ["HeterogeneousTiles"]
 
 SMALL = "small"
-"""The name of the accumulator of small tiles, which are parts of the macro tiles of the last wave.
-The names of small tiles' coordinates begin with `small` too."""
+"""The name of the accumulator of small tiles (parts of the macro tiles of the last wave), and the
+prefix of the names of their coordinates."""
 AXES = "mn"
 """Axes of an output tile along which macro tiles are divided into small tiles."""
 
 
 @dataclass(frozen=True)
 class HeterogeneousTiles(Pass):
-    """Run full waves on whole macro tiles, and divide the tiles of the last wave into small ones.
+    """Run full waves on whole macro tiles, and divide the last wave's tiles into small tiles.
 
     With T macro tiles and W workgroups, the first `T div W` waves compute whole macro tiles. The
     remaining `T mod W` macro tiles are divided into p small tiles each, and all workgroups compute
     the small tiles in `⌈(T mod W)·p / W⌉` waves, each of which takes about 1/p of the time of a
     full wave. No tile is divided along k, so workgroups exchange no partial sums and need no
-    workspace (as in HyTiS). With few tiles and large k, most workgroups stay idle; Stream-K or
-    split-K suits such problems. Before: dimensions of kind `MacroTileNumber` for m and n that no
-    edge computes. After::
+    workspace. With few tiles and large k, most workgroups stay idle; Stream-K or split-K suits such
+    problems. Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes.
+    After::
 
         m, n --Flatten--> tile --Sunder--> full.tiles, rest.tiles, selector
         full.tiles --Tile--> full.wave, workgroup
@@ -60,8 +60,8 @@ class HeterogeneousTiles(Pass):
     Args:
         workgroups: number of workgroups W; None makes it a launch argument.
         small_m, small_n: extents of a small tile in elements. Each must divide the extent of the
-            macro tile. None means half of the macro tile's extent, or the whole extent if it is
-            odd.
+            macro tile. None means half of the macro tile's extent, or the whole extent if that is
+            an odd number.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -191,7 +191,7 @@ def _divide(
         e: the kernel under construction.
         large: the macro tiles and their coordinates.
         small: extents of a small tile in m and n, in elements.
-        counts: small tiles in a macro tile, along m and along n.
+        counts: numbers of small tiles in a macro tile, along m and along n.
 
     Returns:
         The coordinate of each small tile's number, by the coordinate of the macro tile's number.

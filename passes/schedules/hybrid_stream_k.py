@@ -21,9 +21,9 @@ class HybridStreamK(PartlyStreamed):
     With T output tiles of TK iterations each and W workgroups, the tiles of `T div W` waves are
     data-parallel: one workgroup computes each of them alone. The `(T mod W)·TK` iterations of the
     other tiles are divided into an equal contiguous share for each workgroup, less than one tile.
-    Compared with `TwoTileStreamK`, more tiles are data-parallel, and more workgroups share each
-    other tile: about `W / (T mod W)`, at least two. This schedule is "data-parallel + one-tile
-    Stream-K" in Osama et al., Stream-K, arXiv:2301.03598.
+    Compared with `TwoTileStreamK`, more tiles are data-parallel, and more workgroups share each of
+    the divided tiles: about `W / (T mod W)`, at least two. This schedule is "data-parallel +
+    one-tile Stream-K" in Osama et al., Stream-K, arXiv:2301.03598.
 
     Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes, and a loop over
     k tiles. After (`sk.tiles` numbers the iterations of the Stream-K tiles, `dp.tiles` those of the

@@ -77,7 +77,7 @@ class PartlyStreamed(Pass):
         workgroups: the grid; None makes it a launch argument.
         owner: the workgroup that adds up the pieces of a shared tile and runs the epilogue: the one
             with the tile's `first` piece along k, which waits for workgroups of higher number, or
-            with the `last`, which waits for those of lower number. Without effect for
+            with the `last` piece, which waits for workgroups of lower number. Without effect for
             `reduction=scatter`.
         first: which tiles have the lowest numbers and are computed first: `sk` (Stream-K) or `dp`
             (data-parallel).
@@ -89,8 +89,8 @@ class PartlyStreamed(Pass):
         least: smallest number of iterations in a share. If equal shares would be smaller, some
             workgroups get no share and exit at once.
         least_segment: smallest number of iterations of one tile in a share, unless the tile has
-            fewer. A share's border that would leave fewer moves to the end of the tile; the
-            coordinates are then `sk.tiles --Share--> workgroup, sk.begin, sk.local`.
+            fewer. A share's border that would leave fewer moves to the begin or end of the tile;
+            the coordinates are then `sk.tiles --Share--> workgroup, sk.begin, sk.local`.
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
             `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
@@ -110,7 +110,7 @@ class PartlyStreamed(Pass):
 
     @abstractmethod
     def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:
-        """How many waves of output tiles are data-parallel.
+        """Number of waves of output tiles that are data-parallel.
 
         Args:
             tiles: number of output tiles.

@@ -30,23 +30,24 @@ __all__ = ["StreamK", "least_segment_refusal"]
 
 
 Shares = Literal["equal", "balanced"]
-"""Type of the option `shares` of `StreamK`: how the iterations are divided among workgroups."""
+"""Type of the option `shares` of `StreamK`: whether the lengths of shares are rounded up, or differ
+by at most one."""
 KOrder = Literal["contiguous", "interleaved"]
 """Type of the option `k_order` of `StreamK`: whether a workgroup that computes a part of an output
 tile has consecutive k tiles, or k tiles that alternate with those of other workgroups."""
 ORDERED_TILE, ORDER = "sk.tile", "sk.k"
 """Ids of the dimensions that number the iterations of all tiles if `k_order` is `interleaved`.
 
-ORDERED_TILE: the output tile. ORDER: the position of an iteration among those of the tile, in the
-order in which workgroups execute them.
+ORDERED_TILE: the number of the output tile. ORDER: the number of an iteration among the iterations
+of its tile, in the order in which workgroups execute them.
 """
 MOST_PIECES = 64
-"""The most workgroups for each output tile with which `codegen.matmul` considers the reduction
-`scatter`."""
+"""Largest number of workgroups for each output tile with which `codegen.matmul` considers the
+reduction `scatter`."""
 
 
 def least_segment_refusal(least_segment: int, graph: KernelGraph) -> str | None:
-    """Why a schedule of `graph` cannot have the option `least_segment`, or None if it can.
+    """Why a schedule of `graph` cannot have this value of the option `least_segment`, or None.
 
     Args:
         least_segment: smallest number of iterations of one tile in a workgroup's share.
@@ -83,12 +84,13 @@ class StreamK(Pass):
         workgroups: number of workgroups in the grid; None makes it a launch argument.
         owner: the workgroup that adds up the pieces of a shared tile and runs the epilogue: the one
             with the tile's `first` piece along k, which waits for workgroups of higher number, or
-            with the `last`, which waits for workgroups of lower number. Without effect for
+            with the `last` piece, which waits for workgroups of lower number. Without effect for
             `reduction=scatter`.
         least: smallest number of iterations in a share. If equal shares would be smaller, some
             workgroups get no share and exit at once.
         least_segment: smallest number of iterations of one tile in a share, unless the tile has
-            fewer. If the end of a share would leave fewer, it moves to the end of the tile.
+            fewer. If the end of a share would leave fewer, the end moves to the begin or end of the
+            tile.
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
             `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
@@ -98,11 +100,11 @@ class StreamK(Pass):
             may have fewer or none. `balanced`: `⌊T·TK/W⌋` or one more; if W is a multiple of T,
             every tile is divided into W/T whole shares. The coordinates are then
             `global --Balance--> workgroup, local`, and `least` and `least_segment` must be 1.
-        k_order: which k tiles of an output tile a piece has. `contiguous`: consecutive ones, so
+        k_order: which k tiles of an output tile a piece has. `contiguous`: consecutive k tiles, so
             that workgroups that need the same rows of A or columns of B are at different k at any
             time, unless W is a multiple of T. `interleaved`: at any time, all workgroups are at
-            nearly the same k, so that each k tile of A and B is read from memory about once. All
-            shares, pieces and partial sums are as many and as long as with `contiguous`. Needs
+            nearly the same k, so that each k tile of A and B is read from memory about once. The
+            numbers and lengths of shares and pieces are the same as with `contiguous`. Needs
             `shares=equal`, `least_segment=1`, and output tiles with equally many k tiles. The
             coordinates are then::
 

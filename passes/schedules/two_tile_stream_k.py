@@ -16,7 +16,7 @@ __all__ = ["TwoTileStreamK"]
 
 @dataclass(frozen=True)
 class TwoTileStreamK(PartlyStreamed):
-    """Each workgroup gets a Stream-K share of one to two tiles; other tiles are data-parallel.
+    """If the last wave of tiles is partial, divide it and one full wave by Stream-K.
 
     With T output tiles and W workgroups, if T > W and W does not divide T, `T div W - 1` waves of W
     tiles are data-parallel, and the other `(T mod W) + W` tiles are divided by Stream-K. If W
@@ -24,8 +24,8 @@ class TwoTileStreamK(PartlyStreamed):
 
     With S Stream-K tiles of TK iterations (k tiles) each, a workgroup's share is `ceil(S·TK/W)`
     iterations. If T > W, a share has at least TK iterations, so at most two workgroups work on a
-    tile. If T < W, a share may have fewer, and up to `ceil((TK - 1)/share) + 1` workgroups work on
-    a tile.
+    tile. If T < W, a share may have fewer iterations, and up to `ceil((TK - 1)/share) + 1`
+    workgroups work on a tile.
 
     Before: dimensions of kind `MacroTileNumber` for m and n that no edge computes, and a loop over
     k tiles. After (`sk.tiles` numbers the iterations of the Stream-K tiles, `dp.tiles` those of the

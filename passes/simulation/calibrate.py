@@ -1,11 +1,12 @@
-"""Fit a machine to measured times: `python -m passes.simulation.calibrate FILE… --write PATH`.
+"""Fit the simulation to measurements: `python -m passes.simulation.calibrate FILE… --write PATH`.
 
-A file is a record of `python -m benchmarks sweep`. The constants of the cost model, fitted to the
-same measurements by `passes.choosing.calibrate`, are the first guesses. Then the constants that a
-simulation uses in another way than the cost model are fitted again, together with the constants
-that only a simulation has. The logarithms of times are fitted by least squares, with a linear loss
-for large errors. As in the cost model's fit, differences between the errors of a problem's plans
-count too, and a weak penalty keeps constants near their first guesses. The fit needs scipy.
+A file is the output of `python -m benchmarks sweep`: measured times of plans. The constants of the
+cost model, fitted to the same measurements by `passes.choosing.calibrate`, are the first guesses.
+Then the constants that the simulation uses in another way than the cost model are fitted again,
+together with the constants that only the simulation has. The logarithms of times are fitted by
+least squares, with a linear loss for large errors. As in the cost model's fit, differences between
+the errors of one problem's plans are penalised too, and a weak penalty keeps constants near their
+first guesses. The fit needs scipy.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Measured:
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]], machine: Machine) -> Measured:
-        """The launches in the rows of a results file; rows with unknown plans are left out."""
+        """The launches in rows of a results file, except rows with plans of other libraries."""
         plans = known_plans(rows)
         rows = [row for row in rows if row["plan"] in plans]
         # Launches of one kernel follow each other, so that its graph is compiled once.

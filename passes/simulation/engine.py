@@ -1,8 +1,8 @@
 """`Engine` simulates the steps of a schedule on a model of a GPU, event by event.
 
-A workgroup starts when a slot (an SM, or a part of one) is free, and executes its steps in order.
-Main loops share resources (`Sharing`); other steps take a fixed time. A workgroup that receives a
-partial sum waits until the sum has been sent.
+A workgroup starts when a slot (an SM or, if several workgroups run on one SM, a part of it) is
+free, and executes its steps in order. Main loops share resources (`Sharing`); other steps take a
+fixed time. A workgroup that receives a partial sum waits until the sum has been sent.
 """
 
 from __future__ import annotations
@@ -80,14 +80,15 @@ class Engine:
         self.sharing = Sharing(machine, works, prod(kernel.cluster))
         self.now = setup.launch
         self.timers: list[tuple[float, int, int, int, int]] = []
-        """Pending timers: time, a running number, workgroup, the workgroup's next step (NONE: the
-        workgroup ends), and the step whose partial sum is sent at that time (NONE if there is
-        none)."""
+        """Pending timers: time; a running number; workgroup; the step that the workgroup begins at
+        this time (NONE: the workgroup ends); and the step whose partial sum is sent at this time
+        (NONE: no partial sum)."""
         self.loops: list[list[tuple[float, int, int, int, float, float, float]]] = [
             [] for _ in works
         ]
-        """For each tile shape, the running main loops: the clock at the loop's end, a running
-        number, workgroup, step, begin, and bytes of the L2 cache and of DRAM per k tile."""
+        """For each tile shape, the running main loops: (clock at the loop's end, a running number,
+        workgroup, step, begin, bytes requested from the L2 cache per k tile, bytes read from DRAM
+        per k tile)."""
         self.number = 0
         self.dispatched, self.left = 0, count
         self.slot_of = [NONE] * count
@@ -170,7 +171,7 @@ class Engine:
             self.rows.append((begin, end, workgroup, slot, activity, step, behind))
 
     def _continue(self, workgroup: int, step: int) -> bool:
-        """Simulate a workgroup's activities from index `step` on, until one waits or multiplies.
+        """Simulate a workgroup's steps from index `step` on, until it waits or begins a main loop.
 
         Returns True if a main loop begins at the current time.
         """
@@ -270,7 +271,7 @@ class Engine:
                 self._wake(self.now, workgroup, at)
 
     def _received(self, workgroup: int, step: int) -> bool:
-        """Take the partial sums that a step receives; False if the workgroup has to wait."""
+        """Take the partial sums that a step receives; return False if the workgroup has to wait."""
         keys = self._keys(step)
         for key in keys:
             if not self.sent[key]:
@@ -282,7 +283,7 @@ class Engine:
         return True
 
     def _deadlock(self) -> Deadlock:
-        """The `Deadlock` error, which names the waiting workgroups and their output tiles."""
+        """Make the `Deadlock` error, whose message names waiting workgroups and output tiles."""
         s, found = self.steps, sorted((w, step) for w, (step, _) in self.blocked.items())
         named = [
             f"workgroup {w} waits for a partial sum of output tile "

@@ -33,14 +33,16 @@ class Activity(IntEnum):
     RECEIVE = 4
     """Read partial sums and add them."""
     FINISH = 5
-    """Run the epilogue and store an output tile, or the rows of it that the workgroup finishes."""
+    """Run the epilogue and store an output tile, or the workgroup's share of its rows in a
+    reduce-scatter."""
     DRAIN = 6
     """Wait until the last stores are done, and end."""
     TURN = 7
-    """Ping-pong: let the other warpgroup use the tensor cores, or wait until it has finished its
-    tile."""
+    """Ping-pong: wait until the tensor cores are handed over to the other warpgroup, or until the
+    other warpgroup has finished its tile."""
     LOAD = 8
-    """Load tiles of A and B to shared memory: the producer warp, in measured runs only."""
+    """Load tiles of A and B to shared memory. Only measured runs have such events, from the
+    producer warp."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ class Events:
     Attributes:
         begin, end: seconds since the launch began.
         workgroup: the number of the workgroup.
-        slot: the number of the SM, or of the cluster of SMs, on which the workgroup ran. If SMs run
-            several workgroups at the same time, slots of one SM are consecutive.
+        slot: the number of the SM, or of the cluster of SMs, on which the workgroup ran. If an SM
+            runs several workgroups at the same time, it has as many slots, with consecutive
+            numbers.
         activity: the `Activity`.
         step: the index of the step in the `Steps` of the schedule; -1 for START, DRAIN and TURN.
         behind: 1 if the workgroup multiplies another tile at the same time.

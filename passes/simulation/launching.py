@@ -29,10 +29,10 @@ __all__ = ["Launch", "machine_named", "plan_launch", "simulate", "simulate_plan"
 
 DEFAULT = "NVIDIA H200"
 MOST_STEPS = 5_000_000
-"""Largest number of steps of a launch that is simulated. A step takes about 4 µs, so this many take
-about 20 s."""
+"""Largest number of steps of a launch that is simulated. The simulation of a step takes about 4 µs,
+so that of the largest launch takes about 20 s."""
 STEPS_OF_TILE = 3
-"""Least number of steps of an output tile: multiply, finish, store."""
+"""Smallest number of steps of an output tile: multiply, finish, store."""
 
 
 def machine_named(name: str) -> Machine:
@@ -65,7 +65,7 @@ def simulate(
     Args:
         graph: a graph to which a schedule pass has been applied (level "scheduled").
         problem: the launch arguments by name, such as `m`, `n` and `k`. `workgroups` may be left
-            out: as many are launched as run at the same time.
+            out: then as many workgroups are launched as the GPU runs at the same time.
         machine: the GPU, or the name of one of `MACHINES`, such as `H200`.
         tables: the entries of the tables that the graph reads, by name, such as `offsets`.
         kernel: the cluster shape and the number of consumers with which the graph is compiled; by
@@ -76,7 +76,7 @@ def simulate(
         LaunchError: a launch argument or a table is missing or out of bounds, or the machine is
             unknown; or the launch has more than `MOST_STEPS` steps.
         PassError: the graph cannot be compiled for the machine.
-        Deadlock: the workgroups that run wait for each other, or for one that cannot start.
+        Deadlock: the workgroups that run wait for each other, or for a workgroup that cannot start.
     """
     machine = machine if isinstance(machine, Machine) else machine_named(machine)
     kernel = kernel or Kernel()
@@ -95,7 +95,8 @@ class Launch:
         sizes: m, n and k of each product; one row if all products have the same sizes.
         products: number of products.
         workspace_bytes: bytes of memory for partial sums and flags.
-        divisions: integer divisions before a workgroup loads its first tiles.
+        divisions: number of integer divisions that a workgroup executes before it loads its first
+            tiles.
         instructions: the instructions that multiply, `wgmma` or `mma.sync`; '' in tests with graphs
             that no lowering accepts.
     """
@@ -262,7 +263,7 @@ def simulate_plan(gemm: Gemm, plan: Plan, machine: Machine | str = DEFAULT) -> S
 
 
 def plan_launch(gemm: Gemm, plan: Plan, machine: Machine) -> Launch:
-    """Record the launch of a plan's kernel, to simulate it; `gemm` must have m, n and k."""
+    """Record the steps of a launch of a plan's kernel; `gemm` must have values for m, n and k."""
     graph = plan.graph(replace(gemm, m=None, n=None, k=None))
     given = {axis: size for axis in "mnk" if (size := getattr(gemm, axis)) is not None}
     if plan.workgroups is not None:

@@ -31,7 +31,7 @@ class Machine:
 
     Args:
         name: name of the GPU, as the driver reports it.
-        architecture: `sm_80`, `sm_90a`, …
+        architecture: the name of the architecture, such as `sm_80` or `sm_90a`.
         processors: number of SMs.
         source: the documents or measurements that the numbers come from.
         clock: clock rate while multiplying, in Hz.
@@ -40,15 +40,15 @@ class Machine:
         shared_bytes: bytes of shared memory that one workgroup may use.
         l2_bytes: bytes of A and B that the L2 cache keeps.
         l2_rate, dram_rate: bytes per second of the L2 cache and of memory, over all SMs.
-        reader_rate, lone_rate: bytes per second that one SM reads from memory if more than half of
-            the SMs read, and if fewer do.
+        reader_rate, lone_rate: bytes per second that one SM reads from memory: reader_rate if more
+            than half of the SMs read, else lone_rate.
         merged: share of requests by neighbouring SMs, for the same data at the same time, that the
             L2 cache merges into one.
         launch_seconds: seconds of a launch before the first workgroup begins.
         start_seconds: seconds from the start of a workgroup until it multiplies, if another
             workgroup ran on its SM before. The time of integer divisions, and the further time of
             the workgroup's first iteration (`TileWork.first`), are added.
-        fill_seconds: the same, for a workgroup that is the first one on its SM.
+        fill_seconds: like `start_seconds`, but for a workgroup that is the first one on its SM.
         division_seconds: seconds of an integer division, which precedes a workgroup's first load.
         iteration_seconds: seconds of an iteration besides its multiplications.
         latency_seconds: seconds from the request of a tile of A or B until it is in shared memory.
@@ -93,11 +93,12 @@ class Machine:
     constants: Constants | None = None
 
     def slots(self, cluster: int = 1, resident: int = 1) -> int:
-        """How many workgroups run at the same time.
+        """Number of workgroups that run at the same time.
 
         Args:
-            cluster: CTAs of a cluster; a workgroup of the graph is then a cluster.
-            resident: workgroups that one SM runs at the same time.
+            cluster: number of CTAs of a cluster; if it is more than 1, a workgroup of the graph is
+                a cluster.
+            resident: number of workgroups that one SM runs at the same time.
         """
         if cluster > 1 and self.constants is not None:
             return int(self.constants.slots(np.array([cluster]))[0])
@@ -236,4 +237,4 @@ _RTX_4090 = Machine(
 MACHINES: dict[str, Machine] = {
     machine.name: machine for machine in (fitted_machine("NVIDIA H200"), _h100(), _A100, _RTX_4090)
 }
-"""The modelled GPUs, by name; functions that take a machine accept these names."""
+"""The modelled GPUs, by name. Functions with an argument `machine` also accept these names."""

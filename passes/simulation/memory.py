@@ -40,9 +40,9 @@ class Cache:
     """Model of the L2 cache, which is empty at the beginning of a launch.
 
     Args:
-        capacity: bytes of A and B that it holds.
+        capacity: number of bytes of A and B that the cache holds.
         near: number of neighbouring slots (SMs) whose requests may be merged.
-        reads: for each panel its last reads, in order.
+        reads: for each panel, its last reads, the oldest first.
     """
 
     capacity: float
@@ -83,7 +83,7 @@ class Cache:
     def _missing(
         self, before: list[Read], first: int, stop: int, volume: float, pace: float
     ) -> float:
-        """How many k tiles of a range are not in the L2 cache: never read, or evicted since."""
+        """Number of k tiles of a range that are not in the L2 cache (never read, or evicted)."""
         left = [(first, stop)]
         for old in reversed(before):
             start, end, since, _ = old
@@ -183,13 +183,13 @@ class Traffic:
         rows = zip(*(column[chosen].tolist() for column in columns), strict=True)
         # One tuple for each main loop needs fewer CPU cache lines than a list for each column.
         self.loops = dict(zip(chosen.tolist(), rows, strict=True))
-        """For each main loop (by step): the panels of A and B, the numbers of smallest panels in
-        them, the range of k tiles; and for each k tile the bytes of A and of B that are requested,
-        the bytes of A and of B that are read from DRAM if the cache has none, and the bytes of
-        D."""
+        """For each main loop (by step): the first panels of A and of B that it reads, the numbers
+        of panels, the range of k tiles; and per k tile the bytes of A and of B that are requested,
+        the bytes of A and of B that are read from DRAM if the cache has none of them, and the bytes
+        of D."""
 
     def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[float, float]:
-        """Bytes for each k tile of a main loop: requested from the L2 cache, and read from DRAM.
+        """(bytes requested from the L2 cache, bytes read from DRAM) per k tile of a main loop.
 
         Args:
             step: the index of the step.
@@ -211,7 +211,7 @@ class Traffic:
     def _panels(
         self, panel: int, span: int, first: int, stop: int, volume: float, pace: float, slot: int
     ) -> Found:
-        """Request the same k tiles of `span` consecutive panels of A, or of B.
+        """Request the same k tiles of `span` consecutive panels of A (or of B) from the L2 cache.
 
         Returns:
             The mean number of k tiles of a panel that must be read from DRAM, and whether a
@@ -236,7 +236,7 @@ def _inside(
         extent: elements of the matrix.
         tile: elements of a tile.
         number: the number of the tile.
-        tiles: number of tiles; if groups end inside tiles, more than the extent needs.
+        tiles: number of tiles; it is more than the extent needs if groups end inside tiles.
     """
     ragged = tiles > -(-extent // tile) + 1
     left = np.clip(extent - number * tile, 0, tile) / tile

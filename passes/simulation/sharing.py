@@ -1,10 +1,10 @@
 """`Sharing` computes how main loops that run at the same time slow each other down.
 
-They share the rates of the L2 cache and of DRAM, and the power limit.
+Main loops share the rates of the L2 cache and of DRAM, and the power limit.
 
 Processor sharing: if the main loops that run demand more than a resource delivers, all of them
-advance more slowly, by the same factor. A main loop uses data that others have read, so none can
-run ahead.
+advance more slowly, by the same factor. A main loop uses data in the L2 cache that other main loops
+have read, so no main loop can run ahead of the others.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ __all__ = ["Sharing"]
 class Sharing:
     """The running main loops of a simulated launch, and the pace at which they advance.
 
-    Each tile shape has a clock: the iterations of a workgroup that multiplies without a pause. A
-    main loop ends when its clock has advanced by its iterations. So when another main loop begins
-    or ends, only the pace of the clocks changes.
+    Each tile shape has a clock: the number of iterations that a workgroup has done if it multiplies
+    tiles of this shape without a pause. A main loop ends when the clock of its tile shape has
+    advanced by the number of its iterations. So when another main loop begins or ends, only the
+    pace of the clocks changes.
 
     Args:
         machine: the GPU.
         works: the cost of a tile of each tile shape.
-        ctas: CTAs of a workgroup.
+        ctas: number of CTAs of a workgroup (more than 1 if the workgroup is a cluster).
 
     Attributes:
-        clocks: for each tile shape, the iterations that have passed.
-        paces: for each tile shape, the present seconds of an iteration.
+        clocks: for each tile shape, the number of iterations that have passed.
+        paces: for each tile shape, the current seconds per iteration.
         volume: bytes that have been read from DRAM.
         pace: bytes that are read from DRAM in one iteration of all running main loops.
     """

@@ -22,8 +22,8 @@ class Simulation:
 
     Args:
         machine: the GPU.
-        instructions: the instructions that multiply, `wgmma` or `mma.sync`. If the machine's
-            constants were fitted to measured times, both count as fast as `wgmma`.
+        instructions: the instructions that multiply, `wgmma` or `mma.sync`. On a machine whose
+            constants were fitted to measured times, `mma.sync` is simulated as fast as `wgmma`.
         steps: each step of every workgroup (multiply, send, receive, …), in program order.
         events: the activities of each workgroup, with begin, end and slot.
         makespan: seconds from the begin of the launch until the last workgroup has ended.
@@ -32,8 +32,8 @@ class Simulation:
         flops: number of multiplications and additions of all products.
         asked_bytes: bytes of A and B that are requested from the L2 cache.
         read_a_bytes, read_b_bytes: bytes of A and of B that are read from DRAM.
-        compulsory_bytes: bytes of A and B, each counted once.
-        stored_bytes: bytes of D.
+        compulsory_bytes: size of A and B in bytes, which at least must be read from DRAM.
+        stored_bytes: bytes of D that are stored.
         workspace_bytes: bytes of memory for partial sums and flags.
     """
 
@@ -95,7 +95,7 @@ class Simulation:
 
     @property
     def idle(self) -> float:
-        """Seconds that slots have no workgroup, including the launch, summed over slots.
+        """Seconds in which a slot has no workgroup (also during the launch), summed over slots.
 
         A slot runs one workgroup at a time: it is an SM, a part of an SM, or a cluster of SMs.
         """
@@ -124,7 +124,7 @@ class Simulation:
         return self.flops / self.makespan if self.makespan else 0.0
 
     def summary(self) -> dict[str, Any]:
-        """The results as plain data, without the events."""
+        """The results as plain data for JSON, without the events."""
         return {
             "machine": self.machine.name,
             "instructions": self.instructions,

@@ -1,7 +1,7 @@
-"""`Work` computes seconds and bytes of each step of a scheduled graph, as if it ran alone on a GPU.
+"""`TileWork`: the seconds and bytes of a workgroup's steps on one tile, as if it ran alone.
 
 For kernels with wgmma and TMA (sm_90a), the cost model gives the times of an iteration and of the
-end of a tile. For other kernels they follow from public data of the GPU: the slowest of
+end of a tile. For other kernels, these times follow from public data of the GPU: the slowest of
 multiplications, loads and the latency of loads determines the time of an iteration.
 """
 
@@ -31,7 +31,7 @@ from passes.simulation.machine import Machine
 __all__ = ["Kernel", "Setup", "TileWork", "divisions_of", "tile_works"]
 
 MOST_STAGES = 4
-"""Number of pipeline stages in shared memory of kernels with mma.sync."""
+"""Largest number of pipeline stages in shared memory of kernels with mma.sync."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Kernel:
     """The properties of a compiled kernel on which its simulated speed depends.
 
     Args:
-        cluster: CTAs of a cluster along m, n and k; a cluster computes one macro tile.
+        cluster: numbers of CTAs of a cluster along m, n and k; a cluster computes one macro tile.
         consumers: `cooperative`, or `pingpong` if warpgroups of a CTA compute tiles in turn.
         reads_c: whether the epilogue reads C.
-        resident: workgroups that one SM runs at the same time.
+        resident: number of workgroups that one SM runs at the same time.
     """
 
     cluster: tuple[int, int, int] = (1, 1, 1)
@@ -52,7 +52,7 @@ class Kernel:
 
     @property
     def turns(self) -> int:
-        """Number of warpgroups that compute tiles in turn; 1 if they compute tiles together."""
+        """Number of warpgroups that alternate between tiles; 1 if they divide each tile."""
         return CONSUMERS[self.consumers]
 
     @property
@@ -82,7 +82,7 @@ class Setup:
         Args:
             machine: the GPU.
             kernel: the cluster shape and the consumers of the kernel.
-            divisions: integer divisions before a workgroup loads its first tiles.
+            divisions: number of integer divisions that a workgroup executes before its first load.
         """
         c, clustered = machine.constants, prod(kernel.cluster) > 1
         launch = machine.launch_seconds + (c.cluster_seconds if c and clustered else 0.0)
@@ -93,7 +93,7 @@ class Setup:
 def divisions_of(graph: KernelGraph) -> int:
     """Number of integer divisions that a workgroup computes before it loads its first tiles.
 
-    Divisions by constants are left out, since they become multiplications. A quotient and the
+    Divisions by constants are not counted, since they become multiplications. A quotient and the
     remainder of the same division count once.
     """
     code = program(graph)
@@ -112,20 +112,23 @@ class TileWork:
     """Seconds and bytes of one workgroup's work on tiles of one shape.
 
     Attributes:
-        shape: elements of a macro tile along m, n and k.
-        free, crowded: seconds of an iteration if at most half of the SMs multiply, and if more do.
-        first: further seconds of a workgroup's first iteration, whose loads nothing overlaps.
+        shape: extents of a macro tile along m, n and k, in elements.
+        free, crowded: seconds of an iteration: `free` if at most half of the SMs multiply,
+            `crowded` if more SMs do.
+        first: further seconds of a workgroup's first iteration, whose loads do not overlap with
+            multiplications.
         asked_a, asked_b: bytes of A and of B that are requested from the L2 cache per iteration.
         power: seconds of an iteration's multiplications at the power limit of the whole device.
-        finish: seconds of the epilogue of a tile and of copying it out of registers.
-        drain: seconds until a tile is in memory, after which a workgroup can end.
-        handover: seconds between the main loops of two warpgroups that compute tiles in turn.
+        finish: seconds of the epilogue of a tile and of copying the tile out of registers.
+        drain: seconds from the last copy out of registers until the tile is in memory, when the
+            workgroup can end.
+        handover: seconds between the main loops of two warpgroups that alternate between tiles.
         send: seconds of writing a partial sum and setting its flag.
         receive: seconds of reading a partial sum and adding it.
         shared: seconds before the shares of a tile are added, if several workgroups finish a tile.
         add: seconds of reading and adding a whole tile of partial sums, share by share.
         partial_bytes: bytes of a partial sum.
-        stored_bytes: bytes of D of a whole tile.
+        stored_bytes: bytes of a whole tile of D.
     """
 
     shape: tuple[int, int, int]
@@ -164,7 +167,7 @@ def tile_works(
 
 @dataclass(frozen=True)
 class _OneKernel(Table):
-    """A plan table with one row, for a kernel that is given as a graph, without a named schedule.
+    """A plan table with one row, for a kernel that is given as a graph and not as a plan.
 
     Args:
         sends: whether workgroups of the kernel send partial sums.

@@ -1,4 +1,4 @@
-"""Passes that instrument a kernel: it records when each workgroup multiplies, waits and so on.
+"""Passes that make a kernel record when each workgroup multiplies, waits and so on.
 
 `MarkActivities` marks activities in a scheduled graph; `RecordTimeline` makes the lowered graph
 write a record for each mark.
@@ -15,12 +15,12 @@ __all__ = ["MOST_RECORDS", "TIMELINE", "MarkActivities", "RecordTimeline", "with
 
 
 def with_timeline(lowering: Pass, most: int) -> Callable[[KernelGraph], KernelGraph]:
-    """A pass that lowers and instruments a graph, so that the kernel records its timeline.
+    """Return a pass that lowers a graph, and makes the kernel record its timeline.
 
     Args:
         lowering: the lowering pass.
         most: the largest number of records that a role of a workgroup (its producer or a consumer)
-            keeps; 0 returns `lowering` itself.
+            keeps; if it is 0, the function returns `lowering` itself.
     """
     if not most:
         return lowering

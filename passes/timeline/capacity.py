@@ -1,4 +1,4 @@
-"""`records_of` bounds the number of timeline records of a workgroup, from its loops' bounds."""
+"""`records_of`: an upper bound of a workgroup's number of timeline records, from loop bounds."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ bound of the expression."""
 
 
 def records_of(graph: KernelGraph, body: Body) -> Expr | None:
-    """The most marks that one thread executes, in launch parameters; None if unknown.
+    """Upper bound of the number of marks that one thread executes; None if there is none.
 
     Args:
         graph: the graph, whose launch parameters bound the loops.
-        body: operations, some of which are marks (`Begin`, which record a time).
+        body: operations, some of which are marks (`Begin`, which record a time). The bound is an
+            expression in the launch parameters.
     """
     known = {p.symbol for p in graph.parameters.items if p.name not in graph.parameters.deferred}
     machine = {d.symbol: d.size - 1 for d in graph.coordinates if d.hardware and d.size is not None}
@@ -44,11 +45,12 @@ def records_of(graph: KernelGraph, body: Body) -> Expr | None:
 
 
 class _Bound:
-    """Upper bounds of expressions, and of how often marks (`Begin`) are executed.
+    """Computes upper bounds of expressions, and of how often marks (`Begin`) are executed.
 
     Args:
-        known: the symbols of launch parameters that the host knows.
-        machine: the largest value of each index that the hardware provides, by its symbol.
+        known: the symbols of launch parameters, whose values the host knows.
+        machine: the largest value of each index that the hardware provides (such as the thread
+            number), by symbol.
     """
 
     def __init__(self, known: set[Symbol], machine: Mapping[Symbol, Expr]) -> None:
@@ -109,6 +111,6 @@ class _Bound:
 
 
 def _all(found: list[Expr | None]) -> list[Expr] | None:
-    """`found` as a list of expressions; None if one of them is None."""
+    """`found` without change if all its entries are expressions; None if an entry is None."""
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else None

@@ -25,11 +25,12 @@ __all__ = ["MarkActivities"]
 
 @dataclass(frozen=True)
 class MarkActivities(Pass):
-    """Mark where a workgroup begins to sum k tiles, to send a partial sum, and to finish a tile.
+    """Mark where a workgroup begins a main loop, sends a partial sum, or finishes a tile.
 
     Before: `For k`, `SendPartial`, `Epilogue`. After: a `Begin` before each of them. The mark of a
-    main loop names its range of k tiles, the other marks name the output tile. So tile numbers that
-    only the epilogue needs are still computed after the main loop.
+    main loop names its range of k tiles, the other marks name the output tile. Since the mark of a
+    main loop does not name the tile, tile numbers that only the epilogue needs are still computed
+    after the main loop.
     """
 
     name = "mark-activities"

@@ -29,26 +29,30 @@ TIMELINE = "timeline"
 """Name of the tensor of records; its axes are workgroup, CTA of the cluster, warpgroup, record,
 word."""
 CAPACITY = "timeline_records"
-"""Name of the launch parameter that says how many records each role of a workgroup can write."""
+"""Name of the launch parameter for the number of records that each role of a workgroup can
+write."""
 MOST_RECORDS = 1024
 """Largest number of records that a role of a workgroup (its producer or a consumer) keeps; further
 records are only counted."""
 NUMBER, SLOT, WORD = "timeline.number", "timeline.slot", "timeline.word"
-"""NUMBER: the coordinate that counts the records of a role. SLOT: the coordinate of a record's
-position among the records of its role; the record of the kernel's end has position 0. WORD: the
-coordinate of a word in a record."""
+"""NUMBER: the coordinate that counts the records of a role (the producer or a consumer of a
+workgroup). SLOT: the coordinate of a record's position among the records of its role; the record
+that is written at the end of the kernel has position 0. WORD: the coordinate of a word in a
+record."""
 STALLED = "timeline.stalled"
-"""Name of the coordinate that counts the clock cycles in which a role waits for pipeline stages."""
+"""Name of the coordinate that counts the clock cycles in which the producer or a consumer waits for
+pipeline stages."""
 BOTH_ENDS, DRAINS = 2, 1
-"""BOTH_ENDS: a role writes one record at the beginning and one at the end of a kernel, 2 in total.
-DRAINS: number of records that a role writes after the last tile."""
+"""Numbers of records of a role (the producer or a consumer of a workgroup). BOTH_ENDS: one at the
+beginning and one at the end of a kernel. DRAINS: after the last tile."""
 WARPGROUP = 128
 """Number of threads of a warpgroup."""
 ROLES = {"consumers": "consumer", "producer": "producer"}
-"""The role of the threads that execute a `Scope`, by the name of the scope."""
+"""The role (`producer` or `consumer`) of the threads that execute a `Scope`, by the scope's
+name."""
 LOADS = {"multiply": "load", "wait": "wait", "receive": "load", "drain": "drain"}
-"""For each mark of the consumers, the activity that the producer records at it: where consumers
-multiply, the producer loads."""
+"""The activity that the producer records at a mark, by the consumers' activity at the same mark:
+where consumers multiply, the producer loads."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class RecordTimeline(Pass):
 
     Before: `Begin` marks. After: a `Stamp` by one thread of each role, and a `Stamp` at the begin
     and at the end of the kernel. The edge timeline --Tile--> workgroup, cluster rank, warpgroup,
-    slot, word gives the address. A role whose slots are all used only counts its further records.
+    slot, word gives the address. If a role has no free slot, it only counts further records.
 
     Args:
         most: the largest number of records that one role of a workgroup keeps.
@@ -101,8 +105,8 @@ class _Recorder:
         self.warpgroups = coordinates.of_kind(Warpgroup)
         self.ranks = coordinates.of_kind(Cluster)
         self.first: Boolean = true
-        """Condition: the thread is the first of its warpgroup; without warpgroups, of its
-        workgroup."""
+        """Condition: the thread is the first of its warpgroup or, in kernels without warpgroups, of
+        its workgroup."""
         self.leader: Boolean = true
         """Condition: the thread is the first of its workgroup."""
         if threads:
@@ -150,7 +154,7 @@ class _Recorder:
     def _mark(self, op: Begin, role: str, who: Boolean) -> Body:
         """The operations that write the timeline record of the activity that `op` begins.
 
-        The result is () if warps of `role` (producer or consumer) do not record this activity.
+        The result is () if warps of `role` (producer or consumer) do not record the activity.
         """
         if role == "producer":
             if op.activity not in LOADS:
@@ -172,13 +176,14 @@ class _Recorder:
 
     @staticmethod
     def _at(place: Expr, stamp: Stamp) -> Operation:
-        """The operation `stamp`, which writes a record, at position `place` among its role's."""
+        """The operation `stamp`, writing its record at position `place` of its role's records."""
         return SetCoordinate(SLOT, place, (SetCoordinate(WORD, Integer(0), (stamp,)),))
 
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:
         """Number of records for which the producer, and each consumer, of a workgroup has memory.
 
-        It is the number of records that they write, but no more than `most + BOTH_ENDS`.
+        It is an upper bound of the number of records that one role writes, but at most `most +
+        BOTH_ENDS`.
         """
         marks = records_of(self.graph, body)
         most_of_all = Integer(most + BOTH_ENDS)

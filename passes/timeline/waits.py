@@ -1,4 +1,4 @@
-"""Mark in lowered graphs where threads wait for partial sums or for their ping-pong turn."""
+"""Mark in lowered graphs where threads wait for partial sums or for another warpgroup."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ FLAGS = (WaitFlag, TakeFlag)
 def with_waits(body: Body) -> Body:
     """The operations of `body`, with marks before and after each wait for other workgroups.
 
-    Waits are `WaitFlag`, and on Hopper the consumers' `WaitBarrier` for loaded partial sums and for
-    their ping-pong turn. A wait for partial sums gets `Begin("wait")` before and `Begin("receive")`
-    after it. A wait for a turn gets `Begin("turn")` before it, and is moved before the mark of the
-    main loop.
+    Waits are operations in `FLAGS`. On Hopper, waits are also the consumers' `WaitBarrier` for
+    loaded partial sums, and the `WaitBarrier` at which a ping-pong warpgroup waits until the other
+    one has left its main loop. A wait for partial sums gets `Begin("wait")` before and
+    `Begin("receive")` after it. A wait for the other warpgroup gets `Begin("turn")` before it, and
+    both are moved before the mark of the main loop.
     """
     return tuple(_with_waits(body))
 
@@ -64,7 +65,7 @@ def _only_waits(op: Operation) -> bool:
 
 
 def _marks(op: Operation) -> bool:
-    """Whether `op` contains no operations but `Begin`, as those that mark a main loop do."""
+    """Whether `op` contains no operations but `Begin`, like an operation that marks a main loop."""
     return all(isinstance(inner, Begin) for inner in _leaves(op))
 
 

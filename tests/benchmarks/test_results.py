@@ -13,7 +13,7 @@ ROOT = RESULTS.parents[1]
 PAGES = [ROOT / "README.md", RESULTS.parent / "NOTES.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIT = RESULTS / "fit"
 LIMIT = 2_000_000
-"""Largest size of all results in bytes. Remove superseded results rather than raising it."""
+"""Limit of the total size of all results, in bytes. Remove old results instead of raising it."""
 
 
 def test_results_are_under_two_megabytes():

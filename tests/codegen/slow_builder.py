@@ -15,7 +15,7 @@ from codegen.kernel import Kernel
 __all__ = ["LONG", "Builder", "slow_builder"]
 
 LONG = 60.0
-"""Seconds after which a test fails that waits for a kernel."""
+"""Seconds that a test waits for a kernel before it fails."""
 
 
 class Builder:

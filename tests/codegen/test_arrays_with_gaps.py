@@ -32,12 +32,12 @@ ORDERS = ("lmn", "mln", "lnm", "nlm")
 def spread(
     values: np.ndarray, order: str = "lmn", gaps: tuple[int, ...] = (2, 1, 3), fill: Any = np.nan
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The array in memory with gaps: (all memory, the view with the elements `values`).
+    """Copy an array to memory with gaps; return (all memory, the view that equals `values`).
 
     Args:
         values: a batch of matrices, or one matrix.
         order: the order of the axes in memory, outermost first.
-        gaps: elements of each axis of the memory that the view leaves out.
+        gaps: number of elements at the end of each axis in memory that are not in the view.
         fill: the value of the gaps.
     """
     batch = values.reshape((1,) * (3 - values.ndim) + values.shape)
@@ -112,7 +112,7 @@ def test_kernels_with_transposed_operands(target: str):
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_kernels_with_leading_dimensions(target: str, turned: bool):
-    """Matrices declared with a leading dimension may have any; others must be contiguous."""
+    """If a kernel declares leading dimensions for a matrix, its rows may have gaps; else not."""
     flags: Any = {"transpose_a": turned, "transpose_b": turned}
     a, b, c = whole(20, 30), whole(30, 24), whole(20, 24)
     want = a @ b + c
@@ -142,7 +142,10 @@ def test_rows_may_be_one_row():
 
 @pytest.mark.parametrize("which", ["a", "out"])
 def test_rows_more_than_2_to_the_31_elements_apart(which: str):
-    """Offsets have 64 bits. The memory is virtual: only the pages of a few rows are touched."""
+    """Element offsets have 64 bits.
+
+    The test's memory is virtual: only the pages of a few rows are touched.
+    """
     step, kind = 2**31 + 64, {"a": np.int8, "out": np.int32}[which]
     try:
         memory = np.zeros(2 * step + 64, kind) if which == "a" else np.zeros(step + 64, kind)

@@ -23,7 +23,7 @@ from tests.codegen.test_walk import walking
 
 SIDES = (256, 64), (32, 32), (64, 64)
 LARGE, SMALL, MIDDLE = (f"{side}x{side}x{deep} data-parallel" for side, deep in SIDES)
-"""The kernels that are chosen on the CPU for square matrices of extents 300, 20 and 50."""
+"""The plans that are chosen on the CPU for square matrices of extents 300, 20 and 50."""
 
 
 def product(extent: int, background: bool | None = True) -> None:
@@ -65,7 +65,7 @@ def test_a_loaded_kernel_serves_until_the_better_one_is_built(slow: Builder, use
 
 
 def test_the_option_is_off_by_default(slow: Builder, used: list[str]):
-    """A call without background=True waits for its kernel; no kernel is built twice."""
+    """A call without background=True waits until its kernel is built; no kernel is built twice."""
     product(300)
     product(50, None)
     product(20)
@@ -146,7 +146,7 @@ def test_batches_groups_and_epilogues(slow: Builder, used: list[str]):
 
 @pytest.mark.parametrize("error", [CodegenError("no registers"), OSError("no memory")])
 def test_a_kernel_that_cannot_be_built(slow: Builder, used: list[str], error: Exception):
-    """A failed build is reported once, is not repeated, and breaks no call."""
+    """A build that fails in the background is reported once and not repeated; calls still work."""
     product(300)
     slow.error[SMALL] = error
     product(20)
@@ -198,7 +198,7 @@ def test_the_queue_is_bounded(slow: Builder, used: list[str], monkeypatch: pytes
     product(50)
     slow.finish()
     assert slow.plans == [SMALL]
-    product(50)  # requests its kernel again, since the queue has room now
+    product(50)  # requests the kernel again: the queue has room
     slow.finish()
     product(50)
     assert slow.plans == [SMALL, MIDDLE]
@@ -208,7 +208,7 @@ def test_the_queue_is_bounded(slow: Builder, used: list[str], monkeypatch: pytes
 def test_the_kernel_with_the_least_padding_serves(slow: Builder, used: list[str]):
     """On a CPU, which has no cost model, the loaded kernel with the least padding is used.
 
-    A kernel that adds partial sums atomically is never used for a call that did not name it.
+    A kernel that adds partial sums atomically serves only calls whose argument `plan` names it.
     """
     ones = np.ones((300, 300), np.float32)
     codegen.matmul(ones, ones, plan="16x16x16 split-k{splits=2,reduction=atomic}")
@@ -270,7 +270,8 @@ print(worker and worker.pid, time.time())
 
 @pytest.mark.parametrize("where", ["thread", "process"])
 def test_the_end_of_the_program_does_not_wait(where: str, tmp_path: Path):
-    """At exit neither the thread nor its worker process delays the program or outlives it."""
+    """At exit neither the background thread nor the worker process delays or outlives the program.
+    """
     environment = os.environ | {"COORDGRAPH_CACHE": "off" if where == "thread" else str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", ENDING, where],
@@ -339,7 +340,7 @@ def test_a_forked_process_has_a_thread_of_its_own(tmp_path: Path):
 
 
 def test_batch_invariant_calls_are_served_in_their_order(slow: Builder, used: list[str]):
-    """A kernel serves a call with `invariant=True` only if it adds in the order of the call."""
+    """A loaded kernel serves a call with `invariant=True` only if it adds in the pinned order."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((300, 500), (500, 40)))
     few = a[:9].copy()

@@ -144,7 +144,7 @@ def test_a_plan_for_a_batch_can_be_told():
 def test_only_the_call_that_says_so_measures(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tune: bool
 ):
-    """Only a call with tune=True measures.
+    """`matmul` measures plans only in a call with tune=True.
 
     Outputs with and without gaps between matrices share the cached plan, but run two kernels.
     """
@@ -310,7 +310,7 @@ def test_calls_of_matrices_and_of_batches_are_told_apart(
     for a, b, d in calls:
         assert codegen.matmul(a, b, out=d) is d
     assert fake.launches[len(first) :] == first
-    # A call with another batch size needs `first_launch`, which is None here.
+    # No call with this batch size is cached, so `matmul` calls `first_launch`, which is None here.
     with pytest.raises(TypeError):
         codegen.matmul(batch(3, 512, 64, A), batch(3, 64, 768, B), out=batch(3, 512, 768, D))
 

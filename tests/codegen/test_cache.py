@@ -1,4 +1,4 @@
-"""The disk cache only saves time: no content of it can make a kernel wrong or fail."""
+"""The disk cache: damaged or outdated files cannot make a kernel wrong or fail."""
 
 from __future__ import annotations
 

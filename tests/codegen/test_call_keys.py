@@ -67,7 +67,10 @@ def test_batch_invariant_products_have_keys_of_their_own(grouped: bool, keys: li
 
 
 def test_layouts_of_c_and_d_make_other_keys(keys: list[Any]):
-    """Gaps and column-major order of C and D decide how arrays are rearranged for the kernel."""
+    """Calls differ in the cache key if C or D differ in gaps between rows or in column-major order.
+
+    These layouts decide how arrays are rearranged for the kernel.
+    """
     layouts = [None, *(Tensor((4, 6), strides=strides) for strides in ((6, 1), (8, 1), (1, 4)))]
     a, b = Tensor((4, 8)), Tensor((8, 6))
     for c, out in product(layouts, layouts):

@@ -31,12 +31,12 @@ A100 = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, CONTEXT)
 
 
 class Chosen(Exception):
-    """A stand-in for a kernel that only records its plan."""
+    """An exception that stands for a compiled kernel: it holds the plan to compile."""
 
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No GPU is present, and no kernel is compiled."""
+    """Run a test without a GPU, with empty caches and without compiling kernels."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     monkeypatch.setattr(driver, "unavailable", lambda: "the test says so")
 
@@ -52,7 +52,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
-    """Pretend that this machine has a GPU."""
+    """Pretend that this machine has one GPU, `device`."""
     install(monkeypatch)
     monkeypatch.setattr(driver, "device", lambda ordinal=0: device)
     monkeypatch.setattr(driver, "device_count", lambda: 1)
@@ -62,7 +62,7 @@ def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
 
 
 def multiplied(*arrays: Any, **options: Any) -> Plan:
-    """The plan with which `matmul` computes the problem."""
+    """The plan with which `matmul` multiplies `arrays`."""
     with pytest.raises(Chosen) as caught:
         codegen.matmul(*arrays, **options)
     return caught.value.args[0]
@@ -124,7 +124,7 @@ def test_without_a_gpu_the_measured_one_is_meant():
     assert isinstance(found, Explanation)
     assert isinstance(named, Explanation)
     assert (found, found.page) == (named, named.page)
-    assert "are fitted to measurements" in str(found)
+    assert "measured times" in str(found)
     assert "assumed: this machine has no GPU" in found.heading[2]
     assert "assumed" not in str(named)
 
@@ -294,7 +294,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
         patch.setattr(tuning, "_refuse_capture", lambda _: None)
         codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)
     matmul.forget()
-    measured.forget()  # forgets the times in memory, so that they are read from disk
+    measured.forget()  # drops the times in memory, so that they are read from disk
     return plans[::order]
 
 

@@ -30,7 +30,7 @@ SCHEDULES = (
     SplitK(splits=2),
     DataParallel(),
 )
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "gathered": {"gathered_rows": True},
     "scattered": {"scattered_rows": True},
     "both": {"gathered_rows": True, "scattered_rows": True},
@@ -153,11 +153,12 @@ def test_wrong_tables_are_refused():
 
 
 def test_problems_without_one_table_of_rows_are_refused():
-    for fields, why in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"batched": True}, "which batched=True does not allow"),
         ({"grouped": True, "group_axis": "k"}, "which group_axis=k does not allow"),
         ({"transpose_a": True}, "set transpose_a=False"),
-    ):
+    )
+    for fields, why in cases:
         with pytest.raises(VerifyError, match=why):
             Gemm("bf16", gathered_rows=True, **fields)
 

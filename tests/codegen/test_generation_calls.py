@@ -1,8 +1,9 @@
 """Generating a kernel, and choosing the plan of a call, call a limited number of functions.
 
 CPU times differ between machines and runs; the number of Python functions that are called does not.
-The limits are about a third above the numbers when they were set, so that only a new repetition of
-work exceeds them. `python -m benchmarks generation` prints times and numbers.
+Each limit was set to the number of calls at that time plus about a third, so that only a new
+repetition of work exceeds it. `python -m benchmarks generation` prints the numbers of calls and
+times.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ GENERATED = {
     "128x128x64 two-tile-stream-k{reduction=scatter}": 1_400_000,
 }
 """By plan, the largest number of function calls that generating its PTX for sm_90a may take, in a
-process that has generated other kernels before."""
+process that has generated other kernels before.
+"""
 CHOSEN = {"all plans": 2300, "a family": 2000}
-"""The largest number of function calls that choosing the first plan for a new size may take."""
+"""Limits of the function calls that choose a plan for a new size, among all plans or a family's.
+
+A family is the set of kernels that `codegen.warm` compiles.
+"""
 QUICK = ("128x256x64 data-parallel", "128x128x64 two-tile-stream-k{reduction=scatter}")
 
 

@@ -106,7 +106,7 @@ def test_where_groups_begin_is_data(monkeypatch: pytest.MonkeyPatch):
         found = codegen.grouped_matmul(a, b, np.array(offsets, np.int32))
         for group, part in enumerate(slices(offsets)):
             assert np.array_equal(found[part], a[part] @ b[group])
-    # A call with another layout of B needs `first_launch`, which is None here.
+    # No call with this layout of B is cached, so `first_launch` is called, which is None here.
     with pytest.raises(TypeError):
         codegen.grouped_matmul(a, turned(b).swapaxes(-1, -2), BORDERS)
 

@@ -1,4 +1,4 @@
-"""`matmul(invariant=True)` on the CPU: bits of a row for every m, and what is refused."""
+"""`matmul(invariant=True)` on the CPU: a row of D has the same bits for every m; refusals."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def test_bits_do_not_depend_on_the_tile_the_grid_or_the_rows_around(
 
 
 def test_an_order_that_is_not_pinned_changes_bits():
-    """Summing k in three segments gives other bits, so comparisons of bits can fail."""
+    """The operands are such that another order of additions gives other bits.
+
+    So the other tests of this file, which compare bits, can fail.
+    """
     whole = codegen.matmul(A, B, invariant=True)
     split = codegen.matmul(A, B, plan="64x16x64 split-k{splits=3}")
     np.testing.assert_allclose(split, whole, rtol=1e-4, atol=1e-4)
@@ -155,7 +158,7 @@ def test_all_plans_for_a_gpu_add_in_the_pinned_order(m: int, shape: tuple[int, i
     assert len(found) > 4
     assert request.order is not None
     assert all(why_not(request.order, plan, request.gemm) is None for plan in found)
-    # The last plan is used if the device refuses all others, so wgmma must be able to execute it.
+    # The last plan is used if the device refuses all others, so it must suit wgmma, too.
     assert found[-1] == request.simple_plan
     assert found[-1].why_not(request.gemm) is None
 

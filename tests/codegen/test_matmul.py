@@ -196,7 +196,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 1
     tries = len(refused)
-    matmul._prepared.clear()  # forgets prepared calls, but not the compiled kernels
+    matmul._prepared.clear()  # drops prepared calls; compiled kernels stay
     codegen.matmul(a, b, out=d)
     assert len(refused) == tries
     assert any(isinstance(known, CodegenError) for known in build._kernels.values())

@@ -1,4 +1,4 @@
-"""Memory that D shares with other tensors: the check is exact for arrays with gaps."""
+"""The check whether D overlaps A, B or C in memory is exact, also for arrays with gaps."""
 
 from __future__ import annotations
 

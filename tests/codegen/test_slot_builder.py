@@ -1,4 +1,4 @@
-"""`SlotBuilder` keeps the values of stack slots within a basic block."""
+"""`SlotBuilder` reuses values of stack slots in a basic block instead of loading them again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def module_of(kind: type[ir.IRBuilder], body: Body) -> ir.Module:
 
 
 def result(module: ir.Module, given: int) -> int:
-    """The result of the module's function, compiled for this machine."""
+    """What the module's function returns for the argument `given`, compiled for this machine."""
     machine = host_machine()
     with llvm.create_mcjit_compiler(
         optimize(module, machine, vectorize=False, unroll=False), machine
@@ -89,9 +89,9 @@ def test_a_block_without_branches_loads_nothing_that_it_stored():
 
 
 def test_a_slot_with_several_stores_keeps_two():
-    """Of several stores to a slot, `SlotBuilder` keeps two.
+    """Of several stores to a stack slot in a block, `SlotBuilder` leaves two in the code.
 
-    If it kept one, LLVM's mem2reg would number registers in another order.
+    With a single store, LLVM's mem2reg would number registers in another order.
     """
     stores = re.findall(r"store .*?(\"slot.\d\")", str(module_of(SlotBuilder, straight)))
     assert sorted(stores) == ['"slot.0"', '"slot.0"', '"slot.1"', '"slot.1"']

@@ -28,7 +28,10 @@ from tests.support.sampling import chosen
 EXACT = [name for name in SCHEDULES if "atomic" not in name]
 """Schedules with one order of additions in every run."""
 TARGETS = {"cpu": (8, 8, 4), "interpreter": (4, 4, 1)}
-"""Tiles by target. The interpreter adds up a k tile by BLAS, so its k tiles have one element."""
+"""Macro tile (m, n, k) for each target.
+
+The interpreter sums a k tile by BLAS, in an unknown order, so its k tiles have one element.
+"""
 
 
 def operands(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -42,8 +45,8 @@ def value(term: Term, products: np.ndarray, tile: int) -> np.ndarray:
 
     Args:
         term: the order of additions.
-        products: products of each k, as an array with k first.
-        tile: elements of a k tile.
+        products: the products a·b to add, as an array whose first axis is k.
+        tile: number of elements of a k tile.
     """
     if isinstance(term, Sum):
         one, other = (value(each, products, tile) for each in term.terms)
@@ -69,8 +72,9 @@ def expected(graph: KernelGraph, a: np.ndarray, b: np.ndarray, workgroups: int) 
     most = [max(tiling.shape[axis] for tiling in graph.tilings) for axis in (0, 1)]
     for (at_m, at_n), terms in summation_orders(program(graph), values).items():
         assert len({*terms}) == 1
-        # The epilogue of a large tile is listed by the first of the unit tiles that it covers; the
-        # others, if they have epilogues of their own, come later.
+        # Orders are listed by the smallest tile shape. A large tile is listed at its first small
+        # tile; small tiles that have epilogues of their own come later and overwrite their part of
+        # D.
         here = np.s_[at_m * rows : at_m * rows + most[0], at_n * columns : at_n * columns + most[1]]
         products = a.T[:, here[0], None] * b[:, None, here[1]]
         d[here] = value(terms[0], products, step)

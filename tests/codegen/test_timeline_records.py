@@ -54,7 +54,7 @@ def ends(sm: int, at: float, activity: str, count: int, stalled: int = 0) -> lis
 
 
 def role_of(sm: int, begin: float, end: float, inner: list[list[int]], capacity: int) -> Any:
-    """A role's timeline records as in memory: `end` is first, the others follow in time order."""
+    """A warp role's records as in memory: the end record, then all others in time order."""
     count = len(inner) + 1
     stalled = inner[-1][3] if inner else 0
     rows = [ends(sm, end, "end", count, stalled), ends(sm, begin, "start", 0), *inner]

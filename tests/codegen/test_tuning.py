@@ -88,8 +88,8 @@ def test_under_load_another_plan_may_be_the_fastest():
     found = rounds.final()
     assert min(found, key=found.__getitem__) == PLANS[3]
     assert found[PLANS[3]] == loaded(PLANS[3])
-    # Plans that were not measured under load get their earlier time, multiplied by the slowdown of
-    # the others, and are not preferred.
+    # A plan that was not measured under load gets its first time, multiplied by the slowdown of
+    # those that were, and is not preferred.
     assert 2e-5 < found[PLANS[5]] < 2.2e-5
     assert clock.count == 0
 

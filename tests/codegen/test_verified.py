@@ -1,14 +1,16 @@
-"""`codegen.compile` checks graphs that passes of the library did not make, once."""
+"""`codegen.compile` runs the checks on graphs that the library's passes did not make, once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import codegen
 from codegen import verified
+from codegen.targets.nvptx.building import Builder
 from coordgraph import Gemm, KernelGraph, VerifyError, parse
 from coordgraph.library_graphs import is_made_by_library
 from passes import Pipeline, StreamK
@@ -20,6 +22,7 @@ TILE = (4, 4, 4)
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[KernelGraph]:
     """The graphs that are checked during a test, which begins with empty caches."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+    monkeypatch.delenv("COORDGRAPH_VERIFY")
     verified.check_once.cache_clear()
     found: list[KernelGraph] = []
     check = KernelGraph.check
@@ -36,11 +39,37 @@ def streamed() -> KernelGraph:
     return Pipeline.parse("reorder{swap=true},stream-k")(Gemm("f32").graph(TILE), "structure")
 
 
-def test_graphs_of_shipped_passes_are_not_checked(checked: list[KernelGraph]):
+def test_graphs_of_shipped_passes_are_checked_if_code_is_generated(
+    checked: list[KernelGraph], monkeypatch: pytest.MonkeyPatch
+):
     graph = streamed()
     codegen.compile(graph, "interpreter")
+    codegen.compile(graph, "cpu", verify=False)
     assert not checked
+    codegen.compile(graph, "cpu")
+    codegen.compile(graph, "cpu")
+    assert len(checked) == 1
+    monkeypatch.setenv("COORDGRAPH_VERIFY", "0")
+    codegen.compile(StreamK()(Gemm("f32").graph(TILE)), "cpu")
+    assert len(checked) == 1
     codegen.compile(graph, "interpreter", verify=True)
+    assert len(checked) == 1, "it was checked already"
+
+
+def test_a_kernel_that_matmul_builds_is_checked_first(checked: list[KernelGraph]):
+    a = np.ones((20, 30), np.float32)
+    codegen.matmul(a, a.T, plan="8x8x8 stream-k on 3")
+    assert [graph.log for graph in checked] == [("stream-k",)]
+
+
+def test_a_gpu_kernel_is_checked_unless_it_is_cached(
+    checked: list[KernelGraph], monkeypatch: pytest.MonkeyPatch
+):
+    problem = Gemm("bf16").graph((64, 64, 32))
+    codegen.compile(StreamK()(problem), "sm_90a")
+    assert len(checked) == 1
+    monkeypatch.setattr(Builder, "_cached", lambda *_: True)
+    codegen.compile(StreamK(workgroups=4)(problem), "sm_90a")
     assert len(checked) == 1
 
 

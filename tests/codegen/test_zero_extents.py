@@ -24,7 +24,7 @@ A, B, C, D, OFFSETS = (place << 28 for place in (1, 2, 3, 4, 5))
 ZEROS = 1 << 32
 """The address of the fake CUDA driver's first allocation, a buffer of zeros."""
 DEPTH = 8
-"""The number of 16-bit elements in 16 bytes, the smallest row that TMA loads."""
+"""The number of 16-bit elements in 16 bytes, the length of the shortest row that TMA loads."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Element types: their records are consistent, and a record is all that a new type needs."""
+"""Element types: records (`DType`) are consistent; a new type needs nothing but a record."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ KNOWN = {
     "codegen/targets/cpu/machine.py",
     "codegen/targets/nvptx/sm_80/fragment_walker.py",
     "codegen/targets/nvptx/sm_80/instructions.py",
-    # Name the element type for which the cost model's constants are measured.
+    # These files name the element type for which the cost model's constants are measured.
     "passes/choosing/kernel_shape.py",
     "codegen/call/calibrating.py",
 }
@@ -154,7 +154,7 @@ def literals(path: Path) -> set[str]:
 
 
 def test_types_are_named_by_their_records():
-    """Files name element types only through their records.
+    """Files of the library name element types only through their records (`DType`).
 
     i32 is excepted, because flags, tables and offsets have that type; so are files with examples.
     """

@@ -1,6 +1,6 @@
 """Graphs from text, edits or passes of other packages, which may be malformed, are checked.
 
-Every exception that they cause is an error class of this library.
+Every exception that a malformed graph causes is of an error class of this library.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(*words: str, cwd: Path, path: tuple[Path, ...] = (ROOT,)) -> tuple[int, str]:
-    """Exit code and stderr of a program that starts in a folder."""
+    """(exit code, standard error) of a Python program that is started in the folder `cwd`."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=cwd,

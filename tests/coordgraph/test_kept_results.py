@@ -1,4 +1,4 @@
-"""The cache of results for a graph object: a check runs once, and entries end with the object."""
+"""A graph object's cache of results: each check runs once; freeing the object drops the cache."""
 
 from __future__ import annotations
 

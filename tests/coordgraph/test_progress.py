@@ -1,4 +1,4 @@
-"""`wait_direction` on graphs with changed waits: it must not report a direction it cannot prove."""
+"""`wait_direction` on graphs with changed waits: unproved directions are `mixed`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def streamed(owner: str = "first") -> KernelGraph:
 
 
 def receiving(graph: KernelGraph, start: object, stop: object) -> KernelGraph:
-    """The graph with other bounds of the loop that receives from peers."""
+    """The graph, with the loop that receives partial sums running from `start` to `stop`."""
 
     def change(op: object) -> object:
         if isinstance(op, For) and op.dim == SLOT:
@@ -81,7 +81,7 @@ def test_a_slot_that_leads_back_to_another_proves_nothing():
 
 
 def test_a_turn_that_does_not_lead_back_to_its_sender_proves_nothing():
-    """Waits are proved to go to lower workgroups only if (slot, turn) gives the actual sender."""
+    """`wait_direction` is `lower` only if the edge from (slot, turn) gives the actual sender."""
     graph = StreamK(owner="last", reduction="turnstile")(Gemm("f32").graph())
     edge = Join((SLOT, "partial.turn"), "sk.workgroup", (Integer(1), Integer(1)))
     with graph.edit("elsewhere") as e:

@@ -241,7 +241,7 @@ OF_D = {"elements_d": 5 * ROWS * 16}
 
 
 def arrays() -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """A and B of five products with different k, and their offsets."""
+    """([A, B], offsets by table name) of five products with different k."""
     sizes = [(ROWS, 16, k) for k in (16, 64, 8, 32, 16)]
     names = ("m_offsets", "n_offsets", "k_offsets")
     offsets = [np.array(ends, np.int32) for ends in ends_of(sizes)]
@@ -257,7 +257,7 @@ def test_the_arrays_fit():
 
 
 def test_indices_read_what_is_not_there():
-    """`interpret` detects reads outside a table, if the graph was not verified."""
+    """`interpret` detects reads outside a table, also in a graph that was not verified."""
     graph = edited(*replaced(PERMUTE, "m_tile_starts"))
     operands, tables = arrays()
     why = r"outside a table: entry 7 is read from a table that has 6 entries; .* call .* verify\(\)"

@@ -94,7 +94,7 @@ def found(graph: KernelGraph) -> Trace:
 
 
 def test_a_trace_counts_the_tiles_that_divide_all():
-    """A trace of tiles of two shapes counts in units of the largest tile that divides both.
+    """For two tile shapes, a trace counts tiles of the largest shape that divides both.
 
     15 macro tiles on 4 workgroups: three full waves, and three macro tiles divided into 24 small
     tiles.

@@ -1,4 +1,4 @@
-"""Invalid arguments are refused with messages of one form: `NAME = VALUE is not …`."""
+"""Invalid arguments of public functions are refused with the message `NAME = VALUE is not …`."""
 
 from __future__ import annotations
 

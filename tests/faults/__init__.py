@@ -1,1 +1,1 @@
-"""Faults that are put into correct graphs, and the named check that refutes each of them."""
+"""Faults that are put into correct graphs, each with the name of the check that refutes it."""

@@ -23,7 +23,7 @@ class LoweredFault:
     """A fault of a lowered graph, which the check `memory order` must refute.
 
     Args:
-        fault: how the fault is made in the graph's text, and what the counterexample must contain.
+        fault: the edits of the graph's text, and a text that the counterexample must contain.
     """
 
     fault: MemoryFault
@@ -32,12 +32,12 @@ class LoweredFault:
 
     @property
     def name(self) -> str:
-        """What is wrong with the graph, as a phrase."""
+        """The fault's name: a phrase that says what is wrong with the graph."""
         return self.fault.name
 
     @property
     def schedule(self) -> str:
-        """The pipeline that makes the graph, and the architecture that it is lowered for."""
+        """Text: the pipeline that makes the graph, and the architecture of the lowering."""
         return f"{self.fault.schedule} on {self.fault.target}"
 
     def refuted_by(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Correct graphs that tests put faults into, and lines of their text form, which edits replace."""
+"""Correct graphs, into which tests put faults, and lines of their text, which edits replace."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Fault:
         name: what is wrong with the graph, as a phrase.
         check: the name of the check that must refute the graph.
         schedule: the pipeline that makes the correct graph.
-        edits: how the fault is made from the text of the correct graph.
+        edits: the changes of the correct graph's text that make the fault.
         gemm: the arguments of `Gemm` other than its element type.
         level: the level of the graph, such as `scheduled`.
     """

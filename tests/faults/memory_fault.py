@@ -40,7 +40,7 @@ class MemoryFault:
     Args:
         name: what is wrong with the graph, as a phrase.
         schedule: the pipeline that makes the scheduled graph.
-        edits: how the fault is made from the text of the correct lowered graph.
+        edits: the changes of the correct lowered graph's text that make the fault.
         lowering: the options of the lowering to sm_90a; None lowers to sm_80.
         shows: a text that the counterexample must contain.
         gemm: further arguments of `Gemm`.
@@ -62,7 +62,7 @@ class MemoryFault:
 
     @property
     def kernel(self) -> str:
-        """A special feature of the kernel, as a suffix in the table of faults: `, ping-pong`."""
+        """Suffix in the table of faults that names a feature of the kernel: `, ping-pong`."""
         found = {
             CLUSTER: "a cluster along m",
             SQUARE: "a cluster along m and n",

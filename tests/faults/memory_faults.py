@@ -26,7 +26,7 @@ TEAM = "Barrier identifier=1 workitems=128\n"
 OWN = "Barrier identifier=workitem // 128 + 2 workitems="
 RACE, DEADLOCK = "data race", "deadlock"
 LIST = (("grouped", True), ("group_axis", "mnk"), ("transpose_a", True), ("transpose_b", False))
-"""The arguments of `Gemm` for a list of products."""
+"""The arguments of `Gemm` for a list of products, as (name, value) pairs."""
 
 RING = (
     fault(

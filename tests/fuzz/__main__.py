@@ -80,7 +80,7 @@ Show = Callable[[str], None]
 
 @contextmanager
 def _bar(total: float) -> Iterator[tuple[Update, Show]]:
-    """A progress bar, and a function that prints above it."""
+    """Show a progress bar; yield (a function that updates it, a function that prints above it)."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
@@ -99,7 +99,7 @@ def _bar(total: float) -> Iterator[tuple[Update, Show]]:
 
 @contextmanager
 def _log(total: float) -> Iterator[tuple[Update, Show]]:
-    """Print a line of progress every `LOGGED` seconds, for outputs that are no terminal."""
+    """Like `_bar` for outputs that are no terminal: progress is a line every `LOGGED` seconds."""
     printed = time.monotonic()
 
     def update(text: str, done: float) -> None:

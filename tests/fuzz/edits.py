@@ -49,7 +49,7 @@ def _disconnect(e: KernelEditor, draw: Random) -> None:
 
 
 def _connect(e: KernelEditor, draw: Random) -> None:
-    """Connect an edge again with other operands, or replace it by an edge of another class."""
+    """Connect a random edge to other dimensions, or replace it by an edge of another class."""
     found = e.snapshot()
     if not found.edges:
         return

@@ -54,7 +54,7 @@ class Fences:
         return np.frombuffer(region.data, kind, prod(shape), start).reshape(shape)
 
     def check(self) -> None:
-        """Check the canaries before all arrays that were allocated since the last call.
+        """Check the canaries (bytes before an array) of all arrays allocated since the last call.
 
         The memory of these arrays is then reused.
 

@@ -32,7 +32,7 @@ class Mutant(NamedTuple):
         kind: `text`, `json`, `pipeline` or `edit`.
         shown: the mutant as text, for the report.
         make: a function that returns the graph, or raises an error.
-        draw: the source of random numbers for the mutant's trial: which stages and launches run.
+        draw: random generator that decides which stages and launches the mutant's trial runs.
     """
 
     kind: str

@@ -20,7 +20,7 @@ EXTENTS = (None, None, None, None, 1, 7, 64, 0, -1, 2**31 - 1, 2**31, 2**63, 10*
 
 
 def random_pipeline(draw: Random) -> tuple[str, Any]:
-    """A random problem and pipeline as text, and a function that applies the pipeline."""
+    """(Python code of a random pipeline on a random problem, a function that runs the code)."""
     names = [draw.choice(ORDERS) for _ in range(draw.choice((0, 0, 0, 1, 1, 2)))]
     names += [draw.choice([n for n in PASSES if n not in ORDERS])]
     names += [draw.choice([*PASSES])] if draw.random() < 0.1 else []

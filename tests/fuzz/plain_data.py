@@ -31,7 +31,7 @@ OTHERS = (
 
 
 def mutated_data(text: str, draw: Random) -> Any:
-    """Change one to three values in plain data, which is given as JSON."""
+    """Parse plain data from JSON, and change one to three values in it."""
     data = json.loads(text)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         places = list(_places(data))

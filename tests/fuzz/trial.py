@@ -31,12 +31,14 @@ LAUNCHES = 2
 MOST_ELEMENTS = 1 << 14
 """Largest number of elements of a tensor; larger launches are skipped."""
 REFUTED_SHARE = 0.15
-"""Of the graphs that checks refute, the fraction that is run nevertheless, on the CPU in a kernel
-that checks every index."""
+"""Fraction of the refuted graphs that are run nevertheless: on the CPU, by a kernel that checks
+every index.
+"""
 INTERPRETER_SHARE, GUARDED_SHARE, PLAIN_SHARE, GPU_SHARE = 0.3, 0.6, 0.1, 0.3
 """Fractions of the accepted graphs that are run in the interpreter, on the CPU with a check of
-every index, on the CPU without these checks, and compiled for GPUs; each costs more than all other
-stages."""
+every index, on the CPU without these checks, and compiled for GPUs. Each of these four stages takes
+longer than all other stages together, so only a fraction of the graphs goes through it.
+"""
 GPU_TARGETS = ("sm_80", "sm_90a")
 
 

@@ -29,7 +29,8 @@ LIFETIME = 400
 """Number of mutants after which a process is replaced, so that its caches stay small."""
 POLLED, WAITS = 0.5, 10
 """POLLED: interval in seconds at which the CPU time of a process is read. WAITS: the limit of
-wall-clock time, as a multiple of the limit of CPU time."""
+wall-clock time, as a multiple of the limit of CPU time.
+"""
 NOTE_BYTES = 64
 M_ARENA_MAX = -8
 """The option of the C library's `mallopt` that limits the number of its memory pools."""
@@ -107,7 +108,7 @@ class Workers:
         return True
 
     def _spent(self) -> float:
-        """CPU seconds that the forked process has used; load of other processes adds nothing."""
+        """CPU seconds that the forked process has used."""
         assert self._process is not None
         try:
             text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")

@@ -2,7 +2,7 @@
 
 python -m tests.fuzz_torch --seconds 60            calls of today's seed
 python -m tests.fuzz_torch --count 500 --seed 7    the first 500 calls of seed 7
-python -m tests.fuzz_torch --seed 7 --only 123     one call
+python -m tests.fuzz_torch --seed 7 --only 123     call number 123 of seed 7
 python -m tests.fuzz_torch --device cuda           on a GPU
 """
 

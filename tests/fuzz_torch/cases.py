@@ -43,10 +43,10 @@ class Case:
     Args:
         name: the name of the function.
         ours, theirs: the function of `codegen.torch`, and PyTorch's.
-        exact: a function of the same tensors that is right for float64.
+        exact: the reference: a function of the same tensors that computes in float64.
         tensors: the arguments that are tensors.
         options: the other arguments, by name.
-        way: how it is called.
+        way: gradients, autocast and other circumstances of the call.
         ends: the ends of groups, or None.
     """
 
@@ -66,7 +66,7 @@ class Case:
 
 
 def one_by_one(a: Tensor, b: Tensor, offs: Tensor | None = None) -> Tensor:
-    """`grouped_mm` as one product after another; what belongs to no group is 0."""
+    """`grouped_mm` as one product after another; elements of D that belong to no group are 0."""
     if offs is None:
         return a @ b
     if a.dim() == 3:
@@ -91,7 +91,8 @@ def _batch(draw: Random) -> Shape:
 
 
 def _broadcastable(draw: Random, batch: Shape) -> Shape:
-    """Batch axes that are broadcast to `batch` or beyond."""
+    """A shape that broadcasts to `batch`: some leading axes left out, some extents replaced by 1.
+    """
     kept = tuple(1 if draw.random() < 0.3 else size for size in batch)
     return kept[draw.randint(0, len(kept)) :]
 
@@ -142,8 +143,9 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
 }
 WEIGHTS = (5, 1, 4, 4, 2, 3)
 WRONG = 0.06
-"""The fraction of calls with a wrong extent, and of calls in which one tensor has a type of its
-own. In half that fraction of calls, all tensors have the same type of `OTHER_DTYPES`."""
+"""Fraction of the calls with a wrong extent, and fraction of the calls with one tensor of another
+type. In half as many calls, all tensors have the same type out of `OTHER_DTYPES`.
+"""
 
 
 def case(seed: int, number: int) -> Case:

@@ -118,7 +118,7 @@ class Drawn:
         return cls(shape, dtype, kind, base, view, gradient, draw.getrandbits(32))
 
     def leaf(self, device: str) -> Tensor:
-        """A new leaf with the same values at every call; now and then one of them is infinite."""
+        """Make the leaf, with equal values at every call; some leaves have an infinite value."""
         random = torch.Generator().manual_seed(self.seed)
         values = torch.randn(self.base, generator=random, dtype=torch.float64)
         if self.seed % 16 == 0 and values.numel():

@@ -1,4 +1,4 @@
-"""The trial of a case: results, types, strides and gradients of both libraries are compared."""
+"""Compare a random call of coordgraph with PyTorch's: results, types, strides and gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["FINDINGS", "Outcome", "Result", "attempt"]
 
 
 class Outcome(StrEnum):
-    """What a comparison found."""
+    """What a comparison of the two libraries found."""
 
     SAME = "the same result and gradients"
     BOTH_REFUSED = "both refuse"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 FINDINGS = tuple(Outcome)[4:]
 """The outcomes that show a defect."""
 ADVICE = re.compile(r"\b(use|pass|convert|move|leave|call|make|give)\b")
-"""A word that each refusal has, because it says what to do instead."""
+"""Words of which each error message has one, because it must say what to do instead."""
 
 
 class Result(NamedTuple):
@@ -55,9 +55,9 @@ class Ran(NamedTuple):
 
     Args:
         d: the result, or None.
-        gradients: those of the leaves that require one; None if the result has none.
-        error: what was raised.
-        changed: whether an argument was changed.
+        gradients: the gradients of the leaves that require one; None if the result has no gradient.
+        error: the exception that the call raised, or None.
+        changed: whether the call changed one of its arguments.
     """
 
     d: Tensor | None
@@ -73,7 +73,7 @@ class _Arguments(NamedTuple):
 
 
 def attempt(case: Case, device: str = "cpu") -> Result:
-    """Call both libraries, and compare them with each other and with float64."""
+    """Call coordgraph and PyTorch; compare their results with each other and with float64."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs, ours = _run(case, device, ours=False), _run(case, device, ours=True)
@@ -152,7 +152,7 @@ def _run(case: Case, device: str, *, ours: bool) -> Ran:
 
 
 def _result_shape(case: Case, device: str) -> Any:
-    """The shape of PyTorch's result, for `out`; (1,) if it refuses the arguments."""
+    """The shape of PyTorch's result, for `out`; (1,) if PyTorch refuses the arguments."""
     given = _arguments(case, "cpu")
     try:
         return case.theirs(*(x.detach().double() for x in given.views), **given.options).shape
@@ -172,7 +172,7 @@ def _gradients(case: Case, d: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...
 
 
 def _compare(case: Case, device: str, ours: Ran, theirs: Ran | None) -> Result:
-    """Compare a result with PyTorch's, if there is one, and with float64."""
+    """Compare coordgraph's result with PyTorch's, if PyTorch has one, and with float64."""
     assert ours.d is not None
     if theirs is not None:
         assert theirs.d is not None

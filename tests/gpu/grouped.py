@@ -43,7 +43,7 @@ def on_device(offsets: list[int]) -> Any:
 
 
 class Products:
-    """Products that each have their own m, n and k; A, B, C and D are vectors of matrices.
+    """A list of products, each with its own m, n and k; A, B, C and D are vectors of matrices.
 
     Args:
         sizes: m, n and k of each product.
@@ -79,7 +79,7 @@ class Products:
             matrix.copy_(torch.randn(matrix.shape, device=device))
 
     def _vector(self, shapes: Sequence[tuple[int, int]], kind: Any) -> tuple[Any, list[Any]]:
-        """A vector, filled with `fill`, that holds one matrix of each shape; views of the matrices.
+        """(a vector filled with `fill` that holds a matrix of each shape, views of the matrices).
 
         The length of every row is rounded up to a multiple of 8 elements.
         """
@@ -109,7 +109,7 @@ class Products:
         return self.d
 
     def check(self, **scalars: float) -> None:
-        """Compare every product's D with float64; with k = 0 it is zeros, or beta·C."""
+        """Compare every product's D with float64; D of a product with k = 0 is zeros, or beta·C."""
         everything = zip(self.each_d, self.each_a, self.each_b, self.each_c, strict=True)
         for d, a, b, c in everything:
             if d.numel():

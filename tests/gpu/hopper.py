@@ -58,17 +58,17 @@ __all__ = [
 
 Shape = tuple[int, int, int]
 Code = tuple[Spec, Variant]
-"""A kernel's spec, and the name of a variant of its machine code."""
+"""Type: a kernel's spec, and a variant of the kernel's machine code."""
 ALONE = (1, 1, 1)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 """Pairs (alpha, beta) of scalars."""
 EVERY_ODD = 16
-"""Of this many consecutive random problems, one has odd extents, whose rows TMA cannot load."""
+"""One in this many random problems has odd extents, so that TMA cannot load its rows."""
 PROBLEMS, LONGEST, MOST_WORKGROUPS, MOST_LARGE = 100, 3000, 60, 12
-"""PROBLEMS: number of random problems for each kernel. LONGEST: their largest extent.
-MOST_WORKGROUPS: their largest number of workgroups. MOST_LARGE: the same if a workgroup is a
-cluster of more than two CTAs, of which the GPU can run few at the same time.
+"""PROBLEMS: number of random problems for each kernel. LONGEST: largest extent of a problem.
+MOST_WORKGROUPS: largest number of workgroups. MOST_LARGE: largest number of workgroups that are
+clusters of more than two CTAs, of which the GPU can run few at the same time.
 """
 
 

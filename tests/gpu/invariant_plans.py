@@ -22,12 +22,12 @@ def first_plan(request: PlanRequest, m: int) -> str:
 
 
 def request_for(request: PlanRequest, m: int) -> PlanRequest:
-    """The request for a product with another m."""
+    """A copy of `request` for a product with another m."""
     return replace(request, gemm=replace(request.gemm, m=m))
 
 
 def compiled_plans(request: PlanRequest, rows: Sequence[int]) -> dict[int, str]:
-    """For each m, the text of the plan that is tried first; all kernels are in the cache on disk.
+    """For each m, the text of the plan that is tried first; compile all of them to the disk cache.
 
     Args:
         request: the request for some m.

@@ -103,7 +103,7 @@ STREAM_K = Spec((StreamK(),))
 STREAM_K_LAST = Spec((StreamK(owner="last"),))
 TWO_TILE = Spec((TwoTileStreamK(),))
 WARPGROUPS = Spec((StreamK(),), (128, 128, 64))
-"""A kernel with a tile that is lowered to TMA and wgmma if the GPU has them."""
+"""Arguments of a kernel whose tile is lowered to TMA and wgmma if the GPU has them."""
 
 
 @cache
@@ -267,7 +267,7 @@ CORNERS = (
 
 
 def shapes(seed: int, count: int, *, aligned: bool) -> Iterator[tuple[int, int, int]]:
-    """Extents from 1 to 3000, log-uniform: all multiples of 8, or all odd.
+    """Random (m, n, k), each from 1 to 3000, log-uniform: all multiples of 8, or all odd.
 
     Aligned operands are copied 16 bytes at a time, those with odd extents one element at a time.
     """

@@ -56,7 +56,7 @@ COUNT = len(CASES) + len(GROUPS) + len(LISTS)
 
 
 def run(number: int) -> None:
-    """Run case `number`: launch its kernel twice and compare the results exactly."""
+    """Run case `number` of all: launch its kernel twice and compare the results exactly."""
     if number < len(CASES):
         run_single(number)
     elif number < len(CASES) + len(GROUPS):
@@ -66,9 +66,9 @@ def run(number: int) -> None:
 
 
 def run_list(number: int) -> None:
-    """Launch list `number` twice and compare exactly: products that each have their own m, n and k.
+    """Launch the list of products `LISTS[number]` twice, and compare the results exactly.
 
-    On Hopper the kernel writes the tensor maps of the products.
+    Each product has its own m, n and k. On Hopper the kernel writes the products' tensor maps.
     """
     schedule, tile, sizes, workgroups, target = LISTS[number]
     gemm = Gemm("f16", "f32", transpose_b=True, grouped=True, group_axis="mnk")
@@ -93,7 +93,7 @@ def run_list(number: int) -> None:
 
 
 def run_groups(number: int) -> None:
-    """Launch grouped product `number` twice and compare exactly.
+    """Launch the product `GROUPS[number]`, grouped along k, twice and compare the results exactly.
 
     Groups along k end inside k tiles, so TMA also loads elements of the next group.
     """

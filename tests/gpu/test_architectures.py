@@ -1,4 +1,4 @@
-"""Kernels are right for architectures that a test registers, and with lowerings it passes."""
+"""Kernels are right for architectures that a test registers, and with lowerings that it gives."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_normal_numbers_and_odd_extents(spec: Spec):
 
 @every_spec
 def test_what_is_no_number_does_not_stay(spec: Spec):
-    """NaN does not stay in the workspace.
+    """NaN in the operands of one launch does not stay in the workspace.
 
     Every launch clears the slots that it used, so the next launch is exact.
     """
@@ -109,7 +109,7 @@ def test_what_is_no_number_does_not_stay(spec: Spec):
 
 @every_spec
 def test_the_workspace_is_used(spec: Spec):
-    """The kernels of these tests do share tiles: they allocate a workspace of partial sums."""
+    """The kernels of this file divide tiles among workgroups, so they have partial sums."""
     whole(spec, TALL[0]).run()
     assert buffers(kernel(spec), "partials")
 

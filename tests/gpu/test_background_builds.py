@@ -20,7 +20,8 @@ LONG = 120.0
 """Seconds after which a test fails that waits for a kernel."""
 SIZES = (2048, 2304, 1024), (512, 4096, 512), (96, 1024, 4096), (1000, 1000, 1000)
 """Sizes (m, n, k). Each test begins with the best kernel of the first size only; for the other
-sizes, other kernels are better."""
+sizes, other kernels are better.
+"""
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_calls_do_not_wait_for_the_compiler(cold: None):
 
 
 def test_a_capture_while_kernels_are_built(cold: None):
-    """Loading a kernel in the background does not end a capture, which uses what is built."""
+    """Loading a kernel in the background does not end a CUDA graph capture."""
     product = Product(SIZES[2])
     product.check(background=True)
     graphs: list[Any] = []
@@ -108,7 +109,7 @@ def test_a_capture_while_kernels_are_built(cold: None):
 
 
 def test_threads_and_streams(cold: None):
-    """Threads that call on streams of their own are served, and go on to the better kernels."""
+    """Threads with a stream each get right results from loaded kernels, then from better ones."""
 
     def work(number: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):

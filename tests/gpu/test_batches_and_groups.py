@@ -104,7 +104,7 @@ def test_boxes_end_where_groups_do(
 ):
     """Rows outside the groups are not written.
 
-    Tested with all groups in one launch, and with each group in a launch of its own.
+    The test launches all groups at once, and then each group alone.
     """
     if device(0).architecture != "sm_90a":
         pytest.skip(f"these kernels are for sm_90a, this is {device(0).architecture}")

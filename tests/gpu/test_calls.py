@@ -51,7 +51,7 @@ def in_thread(work: Callable[[], None]) -> None:
 
 @every
 def test_buffers_take_turns(spec: Spec):
-    """Calls with the same shapes and other addresses use the tensors that they are given."""
+    """Cached calls of one kernel use the tensors that they are given, also at other addresses."""
     problems = [Problem.make(spec, (264, 392, 520), seed) for seed in range(5)]
     expected = [problem.run().clone() for problem in problems]
     for _ in range(20):
@@ -63,7 +63,7 @@ def test_buffers_take_turns(spec: Spec):
 
 @every
 def test_each_launch_sees_what_the_one_before_wrote(spec: Spec):
-    """Each launch reads the result of the launch before, without synchronization by the host.
+    """Each launch reads the result of the previous launch, without synchronization by the host.
 
     Launches may overlap, but may not read a result before it is complete.
     """

@@ -35,7 +35,7 @@ SCHEDULES = (
 LAYOUTS = ("nn", "nt", "tn", "tt")
 TARGETS = ("native", "sm_80")
 LENGTHS = (0, 1, 63, 64, 65, 127, 128, 0, 300, 8, 1000, 17, 512)
-"""Lengths of groups along k: 0, whole k tiles, one less, one more, and others."""
+"""Numbers of elements of the groups along k: 0, whole k tiles, one element less or more, others."""
 HOPPER = (
     ((128, 256, 64), LowerToHopper()),
     ((128, 128, 64), LowerToHopper()),
@@ -110,7 +110,7 @@ def test_tiles_end_where_groups_do(
 ):
     """The last k tile of a group uses nothing past the group's end.
 
-    Tested with all groups in one launch, and with single groups between NaN and infinity.
+    The test launches all groups at once, and each group alone, between NaN and infinity.
     """
     if device(0).architecture != "sm_90a":
         pytest.skip(f"these kernels are for sm_90a, this is {device(0).architecture}")

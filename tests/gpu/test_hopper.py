@@ -1,7 +1,7 @@
 """Hopper kernels give right results, with stores of every width, and equal bits under load.
 
-The kernels have no watchdog, as users get them. Run with `--timeout-method=thread`, which also ends
-a test whose kernel never ends.
+Like users' kernels, the kernels have no watchdog that traps after long waits. Run with
+`--timeout-method=thread`, which also ends a test whose kernel never ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ torch: Any = pytest.importorskip("torch")
 
 FRAME = 1024
 """Number of elements before an output, and after it, that a kernel must not write. It is a multiple
-of a cache line."""
+of a cache line.
+"""
 SLEEP = 10_000_000
 """Clock cycles, about 6 ms, during which the host enqueues launches."""
 SHAPE, OTHER_SHAPE = (520, 776, 2056), (264, 1032, 3080)
@@ -107,7 +108,7 @@ class Launched:
 
 
 def all_right(launches: list[Launched]) -> None:
-    """Wait for all launches; fail with the case (seed, shape, scalars) of the first wrong one."""
+    """Wait for all launches; if one is wrong, fail with its case (seed, shape, scalars)."""
     bad = torch.stack([launch.wrong for launch in launches]).nonzero().flatten().tolist()
     if not bad:
         return
@@ -122,7 +123,7 @@ def all_right(launches: list[Launched]) -> None:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", RANDOM, ids=str)
 def test_thousands_of_random_shapes(spec: Spec):
-    """A hundred random cases of each kernel give right results.
+    """Each kernel gives right results in a hundred random cases.
 
     Workspaces and D are filled with NaN before, so that an element that is not written shows.
     """
@@ -250,7 +251,7 @@ def test_fifty_replays(spec: Spec):
 
 
 def replay(spec: Spec, shape: tuple[int, int, int], times: int) -> None:
-    """Capture a launch and replay it into poisoned memory: equal bits, and flags are zero again."""
+    """Capture a launch and replay it `times` times; check for equal bits of D and zero flags."""
     problem = Problem.make(spec, shape)
     expected, out = problem.run(), problem.out()
     problem.check(expected)

@@ -1,6 +1,7 @@
 """Reduce-scatter on Hopper: many workgroups per output tile give equal bits in every run.
 
-The kernels have no watchdog, as users get them: run with `--timeout-method=thread`.
+Like users' kernels, the kernels have no watchdog that traps after long waits, so run with
+`--timeout-method=thread`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def cases(spec: Spec) -> list[Case]:
 
 
 def fits(case: Case) -> bool:
-    """Whether the split-k workgroups of a case can all be resident; else its launch is refused."""
+    """Whether all workgroups of a split-k case can be resident; otherwise the launch is refused."""
     (schedule,) = (step for step in case.spec.schedule if hasattr(step, "reduction"))
     splits = getattr(schedule, "splits", 0)
     m, n, _ = case.shape
@@ -75,7 +76,7 @@ def test_tall_products(spec: Spec):
 
 
 def shapes_of(spec: Spec) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """The shapes of two problems that the kernel can compute on the whole device."""
+    """Two problems (m, n, k) whose launches on the whole device the kernel does not refuse."""
     shapes = dict.fromkeys(case.shape for case in cases(spec) if not case.workgroups)
     one, other, *_ = shapes
     return one, other
@@ -86,7 +87,7 @@ def shapes_of(spec: Spec) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
 def test_two_streams_at_once(spec: Spec):
     """Launches on two streams at once end, and give the same bits as single launches.
 
-    Each kernel needs all its workgroups resident at once, so one launch waits for the other.
+    Each launch needs all its workgroups resident at once, so the second launch waits for the first.
     """
     one, other = shapes_of(spec)
     race([Lane(Problem.make(spec, one)), Lane(Problem.make(spec, other, seed=1))], 20)

@@ -50,7 +50,8 @@ SHAPES = (
     (1000, 776, 2064),
 )
 """Problems (m, n, k). Extents are multiples of 16 as TMA needs, multiples of smaller powers of 2,
-or odd, which needs narrow copies."""
+or odd, which needs narrow copies.
+"""
 LOWERINGS = (
     ((128, 256, 128), LowerToHopper(), "i32"),
     ((128, 128, 128), LowerToHopper(), "i32"),
@@ -78,9 +79,9 @@ def product(a: Any, b: Any) -> Any:
 
 
 def check(kernel: Any, dtype: str, shape: tuple[int, int, int], out: str, **options: Any) -> None:
-    """Launch twice, and compare each result with PyTorch's; B is stored as its transpose.
+    """Launch a kernel twice, and compare both results with PyTorch's; B is stored as its transpose.
 
-    The second launch is right only if the first one left the workspace zero.
+    The second result is right only if the first launch left the workspace zero.
     """
     m, n, k = shape
     a, b = whole(dtype, m, k), whole(dtype, n, k, seed=1)

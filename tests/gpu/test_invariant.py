@@ -1,4 +1,4 @@
-"""`matmul(invariant=True)` on a GPU: bits of a row for every m, every plan and every neighbour.
+"""`matmul(invariant=True)` on a GPU: a row has equal bits for every m, plan and other rows.
 
 The tests also check what is assumed of the hardware: that a multiply instruction gives the same
 bits for an element of D wherever the element is in the instruction's tile, whatever the extents of
@@ -26,21 +26,22 @@ pytestmark = pytest.mark.usefixtures("gpu")
 
 LAYERS = ((4096, 4096), (512, 7168), (1024, 4096), (264, 1000), (136, 1001))
 """Extents (n, k) of weights. The second layer's k is summed in two segments; TMA cannot load the
-rows of the last layer."""
+rows of the last layer.
+"""
 MOST = 8192
 INT = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 """An integer type of the size of each type of D; NaNs and signs of zeros are then compared too."""
 
 
 def layer(n: int, k: int, m: int = MOST, kind: Any = torch.bfloat16) -> tuple[Any, Any]:
-    """A (m x k), and B (k x n) as the transpose of row-major weights."""
+    """(A of m x k, B of k x n), both random; B is the transpose of row-major weights."""
     generator = torch.Generator("cuda").manual_seed(n + k)
     make = {"device": "cuda", "dtype": kind, "generator": generator}
     return torch.randn(m, k, **make), torch.randn(n, k, **make).t()
 
 
 def changed(found: Any, whole: Any) -> Any:
-    """The number of rows that differ in a bit, as a tensor on the GPU."""
+    """Number of rows in which two results differ in at least one bit, as a tensor on the GPU."""
     kind = INT[found.dtype]
     return (found.view(kind) != whole.view(kind)).any(dim=-1).sum()
 
@@ -163,7 +164,10 @@ def test_launches_of_a_cuda_graph_have_the_same_bits():
 
 
 def test_stream_k_changes_bits():
-    """Stream-K adds in another order and gives other bits, so comparisons of bits can fail."""
+    """Stream-K, which adds in another order, gives other bits.
+
+    So the other tests of this file, which compare bits, can fail.
+    """
     a, b = layer(512, 7168, 64)
     split = codegen.matmul(a, b, plan="64x64x64 stream-k{owner=last} on 100")
     assert int(changed(split, codegen.matmul(a, b, invariant=True)))

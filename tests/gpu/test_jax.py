@@ -17,7 +17,8 @@ BOUND = 2e-2
 """Largest error of 16-bit results (sums are in f32), relative to the largest element."""
 SHAPES = [(256, 384, 512), (264, 136, 72), (130, 70, 50)]
 """Problems (m, n, k): a multiple of the tile; partial tiles, with rows that TMA can load; and rows
-that TMA cannot load."""
+that TMA cannot load.
+"""
 
 
 @ep.epilogue(bias="n")
@@ -70,7 +71,7 @@ def test_products_and_gradients_in_a_program(shape: tuple[int, int, int], transp
 
 
 def test_many_calls_on_the_stream_of_the_program():
-    """Products follow each other and XLA's own kernels: each reads what the one before wrote."""
+    """In a chain of products and XLA's kernels, each reads the result of the one before."""
     from codegen.jax import matmul
 
     a, b = normal(0, 512, 512), normal(1, 512, 512) / 23

@@ -1,4 +1,4 @@
-"""Launches in CUDA graphs, on any stream and with any grid are right; invalid ones raise errors."""
+"""Launches in CUDA graphs, on any stream and with any grid are right; invalid calls are errors."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_the_workspace_grows_and_old_launches_keep_theirs():
 
 @pytest.mark.parametrize("spec", [STREAM_K, STREAM_K_LAST], ids=str)
 def test_a_captured_workspace_stays_when_others_grow(spec: Spec):
-    """Launches that need more workspace, captured and not, leave that of a CUDA graph in place."""
+    """The workspace of a captured launch stays in place when later launches need larger ones."""
     small, large = Problem.make(spec, SHAPE), Problem.make(spec, (1500, 1400, 300), seed=1)
     expected, stream = (small.run(workgroups=7), large.run()), torch.cuda.Stream()
     graphs: list[tuple[Any, Any, Any]] = []

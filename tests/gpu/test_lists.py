@@ -53,7 +53,7 @@ HOPPER = (
     ((128, 192, 64), LowerToHopper(), SCHEDULES[8]),
 )
 EDGES = (0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 255, 256, 257)
-"""Extents: whole tiles and TMA boxes, one less, and one more."""
+"""Extents m, n and k of products: 0, whole tiles and TMA boxes, one element less, and one more."""
 
 
 def gemm(layout: str, **more: Any) -> dict[str, Any]:
@@ -80,8 +80,9 @@ def on_hopper() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lists(schedule: str, layout: str, target: str):
-    """Lists of 1, 7 and 64 products (the maximum); repeated launches give equal bits, also
-    with C.
+    """Lists of 1, 7 and 64 products (the maximum) give right results, with C and without.
+
+    Repeated launches give equal bits.
     """
     made = kernel(schedule, (128, 128, 64), target, **gemm(layout))
     for seed, groups in enumerate((1, 7, 64)):

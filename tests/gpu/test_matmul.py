@@ -43,7 +43,8 @@ def check(found: Any, want: Any) -> None:
 
 
 def sizes() -> list[tuple[int, int, int, str]]:
-    """Shapes of every order of magnitude; for most of them TMA can load the rows."""
+    """Random tuples (m, n, k, layout); for five in six of them, TMA can load the rows.
+    """
     random, found = np.random.default_rng(0), []
     for place in range(24):
         size = np.exp(random.uniform(np.log(1), np.log(3000), 3)).astype(int)

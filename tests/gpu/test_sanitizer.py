@@ -41,5 +41,5 @@ def test_it_finds_nothing(tool: str):
     said = f"exit status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
     assert done.returncode == 0, said
     assert done.stdout.count(" exact") == COUNT, said
-    # The tool racecheck reports hazards, the others report errors.
+    # The tool `racecheck` reports hazards; the other tools of compute-sanitizer report errors.
     assert "0 errors" in done.stdout or "0 hazards" in done.stdout, said

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 TOLERANCE = 4e-3
-"""Relative error in the Frobenius norm; bf16 rounds each result to 2⁻⁹."""
+"""Largest relative error of a result, in the Frobenius norm; bf16 rounds each element to 2⁻⁹."""
 SIZES = ((1000, 776, 2048), (512, 768, 1024), (300, 100, 260), (129, 257, 65), (16, 4096, 512))
 """Extents m, n and k: with and without rows that are multiples of 16 bytes."""
 STEPS = (8, 2, 1)

@@ -49,7 +49,8 @@ CASES: tuple[Case, ...] = (
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 OVERHEAD = 0.10
 """The overhead of recording above which a test fails. The goal is 3 %, but single runs of small
-kernels vary."""
+kernels vary.
+"""
 
 
 def graph_of(case: Case) -> KernelGraph:
@@ -217,7 +218,7 @@ def test_a_stream_that_captures_a_graph_is_refused():
     with torch.cuda.stream(stream):
         graph.capture_begin()
         try:
-            d.fill_(0)  # the fill is captured because PyTorch warns about an empty CUDA graph
+            d.fill_(0)  # PyTorch warns about an empty CUDA graph, so this fill is captured
             with pytest.raises(LaunchError, match="captures"):
                 kernel.timeline(a, b, out=d)
         finally:
@@ -243,7 +244,7 @@ def launch_seconds(run: Callable[[], Any], rounds: int = 20, count: int = 20) ->
 def test_records_cost_little(case: Case):
     kernels = [kernel_of(case, timeline) for timeline in (False, True)]
     a, b, d = operands(4096, 4096, 4096)
-    # The kernels take turns, because the clock rate of the GPU falls while it is busy.
+    # The two kernels are timed alternately, because the clock rate of a busy GPU falls.
     turns = [[launch_seconds(lambda k=k: k(a, b, out=d)) for k in kernels] for _ in range(3)]
     seconds = [min(times) for times in zip(*turns, strict=True)]
     overhead = seconds[1] / seconds[0] - 1

@@ -15,7 +15,8 @@ BOUND = 2e-2
 """Largest error of 16-bit results (sums are in f32), relative to the largest element."""
 SHAPES = [(256, 384, 512), (264, 136, 72), (130, 70, 50)]
 """Problems (m, n, k): a multiple of the tile; partial tiles, with rows that TMA can load; and rows
-that TMA cannot load."""
+that TMA cannot load.
+"""
 
 compiles = pytest.mark.filterwarnings("ignore")
 """Mark of tests that run PyTorch's compiler: ignore its warnings about its own settings."""
@@ -35,7 +36,7 @@ def check(ours: Any, exact: Any) -> None:
 
 
 def check_gradients(work: Any, theirs: Any, *inputs: Any) -> None:
-    """Compare the value and the gradients of a function with those of another in f32."""
+    """Compare the value and the gradients of `work` with those of `theirs` on f32 inputs."""
     wide = [x.detach().float().requires_grad_() for x in inputs]
     d, exact = work(*inputs), theirs(*wide)
     check(d, exact)
@@ -84,7 +85,7 @@ def test_batches():
 
 
 def one_by_one(a: Any, b: Any, ends: list[int]) -> Any:
-    """The products of all groups, one after another; what belongs to no group is 0."""
+    """The products of all groups, one after another; elements of D in no group are 0."""
     if a.dim() == 3:
         return one_by_one(b.mT, a.mT, ends).mT
     spans = list(zip([0, *ends], ends, strict=False))
@@ -115,7 +116,7 @@ def test_groups(divided: str, k: int):
 
 
 def test_groups_in_a_cuda_graph():
-    """A replay uses the offsets of the moment, because the host never reads them."""
+    """A replay of a CUDA graph uses the offsets that are in memory then: the host reads none."""
     import codegen.torch as cgt
 
     a, b = normal(512, 256).detach(), normal(3, 256, 128).detach()
@@ -213,7 +214,7 @@ def test_cuda_graph():
 
 @compiles
 def test_reduce_overhead():
-    """`mode="reduce-overhead"` puts the operators into CUDA graphs of its own."""
+    """The operators work in CUDA graphs that `torch.compile(mode="reduce-overhead")` captures."""
     import codegen.torch as cgt
 
     w, bias = normal(384, 512).detach(), normal(384).detach()

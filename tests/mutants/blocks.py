@@ -84,14 +84,15 @@ class Record:
         self._hits = dict[str, tuple[dict[Block, int], bytes]]()
 
     def add(self, name: str, seconds: float, table: dict[Block, int], hit: bytes) -> None:
-        """Add a test; the decompressed `hit` has 1 at `table[block]` if the test ran `block`."""
+        """Add a test; byte `table[block]` of the decompressed `hit` is 1 if the test ran `block`.
+        """
         self.seconds[name] = seconds
         self._hits[name] = table, hit
 
     def executing(self, path: str, line: int) -> list[str]:
         """The tests that executed the block of a line.
 
-        If there are none in this process (a subprocess may have executed it), the tests that
+        If no test executed the block in its own process (a subprocess may have), the tests that
         executed another block of the file.
         """
         wanted = {

@@ -38,7 +38,8 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 DROPPED = (ast.AugAssign, ast.Break, ast.Continue, ast.Raise)
 """Statements, besides calls, that a mutation replaces by `pass`. Assignments are left out: without
-them most code only crashes."""
+them most code only crashes.
+"""
 
 UNTOUCHED = ("annotation", "returns", "decorator_list", "exc", "keys", "type_params")
 """Fields of syntax nodes that are never mutated: types, decorators, errors, keys of tables."""
@@ -138,7 +139,7 @@ def _idle(node: ast.AST) -> bool:
 
 
 def _mutants(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | ast.stmt, ast.AST]]:
-    """For each mutation of a node: its kind, the node to replace, and the replacement."""
+    """For each mutation of a node: (kind of mutation, node to replace, replacement)."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
             # A comparison or a `not` in a condition is mutated as an expression, not here.
@@ -154,7 +155,7 @@ def _mutants(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | ast.st
 
 
 def _expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
-    """For each mutation of an expression: its kind and the replacement."""
+    """For each mutation of an expression: (kind of mutation, replacement)."""
     match node:
         case ast.Compare(ops=[op]):
             for other in COMPARISONS[type(op)]:
@@ -178,7 +179,7 @@ def _expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _unordered(called: ast.expr) -> bool:
-    """Whether swapping the arguments of this function changes no result, or always is an error."""
+    """Whether swapping the arguments of this function never changes the result, or always fails."""
     return isinstance(called, ast.Name) and called.id in ("min", "max", "isinstance", "cast")
 
 

@@ -21,7 +21,8 @@ __all__ = ["Trial", "Workplace", "covering_tests"]
 
 NEAR_FILES = 6
 """Number of test files, those nearest to the mutated module, whose tests run first on a mutant.
-Slow tests run only from these files."""
+Slow tests run only from these files.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Trial:
 
     Attributes:
         mutation: the mutation.
-        verdict: `quick` or `slow`, the tests that killed the mutant, or `survived`.
-        by: the test that failed first; empty if the mutant survived or ran out of time.
+        verdict: `quick` or `slow` if a quick or a slow test failed on the mutant, else `survived`.
+        by: the test that failed first; empty if no test failed or time ran out.
         tests: the number of quick tests that were run on the mutant.
     """
 
@@ -107,7 +108,7 @@ class Workplace:
             raise RuntimeError(f"without a mutation this fails too: {by or 'the time limit'}")
 
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int, str]:
-        """Run pytest; return the exit status and the first test or file that failed.
+        """Run pytest; return (exit status, the first test or file that failed).
 
         The limit is CPU time, since other processes may slow this one down; wall time is limited to
         20 times as much. A run that reaches a limit has a negative status and no test.
@@ -144,9 +145,10 @@ class Workplace:
 def covering_tests(mutation: Mutation, source: bytes, record: Record, seconds: float) -> list[str]:
     """Tests that execute the mutated block, up to a total of `seconds`.
 
-    Test files are sorted by the likeness of their name to the mutated file's name. The cheapest
-    tests of the first files come first, one of each file in turn, then those of the other files. If
-    no test executes the block, the tests that execute another block of its file are returned.
+    Test files are sorted by the likeness of their names to the mutated file's name. The cheapest
+    tests of the first `NEAR_FILES` files come first, one of each file in turn; the tests of the
+    other files follow. If no test executes the block, the tests that execute another block of the
+    same source file are returned.
     """
     found = record.executing(mutation.path, block_at(source, mutation.line))
     near = {part.removesuffix(".py") for part in mutation.path.split("/")}

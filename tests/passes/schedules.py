@@ -1,4 +1,4 @@
-"""The schedules under test, the tile orders that precede them, and problems to run them on."""
+"""The schedules under test, tile orders to apply before a schedule, and problems for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.sampling import cover, words
 TILE = (4, 4, 4)
 
 Problem = tuple[int, int, int, int]
-"""m, n, k and the number of workgroups."""
+"""Type of a problem: m, n, k and the number of workgroups."""
 
 STREAMS = tuple(
     f"stream-k{{{options}}}"
@@ -123,8 +123,8 @@ tests use all combinations.
 def schedule(name: str, workgroups: int | None = None) -> Pass:
     """A schedule by name.
 
-    If `workgroups` is given and the schedule has a grid to choose, the grid is fixed to that
-    number.
+    If `workgroups` is a number and the schedule can choose its grid, its option `workgroups` is set
+    to the number.
     """
     found = SCHEDULES[name] if name in SCHEDULES else Pipeline.parse(name).passes[0]
     options = dict(found.options)
@@ -163,7 +163,7 @@ def moved(name: str, depth: int) -> int:
 
 
 def in_tiles(tiles_m: int, tiles_n: int, tiles_k: int, workgroups: int) -> Problem:
-    """The problem (m, n, k, workgroups) whose m, n and k are these numbers of whole tiles."""
+    """The problem (m, n, k, workgroups) whose m, n and k are the given numbers of whole tiles."""
     return tiles_m * TILE[0], tiles_n * TILE[1], tiles_k * TILE[2], workgroups
 
 

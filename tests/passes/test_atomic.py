@@ -116,7 +116,7 @@ def test_the_sums_are_zero_before_and_after():
 def test_sums_are_rounded_as_they_come(name: str, schedule: Scheduler, back: bool):
     """Atomic sums are rounded as if numbers are added in the order in which the workgroups run.
 
-    The matrices are such that each workgroup's partial sum is one given number.
+    The operands are chosen so that each workgroup's partial sum is a known number.
     """
     pieces = 6
     numbers, a, b = one_number_a_piece(pieces)

@@ -1,4 +1,4 @@
-"""Every schedule computes batches and groups of rows correctly, by its trace and its result."""
+"""For batches and groups of rows, every schedule has a correct trace and a correct result."""
 
 from __future__ import annotations
 
@@ -221,7 +221,8 @@ def test_written_forms(name: str, gemm: dict[str, bool]):
 def test_what_is_deferred():
     """Parameters that depend on the number of tiles get their values at launch, from the offsets.
 
-    The sizes alone do not determine them; they do determine the grid and the workspace.
+    The sizes m, n and k do not determine these parameters, but do determine the grid and the
+    workspace.
     """
     made = graph("two-tile-stream-k", grouped=True)
     parameters = made.parameters
@@ -331,7 +332,7 @@ def test_refusals():
 
 @pytest.mark.parametrize("order", ["reorder{group=5}", "grouped{groups=3}"])
 def test_a_grid_that_is_rounded_up_fits_its_bits(order: str):
-    """The checks accept a batch whose tile order pads the grid (more workgroups than tiles)."""
+    """The checks accept a batch whose tile order pads the grid, so that it exceeds the tiles."""
     problem = Gemm("f32", batched=True).graph(TILE)
     found = Pipeline.parse(f"{order},data-parallel")(problem).check()
     assert not found.refuted, found

@@ -1,4 +1,4 @@
-"""Rules for passes: how they report errors, copies of graphs, and orders that visit tiles."""
+"""Rules for passes: errors that name the pass, copies of graphs, and orders of tiles."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_nothing_to_swap_after_a_swap():
     ids=str,
 )
 def test_the_order_in_which_tiles_are_visited(step: Reorder, order: list[int]):
-    """2 rows of 3 tiles are visited in the order of the row-major tile numbers `order`."""
+    """The pass `step` visits 2 x 3 tiles in the order `order`, a list of row-major tile numbers."""
     graph = DataParallel()(step(Gemm("f32").graph((4, 4, 4))))
     found = trace(graph, {"m": 8, "n": 12, "k": 4})
     assert [3 * s.tile[0] + s.tile[1] for s in found.segments if not s.padding] == order
@@ -219,7 +219,7 @@ def test_the_order_in_which_tiles_are_visited(step: Reorder, order: list[int]):
     ids=str,
 )
 def test_the_order_in_bands(step: Pass, order: list[int]):
-    """3 rows of 3 tiles are visited in the order of the row-major tile numbers `order`."""
+    """The pass `step` visits 3 x 3 tiles in the order `order`, a list of row-major tile numbers."""
     graph = DataParallel()(step(Gemm("f32").graph((4, 4, 4))))
     found = trace(graph, {"m": 12, "n": 12, "k": 4})
     assert [3 * s.tile[0] + s.tile[1] for s in found.segments] == order

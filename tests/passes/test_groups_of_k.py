@@ -39,7 +39,7 @@ PARTLY = (
 WHOLE = ("data-parallel", "data-parallel{persistent=true}")
 EVERY = (*WHOLE, *STREAMS, *PARTLY)
 M, N = 9, 7
-"""m and n of the problem: with the macro tile `TILE`, D has three tiles by two."""
+"""m and n of the test problem; D has 3 x 2 output tiles of the macro tile `TILE`."""
 NAN, INF = np.float32("nan"), np.float32("inf")
 
 
@@ -86,7 +86,7 @@ def check(
 ) -> None:
     """Compare the interpreter's D with NumPy.
 
-    A and B contain NaN and infinity outside the groups, and in the groups with a number in `bad`.
+    A and B contain NaN and infinity outside the groups, and in the groups with the numbers `bad`.
     """
     random, gemm, groups = np.random.default_rng(len(sizes)), made.gemm, len(sizes)
     offsets = np.cumsum([first, *sizes]).astype(np.int32)
@@ -150,8 +150,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
 
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
-    """All busy workgroups have equally many iterations, but the last may have fewer; others are
-    idle.
+    """Workgroups have equally many iterations, except the last busy one; those after it are idle.
 
     Groups have different k, and some have k = 0.
     """
@@ -186,9 +185,9 @@ def test_whole_tiles_do_not_balance():
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """Workgroups get equal numbers of iterations of the first tiles; the last one may get fewer.
+    """The iterations of the first (Stream-K) tiles are divided evenly among workgroups.
 
-    Every other tile is computed by one workgroup.
+    Only the last workgroup may have fewer. Each of the other tiles is computed by one workgroup.
     """
 
     @given(group_sizes, st.integers(1, 14))
@@ -386,7 +385,7 @@ def test_what_is_known_of_the_tables():
 def test_what_is_deferred():
     """The parameters `tiles_k` and `share` get their values at launch, from the offsets of groups.
 
-    The sizes alone do not determine them.
+    The sizes m, n and k alone do not determine these parameters.
     """
     made = graph("stream-k")
     parameters = made.parameters

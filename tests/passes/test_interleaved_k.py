@@ -36,16 +36,17 @@ def traced(schedule: StreamK, tiles: tuple[int, int, int], workgroups: int) -> T
 
 
 def walked(found: Trace, workgroup: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """The output tile and the k tile of each iteration of a workgroup, in order."""
+    """(output tile, k tile) of each iteration of a workgroup, in the order of execution."""
     for segment in found.of(workgroup):
         for k in range(segment.k_first, segment.k_first + segment.k_count):
             yield segment.tile, k
 
 
 def furthest(found: Trace, tiles: tuple[int, int, int]) -> float:
-    """The largest distance, in k tiles, of any workgroup's k from a k that grows evenly with time.
+    """The largest distance, in k tiles, between any workgroup's k and the k of even progress.
 
-    After a fraction of the launch's iterations, the latter is the same fraction of all k tiles.
+    With even progress, a workgroup after a fraction f of its iterations is at k tile f·depth, where
+    `depth` is the number of k tiles.
     """
     share, depth = max(found.iterations), tiles[2]
     return max(

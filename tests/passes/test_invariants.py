@@ -51,8 +51,8 @@ def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
     useful = (s.k_count * len([*found.covered(s)]) for s in found.segments if not s.padding)
     assert sum(useful) == found.tiles[0] * found.tiles[1] * found.tiles[2]
     # If a tile has an owner, each workgroup sends at most one partial sum, so one slot and flag per
-    # workgroup suffice. With `turnstile` and `atomic`, each shared tile has a slot. No workgroup
-    # waits for an idle one.
+    # workgroup suffice. With `turnstile` and `atomic`, each shared tile has a slot. A workgroup
+    # without iterations is never waited for.
     sent = Counter(send.workgroup for send in found.sends)
     assert max(sent.values(), default=0) <= (2 if "scatter" in name else 1)
     if "scatter" in name:
@@ -178,8 +178,9 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
     large = [s for s in found.segments if s.span != (1, 1)]
     assert len(large) == waves * workgroups
     assert all(len(found.of(w)) >= waves for w in range(workgroups))
-    # Iterations are those of small tiles. The busiest workgroup has a macro tile of each full wave,
-    # and an equal share, rounded up, of the small tiles into which the last wave is divided.
+    # The trace counts iterations of small tiles. The busiest workgroup has a macro tile of each
+    # full wave, and an equal share, rounded up, of the small tiles into which the last wave is
+    # divided.
     depth = found.tiles[2]
     busiest = waves * pieces + -(-ragged * pieces // workgroups)
     assert max(found.iterations) == busiest * depth

@@ -64,7 +64,8 @@ def test_a_tile_is_cut_no_more_often_than_without(problem: tuple[int, int, int, 
 def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], least: int):
     """`forward` maps every iteration to the workgroup that executes it and to its index there.
 
-    Both agree with the trace. A fix-up finds the workgroups that share a tile in this way.
+    The workgroup and the index agree with the trace. A fix-up uses `forward` to find the workgroups
+    that share a tile.
     """
     graph = symbolic(str(StreamK(least_segment=least)))
     given_ = parameters(graph, problem)
@@ -106,8 +107,7 @@ def test_results_under_all_schedulers(
 
 
 def test_borders_move_to_the_nearer_end():
-    """If one workgroup's iterations end shortly before or after a tile's end, they end there
-    instead.
+    """If a workgroup's range of iterations would end near a tile's end, it ends at the tile's end.
 
     Four tiles of 16 iterations on 3 workgroups: ranges of 22 iterations would end at iteration 6 of
     the second tile and at iteration 12 of the third.

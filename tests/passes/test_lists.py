@@ -73,7 +73,7 @@ def graph(name: str, layout: str = "nn") -> KernelGraph:
 
 
 def tiles_of(sizes: list[Sizes]) -> list[tuple[int, ...]]:
-    """Number of tiles of each group along m, n and k.
+    """For each group, its numbers of tiles along m, n and k.
 
     Along n and k a group has at least one tile; if the extent is 0, this tile is padding (k = 0
     gives zeros). If no group has output tiles, the last group has one of padding, because no count
@@ -182,8 +182,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str):
 
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
-    """All busy workgroups have equally many iterations, but the last may have fewer; others are
-    idle.
+    """Workgroups have equally many iterations, except the last busy one; those after it are idle.
 
     This holds for any extents of the products.
     """
@@ -312,7 +311,7 @@ def test_as_many_groups_as_there_may_be():
 
 
 def test_vectors_that_are_too_short():
-    """Vectors that are too short for the matrices are refused before anything is computed.
+    """Vectors A, B, C or D that are too short for the matrices are refused before any computation.
 
     The required length is known from the offsets.
     """

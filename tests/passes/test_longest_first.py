@@ -92,7 +92,7 @@ def test_groups_along_k_by_numbers(name: str, order: str):
 
 
 def test_what_it_rewrites():
-    """Tile numbers follow the groups' new order; element offsets are still indexed by group."""
+    """`longest-first` renumbers tiles in the new order of groups; element offsets stay the same."""
     before = LIST.graph(TILE)
     after = LongestFirst()(before)
     assert [d.id for d in before.dangling] == ["group", "A.tile.0", "B.tile.1"]

@@ -55,8 +55,8 @@ def segments(found: Trace, workgroup: int) -> list[tuple[int, int, int]]:
 def parts(name: str, problem: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
     """How a hybrid schedule divides the iterations of a problem (m, n, k, workgroups).
 
-    Returns four numbers of iterations: those of the Stream-K part in total and of one workgroup,
-    then those of the data-parallel part in total and of one workgroup.
+    Returns four numbers of iterations: of the Stream-K part in total, of one workgroup in the
+    Stream-K part, of the data-parallel part in total, of one workgroup in the data-parallel part.
     """
     graph = symbolic(name)
     values = graph.parameters.evaluate({**parameters(graph, problem), "read_c": 0})

@@ -18,7 +18,7 @@ PROBLEM = Gemm("f32").graph((4, 4, 4))
 
 @dataclass(frozen=True)
 class Breaks(Pass):
-    """A pass that fails in the way that `where` names."""
+    """A pass whose methods `why_not` and `apply` fail; `where` selects one of several errors."""
 
     where: str = "apply"
     number: int = 0

@@ -1,4 +1,4 @@
-"""Tests of `Rasterize` and `Grouped`: orders equal nested loops; the index code of kernels."""
+"""`Rasterize` and `Grouped` visit tiles in the order of nested loops; their index formulas."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def banded(width: int, snake: bool, along: Any, order: Any = "columns") -> Kerne
 def test_the_order_is_that_of_the_loops(m: int, n: int, width: int, snake: bool, along: str):
     """For symbolic sizes, the formulas from a tile to its position and back are right.
 
-    They are evaluated for numbers, and compared with nested loops.
+    The formulas are evaluated for numbers, and compared with nested loops.
     """
     graph = banded(width, snake, along)
     if graph.dangling[0].id != "tile.raster":

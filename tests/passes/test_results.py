@@ -32,7 +32,7 @@ every_schedule = pytest.mark.parametrize("name", SCHEDULES)
 
 
 def matrices(problem: Problem, *, whole: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Random A and B: small integers, whose sums are exact in any order, or normal deviates."""
+    """Random (A, B): small integers if `whole`, whose sums are exact, else normal deviates."""
     m, n, k, _ = problem
     random = np.random.default_rng(sum(problem))
     if whole:
@@ -43,12 +43,12 @@ def matrices(problem: Problem, *, whole: bool = True) -> tuple[np.ndarray, np.nd
 
 
 def left_over(graph: KernelGraph, problem: Problem) -> dict[str, int]:
-    """The launch arguments that the arrays do not determine: the number of workgroups, if any."""
+    """The launch arguments that the arrays do not determine: `workgroups`, if the graph has it."""
     return {k: v for k, v in parameters(graph, problem).items() if k == "workgroups"}
 
 
 def one_number_a_piece(pieces: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random numbers, and A (1 x k) and B (k x 1) whose product over k tile i is number i."""
+    """(random numbers, A of 1 x k, B of k x 1), where A·B over k tile i is number i."""
     random = np.random.default_rng(pieces)
     numbers = random.standard_normal(pieces).astype(np.float32) * 1000
     a, b = np.zeros((1, pieces * TILE[2]), np.float32), np.ones((pieces * TILE[2], 1), np.float32)

@@ -1,6 +1,6 @@
 """The `scatter` reduction: all workgroups that computed partial sums of a tile divide its fix-up.
 
-Each of them adds up and stores some of the tile's shares.
+Each workgroup adds up and stores some of the tile's shares (parts of its rows).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ ONE, SPLIT = STREAMS[0], EVERY[-2]
 def test_every_peer_has_its_shares(name: str, problem: Problem):
     """A tile that p workgroups compute is cut into shares; workgroup t finishes t, t + p and so on.
 
-    For these shares it receives the partial sums of all others, adds them up and stores them.
+    For these shares, workgroup t receives the partial sums of all other workgroups of the tile,
+    adds them and stores the result.
     """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))
@@ -75,7 +76,7 @@ def test_every_peer_has_its_shares(name: str, problem: Problem):
 def test_all_is_sent_before_anything_is_waited_for(name: str, problem: Problem):
     """A workgroup sends all its partial sums before it waits.
 
-    Otherwise waits would form a chain along the whole grid.
+    If a workgroup waited before it sends, waits would form a chain along the whole grid.
     """
     graph = symbolic(name)
     for events in trace(graph, parameters(graph, problem)).workgroups:
@@ -129,7 +130,7 @@ def test_more_peers_than_shares():
 def test_sums_are_rounded_in_order(name: str, pieces: int):
     """The partial sums of a tile are added in the order of k.
 
-    The matrices are such that each workgroup's partial sum is one given number.
+    The operands are chosen so that each workgroup's partial sum is a known number.
     """
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)

@@ -142,9 +142,9 @@ def bent(graph: KernelGraph, name: str, by: int) -> KernelGraph:
 
 @pytest.mark.parametrize("name", ["stream-k{owner=last,reduction=turnstile}", "split-k{splits=5}"])
 def test_a_wrong_turn_is_noticed(name: str):
-    """A workgroup that waits for its own partial sum, not for the one before, is found to deadlock.
+    """A deadlock is reported if each workgroup waits for its own partial sum, not the previous one.
 
-    For such a graph `wait_direction` is `mixed`: no order of workgroups is proved to be safe.
+    `wait_direction` of such a graph is `mixed`: in no order is a launch proved to end.
     """
     graph = symbolic(name)
     wrong = bent(graph, "turn_before", 1)

@@ -1,4 +1,4 @@
-"""The work check refuses schedules that lose work, do it twice, or wait for ever."""
+"""The work check refuses schedules that leave out iterations, repeat iterations, or deadlock."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def next_slot(op: Operation) -> Operation:
 
 
 def both_own(op: Operation) -> Operation | Body:
-    """A fault: a workgroup that sends its partial sum also runs the epilogue."""
+    """A fault: a workgroup that sends its partial sum runs the epilogue too, as the owner does."""
     if isinstance(op, If) and op.orelse and any(isinstance(x, Epilogue) for x in op.orelse):
         return replace(op, body=(*op.body, *op.orelse))
     return op
@@ -168,7 +168,8 @@ def waits_first(op: Operation) -> Operation:
 
 
 def ordered(*order: type[Operation]) -> Change:
-    """A fault: the operations of an output tile run in the wrong order `order` of their classes."""
+    """A fault: an output tile's operations run in the order of the classes `order`, which is wrong.
+    """
 
     def change(op: Operation) -> Operation:
         body: Body = getattr(op, "body", ())
@@ -337,7 +338,7 @@ def test_faults_are_seen_in_batches_and_groups(gemm: dict[str, Any], fault: str)
 def test_a_sum_that_was_sent_may_take_partials_and_end():
     """The work check allows a workgroup to send its sum, then receive partial sums and store D.
 
-    That happens in a butterfly reduction, where each of two workgroups sends its sum to the other.
+    A butterfly reduction does this: each of two workgroups sends its sum to the other one.
     """
     used = Accumulators(3)
     used.zero("acc")

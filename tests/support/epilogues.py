@@ -18,7 +18,7 @@ __all__ = ["EPILOGUES", "Case", "operands"]
 class Case:
     """An epilogue, a NumPy function that computes it in f64, and the scalar arguments of a call.
 
-    The arrays that `meaning` takes broadcast to D.
+    The NumPy function is `meaning`; its arguments are arrays that broadcast to D.
     """
 
     function: ep.EpilogueFunction
@@ -71,7 +71,7 @@ EPILOGUES = (
 def operands(
     case: Case, sizes: Mapping[str, int], kind: Any, *, apart: bool, seed: int = 3
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Random epilogue operands of a call, and the same values in f64, shaped for D as (l, m, n).
+    """(random epilogue operands of a call; the same values in f64, shaped for D as (l, m, n)).
 
     Args:
         case: the epilogue.

@@ -19,7 +19,7 @@ class Golden:
     update: bool = False
 
     def __call__(self, text: str, name: str) -> None:
-        """Fail with a diff unless the file `name` equals `text`, up to trailing newlines."""
+        """Fail with a diff unless the golden file `name` equals `text`, up to trailing newlines."""
         path = self.folder / name
         actual = text.rstrip("\n") + "\n"
         if self.update:

@@ -1,4 +1,4 @@
-"""Find the first CUDA device, or the reason why there is none."""
+"""Find the first CUDA device, or say why there is none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Gpu:
 
     name: str
     capability: tuple[int, int]
-    workgroup_slots: int  # the number of workgroups that run at a time, counted as one for each SM
+    workgroup_slots: int  # tests count one resident workgroup for each SM
 
 
 def require_gpu() -> Gpu:

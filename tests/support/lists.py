@@ -11,7 +11,7 @@ from coordgraph.gemm import ROW_STEP
 __all__ = ["Sizes", "drawn", "ends_of", "pitch", "views"]
 
 Sizes = tuple[int, int, int]
-"""m, n and k of one product."""
+"""Type of the sizes of one product: m, n and k."""
 
 
 def ends_of(sizes: Sequence[Sizes]) -> np.ndarray:
@@ -28,7 +28,7 @@ def ends_of(sizes: Sequence[Sizes]) -> np.ndarray:
 def views(
     shapes: Sequence[tuple[int, int]], dtype: np.dtype | type = np.float32, fill: float = np.nan
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """A vector, filled with `fill`, that holds one matrix of each shape, and views of the matrices.
+    """(a vector filled with `fill` that holds a matrix of each shape, views of the matrices).
 
     The vector has at least one element, because a tensor of size 0 is not allowed.
     """
@@ -43,7 +43,7 @@ def views(
 
 
 def pitch(columns: int) -> int:
-    """Elements from the beginning of one row to the next: `columns` rounded up to ROW_STEP."""
+    """Elements from one row to the next: `columns` rounded up to a multiple of ROW_STEP."""
     return -(-columns // ROW_STEP) * ROW_STEP
 
 

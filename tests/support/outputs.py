@@ -35,7 +35,7 @@ FUNCTIONS = (relu_residual, plain_and_relu)
 def expected(
     function: ep.EpilogueFunction, sums: Array, operands: dict[str, Any]
 ) -> tuple[Array, ...]:
-    """D and all other outputs of one of `FUNCTIONS`, in f64, from the sums of products."""
+    """D and all other outputs of the epilogue `function`, computed in f64 from sums of products."""
     sums = sums.astype(np.float64)
     if function is plain_and_relu:
         return np.maximum(sums, 0), sums

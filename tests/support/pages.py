@@ -40,7 +40,8 @@ REGISTRIES: tuple[dict[str, Any], ...] = (CHECKS, DIMENSIONS, EDGES, PASSES)
 class Block:
     """A fenced block of a page.
 
-    `line` is the line number of its first line of text, `mark` the HTML comment before it.
+    `line` is the number, in the page, of the block's first line of text; `mark` is the HTML comment
+    before the block.
     """
 
     language: str
@@ -108,7 +109,7 @@ def _until(lines: Iterator[tuple[int, str]], start: int, ends: Callable[[str], b
 
 
 def names_from_hidden_blocks(blocks: Sequence[Block]) -> list[str]:
-    """The names that shown blocks read, and that only hidden blocks before them have bound."""
+    """Names that a shown block reads and that only hidden blocks before that block have bound."""
     hidden, shown, found = set[str](), set[str](), list[str]()
     for block in blocks:
         if block.language != "python":
@@ -123,7 +124,7 @@ def names_from_hidden_blocks(blocks: Sequence[Block]) -> list[str]:
 
 
 def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """The names that some code reads, and those that it binds, in any scope."""
+    """Two sets: the names that a module reads, and the names that it binds, in any scope."""
     read, bound = set[str](), set[str]()
     for node in ast.walk(tree):
         match node:

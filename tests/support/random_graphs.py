@@ -2,8 +2,9 @@
 
     python -m tests.support.random_graphs --count 2000 --seed 1
 
-checks 2000 graphs, prints the text of each graph that a check refutes (a false alarm), and counts
-the graphs by schedule, tile, and kind of products. `--seconds` limits the time.
+checks 2000 graphs and prints the text of each graph that a check refutes (a false alarm). It counts
+the graphs by schedule, tile, and kind of products. `--seconds` limits the time. `--lowered` lowers
+the graphs for GPUs and checks their memory order.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from typing import Any
 from coordgraph import CoordGraphError, Gemm, KernelGraph
 from coordgraph import epilogue as ep
 from coordgraph.verification import Outcome
-from passes import Pipeline
+from passes import Pass, Pipeline
+from passes.lowering import LowerToHopper, LowerToTensorCores
 
-__all__ = ["Drawn", "choose", "draw", "graphs"]
+__all__ = ["Drawn", "choose", "draw", "draw_lowered", "graphs"]
 
 TILES = ((4, 4, 4), (8, 4, 2), (2, 8, 4), (16, 8, 8), (3, 5, 7), (1, 1, 1), (6, 2, 3), (4, 4, 16))
 KINDS: tuple[dict[str, Any], ...] = (
@@ -42,6 +44,14 @@ FIRST_WORDS = (
     "hybrid-stream-k",
     "two-tile-stream-k",
     "split-k",
+)
+
+LARGE_TILES = ((64, 64, 32), (128, 64, 32), (64, 128, 64), (128, 128, 64), (256, 128, 64))
+"""Macro tiles that a lowering for GPUs may accept."""
+LOWERINGS: tuple[Pass, ...] = (
+    *(LowerToTensorCores("sm_80"), LowerToTensorCores("sm_80", stages=2)),
+    *(LowerToHopper(), LowerToHopper(stages=3), LowerToHopper(consumers="pingpong")),
+    *(LowerToHopper(cluster_m=2), LowerToHopper(cluster_n=2), LowerToHopper(cluster_k=2)),
 )
 
 
@@ -90,7 +100,7 @@ class Drawn:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The schedule, the tile and the kind of products, as texts to count."""
+        """Schedule, tile and kind of products, as texts; `main` counts graphs by each of these."""
         # Longest first, because `two-tile-stream-k` ends in `stream-k`.
         longest = sorted(FIRST_WORDS, key=len, reverse=True)
         schedule = next(name for name in longest if name in self.pipeline)
@@ -103,7 +113,7 @@ class Drawn:
 
 
 def choose(rng: random.Random) -> tuple[dict[str, Any], tuple[int, int, int], str]:
-    """Random arguments of `Gemm`, a random tile and pipeline; passes may refuse the combination."""
+    """Random (arguments of `Gemm`, tile, pipeline text); passes may refuse the combination."""
     return _gemm(rng), rng.choice(TILES), _pipeline(rng)
 
 
@@ -117,11 +127,23 @@ def draw(rng: random.Random) -> Drawn | None:
         return None
 
 
-def graphs(seed: int) -> Iterator[Drawn]:
+def draw_lowered(rng: random.Random) -> Drawn | None:
+    """A random lowered graph; None if a pass refuses the randomly chosen combination."""
+    gemm, _, pipeline = choose(rng)
+    gemm["dtype"] = rng.choice(("f16", "bf16"))
+    tile, lowering = rng.choice(LARGE_TILES), rng.choice(LOWERINGS)
+    try:
+        graph = Pipeline.parse(pipeline)(Gemm(**gemm).graph(tile), verify="structure")
+        return Drawn(lowering(graph), gemm, tile, f"{pipeline},{lowering}")
+    except CoordGraphError:
+        return None
+
+
+def graphs(seed: int, drawn: Callable[[random.Random], Drawn | None] = draw) -> Iterator[Drawn]:
     """An endless sequence of random graphs; the same seed gives the same graphs."""
     rng = random.Random(seed)
     while True:
-        if (found := draw(rng)) is not None:
+        if (found := drawn(rng)) is not None:
             yield found
 
 
@@ -198,10 +220,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="the longest time")
+    parser.add_argument("--lowered", action="store_true", help="check graphs lowered for GPUs")
     given = parser.parse_args()
+    drawn = graphs(given.seed, draw_lowered if given.lowered else draw)
     start, alarms, checked = perf_counter(), 0, 0
     outcomes: Counter[str] = Counter()
-    for number, found in zip(range(given.count), graphs(given.seed), strict=False):
+    for number, found in zip(range(given.count), drawn, strict=False):
         if perf_counter() - start > given.seconds:
             break
         checked += 1

@@ -2,7 +2,7 @@
 
 The LLVM function `gemm` executes one workgroup; its last argument is the workgroup's number.
 `launch_code` adds the function `run`, which calls `gemm` for one workgroup after another. A guarded
-kernel also checks every index before a memory access, and every step of a loop.
+kernel also ends the launch at an index outside its tensor, or a loop step that is below 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from coordgraph.control.resolve import Node
 from coordgraph.control.timeline import RECORD_WORDS, Stamp
 from coordgraph.coordinates.dimensions import Shared, Workitem
 from coordgraph.elements import DType, dtype
-from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.epilogue.operation import Algebra
 from coordgraph.epilogue.reduction import IDENTITIES, combined
 from coordgraph.gemm import read_of, tensor_of
@@ -42,7 +41,7 @@ KERNEL_NAME, RUN_NAME = "gemm", "run"
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 POINTER, VOID = ir.PointerType(), ir.VoidType()
 LINE = 64
-"""Bytes of a cache line, and of the widest vector registers. Buffers are aligned to 64 bytes."""
+"""Size in bytes of a cache line and of the widest vector registers. Buffers are aligned to it."""
 
 
 class HostWalker(GuardedWalker):
@@ -368,7 +367,10 @@ class HostWalker(GuardedWalker):
         emit = ElementwiseEmitter(b, gpu=False, fast=False)
         kinds = op.function.kinds(gemm.accumulator, out).operands
         slot = self._slot(node, op.fragment, op.registers, op.width)
-        values: dict[str, Any] = {ACCUMULATOR: b.load(slot, typ=self._type(1))}
+        values: dict[str, Any] = {}
+        for name, number in self.sums_of(node, op).items():
+            own = self.fragments.slot(f"{op.fragment}.1", number, self._type(1))
+            values[name] = b.load(own, typ=self._type(1))
         for operand in op.function.operands:
             tensor, kind = tensor_of(operand.name), kinds[operand.name]
             if operand.is_scalar:

@@ -1,4 +1,7 @@
-"""Emit code that stops a launch on the CPU at a deadlock or, in guarded kernels, a wrong index."""
+"""Emit code that stops a launch on the CPU at a deadlock or at an index outside its tensor.
+
+Only kernels that are compiled with `guarded=True` check indices.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ class GuardedWalker(Walker):
 
     Args:
         graph: a graph that is lowered for the CPU.
-        guarded: whether the code checks every index, divisor and step of a loop.
+        guarded: whether the code checks that every index is inside its tensor, and that divisors
+            and loop steps are positive.
         foreign: whether the graph may be wrong, for example edited by hand; then the code does not
             rely on proofs from the graph's sizes.
     """
@@ -181,7 +185,7 @@ class GuardedWalker(Walker):
         self.require(inside, Fault.BOUNDS, node, dim, index)
 
     def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:
-        """Emit code that stops the launch if a loop's step is not positive, so it would not end."""
+        """Emit code that stops the launch if a loop's step is not positive: it would never end."""
         if self.guarded:
             b = self.builder
             dim = getattr(node.op, "dim", "")
@@ -205,7 +209,7 @@ class HostHazards(Hazards):
         self.unproved = walker.guarded or walker.foreign
 
     def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
-        """Return the dividend; a guarded launch stops if it is negative."""
+        """Return the dividend; a guarded kernel stops the launch if the dividend is negative."""
         walker = self.walker
         if walker.guarded and chosen:
             positive = walker.builder.icmp_signed(">=", value, ir.Constant(value.type, 0))
@@ -213,7 +217,10 @@ class HostHazards(Hazards):
         return value
 
     def divisor(self, value: ir.Value, *, chosen: bool) -> ir.Value:
-        """Emit the divisor to use: `value`, or 1 if it is not positive (a guarded launch stops)."""
+        """Emit the divisor to use: `value`, or 1 if `value` is not positive.
+
+        In that case, a guarded kernel stops the launch.
+        """
         walker, b, one = self.walker, self.walker.builder, ir.Constant(value.type, 1)
         positive = b.icmp_signed(">=", value, one)
         if walker.guarded and chosen:

@@ -159,7 +159,7 @@ class LaunchCode:
 
     @staticmethod
     def _met(b: Any, flag: Any, any_value: Any, value: Any) -> Any:
-        """Emit a test if `flag` ends a wait: it is not 0 (if `any_value`), or it equals `value`."""
+        """Emit a test whether `flag` ends a wait: it is not 0 (`any_value`), or equals `value`."""
         not_zero = b.icmp_unsigned("!=", flag, ir.Constant(I32, 0))
         return b.select(any_value, not_zero, b.icmp_unsigned("==", flag, value))
 

@@ -42,7 +42,7 @@ class Plan:
         given: the parameters of the launch, by name.
         known: the entries of the tables that the call passes, by name.
         outputs: the shape in elements and the NumPy dtype of D and other outputs, by tensor.
-        took: the duration of the latest of these launches, in seconds.
+        took: the duration of the latest launch with this plan, in seconds.
     """
 
     integers: tuple[int, ...]

@@ -21,7 +21,7 @@ class Host:
 
     Attributes:
         triple: LLVM's target triple, such as `x86_64-unknown-linux-gnu`.
-        vector_bits: bits of a vector register.
+        vector_bits: number of bits of a vector register.
         registers: how many vector registers the CPU has.
         fused: whether the CPU has fused multiply-add instructions.
         half: whether the CPU converts between f16 and f32.

@@ -29,7 +29,7 @@ class _Latest(threading.local):
 
 
 class RecordingHostKernel(HostKernel):
-    """A `HostKernel` that was compiled with `timeline=True`; it has the same arguments."""
+    """A `HostKernel` that was compiled with `timeline=True`; a call takes the same arguments."""
 
     def __init__(
         self,

@@ -134,8 +134,8 @@ def _submitted(work: Callable[[int], None], number: int, threads: int) -> Future
 def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
     """Delay Python's handler of SIGINT until the `with` block ends.
 
-    If it is Python's default handler, which raises KeyboardInterrupt, `stop` is called at once.
-    Python runs signal handlers in the main thread only, so other threads need no delay.
+    If the handler is Python's default one, which raises KeyboardInterrupt, a SIGINT calls `stop` at
+    once. Python runs signal handlers in the main thread only, so other threads need no delay.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

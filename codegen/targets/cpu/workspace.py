@@ -65,7 +65,7 @@ class Workspaces:
     """A pool of the workspaces and thread buffers of one kernel, which later launches reuse.
 
     Args:
-        buffer_bytes: bytes of the buffer of one thread.
+        buffer_bytes: size in bytes of the buffer of one thread.
     """
 
     def __init__(self, buffer_bytes: int) -> None:
@@ -81,7 +81,7 @@ class Workspaces:
         If the `with` block raises, the workspace is not reused, because its flags may not be zero.
 
         Args:
-            sizes: bytes of each workspace tensor, by name.
+            sizes: size in bytes of each workspace tensor, by name.
             zeroed: names of the tensors that must be zero before the launch.
         """
         key = tuple(sizes.items())

@@ -21,6 +21,7 @@ from codegen.targets.nvptx.facts import Facts
 from codegen.targets.nvptx.launch.call import Loaded
 from codegen.targets.nvptx.launch.loaded_function import Spilled
 from codegen.targets.nvptx.program import CudaProgram
+from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph, LaunchError, VerifyError
 from coordgraph.collection import collection_paused
 from passes import Pass
@@ -56,10 +57,11 @@ class Builder:
         instructions: the name of the only lowering that may be used; None for all.
         timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
             timeline.
+        verify: whether to check the graph before code is generated for it, whoever made it.
 
     Raises:
         CodegenError: the architecture's lowerings, or `lowering`, refuse the graph.
-        VerifyError: the graph is malformed.
+        VerifyError: the graph is malformed, or a check refutes it.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Builder:
         lowering: Pass | None,
         instructions: str | None = None,
         timeline: int = 0,
+        verify: bool = False,
     ) -> None:
         self.graph, self.architecture = graph, architecture
         self.debug, self.lowering, self.timeline = debug, lowering, timeline
@@ -94,11 +97,13 @@ class Builder:
         if cache.cacheable(graph, lowering, *self.lowerings):
             with suppress(VerifyError):  # a graph that cannot be written as text is not cached
                 self._text = graph.text()
-        # A cached kernel was verified before it was stored.
+        # A cached kernel was checked before it was stored, unless its caller had turned checks off.
         if not any(map(self._cached, self._usual)):
             with collection_paused():
                 graph.verify()
                 self._refuse_early()
+                if verify:
+                    ensure_verified(graph, always=True)
 
     def _refuse_early(self) -> None:
         """Raise an error if all lowerings refuse the graph.
@@ -165,7 +170,7 @@ class Builder:
         return found
 
     def why_not(self, lowering: Lowering) -> str | None:
-        """Why a lowering refuses the graph; None if it accepts it for aligned tensors without C."""
+        """Why a lowering refuses the graph for 16-byte aligned tensors; None if it does not."""
         name = lowering.instructions
         if name not in self._refusals:
             best = lowering.variant(self.aligned, reads_c=False)
@@ -186,7 +191,7 @@ class Builder:
         )
 
     def _declined(self, lowering: Lowering, alignment: Alignment, *, reads_c: bool) -> str | None:
-        """Why `lowering` is not used for tensors of this alignment."""
+        """Why `lowering` is not used for tensors of this alignment; None if it could be used."""
         if lowering not in self.lowerings:
             if self.instructions is not None:
                 return f"the caller passed instructions='{self.instructions}'"
@@ -292,8 +297,8 @@ class Builder:
     def _make(self, where: Device, variant: Variant, key: str | None) -> Loaded:
         """Compile and load a variant.
 
-        While the driver spills registers, the epilogue's bytes in flight are halved, and the
-        variant is compiled again.
+        If the driver spills registers, the variant is compiled again with half as many bytes of
+        operands that the epilogue loads in advance, until nothing is spilled.
 
         Args:
             where: the GPU.

@@ -75,8 +75,10 @@ class CudaKernel(Kernel):
         instructions: the only lowering that may be used, by its name, such as `wgmma`.
         timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
             timeline.
+        verify: whether to check the graph before code is generated for it, whoever made it.
 
     Raises:
+        VerifyError: a check refutes the graph.
         CodegenError: the architecture's lowerings, `lowering` or `instructions` refuse the graph.
     """
 
@@ -89,6 +91,7 @@ class CudaKernel(Kernel):
         lowering: Pass | None = None,
         instructions: str | None = None,
         timeline: int = 0,
+        verify: bool = False,
     ) -> None:
         super().__init__(graph, architecture)
         self.architecture = architecture
@@ -100,6 +103,7 @@ class CudaKernel(Kernel):
             lowering=lowering,
             instructions=instructions,
             timeline=timeline,
+            verify=verify,
         )
         self._programs = self._builder.programs
         self._functions: dict[tuple[int, Variant], Loaded] = {}
@@ -116,17 +120,17 @@ class CudaKernel(Kernel):
 
     @property
     def instructions(self) -> str:
-        """The lowering for well-aligned tensors: `wgmma`, `mma.sync` or a registered name."""
+        """The lowering for 16-byte aligned tensors: `wgmma`, `mma.sync` or a registered name."""
         return self.choice().instructions
 
     @property
     def instruction_family(self) -> str:
-        """The instructions that multiply and copy well-aligned tensors, such as `wgmma + TMA`."""
+        """The instructions that handle 16-byte aligned tensors, such as `wgmma + TMA`."""
         return self.choice().family
 
     @property
     def lowering_notes(self) -> tuple[str, ...]:
-        """For each faster lowering of the architecture: the reason why it is not used."""
+        """For each lowering that is faster than the one in use: the reason why it is not used."""
         return self.choice().notes
 
     @property
@@ -160,27 +164,27 @@ class CudaKernel(Kernel):
         return self._builder.variant(self._aligned(alignment), reads_c=reads_c)
 
     def _aligned(self, alignment: int) -> Alignment:
-        """The `Alignment` of tensors whose addresses and strides are multiples of some bytes."""
+        """The `Alignment` of tensors whose addresses and strides are multiples of `alignment`."""
         widest = self._builder.aligned.vectors
         return Alignment(widest if alignment == ALIGNED_BYTES else NARROW, alignment)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
-        """The compiled program of `variant`; None means that of aligned tensors without C."""
+        """The compiled program of `variant`; None means the variant `Builder.widest`."""
         return self._builder.program(variant or self._builder.widest)
 
     @property
     def lowered(self) -> KernelGraph:
-        """The lowered graph of the variant for well-aligned tensors."""
+        """The lowered graph of the variant for 16-byte aligned tensors."""
         return self.program().lowered
 
     @property
     def llvm_ir(self) -> str:
-        """The LLVM IR of the variant for well-aligned tensors, before optimisation."""
+        """The LLVM IR of the variant for 16-byte aligned tensors, before optimisation."""
         return self.program().llvm_ir
 
     @property
     def ptx(self) -> str:
-        """The PTX of the variant for well-aligned tensors."""
+        """The PTX of the variant for 16-byte aligned tensors."""
         return self.program().ptx
 
     @property
@@ -247,7 +251,7 @@ class CudaKernel(Kernel):
                 out = self._new(home, a, plan, "D")
                 at_d = home.address(out)
             if made or at_d & LOW_BITS:
-                # The same call with all outputs; their addresses may need another variant.
+                # Repeat the call with all outputs, whose addresses may need another variant.
                 more = {"workgroups": workgroups, "offsets": offsets, **operands, **made}
                 return self(a, b, c, out, alpha, beta, stream, **more)
             pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
@@ -367,8 +371,9 @@ class CudaKernel(Kernel):
         most = self._builder.aligned.vectors
         boxed = [x for x in along_rows if x in gemm.operands and not gemm.operands[x].optional]
         new = {name: replace(made, dtype=self.graph.tensor(name).dtype) for name in self._outputs}
-        every = {"D": made, **new, **views}
-        vectors = access_widths(every, most, along_rows, boxed, cut=gemm.ragged("m"))
+        every, part = {"D": made, **new, **views}, shape[-1] if gemm.parts_in_rows else 0
+        cut = gemm.ragged("m")
+        vectors = access_widths(every, most, along_rows, boxed, cut=cut, part=part)
         reads_c = bool(given.get(read_of("C"), 0))
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 
@@ -399,11 +404,11 @@ class CudaKernel(Kernel):
         self._load(where, self._builder.variant(self._builder.aligned, reads_c=reads_c))
 
     def is_loaded_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> bool:
-        """Whether a call with arrays and scalars like these neither compiles nor loads code."""
+        """Whether a call with these arrays and scalars neither compiles nor loads code."""
         return bool(self._functions) and self._place(views, scalars) in self._functions
 
     def load_for(self, views: Mapping[str, TensorView], scalars: Mapping[str, float]) -> None:
-        """Compile and load the code for calls with arrays and scalars like these."""
+        """Compile and load the code that a call with these arrays and scalars runs."""
         ordinal, variant = self._place(views, scalars)
         self._load(device(ordinal), variant)
 
@@ -421,12 +426,12 @@ class CudaKernel(Kernel):
 
     @property
     def resident(self) -> int:
-        """Workgroups that fit on GPU 0 at once, in the variant for aligned tensors without C."""
+        """Number of workgroups that GPU 0 runs at once, in the variant `Builder.widest`."""
         return self._load(device(0)).function.resident
 
     @property
     def registers(self) -> int:
-        """Registers of a thread on GPU 0, in the variant for aligned tensors without C."""
+        """Number of registers of a thread on GPU 0, in the variant `Builder.widest`."""
         return self._load(device(0)).function.registers
 
 

@@ -25,13 +25,14 @@ class Facts:
     """The properties of a compiled program that its launches need.
 
     Args:
-        threads: threads of a CTA.
-        shared_bytes: bytes of dynamic shared memory of a CTA.
-        cluster: CTAs in one workgroup of the schedule, which is a cluster; 1 without clusters.
+        threads: number of threads of a CTA.
+        shared_bytes: size in bytes of the dynamic shared memory of a CTA.
+        cluster: number of CTAs in one workgroup of the schedule (a cluster); 1 without clusters.
         overlaps: whether the kernel itself waits for earlier launches, so that it may start before
             they end.
         waits: which workgroups a workgroup waits for, by number: none, lower, higher or mixed.
-        bytes_in_flight: bytes of operands that a thread's epilogue loads before it uses them.
+        bytes_in_flight: number of bytes of operands that a thread's epilogue loads before it uses
+            them.
         boxes: for each tensor that TMA copies, the shapes of its TMA boxes; each shape has a tensor
             map.
         parameters: the parameters of a launch, and the values that follow from them.

@@ -199,5 +199,5 @@ class CudaProgram:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory of a CTA."""
+        """The size in bytes of the dynamic shared memory of a CTA."""
         return self.walker.shared_bytes

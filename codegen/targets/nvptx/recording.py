@@ -34,7 +34,7 @@ class _Latest(threading.local):
 
 
 class _Noted:
-    """A checked call that remembers its latest launch, so that its timeline can be read.
+    """A checked call that remembers its latest launch, so that the launch's timeline can be read.
 
     Args:
         plan: the checked call.
@@ -64,7 +64,7 @@ class _Noted:
 
 
 class RecordingKernel(CudaKernel):
-    """A `CudaKernel` that was compiled with `timeline=True`; it has the same arguments."""
+    """A `CudaKernel` that was compiled with `timeline=True`; a call takes the same arguments."""
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class RecordingKernel(CudaKernel):
         lowering: Pass | None = None,
         instructions: str | None = None,
         timeline: int = MOST_RECORDS,
+        verify: bool = False,
     ) -> None:
         super().__init__(
             graph,
@@ -83,6 +84,7 @@ class RecordingKernel(CudaKernel):
             lowering=lowering,
             instructions=instructions,
             timeline=timeline,
+            verify=verify,
         )
         self._latest = _Latest()
 
@@ -101,7 +103,7 @@ class RecordingKernel(CudaKernel):
             self._latest.alone = False
         call = self._latest.call
         records = np.zeros((0, 1, RECORD_WORDS), np.int32)
-        if call is not None:  # None if D is empty, so that no kernel was launched
+        if call is not None:  # no kernel is launched if D is empty
             records = self._records(call, self._latest.stream)
         return decode(records, target=self.target, name=self.title)
 

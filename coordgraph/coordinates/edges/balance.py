@@ -21,10 +21,10 @@ __all__ = ["Balance"]
 class Balance(Edge):
     """`Balance(I; W, O)`: index i is index o of share w; lengths of shares differ by at most 1.
 
-    With n = |I| indices and |W| shares, share w begins at `b(w) = w·n div |W|`, as if each share
-    had n/|W| indices, rounded down. Longer and shorter shares are spread evenly. If the indices are
-    those of t tiles of equal length, and |W| is a multiple of t, every tile begins where a share
-    begins, and all tiles have equally many shares.
+    With n = |I| indices and |W| shares, share w begins at `b(w) = w·n div |W|`, which is w·n/|W|
+    rounded down, so longer and shorter shares are spread evenly. If the indices are those of t
+    tiles of equal length, and |W| is a multiple of t, every tile begins where a share begins, and
+    all tiles have equally many shares.
 
     - reverse: `i = b(w) + o`. It is computed as `b(w) = w·(n div |W|) + w·(n mod |W|) div |W|`,
       which has smaller products;
@@ -74,8 +74,8 @@ class Balance(Edge):
         """The first index of share number `share`."""
         whole, count = self._counts(sizes)
         length, rest = floor_div(whole, count), floor_mod(whole, count)
-        # The minimum does not change the product, which the size rule bounds; with it, code
-        # generation sees that the dividend fits 32 bits.
+        # The `minimum` does not change the product, which the size rule bounds. It shows code
+        # generation that the dividend fits 32 bits.
         spread = minimum((share * rest).expand(), Integer(LARGEST_INDEX))
         return (share * length).expand() + floor_div(spread, count)
 

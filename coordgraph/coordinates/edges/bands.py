@@ -65,7 +65,7 @@ class Bands(Edge):
         if height != self.width:
             whole = self._is_whole(band, rows)
             row = select(whole, row, rows - height + floor_mod(rest, height))
-            # The minimum does not change the column; with it, proofs see that the column is less
+            # The `minimum` does not change the column; it shows proofs that the column is less
             # than the number of columns.
             last = minimum(floor_div(rest, height), columns - 1)
             column = select(whole, column, last)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     class Operands:
         """The operands on one side (upstream or downstream) of an edge.
 
-        An edge's field may be assigned one or several dimensions or ids; reading it gives a tuple
-        of ids.
+        The fields `upstream` and `downstream` of an edge take one or several dimensions or ids;
+        reading such a field gives a tuple of ids.
         """
 
         def __get__(self, edge: object, owner: type | None = None) -> tuple[str, ...]: ...

@@ -31,7 +31,7 @@ class Concatenate(Edge):
     segment; for such an o, reverse gives the last segment and an i past that segment's end.
 
     With more operands, `Concatenate(G, J0, …, I; O)`, segment g is a row-major block of extents
-    n_0, …, `t[g + 1] - t[g]`, and begins at `p·t[g]`, where p is the product n_0·… of their sizes:
+    n_0, …, `t[g + 1] - t[g]`, and begins at `p·t[g]`, where p = n_0·… is the product of |J0|, …:
 
     - forward: `o = p·t[g] + (j0·n_1 + …)·(t[g + 1] - t[g]) + i`;
     - reverse: `g = search(t, n_g, o div p)`, the other indices by repeated mod and div.

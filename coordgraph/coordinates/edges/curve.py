@@ -110,7 +110,7 @@ class Curve(Edge):
             )
         begins = [floor_div(index, self.side) * self.side for index in indices]
         rows, columns = along(*(self._split(index) for index in indices))
-        # The minimum does not change the point; with it, proofs see that the point is in the grid.
+        # The `minimum` does not change the point; it shows proofs that the point is in the grid.
         changed = [
             minimum(begin + sum((bit * 2**k for k, bit in enumerate(bits)), Integer(0)), extent - 1)
             for begin, bits, extent in zip(begins, (rows, columns), extents, strict=True)
@@ -177,11 +177,11 @@ def _to_curve(function: str, rows: Bits, columns: Bits) -> tuple[Bits, Bits]:
 
 
 def _below(a: Expr, b: Expr, swapped: Expr, turned: Expr) -> tuple[Expr, Expr]:
-    """How the Hilbert curve is swapped and mirrored in the quadrant that a base-4 digit selects.
+    """The bits `swapped` and `turned` in the quadrant of a square that a base-4 digit selects.
 
     Args:
         a, b: the higher and the lower bit of the digit.
-        swapped, turned: whether rows and columns are swapped, and whether both are mirrored, in the
-            square that contains the quadrant.
+        swapped: 1 if the Hilbert curve's rows and columns are swapped in the square, else 0.
+        turned: 1 if the curve's rows and columns are both mirrored in the square, else 0.
     """
     return _xor(swapped, a, b, Integer(1)), _xor(turned, _and(a, b))

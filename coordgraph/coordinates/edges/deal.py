@@ -55,11 +55,11 @@ class Deal(Edge):
         size, length, longer = self._sizes(sizes)
         end = longer * (length + 1)
         early = floor_mod(index, length + 1) * self.groups + floor_div(index, length + 1)
-        # The shorter groups have `length` members. If `length` is 0, divide by `least` = 1 instead,
-        # which avoids a division by 0; the result `later` is then not selected.
+        # The shorter groups have `length` members. If `length` is 0, `least` = 1 is the divisor
+        # instead, to avoid a division by 0; the result `later` is then not selected.
         late, least = maximum(index - end, Integer(0)), maximum(length, Integer(1))
         later = floor_mod(late, least) * self.groups + floor_div(late, least) + longer
-        # The minimum does not change the index; with it, proofs see that it is less than the size.
+        # The `minimum` does not change the index; it shows proofs that the index is below the size.
         return (minimum(select(Lt(index, end), early, later), size - 1),)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:

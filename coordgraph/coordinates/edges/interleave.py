@@ -30,9 +30,9 @@ class Interleave(Edge):
 
     Tile y has d indices i and d positions o. The positions of all tiles, `p = y·d + o`, are divided
     into contiguous shares of s, and position p is at time `t = p mod s` of share `p div s`. Within
-    a tile, indices i number the positions by time and, at equal times, by share. If all shares are
-    walked at the same pace, every tile is therefore at nearly the same index at any time: at about
-    `d·t/s`, wherever its shares begin.
+    a tile, indices i number the positions by time and, at equal times, by share. If workgroups walk
+    all shares at the same pace, then at any time t they are at nearly the same index of every tile,
+    about `d·t/s`, wherever its shares begin.
 
     The tile begins at time `a = y·d mod s` of its first share and has positions in
     `c = ⌈(a + d)/s⌉` shares; in the last one they end at time `e = a + d - (c - 1)·s`. At time t
@@ -50,7 +50,7 @@ class Interleave(Edge):
     In both directions `y = y'`. Size rule: corresponding operands have equal sizes.
 
     Args:
-        share: s, the positions of a share, at least 1.
+        share: s, the number of positions of a share, at least 1.
     """
 
     share: Expr = S.One
@@ -76,7 +76,7 @@ class Interleave(Edge):
         time = floor_mod(first + place, self.share)
         number = floor_div(first + place, self.share) - floor_div(first, self.share)
         index = (count - 2) * time + maximum(time - begin, Integer(-1)) + minimum(time, end)
-        # The minimum and the maximum never change the index. With them, its bounds are provable.
+        # The `minimum` and the `maximum` never change the index; they make its bounds provable.
         return tile, maximum(minimum(index + number, depth - 1), Integer(0))
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:

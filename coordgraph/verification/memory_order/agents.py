@@ -2,8 +2,8 @@
 
 Threads of a workgroup that execute the same operations on the same barriers and flags form a class.
 They differ only in the elements that they access. Two agents represent a class of several threads,
-so that the order between two threads is distinguished from the order within one thread. By
-symmetry, what orders two agents of a class orders any two of its threads.
+because accesses by one thread are in program order, but accesses by two threads of the class may
+not be ordered. By symmetry, what orders two agents of a class orders any two of its threads.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ class Agent:
     Args:
         of: the class of threads that the agent represents.
         thread: the number of the simulated thread in its workgroup.
-        weight: the number of threads that it counts for at barriers.
-        clock: the events that happened before its next effect.
-        open: its asynchronous operations that are not yet committed: by kind of group, (bits of
-            their read events, bits of all their events).
-        groups: its committed groups: by kind of group, such a pair for each group, in order.
+        weight: number of threads as which the agent arrives at barriers.
+        clock: the events that happened before the agent's next effect.
+        open: asynchronous operations that are not yet committed to a group: for each kind of
+            async-group, (their read events, all their events), each a set of events with one bit
+            per event.
+        groups: committed groups: for each kind of async-group, such a pair for each group, in
+            order.
     """
 
     of: ThreadClass

@@ -1,4 +1,4 @@
-"""The check `memory order`: the launches that it simulates, and its verdict."""
+"""The check `memory order`: choose launches of a lowered graph, simulate them, return a verdict."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ NOT_COVERED = (
     "In a lowered graph, the addresses of elements of A, B, C and D and the computed values are "
     "not examined."
 )
-"""Part of the verdict's text: what no check of a lowered graph examines. Checks of the scheduled
-graph examine it."""
+"""Sentence for the field `not_covered` of the report: properties that no check of a lowered graph
+examines, but checks of the scheduled graph do."""
 METHOD = "interleavings"
 LAUNCHES = {"default": 3, "all": 7}
 """The number of launches that the check simulates, by the level of `KernelGraph.check`."""
 MOST_STEPS = 1 << 10
-"""Largest number of k tiles, over all output tiles, of a simulated launch. A graph with fixed sizes
-may have larger launches only, which are not simulated."""
+"""Largest number of k tiles, over all output tiles, of a simulated launch. If the sizes that a
+graph fixes make every launch larger, no launch is simulated."""
 MOST_WORKGROUPS = 24
 """Largest number of workgroups (CTAs) among which a simulated launch divides one output tile."""
 SHOWN = 3
@@ -98,7 +98,7 @@ def _steps(graph: KernelGraph, launch: Launch) -> int:
     """The number of k tiles over all output tiles of a launch.
 
     It is approximate for groups: they are counted as one product, so partial tiles at the ends of
-    groups are left out. The products of a batch count as one.
+    groups are not counted. For a batch, the k tiles of one product are counted.
     """
     extents = [getattr(graph.gemm, axis) or launch.values.get(axis, 0) for axis in AXES]
     shape = macro_tile(graph.coordinates)

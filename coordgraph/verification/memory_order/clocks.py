@@ -1,4 +1,4 @@
-"""Clocks: which events happened before, and which writes are visible, as sets of bits.
+"""Clocks: the events that happened before a point of a program, and those visible there, as bits.
 
 Every event of a simulated launch has a number; a set of events is an integer with a bit for each.
 Two relations order events. *Time*: an event happens after the events that caused it; a wait, for
@@ -23,7 +23,8 @@ class Clock:
     Args:
         time: the events that have happened.
         seen: the events of `time` whose effects are visible to the thread.
-        fenced: for each memory space, the events before the last proxy fence of that space.
+        fenced: for each memory space, the events before the thread's last proxy fence of that
+            space.
     """
 
     time: int = 0
@@ -31,11 +32,11 @@ class Clock:
     fenced: dict[str, int] = field(default_factory=dict[str, int])
 
     def copy(self) -> Clock:
-        """A copy that does not change with the original."""
+        """Return a copy; later changes of this clock do not change the copy."""
         return Clock(self.time, self.seen, dict(self.fenced))
 
     def join(self, other: Clock, *, visible: bool = True) -> None:
-        """Add the events of another clock; they also become visible if `visible` is True."""
+        """Add the events of another clock; its visible events become visible here if `visible`."""
         self.time |= other.time
         if visible:
             self.seen |= other.seen
@@ -43,7 +44,7 @@ class Clock:
             self.fenced[space] = self.fenced.get(space, 0) | events
 
     def add(self, event: int) -> None:
-        """Add an event of the thread itself, given as a set of one bit."""
+        """Add an event of the thread itself; `event` is an integer with only its bit set."""
         self.time |= event
         self.seen |= event
 

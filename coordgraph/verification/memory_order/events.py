@@ -1,4 +1,4 @@
-"""Events of a simulated launch, its memory accesses, and faults that are found in it."""
+"""Classes for a simulated launch: its events, its memory accesses, and the faults found in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Early = Mapping[tuple[int, str, int], Mapping[int, Sequence[Arrival]]]
 """Type: for each mbarrier, given by (workgroup, dimension, index), and for each of its phases, the
 arrivals that may count for that phase instead of a later one."""
 EARLIER = 1
-"""The bit of event 0: all earlier launches have ended."""
+"""The event set (one bit per event) that holds only event 0: all earlier launches have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class Event:
         agent: the simulated thread.
         step: the step of the thread.
         effect: the effect; None for an event that no thread performs, described by `what`.
-        what: what happens, in words, if the effect does not say it.
-        object: the kind, name and index of the barrier or flag; () if the event uses none.
+        what: what happens, in words; '' if `effect` is enough to describe the event.
+        object: identifies the barrier or flag: its kind, such as `mbarrier`, then its name and
+            index; () if the event uses none.
     """
 
     agent: Agent
@@ -47,11 +48,12 @@ class Entry:
 
     Args:
         step: the step of these threads that makes the accesses.
-        places: the elements that are accessed.
+        places: the elements that the threads access.
         proxy: whether TMA or wgmma makes the accesses.
         asynchronous: whether the accesses are asynchronous to the thread's program.
         agents: the simulated threads of the class.
-        events: for each of `agents`, the bits of the read event and of the write event.
+        events: for each of `agents`, (read event, write event), each as an integer with one set
+            bit.
         clocks: for each of `agents`, the events that happened before the accesses.
     """
 
@@ -69,8 +71,8 @@ class Violation(Exception):
 
     Args:
         problem: what is wrong, as one sentence.
-        first, second: the numbers of the two events that are not ordered; None if the fault has no
-            such events.
+        first, second: the numbers of the two events that are not ordered; None for events that the
+            fault does not have, such as both for a deadlock.
         waiting: for a deadlock, the waits at which the simulated threads are blocked.
     """
 
@@ -92,8 +94,8 @@ class Log:
     Args:
         facts: memory, threads and clusters of the graph.
         events: the events by number; number 0 is the end of all earlier launches.
-        foreign: (bit of the event, workgroup) for each access to the workgroup's shared memory by
-            TMA, wgmma or another workgroup.
+        foreign: (event as an integer with one set bit, workgroup) for each access to the shared
+            memory of `workgroup` by TMA, by wgmma or by a thread of another workgroup.
     """
 
     facts: Facts
@@ -101,7 +103,7 @@ class Log:
     foreign: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def add(self, agent: Agent, step: Step, effect: Effect | None, what: str = "", *of: Any) -> int:
-        """Record an event and return its bit."""
+        """Record an event; return the integer in which only the bit of this event is set."""
         self.events.append(Event(agent, step, effect, what, of))
         return 1 << (len(self.events) - 1)
 

@@ -27,8 +27,8 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["Examiner"]
 
 MOST_ROUNDS = 8
-"""Largest number of times that a launch is simulated until it is decided for which phase of its
-mbarrier each arrival counts."""
+"""Largest number of simulations of a launch. A launch is simulated again if an arrival may count
+for an earlier phase of its mbarrier than the last simulation assumed."""
 MOST_WORKGROUPS = 1 << 14
 """Largest number of workgroups of a simulated launch."""
 
@@ -44,7 +44,7 @@ class Examiner:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes of the graph's operations: each gives the indices where its operation runs."""
+        """The nodes of the graph's operations; a node has an operation and its loop indices."""
         return resolve(self.graph.control.root.body, self.graph.scope())
 
     def examine(self, launch: Launch) -> Counterexample | None:
@@ -71,7 +71,7 @@ class Examiner:
         )
 
     def _classes(self, launch: Launch) -> list[ThreadClass]:
-        """The classes of threads that execute equal steps, in all workgroups of a launch."""
+        """For all workgroups of a launch: the classes of threads that execute equal steps."""
         classes: list[ThreadClass] = []
         known = self._parameters(launch)
         size = self.graph.workgroup.size
@@ -122,7 +122,7 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """The events and clocks of the arrivals in `early`, to compare two simulations of a launch.
+    """For each (mbarrier, phase) of `early`: (event, time, seen) of its arrivals, for comparison.
 
     A launch is simulated again until two simulations in a row give equal events and clocks.
     """

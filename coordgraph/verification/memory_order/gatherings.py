@@ -19,7 +19,7 @@ Gathering = Commit | AwaitGroups | Converge | Meet
 
 
 class Gatherings:
-    """The thread barriers of a launch, and the asynchronous groups that a warpgroup commits."""
+    """Simulates the thread barriers of a launch, and the async-groups that warpgroups commit."""
 
     def __init__(self, log: Log) -> None:
         self.log = log

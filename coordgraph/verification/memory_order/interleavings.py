@@ -16,9 +16,10 @@ from coordgraph.verification.verdicts import Counterexample
 __all__ = ["counterexample"]
 
 BEFORE, AFTER = 3, 2
-"""A counterexample marks the first event of a fault, and the second if it has one. BEFORE: largest
-number of synchronising events of the same thread that are shown before each marked event. AFTER:
-largest number of such events of the first event's thread that are shown between the two."""
+"""A data race has two events; a counterexample shows them among other events of their threads.
+BEFORE: largest number of synchronising events that are shown before each of the two, from its own
+thread. AFTER: largest number of synchronising events that are shown between the two, from the first
+event's thread."""
 WAITING = 6
 """Largest number of waiting threads that the counterexample of a deadlock shows."""
 
@@ -62,7 +63,7 @@ def _once(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _leading(log: Log, number: int) -> list[int]:
-    """The numbers of the thread's last synchronising events before event `number`, then `number`.
+    """Numbers of the last synchronising events of event `number`'s thread before it; then `number`.
 
     At most BEFORE events precede `number`. The result is empty if the event belongs to no thread.
     """
@@ -81,10 +82,10 @@ def _leading(log: Log, number: int) -> list[int]:
 
 
 def _following(log: Log, number: int, end: int) -> list[int]:
-    """The numbers of events after `number` in which the same thread signals or waits.
+    """Numbers of events after event `number` in which the thread of that event signals or waits.
 
-    They are less than `end`, and at most AFTER. The result is empty if the event `number` belongs
-    to no thread.
+    All numbers are less than `end`, and there are at most AFTER of them. The result is empty if the
+    event `number` belongs to no thread.
     """
     last = log.events[number]
     if last is None:
@@ -110,7 +111,7 @@ def _who(event: Event, facts: Facts) -> str:
 
 
 def _what(event: Event) -> str:
-    """Text of an event: operation, barrier, flag or memory that it uses, and loop indices."""
+    """Text of an event: its operation, the barrier, flag or memory it uses, and loop indices."""
     text = event.step.op.kind if event.effect is not None else event.what
     if event.object:
         text += f" of {_name(event)}" if event.effect is None else f" {_name(event)}"

@@ -1,8 +1,8 @@
 """The reduced machine: simulates the threads of a few workgroups and records what orders events.
 
-Simulated threads (agents) advance one effect at a time, and wait where an operation waits. TMA and
-wgmma access memory in events of their own, which become visible when an mbarrier completes a phase
-or a group has ended.
+Simulated threads (agents) advance one effect at a time, and wait where an operation waits. Each
+access by TMA or wgmma is an event of its own. It becomes visible to a thread that has waited for
+the phase of the mbarrier at which TMA counts its bytes, or for the end of the async-group.
 """
 
 from __future__ import annotations
@@ -161,10 +161,10 @@ class Machine:
             agent.open[effect.group] = reads | read, every | read | write
 
     def _kept(self, agent: Agent) -> Clock:
-        """A copy of a thread's clock, to be kept for an access.
+        """Return a copy of a thread's clock, which the record of an access stores.
 
         Raises:
-            TooLarge: all clocks that are kept need more than MOST_BYTES.
+            TooLarge: all such copies together need more than MOST_BYTES.
         """
         clock = agent.clock.copy()
         self._bytes += (clock.time.bit_length() + clock.seen.bit_length()) // 8
@@ -179,13 +179,13 @@ class Machine:
     ) -> None:
         """Check and record that a thread, or wgmma for it, accesses registers of a fragment.
 
-        A thread must not access registers while wgmma may change them. A fence must separate the
-        thread's own accesses from a later wgmma.
+        A thread must not access registers while wgmma may change them. Between an access by the
+        thread and a later wgmma that uses these registers, the thread must execute `wgmma.fence`.
 
         Args:
             agent: the simulated thread.
             access: the registers.
-            read, write: the bits of the read event and of the write event.
+            read, write: the read event and the write event, each as an integer with one set bit.
             asynchronous: whether wgmma makes the access.
         """
         used = self.registers.setdefault((id(agent), access.fragment), [EARLIER, 0])

@@ -32,13 +32,14 @@ class Facts:
 
     Args:
         threads: number of threads of a workgroup (CTA).
-        workitem, warp: the dimensions that number threads and warps; '' if there is none.
-        rank: the dimension of the CTA's rank in its cluster; '' without clusters.
-        cluster: the dimensions of the CTA's coordinates in its cluster, with their sizes.
+        workitem, warp: ids of the dimensions that number threads and warps; '' if there is none.
+        rank: id of the dimension of the CTA's rank in its cluster; '' without clusters.
+        cluster: (id, size) of each dimension of the CTA's coordinates in its cluster.
         sizes: bytes of an element, by the id of a dimension of memory.
         lengths: number of elements of an allocation of shared memory, or of a workspace of fixed
             size, by the id of its dimension.
-        homes: the allocation that contains a dimension of shared memory, by the dimension's id.
+        homes: for each dimension of shared memory, by id: the id of the allocation that contains
+            it.
         tracked: ids of the dimensions of memory whose accesses are checked element by element.
         device: ids of the dimensions of device memory.
         overlaps: whether the next launch may begin before this one ends.
@@ -109,11 +110,11 @@ class Facts:
         return prod(self.cluster.values())
 
     def is_global(self, dim: str) -> bool:
-        """Whether a dimension of memory, or a tensor, is in device memory."""
+        """Whether the dimension or tensor `dim` is in device memory."""
         return dim in self.device
 
     def bytes_of(self, dim: str) -> int:
-        """Bytes of one element of a dimension of memory."""
+        """Number of bytes of one element of the buffer or tensor `dim`."""
         return self.sizes[dim]
 
     def cluster_of(self, workgroup: int) -> int:
@@ -127,8 +128,8 @@ class Facts:
     def receivers(self, agent: Agent, along: tuple[str, ...]) -> list[int]:
         """Numbers of the workgroups that receive a TMA multicast of a simulated thread.
 
-        Their coordinates in the cluster are those of the thread's workgroup, except along the
-        dimensions `along`, where they have any index.
+        These are all workgroups whose coordinates in the cluster equal those of the thread's
+        workgroup along every dimension that is not in `along`.
         """
         if not along:
             return [agent.workgroup]

@@ -23,10 +23,11 @@ from coordgraph.verification.memory_order.thread_values import Array, affordable
 __all__ = ["find_races"]
 
 MANY = -1
-"""Thread number of an access that several threads make to the same element."""
+"""Stands for the thread number if several threads of a class access the same element in one
+step."""
 Home = tuple[str, int]
-"""Type of a memory: the name of the allocation and the workgroup that has it (-1: device
-memory)."""
+"""Type that identifies a memory: the name of the allocation, and the number of the workgroup that
+it belongs to (-1 for device memory)."""
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ def find_races(entries: Iterable[Entry], facts: Facts) -> None:
 
 
 def _uses(entry: Entry, place: Place, facts: Facts) -> Iterable[_Use]:
-    """Yield the bytes that one access of a step (`place`) touches, one use for each memory."""
+    """Yield the bytes that one access of a step (`place`) touches: one `_Use` for each memory."""
     access, agent = place.access, entry.agents[0]
     every = agent.of.threads
     inside = place.inside[:, every]
@@ -113,7 +114,7 @@ def _uses(entry: Entry, place: Place, facts: Facts) -> Iterable[_Use]:
 
 
 def _inside(entry: Entry, place: Place, begins: Array, size: int, facts: Facts) -> None:
-    """Check that accesses of `size` bytes each, at `begins`, stay in their memory.
+    """Check that the accesses at byte offsets `begins`, of `size` bytes each, stay in their memory.
 
     Raises:
         Violation: an access begins before its memory or ends after it.
@@ -182,7 +183,7 @@ def _compare(uses: list[_Use], number: int, use: _Use, shadow: _Shadow) -> None:
 
 
 def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> tuple[Array, Array]:
-    """Return (distinct elements, ascending; for each, the thread that accesses it).
+    """Return two arrays: the distinct elements, ascending, and the thread that accesses each.
 
     The thread is `MANY` for an element that several threads access.
 
@@ -206,10 +207,11 @@ def _merged(uses: list[_Use], number: int, elements: Array, threads: Array) -> t
 
 
 def _pairs(writers: Array, writing: Array, threads: Array) -> Iterable[tuple[int, bool]]:
-    """Yield (write, same_thread) for each earlier write to the elements that are accessed now.
+    """Yield (position of an earlier write in `uses`, same_thread) for the elements accessed now.
 
     Args:
-        writers: for each element, the position in `uses` of its last write; negative if none.
+        writers: for each element, the position in `uses` of its last write; negative if it has
+            none.
         writing: for each element, the thread that made this write.
         threads: for each element, the thread that accesses it now. `same_thread` is True if both
             are the same single thread.
@@ -260,7 +262,7 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
 
 
 def _before(event: int, first: _Use, second: _Use, clock: Clock) -> bool:
-    """Whether an event is ordered before an access whose preceding events are in `clock`."""
+    """Whether `event`, made by `first`, is ordered before `second`, whose clock is `clock`."""
     # A write to shared memory by TMA, or one that a proxy fence follows, has reached memory. TMA
     # may overwrite it later although the write was not released to the thread that issues the TMA
     # load.

@@ -1,4 +1,4 @@
-"""Simulation of mbarriers and flags: how threads arrive, wait, set and clear."""
+"""Simulation of mbarriers and flags: threads arrive at mbarriers, set flags, and wait for both."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Signals:
     ) -> None:
         """Complete a TMA load: count its bytes at the mbarriers of all workgroups that receive it.
 
-        `events` is the set of the load's events, as bits.
+        `events` is the set of the load's events: an integer with one bit per event.
         """
         (box,) = (x for x in effect.accesses if isinstance(x, Access) and x.kind is Kind.WRITE)
         times = value_of(step, number, "times", agent)

@@ -4,7 +4,8 @@ Control flow of a lowered graph depends on launch parameters, tables and the num
 and thread, not on values that threads exchange. So the steps of every thread are computed before an
 interleaving is chosen. They are computed for all threads of a workgroup together: the value of a
 symbol is an integer, or an array with an element for each thread. An unrolled loop whose body only
-accesses memory is one step: its index becomes a further axis of the array, before the others.
+accesses memory is one step: the values of its loop index lie along one more axis of the array,
+before all other axes.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ __all__ = ["Formulas", "Place", "Step", "Walk"]
 MOST_STEPS = 1 << 14
 """Largest number of steps of a workgroup; a workgroup with more steps counts as an endless loop."""
 MOST_ITERATIONS = 1 << 16
-"""Largest number of iterations of all loops of a workgroup, apart from unrolled ones."""
+"""Largest number of iterations of a workgroup, summed over all its loops that are not unrolled."""
 
 
 class Formulas:
@@ -99,7 +100,7 @@ class Formulas:
         return self._known[node, name]
 
     def value(self, expr: Basic, env: Mapping[Symbol, Value]) -> Value:
-        """The value of an expression or of a condition for the symbols' values in `env`.
+        """Evaluate an expression or a condition for the values of its symbols in `env`.
 
         Raises:
             VerifyError: a symbol has no value.
@@ -126,8 +127,10 @@ class Place:
     Args:
         access: the access that the operation declares.
         first: index of the first element; the last axis of the array numbers threads.
-        inside: True where a thread makes the access; an array of the same shape as `first`.
-        rank: rank of the workgroup whose shared memory is accessed; None for the executing one.
+        inside: boolean array of the same shape as `first`: True for the elements that a thread does
+            access.
+        rank: rank, in its cluster, of the workgroup whose shared memory is accessed; None if a
+            thread accesses its own workgroup's memory.
     """
 
     access: Access
@@ -144,10 +147,11 @@ class Step:
         op: the operation.
         effects: the operation's memory effects.
         mask: for each thread of the workgroup, whether it executes the operation.
-        elected: for each thread, whether it executes the effects after a `Converge`.
+        elected: for each thread, whether it executes those of `effects` that follow a `Converge`
+            (only one thread of a warp does).
         values: the operands of effects, such as a flag's index, by the position of the effect in
             `effects` and by the operand's name.
-        places: the elements of memory that its accesses touch.
+        places: the elements of memory that the operation accesses, one entry for each access.
         role: the name of the innermost named scope that contains the operation.
         indices: the indices of the enclosing loops and counters, by dimension.
     """
@@ -169,8 +173,8 @@ class Walk:
         graph: a lowered graph.
         formulas: the compiled expressions.
         env: the values of parameters, tables, and the numbers of workgroup, rank and threads.
-        threads: how many threads a workgroup has.
-        tracked: the ids of the dimensions of memory whose single elements are examined.
+        threads: number of threads of a workgroup.
+        tracked: ids of the dimensions of memory whose accesses are checked element by element.
     """
 
     def __init__(
@@ -193,21 +197,23 @@ class Walk:
         self._here: Operation = graph.control.root
 
     def run(self, nodes: tuple[Node, ...], mask: Array) -> None:
-        """Record the steps of executing `nodes` in order by the threads of `mask`."""
+        """Record the steps in which the threads of `mask` execute `nodes` in order."""
         for node in nodes:
             self._execute(node, mask)
 
     def value(self, expr: Any, mask: Array) -> Value:
-        """The value of an expression: an array with an element for each thread.
+        """Evaluate an expression for the threads of `mask`, as an array with an element per thread.
 
-        It is a single integer if the threads of `mask` all have the same value.
+        The result is a single integer if all threads of `mask` have the same value.
         """
         expr = sympify(expr)
         for table in self.formulas.tables(expr):
             self._read(table, threads_of(mask))
         found = self.formulas.value(expr, self.env)
-        if isinstance(found, np.ndarray):
+        if isinstance(found, np.ndarray) and found.ndim:
             return uniform(found, mask)
+        if isinstance(found, np.ndarray):  # NumPy selects between two integers as such an array
+            found = found[()]
         return int(found) if not isinstance(found, bool | np.bool_) else bool(found)
 
     def _execute(self, node: Node, mask: Array) -> None:

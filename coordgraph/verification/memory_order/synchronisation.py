@@ -1,8 +1,8 @@
 """Simulated synchronisation objects: mbarriers, barriers, flags and shared async-groups.
 
 Two operations on one object that do not commute must be ordered; then all interleavings have the
-result of the simulated one (see `coordgraph.verification.memory_order`). `Conflict` is raised if
-they are not ordered.
+result of the simulated one (see `coordgraph.verification.memory_order`). If two such operations are
+not ordered, `Conflict` is raised.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from coordgraph.verification.memory_order.clocks import Clock
 __all__ = ["TMA", "Arrival", "BarrierState", "Conflict", "Flag", "Mbarrier", "Team"]
 
 NewEvent = Callable[[], int]
-"""Type: a function that records a new event and returns its bit."""
+"""Type: a function that records a new event and returns an integer with only the event's bit
+set."""
 
 
 class Conflict(Exception):
-    """Raised if two operations on a barrier or flag are not ordered, although they do not commute.
+    """Raised if two operations that do not commute are not ordered.
+
+    Both use one mbarrier, barrier, flag or register fragment, or the first one is an earlier launch
+    that still uses device memory.
 
     Args:
         problem: what may happen, as a sentence.
-        other: the bit of the event that is not ordered with the current one; 0 if there is none.
+        other: the event that is not ordered with the current one, as an integer with only its bit
+            set; 0 if no single event is known.
     """
 
     def __init__(self, problem: str, other: int = 0) -> None:
@@ -37,8 +42,9 @@ class _Phase:
     """A completed phase of an mbarrier.
 
     Args:
-        event: the bit of the event that completed the phase.
-        clock: the events that happened before the completion; the clock makes none of them visible.
+        event: the event that completed the phase, as an integer with only its bit set.
+        clock: the events that happened before the completion; `clock.seen` is empty, since `seen`
+            says which are visible.
         seen: the events that a wait for the phase makes visible, by (workgroup, scope) of the
             arrivals that released them.
     """
@@ -53,9 +59,9 @@ class Arrival:
     """An arrival of threads, or of bytes, at an mbarrier.
 
     Args:
-        event: the bit of the arrival.
+        event: the arrival's event, as an integer with only its bit set.
         clock: the events that happened before the arrival, and the arrival itself.
-        source: the workgroup and the scope of the arrival's release.
+        source: (workgroup, scope) of the arrival's release.
         weight: the number of threads that arrive.
     """
 
@@ -67,17 +73,17 @@ class Arrival:
 
 @dataclass(eq=False)
 class Mbarrier:
-    """A simulated mbarrier: a phase completes when all arrivals and all bytes have come.
+    """A simulated mbarrier: a phase completes when all arrivals and bytes that it expects came.
 
     Args:
         arrivals: number of arrivals that complete a phase.
-        initialised: the bit of the event that initialised the mbarrier.
+        initialised: the event that initialised the mbarrier, as an integer with only its bit set.
         early: for each phase, the arrivals for later phases that, in an earlier simulation of the
             launch, were not ordered after this phase's completion. Such an arrival may complete the
             phase in place of another one.
         pending: number of arrivals that the current phase still needs.
         bytes: number of bytes that the current phase expects and that are not yet written.
-        found: the same as `early`, but for this simulation.
+        found: like `early`, but with the arrivals that this simulation found to be unordered.
     """
 
     arrivals: int
@@ -89,14 +95,15 @@ class Mbarrier:
     phases: list[_Phase] = field(default_factory=list[_Phase])
     current: list[Arrival] = field(default_factory=list[Arrival])
     waits: dict[int, int] = field(default_factory=dict[int, int])
-    """By number of a phase, the events that waited for it, as a set of bits."""
+    """For each phase, by number: the events that waited for it, as an integer with one bit per
+    event."""
     found: dict[int, list[Arrival]] = field(default_factory=dict[int, list[Arrival]])
 
     def __post_init__(self) -> None:
         self.pending = self.arrivals
 
     def arrive(self, arrival: Arrival, event: NewEvent, bytes: int | None = None) -> None:
-        """Count an arrival; `bytes` are further bytes that the phase expects, or None."""
+        """Count an arrival; `bytes`, if not None, is how many more bytes the phase expects."""
         if bytes is not None:
             self.counts_bytes = True
             self.bytes += bytes
@@ -112,7 +119,7 @@ class Mbarrier:
         self._complete(event)
 
     def deliver(self, arrival: Arrival, event: NewEvent, bytes: int) -> None:
-        """Count bytes that TMA has written, which complete a phase like arrivals."""
+        """Count bytes that TMA has written; a phase completes only when it has all its bytes."""
         self.counts_bytes = True
         self._order(arrival, "the count of bytes that TMA writes")
         self.bytes -= bytes
@@ -122,8 +129,8 @@ class Mbarrier:
     def _order(self, arrival: Arrival, what: str) -> None:
         """Record the earlier phases for which an arrival may count, instead of the current phase.
 
-        It may count for a phase if nothing orders that phase's completion before the arrival. For
-        an mbarrier that counts bytes, raise `Conflict` instead.
+        The arrival may count for a phase if nothing orders that phase's completion before the
+        arrival. If the mbarrier counts bytes, `Conflict` is raised instead.
         """
         for phase in reversed(range(len(self.phases))):
             done = self.phases[phase].event
@@ -187,9 +194,10 @@ class Mbarrier:
 
 
 def _certain(arrival: Arrival, instead: Sequence[Arrival]) -> Clock:
-    """The events that certainly happened before a phase completed.
+    """The events that happened before a phase completed, whichever arrival completed it.
 
-    They happened before each arrival that may have completed it: `arrival` or one in `instead`.
+    These are the events that happened before `arrival` and before every arrival in `instead`: one
+    of these arrivals has completed the phase.
     """
     clock = arrival.clock.copy()
     for other in instead:
@@ -251,12 +259,14 @@ class Flag:
 
     Args:
         value: the flag's value.
-        released: the events that a thread which acquires the flag sees, as bits.
+        released: the events that become visible to a thread which acquires the flag: an integer
+            with one bit per event.
         scope: the scope of the last release.
         clock: the events that happened before the flag got its value.
-        ordered: the bits of the events that store to the flag or wait for it; they must be ordered
-            with every other event of the flag.
-        commuting: the bits of atomic additions, which need not be ordered with each other.
+        ordered: the events that store to the flag or wait for it, one bit per event; they must be
+            ordered with every other event of the flag.
+        commuting: the events of atomic additions, one bit per event; they need not be ordered with
+            each other.
     """
 
     value: int = 0
@@ -285,7 +295,7 @@ class Flag:
         self.ordered |= event
 
     def add(self, value: int, clock: Clock, event: int, release: tuple[int, str] | None) -> None:
-        """Add to the value atomically; an acquire also sees what earlier additions released."""
+        """Add to the value atomically; an acquire sees what all earlier additions released."""
         if unordered := self.ordered & ~clock.time:
             raise Conflict(
                 "the flag may be changed while another thread sets it or waits for it; order "
@@ -312,7 +322,7 @@ class Flag:
 
 @dataclass(eq=False)
 class Team:
-    """A group of asynchronous operations that all threads of a warpgroup commit together."""
+    """An async-group (of wgmma or the like) while the threads that commit it together arrive."""
 
     expected: int
     here: int = 0

@@ -35,11 +35,11 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 Value = Any
-"""Type: an integer that all threads share, or an array with a value for each thread."""
+"""Type: an integer that is the value for every thread, or an array with a value per thread."""
 WARP = 32
 """Number of threads of a warp."""
 MOST_ELEMENTS = 1 << 24
-"""Largest number of elements of an array that a simulation makes: 128 MiB of 64-bit integers."""
+"""Largest number of elements of an array of the simulation: 128 MiB of 64-bit integers."""
 
 
 class TooLarge(Exception):
@@ -56,7 +56,7 @@ def affordable(count: int, what: str) -> None:
 
 
 def accesses_of(effect: Effect) -> tuple[Access, ...]:
-    """The memory accesses that are part of an effect."""
+    """The effect itself if it is an access, or the accesses of an asynchronous operation."""
     if isinstance(effect, Access):
         return (effect,)
     if isinstance(effect, Asynchronous):
@@ -65,7 +65,7 @@ def accesses_of(effect: Effect) -> tuple[Access, ...]:
 
 
 def accesses_only(node: Node) -> bool:
-    """Whether the operations in a loop only access memory, so all iterations can be one step."""
+    """Whether all operations in a loop only access memory; then its iterations are one step."""
     for inner in node.walk():
         op = inner.op
         if isinstance(op, Advance | Counter | Assign):
@@ -91,7 +91,7 @@ def shape_of(env: Mapping[Symbol, Value], mask: Array) -> tuple[int, ...]:
 
 
 def resolved(node: Node, value: Any) -> Any:
-    """Replace the indices in an expression by their values in the scope of `node`."""
+    """Replace the index symbols in `value` by their expressions in the scope of `node`."""
     return node.scope.resolve(sympify(value))
 
 
@@ -114,7 +114,7 @@ def threads_of(mask: Array) -> Array:
 
 
 def elected_of(mask: Array) -> Array:
-    """A mask that selects, in every warp, the first of the threads that `mask` selects."""
+    """A mask that selects, in each warp, the first thread that `mask` selects."""
     warps = mask.reshape(-1, WARP)
     first = np.zeros_like(warps)
     first[np.arange(len(warps)), warps.argmax(axis=1)] = True

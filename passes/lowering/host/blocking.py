@@ -1,4 +1,4 @@
-"""Blocking for vector registers: coordinates of the loops with which a CPU core computes a tile.
+"""Blocking for vector registers: divides a tile into blocks for the loops of a CPU core.
 
 An output tile is divided into register blocks of a few rows and a few vectors of columns. A block
 has whole vectors, so the last block may extend past the end of the tile; the elements past the end
@@ -7,6 +7,10 @@ the order in which blocks read their elements (packing):
 
     A.index.0, D.index.0 --Tile--> block.m, block.row        A.index.1, B.index.0 --> block.k
     B.index.1, D.index.1 --Tile--> block.n, block.column --Tile--> block.vector, block.lane
+
+If the epilogue has several sums, each vector of a row holds one of them for the same columns of D:
+
+    B.index.1, D.index.1 --Tile--> block.n, block.lane       part --> block.vector
 
 If a kernel has tiles of several shapes, each shape has its own blocks, and buffers of all shapes
 use the same memory.
@@ -23,9 +27,10 @@ from coordgraph.control.operations import Body, For, Operation
 from coordgraph.coordinates.dimensions import ForLoop, Lane, Linear, Register, Shared
 from coordgraph.coordinates.edges import PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.gemm import GemmProblem
+from coordgraph.gemm import PART, GemmProblem
 from coordgraph.tilings import Tiling
 from passes.lowering.control import at, tie_operands, unrolled
+from passes.lowering.parts import tie_sums
 
 __all__ = ["ACCUMULATOR", "Block", "choose_block"]
 
@@ -33,8 +38,8 @@ ACCUMULATOR = "acc.shared"
 """The coordinate of the buffer that holds the sums of an output tile, which have the accumulator's
 element type."""
 VECTORS = 2
-"""Vector registers in a row of a register block. Each broadcast element of A multiplies 2 vectors
-of B."""
+"""Number of vector registers in a row of a register block: each broadcast element of A multiplies 2
+vectors of B."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +47,34 @@ class Block:
     """A register block: `rows` x `vectors` vector registers of `lanes` accumulators each.
 
     Args:
-        rows: rows of the block.
-        vectors: vector registers in a row.
+        rows: number of rows of the block.
+        vectors: number of vector registers in a row of the block.
         lanes: elements of a vector register.
+        sums: how many sums the epilogue computes an element of D from. If there are several, there
+            are as many vectors.
     """
 
     rows: int
     vectors: int
     lanes: int
+    sums: int = 1
 
     @property
     def columns(self) -> int:
-        """Width of the register block in elements."""
-        return self.vectors * self.lanes
+        """Number of columns of D in the register block; each has `sums` accumulators in a row."""
+        return self.vectors * self.lanes // self.sums
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """The coordinates of an accumulator in a row of a block, the outermost first."""
+        return ("block.vector", "block.lane") if self.sums > 1 else ("block.column",)
 
     def elements(self, m: int, n: int, k: int) -> int:
-        """Number of elements in all buffers of one workgroup, for a tile of m x n x k elements."""
-        height, width = _whole(m, self.rows), _whole(n, self.columns)
+        """Number of elements in all buffers of one workgroup, for a tile of m x n x k elements.
+
+        n counts columns of D.
+        """
+        height, width = _whole(m, self.rows), _whole(n, self.columns) * self.sums
         return height * width + (height + width) * k
 
     def add(self, c: CoordinateEditor, gemm: GemmProblem, t: Tiling) -> None:
@@ -76,11 +92,12 @@ class Block:
         c.add(Linear(own("block.m"), down, note="register blocks down the tile"))
         c.add(Register(own("block.row"), Integer(self.rows)))
         c.add(Linear(own("block.n"), across, note="register blocks across it"))
-        c.add(Linear(own("block.column"), Integer(self.columns)))
+        if self.sums == 1:
+            c.add(Linear(own("block.column"), Integer(self.columns)))
         c.add(Register(own("block.vector"), Integer(self.vectors)))
         c.add(Lane(own("block.lane"), Integer(self.lanes), note="element of a vector"))
         c.add(ForLoop(own("block.k"), Integer(k), name="block K"))
-        rows, columns = (own("block.m"), own("block.row")), (own("block.n"), own("block.column"))
+        rows, columns = (own("block.m"), own("block.row")), (own("block.n"), own(self.inside[-1]))
         for tensor in ("A", "D"):
             c.connect(Tile((t.index(tensor, 0),), rows))
         for tensor in ("B", "D"):
@@ -88,19 +105,24 @@ class Block:
         tie_operands(c, gemm, t)
         c.connect(PassThrough((t.index("A", 1),), (own("block.k"),)))
         c.connect(PassThrough((t.index("B", 0),), (own("block.k"),)))
-        c.connect(Tile((own("block.column"),), (own("block.vector"), own("block.lane"))))
+        if self.sums == 1:
+            c.connect(Tile((own("block.column"),), (own("block.vector"), own("block.lane"))))
+        else:
+            c.connect(PassThrough((PART,), (own("block.vector"),)))
+            tie_sums(c, own("block.vector"))
+        width *= self.sums
         sizes = {"A.shared": height * k, "B.shared": width * k, ACCUMULATOR: height * width}
         for name, size in sizes.items():
             tensor = name[0] if name != ACCUMULATOR else ""
             home = name if own(name) != name else ""
             c.add(Shared(own(name), Integer(size), tensor=tensor, within=home))
-        # The buffer of A has the element order of A in memory: row by row, or column by column if A
-        # is transposed.
+        # The buffer of A has the same order of elements as A in memory: row by row, or column by
+        # column if A is transposed.
         last = ("block.k", "block.row") if gemm.transpose_a else ("block.row", "block.k")
         for name, order in (
             ("A.shared", ("block.m", *last)),
-            ("B.shared", ("block.n", "block.k", "block.column")),
-            (ACCUMULATOR, ("block.m", "block.n", "block.row", "block.column")),
+            ("B.shared", ("block.n", "block.k", *self.inside)),
+            (ACCUMULATOR, ("block.m", "block.n", "block.row", *self.inside)),
         ):
             c.connect(Tile((own(name),), tuple(map(own, order))))
 
@@ -136,7 +158,7 @@ class Block:
         )
 
 
-def choose_block(m: int, n: int, lanes: int, registers: int) -> Block:
+def choose_block(m: int, n: int, lanes: int, registers: int, sums: int = 1) -> Block:
     """Choose the register block for an output tile of m x n elements.
 
     The candidates are blocks from half to all of the rows that the registers allow. The block that
@@ -146,13 +168,14 @@ def choose_block(m: int, n: int, lanes: int, registers: int) -> Block:
         m, n: extents of the output tile in elements.
         lanes: elements of a vector register.
         registers: number of vector registers.
+        sums: how many sums the epilogue computes an element of D from.
     """
     lanes = min(lanes, 1 << (n - 1).bit_length())
-    vectors = min(VECTORS, -(-n // lanes))
+    vectors = min(VECTORS, -(-n // lanes)) if sums == 1 else sums
     most = max(1, (registers - vectors - 1) // vectors)
     heights = range(min(m, max(1, most // 2)), min(m, most) + 1)
     rows = min(heights, key=lambda height: (_whole(m, height), -height))
-    return Block(rows, vectors, lanes)
+    return Block(rows, vectors, lanes, sums)
 
 
 def _whole(size: int, part: int) -> int:

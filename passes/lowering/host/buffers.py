@@ -52,11 +52,11 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.coordinates.traverse import Direction, solve
 from coordgraph.epilogue import Output
-from coordgraph.gemm import GemmProblem
+from coordgraph.gemm import PART_COLUMN, GemmProblem
 from coordgraph.integers import ceil_div, index_symbol, minimum, operands
 from coordgraph.tilings import Tiling
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
-from passes.lowering.control import applied, at, read_if, stages
+from passes.lowering.control import applied, at, read_if, stages, unrolled
 from passes.lowering.host.blocking import ACCUMULATOR, Block
 
 __all__ = ["Buffers"]
@@ -111,7 +111,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A lowered operation, and the tensors whose tile numbers must be set around the operation."""
+    """A lowered operation, and the tensors whose tile numbers must be set around it."""
 
     tensors: tuple[str, ...]
     op: Operation
@@ -138,14 +138,14 @@ class Buffers:
     share: bool = False
 
     def cut_tiles(self) -> None:
-        """Divide each tile into shares for a `scatter` reduction: a share is one row of blocks.
+        """Divide tiles into shares for a `scatter` reduction: a share is a row of register blocks.
 
         In this reduction each workgroup executes the epilogue of one share.
         """
         cut_otherwise(self.c, self.c[self.tiling.own("block.m")].fixed_size)
 
     def lower(self, body: Body, scope: Scoped) -> Iterator[Operation]:
-        """Lower a sequence of operations; return operations that are not on tiles unchanged."""
+        """Lower operations that run one after another; yield those not on tiles unchanged."""
         here = replace(self, share=SHARE in scope.known)
         pieces = [piece for op in body for piece in here._pieces(op)]
         for on_tiles, group in groupby(pieces, lambda piece: bool(piece.tensors)):
@@ -168,11 +168,11 @@ class Buffers:
                 return self._epilogue(op)
             case StoreTile():
                 copy = CopyElements(self._total, op.tensor)
-                return (self._each(f"store {op.tensor}", op.tensor, copy),)
+                return (self._each(f"store {op.tensor}", op.tensor, self._first(copy)),)
             case SendPartial():
                 copy = CopyElements(self._total, "partials")
                 signal = SignalFlag("flags", op.turn, op.readers)
-                return (self._each("send", "D", copy), _Piece((), signal))
+                return (self._each("send", "D", self._sums(copy)), _Piece((), signal))
             case ReceivePartial():
                 wait = _Piece((), WaitFlag("flags", op.turn))
                 return (wait, self._add_partial(), _Piece((), ClearFlag("flags")))
@@ -181,24 +181,25 @@ class Buffers:
             case AccumulatePartial():
                 load = LoadFragment(ELEMENT, self._total, ())
                 add = ReduceFragment(ELEMENT, "partials", ())
-                return (self._each("send", "D", load, add), _Piece((), RaiseFlag("flags")))
+                send = self._each("send", "D", self._sums(load, add))
+                return (send, _Piece((), RaiseFlag("flags")))
             case CollectPartial():
                 wait = _Piece((), WaitFlag("flags", senders=op.senders))
-                clear = self._each("clear", "D", FillElements("partials"))
+                clear = self._each("clear", "D", self._sums(FillElements("partials")))
                 return (wait, self._add_partial(), clear, _Piece((), ClearFlag("flags")))
             case _:
                 return (_Piece((), op),)
 
     def _zero(self) -> _Piece:
-        """Set all elements of the accumulator buffer, including padding, to 0."""
+        """The operations that set the accumulator buffer, including its padding, to 0."""
         fill: Operation = FillElements(self._total)
-        for dim in map(self.tiling.own, ("block.column", "block.row")):
+        for dim in map(self.tiling.own, (*self.block.inside[::-1], "block.row")):
             fill = For(dim, Integer(0), Integer(self.c[dim].fixed_size), body=(fill,))
         body = self._rows.blocks(self._columns.blocks(fill))
         return _Piece(("D",), Scope("zero", (body,)))
 
     def _pack(self, tensor: str) -> _Piece:
-        """Copy a tile of A or B into its buffer, and fill the padding of the last block with 0."""
+        """The copy of a tile of A or B into its buffer; the padding of the last block becomes 0."""
         axis = self._rows if tensor == "A" else self._columns
         buffer, depth = self.tiling.own(f"{tensor}.shared"), self._depth
         copy, fill = CopyElements(tensor, buffer), FillElements(buffer)
@@ -207,28 +208,35 @@ class Buffers:
             body = (depth.with_body(axis.elements(copy), axis.padding(fill)),)
         else:
             body = (axis.elements(depth.with_body(copy)), axis.padding(depth.with_body(fill)))
+        body = self._sums(*body) if tensor == "B" else body
         return _Piece((tensor,), Scope(f"pack {tensor}", (axis.blocks(*body),)))
 
     def _multiply(self) -> _Piece:
-        """Multiply the tiles of A and B in the buffers, block by block."""
+        """The product of the tiles of A and B in the buffers, block by block."""
         block = self.block.multiply(self.c, self.tiling, self._depth, self.instruction)
         body = self._columns.blocks(self._rows.blocks(*block))
         return _Piece(("A", "B"), Scope("multiply", (body,)))
 
     def _add_partial(self) -> _Piece:
-        """Add another workgroup's partial sums, which are in the workspace, to the accumulator."""
-        return self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
+        """The addition of another workgroup's partial sums in the workspace to the accumulator."""
+        add = AccumulateFragment(ELEMENT, "partials", ())
+        return self._each("receive", "D", self._sums(*self._updated(add)))
 
     def _epilogue(self, op: Epilogue) -> tuple[_Piece, ...]:
         """Lower an epilogue: each of its stages loops over all elements of the tile."""
         pieces: list[_Piece] = []
         for stage in stages(self.gemm, op):
-            apply = applied(self.gemm, stage, ELEMENT, ())
+            sums = (self._part,) if len(stage.function.sums) > 1 else ()
+            apply = applied(self.gemm, stage, ELEMENT, sums, part="".join(sums))
             reduced = [output for output in stage.function.outputs if output.reduce]
             pieces += (self._start(output) for output in reduced)
+            load, *rest = self._updated(apply, sums)
+            loads = unrolled(self.c, sums, load) if sums else self._first(load)[0]
+            body: Body = (loads, *self._first(*rest))
             # In a tile, an output that reduces rows has one column, which all columns of D share.
             columns = {self.tiling.index(output.name, 1): 0 for output in reduced}
-            piece = self._update("epilogue", "D", apply, columns)
+            body = (at(columns, *body),) if columns else body
+            piece = self._each("epilogue", "D", body)
             tensors = ("D", *(t for t in (*apply.sources, *apply.stores) if self.gemm.axes[t]))
             pieces.append(_Piece(tensors, read_if(stage, piece.op)))
         return tuple(pieces)
@@ -242,6 +250,21 @@ class Buffers:
         column = at({self.tiling.index(output.name, 1): 0}, fill)
         body = self._rows.blocks(self._rows.elements(column))
         return _Piece(("D", output.name), Scope(f"start {output.name}", (body,)))
+
+    @property
+    def _part(self) -> str:
+        """The coordinate along which the sums of one element of D lie in a register block."""
+        return self.tiling.own("block.vector")
+
+    def _sums(self, *body: Operation) -> Body:
+        """`body`, executed for every sum of an element of D."""
+        if self.tiling.sums == 1:
+            return body
+        return (For(self._part, Integer(0), Integer(self.tiling.sums), body=body),)
+
+    def _first(self, *body: Operation) -> Body:
+        """`body`, executed once for an element of D, on its first sum, which holds the result."""
+        return body if self.tiling.sums == 1 else (at({self._part: 0}, *body),)
 
     @property
     def _total(self) -> str:
@@ -262,7 +285,8 @@ class Buffers:
     @property
     def _columns(self) -> _Axis:
         """The axis of the output tile's columns, in blocks."""
-        return self._axis("block.n", "block.column", self.block.columns, "tile.columns")
+        inside, width = self.block.inside[-1], self.block.columns
+        return self._axis("block.n", inside, width, "tile.columns")
 
     def _axis(self, block: str, inside: str, step: int, extent: str) -> _Axis:
         """An axis of the output tile; adds this tile shape's prefix to the names of coordinates.
@@ -275,24 +299,24 @@ class Buffers:
         """
         return _Axis(self.tiling.own(block), self.tiling.own(inside), step, index_symbol(extent))
 
-    def _update(
-        self, name: str, tensor: str, op: Operation, dims: dict[str, int] | None = None
-    ) -> _Piece:
-        """Load every element of the accumulator buffer, change it by `op`, and store it back.
+    def _updated(self, op: Operation, registers: tuple[str, ...] = ()) -> Body:
+        """Load an element of the accumulator buffer, change it by `op`, and store it back.
+
+        Args:
+            op: the operation on the fragment of one element.
+            registers: the coordinates that number the fragment's registers.
+        """
+        load = LoadFragment(ELEMENT, self._total, registers)
+        return load, op, StoreFragment(ELEMENT, self._total, registers)
+
+    def _each(self, name: str, tensor: str, body: Body) -> _Piece:
+        """Run `body` for every element of the output tile that is inside a tensor, row by row.
 
         Args:
             name: the name of the scope around the loops.
             tensor: the tensor whose extents bound the loops.
-            op: the operation on the fragment of one element.
-            dims: indices at which `op` is executed, by coordinate; none by default.
+            body: the operations on one element of D, and on all its sums.
         """
-        op = at(dims, op) if dims else op
-        load = LoadFragment(ELEMENT, self._total, ())
-        store = StoreFragment(ELEMENT, self._total, ())
-        return self._each(name, tensor, load, op, store)
-
-    def _each(self, name: str, tensor: str, *body: Operation) -> _Piece:
-        """Run `body` for every element of the output tile that is inside a tensor, row by row."""
         row = self._columns.blocks(self._columns.elements(*body))
         return _Piece((tensor,), Scope(name, (self._rows.blocks(self._rows.elements(row)),)))
 
@@ -343,7 +367,7 @@ def _within(
 
 
 def _unless_empty(pieces: tuple[_Piece, ...], gemm: GemmProblem) -> Iterator[Operation]:
-    """The lowered operations, each inside an `If` that skips it for a tile past a tensor's end."""
+    """Yield the lowered operations, each in an `If` that skips tiles past a tensor's end."""
     for tensors, group in groupby(pieces, lambda piece: piece.tensors):
         axes = dict.fromkeys(EXTENTS[axis] for t in tensors for axis in gemm.axes[t])
         some = And(*(Lt(Integer(0), index_symbol(name)) for name in axes))
@@ -351,7 +375,7 @@ def _unless_empty(pieces: tuple[_Piece, ...], gemm: GemmProblem) -> Iterator[Ope
 
 
 def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
-    """Expression: how many elements of a tile along an axis are inside the tensor.
+    """Expression for the number of elements of a tile, along an axis, that are inside the tensor.
 
     Its value is negative for a tile that begins past the end of the tensor: a graph may have more
     tiles than the tensor needs.
@@ -363,14 +387,18 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
             tile.
 
     Raises:
-        PassError: the guard that an element is inside the tensor is no upper bound of `index`.
+        PassError: the condition that an element is inside the tensor cannot be written as an upper
+            bound of `index`.
     """
     coordinates = scope.coordinates
     # The indices that an enclosing `Locate` computed are symbols here; the other indices on the
     # path to the axis are computed from `tile` and `index`.
     located = {dim for dim, value in scope.known.items() if value == coordinates.symbol(dim)}
     known = [*(located - {tile, index}), tile, index]
-    found = solve(coordinates, Direction.REVERSE, known, [f"{tensor}.{axis}"])
+    whole = f"{tensor}.{axis}"
+    if (tensor, axis) == ("B", 1) and PART_COLUMN in coordinates:
+        whole = PART_COLUMN
+    found = solve(coordinates, Direction.REVERSE, known, [whole])
     symbol = coordinates.symbol(index)
     ends: list[Expr] = []
     for part in operands(found.guard) if isinstance(found.guard, And) else (found.guard,):

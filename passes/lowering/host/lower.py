@@ -107,7 +107,7 @@ class LowerToHost(Pass):
         """The register block for tiles of one shape."""
         m, n, _ = tiling.shape
         lanes = self.vector_bits // dtype(graph.gemm.accumulator).bits
-        return choose_block(m, n, lanes, self.registers)
+        return choose_block(m, n, lanes, self.registers, tiling.sums)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         """Add the coordinates of register blocks, then replace operations on tiles by loops."""
@@ -136,7 +136,7 @@ class _Lowering:
     """Replaces operations on tiles in a control graph by loops over buffers.
 
     Args:
-        tilings: the tiles of each accumulator of the graph.
+        tilings: the tile shapes of the graph, by the name of the accumulator.
         buffers: the `Buffers` of each accumulator, by the accumulator's name.
         shares: number of shares into which a `scatter` reduction divides a tile; 0 without one.
     """
@@ -146,7 +146,7 @@ class _Lowering:
     shares: int
 
     def body(self, body: Body, scope: Scoped) -> Iterator[Operation]:
-        """The operations of `body`, with those on tiles replaced by loops over buffers.
+        """Yield the operations of `body`, in which operations on tiles are replaced by loops.
 
         Args:
             body: operations that run one after another.

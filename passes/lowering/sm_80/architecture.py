@@ -1,4 +1,4 @@
-"""Registers sm_80 and later architectures except sm_90a; all have the lowering to `mma.sync`."""
+"""Registers sm_80 and later architectures except sm_90a, which all use the `mma.sync` lowering."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MmaSync(Lowering):
 
 
 def _pairs(vectors: Vectors) -> int:
-    """Elements of D that one access moves: 1 or 2, since a thread holds 2 adjacent elements."""
+    """Number of elements of D that one access moves: 1 or 2; a thread holds 2 adjacent elements."""
     return min(vectors.d or PAIR, PAIR)
 
 

@@ -24,9 +24,11 @@ from coordgraph.gemm import GemmProblem
 from coordgraph.tilings import Tiling, Tilings
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
 from passes.lowering.control import Accumulator, at, tie_operands, unrolled
+from passes.lowering.parts import tie_sums
 from passes.lowering.sm_80.staging import Operand
 
 __all__ = [
+    "EIGHTH",
     "LANES",
     "MMA_M",
     "MOST_WARPS",
@@ -35,21 +37,26 @@ __all__ = [
     "choose_warps",
     "depth_of",
     "most_accumulators",
+    "order_of_sums",
     "warps_of",
 ]
 
 MMA_M, LANES = 16, 32
-"""MMA_M: rows of A in one `mma.sync.m16n8`. LANES: threads of a warp."""
+"""MMA_M: number of rows of A in one `mma.sync.m16n8`. LANES: number of threads of a warp."""
 PAIR_N = 16
-"""Columns of B that one `ldmatrix.x4` loads: 16, for two `mma.sync` instructions of 8 columns."""
+"""Number of columns of B that one `ldmatrix.x4` loads: 16, for two `mma.sync` instructions of 8
+columns."""
+EIGHTH = 8
+"""Number of columns of B in one `mma.sync`; the coordinate `acc.eighth` numbers the two of a
+PAIR_N."""
 REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
 """Coordinates whose indices select a pair of adjacent accumulator registers of a thread."""
 MOST_ACCUMULATORS = 128
-"""The most accumulator registers of a thread. Fragments and addresses take the other registers, of
-which a thread has 255 in all."""
+"""Largest number of accumulator registers of a thread. A thread has 255 registers in all; fragments
+and addresses take the others."""
 ODD, MOST_ODD_ACCUMULATORS = 64, 96
 """Tiles whose extent in m or n is no multiple of ODD elements need more registers for addresses.
-For them, MOST_ODD_ACCUMULATORS is the most accumulator registers of a thread."""
+For such tiles, MOST_ODD_ACCUMULATORS is the largest number of accumulator registers of a thread."""
 MOST_WARPS = 8
 """The largest number of warps in a workgroup; they divide an output tile among them."""
 
@@ -70,7 +77,7 @@ class WarpGrid:
 
     @property
     def workitems(self) -> int:
-        """How many threads the workgroup has."""
+        """Number of threads of the workgroup."""
         return self.m * self.n * LANES
 
     def add(self, c: CoordinateEditor) -> None:
@@ -84,12 +91,18 @@ class WarpGrid:
         c.connect(Flatten((own("warp.m"), own("warp.n"), own("lane")), "workitem"))
 
     def add_fragments(
-        self, c: CoordinateEditor, gemm: GemmProblem, a: Operand, b: Operand
+        self, c: CoordinateEditor, gemm: GemmProblem, a: Operand, b: Operand, part: str
     ) -> Accumulator:
         """Add the edges from positions in tiles to registers and lanes: the fragment layouts.
 
+        Args:
+            c: the coordinate graph under construction.
+            gemm: the problem.
+            a, b: the tiles of A and B.
+            part: the register coordinate along which several sums of one element of D lie, or ''.
+
         Returns:
-            The accumulator; its vectors are pairs of adjacent columns of D.
+            The accumulator, whose vectors are pairs of elements in adjacent columns of the product.
         """
         t, own = self.tiling, self.tiling.own
         m, n, k = t.shape
@@ -106,22 +119,27 @@ class WarpGrid:
         rows = ("warp.m", "fragment.m", "acc.half", "acc.row")
         columns = ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair")
         c.connect(Tile(t.index("D", 0), tuple(map(own, rows))))
-        c.connect(Tile(t.index("D", 1), tuple(map(own, columns))))
+        c.connect(Tile(t.index("D", 1), tuple(own(name) for name in columns if name != part)))
+        tie_sums(c, part and own(part))
         c.connect(Flatten((own("acc.row"), own("acc.quad")), own("lane")))
         tie_operands(c, gemm, t)
-        return Accumulator(c, tuple(map(own, REGISTERS)), own("acc.pair"), t.accumulator)
+        registers, name = tuple(map(own, REGISTERS)), t.accumulator
+        return Accumulator(c, registers, own("acc.pair"), name, part=part and own(part))
 
-    def add_shares(self, c: CoordinateEditor) -> Accumulator:
+    def add_shares(self, c: CoordinateEditor, part: str) -> Accumulator:
         """Cut a tile into shares for reduce-scatter: a share is one register pair of each thread.
 
+        If an element of D has several sums, all of them are in the same share.
+
         Returns:
-            The registers that hold one share.
+            An `Accumulator` for the registers that hold one share.
         """
-        own = self.tiling.own
-        registers = tuple(map(own, REGISTERS))
-        cut_otherwise(c, prod(c[name].fixed_size for name in registers))
+        own, name = self.tiling.own, self.tiling.accumulator
+        registers = tuple(own(dim) for dim in REGISTERS if dim != part)
+        inside = (own(part),) if part in REGISTERS else ()
+        cut_otherwise(c, prod(c[dim].fixed_size for dim in registers))
         c.connect(Flatten(registers, SHARE))
-        return Accumulator(c, (), own("acc.pair"), self.tiling.accumulator)
+        return Accumulator(c, inside, own("acc.pair"), name, part=part and own(part))
 
     def multiply(self, c: CoordinateEditor, a: Operand, b: Operand) -> Body:
         """Multiply the tiles of A and B in shared memory, by ldmatrix and mma.sync."""
@@ -154,8 +172,27 @@ class WarpGrid:
         )
 
 
+def order_of_sums(gemm: GemmProblem) -> tuple[str, int]:
+    """Which register coordinate is the part of B's columns, if the epilogue has several sums.
+
+    If adjacent columns of B in memory belong to different parts and B's rows are contiguous, they
+    are multiplied in this order, so that copies to shared memory can be wide, and one thread stores
+    single elements of D. Otherwise groups of 8 columns of a part follow one another, and a thread
+    stores pairs of elements.
+
+    Returns:
+        The coordinate, and how many columns of a part are multiplied one after another; '' and 0
+        if the epilogue has one sum.
+    """
+    if gemm.sums == 1:
+        return "", 0
+    if gemm.parts == "interleaved" and not gemm.transpose_b:
+        return "acc.pair", 1
+    return "acc.eighth", EIGHTH
+
+
 def depth_of(kind: DType) -> int:
-    """How many elements along k one `mma.sync` multiplies, for A and B of type `kind`."""
+    """Number of elements along k that one `mma.sync` multiplies, for A and B of type `kind`."""
     instruction = kind.instruction(WARP_MMA)
     assert instruction is not None
     return instruction.depth
@@ -166,8 +203,8 @@ def _load_coordinates(
 ) -> None:
     """Add the edges that say which row of 16 bytes each lane addresses for `ldmatrix.x4`.
 
-    The instruction loads four 8x8 matrices of 16-bit elements. Their order must be that of the
-    registers of mma.sync: A by (k half, m half), B by (n half, k half).
+    The instruction loads four 8x8 matrices of 16-bit elements. Their order must be that in which
+    mma.sync expects them in registers: for A by (k half, m half), for B by (n half, k half).
 
     Args:
         c: the coordinate graph under construction.
@@ -191,22 +228,23 @@ def _load_coordinates(
 
 
 def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
-    """For each accumulator, by its name, the grid of warps that reads least from shared memory.
+    """For each accumulator, by name, the grid of warps that reads fewest bytes of shared memory.
 
-    The largest tile decides the number of warps, at most 8, and the grids of all other tiles have
-    the same number. An accumulator whose tile cannot be divided by that many warps is left out.
+    The largest tile decides the number of warps, at most 8. The grids of all other tiles have the
+    same number of warps. An accumulator whose tile cannot be divided by that many warps is left
+    out.
     """
-    largest = max(tilings, key=lambda tiling: tiling.shape[0] * tiling.shape[1])
-    first = warps_of(*largest.shape[:2])
+    largest = max(tilings, key=lambda tiling: tiling.summed[0] * tiling.summed[1])
+    first = warps_of(*largest.summed[:2])
     if first is None:
         return {}
     count = first[0] * first[1]
-    found = ((t, warps_of(*t.shape[:2], (count,))) for t in tilings)
+    found = ((t, warps_of(*t.summed[:2], (count,))) for t in tilings)
     return {t.accumulator: WarpGrid(*grid, t) for t, grid in found if grid is not None}
 
 
 def most_accumulators(m: int, n: int) -> int:
-    """The most accumulator registers that a thread may have for an m x n output tile."""
+    """Largest number of accumulator registers that a thread may have for an m x n output tile."""
     return MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS
 
 
@@ -215,8 +253,8 @@ def warps_of(
 ) -> tuple[int, int] | None:
     """The best grid of warps, in m and n, for an m x n output tile; None if there is none.
 
-    The best grid has about 8 warps, or about 4 for a tile smaller than 128 x 128. Among those, it
-    reads least from shared memory.
+    The best grid has about 8 warps, or about 4 for a tile smaller than 128 x 128. Among grids with
+    this number of warps, it reads the fewest bytes from shared memory.
 
     Args:
         m, n: extents of the output tile in elements.

@@ -30,8 +30,10 @@ from passes.lowering.architectures import architecture_of
 from passes.lowering.control import NOTHING, Accumulator, multiplied, no_epilogue
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
+from passes.lowering.parts import ordered_columns, too_many_sums
 from passes.lowering.share_lowering import ScatterLowering
 from passes.lowering.sm_80.fragments import (
+    EIGHTH,
     LANES,
     MMA_M,
     MOST_WARPS,
@@ -39,6 +41,7 @@ from passes.lowering.sm_80.fragments import (
     choose_warps,
     depth_of,
     most_accumulators,
+    order_of_sums,
     warps_of,
 )
 from passes.lowering.sm_80.software_pipeline import add_ring, pipelined
@@ -47,11 +50,12 @@ from passes.lowering.sm_80.staging import Operand
 __all__ = ["LowerToTensorCores"]
 
 MOST_STAGES = 4
-"""The most stages of the shared-memory ring if the option `stages` is 0."""
+"""Largest number of stages of the shared-memory ring if the option `stages` is 0."""
 ROUND = 64
-"""Error messages propose tiles with extents that are multiples of 64, or powers of two below 64."""
+"""An error message proposes a tile whose extents are multiples of ROUND, or powers of two below
+it."""
 PAIR = 2
-"""How many adjacent elements of a row of D a thread holds in a fragment of `mma.sync`: 2."""
+"""Number of adjacent elements of a row of D that a thread holds in a fragment of `mma.sync`."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,15 @@ class LowerToTensorCores(Pass):
     to copies, shared memory, warps, lanes and registers.
 
     Args:
-        architecture: `sm_80`, `sm_90a`, …; decides how many stages fit in shared memory.
-        vector_a, vector_b: elements of A and of B that one copy moves, a power of two, 16 bytes at
-            most; 0 means 16 bytes. The tensor's contiguous extent and address must be multiples of
-            that many elements. If groups divide a tensor's contiguous axis, its elements are copied
-            one by one.
-        vector_d: elements of C and of D that one access moves: 2 or 1; 0 means 2.
-        stages: stages of the ring, each of which holds a tile of A and one of B; 0 means as many
-            as shared memory has room for, four at most.
+        architecture: name of the architecture, such as `sm_80`; its shared memory limits the number
+            of stages.
+        vector_a, vector_b: number of elements of A and of B that one copy moves: a power of two, at
+            most 16 bytes; 0 means 16 bytes. The tensor's contiguous extent and address must be
+            multiples of this number of elements. If groups divide a tensor's contiguous axis, its
+            elements are copied one by one.
+        vector_d: number of elements of C and of D that one access moves: 2 or 1; 0 means 2.
+        stages: number of stages of the ring, each of which holds a tile of A and one of B; 0 means
+            as many as fit in shared memory, four at most.
     """
 
     architecture: str = "sm_80"
@@ -87,11 +92,11 @@ class LowerToTensorCores(Pass):
         gemm = graph.gemm
         if not graph.tilings:
             return NOTHING
-        if why := no_instruction(gemm, WARP_MMA) or no_epilogue(graph):
+        if why := no_instruction(gemm, WARP_MMA) or no_epilogue(graph) or too_many_sums(gemm):
             return why
         kind = dtype(gemm.dtype)
         depth = depth_of(kind)
-        for m, n, k in (tiling.shape for tiling in graph.tilings):
+        for m, n, k in (tiling.summed for tiling in graph.tilings):
             if m % MMA_M or n % PAIR_N or k % depth:
                 return (
                     f"the tile {m}x{n}x{k} must be a multiple of {MMA_M}x{PAIR_N}x{depth}, "
@@ -113,7 +118,7 @@ class LowerToTensorCores(Pass):
                 "stages=0 means as many as fit"
             )
         if self._stages(graph) < 2:
-            tiles = " and ".join("x".join(map(str, tiling.shape)) for tiling in graph.tilings)
+            tiles = " and ".join("x".join(map(str, tiling.summed)) for tiling in graph.tilings)
             return (
                 f"two stages of the tile {tiles} do not fit in {self.architecture}'s shared memory"
                 f"{self._tile_that_works(graph)}"
@@ -121,12 +126,13 @@ class LowerToTensorCores(Pass):
         return None
 
     def _tile_that_works(self, graph: KernelGraph) -> str:
-        """The end of an error message: the largest accepted tile within the refused one, if any.
+        """The end of an error message: it names the largest accepted tile within the refused one.
 
         The candidates are made by rounding each extent down to a multiple of 64, or to a power of
-        two below 64, and halving it repeatedly. '' for a graph with tiles of several shapes.
+        two below 64, and halving it repeatedly. The text is '' if no such tile is accepted, or for
+        a graph with tiles of several shapes.
         """
-        kind, shapes = dtype(graph.gemm.dtype), [tiling.shape for tiling in graph.tilings]
+        kind, shapes = dtype(graph.gemm.dtype), [tiling.summed for tiling in graph.tilings]
         if len(shapes) > 1:
             return ""
         (shape,) = shapes
@@ -142,7 +148,7 @@ class LowerToTensorCores(Pass):
         return f"; the tile {'x'.join(map(str, found))} works"
 
     def _stages(self, graph: KernelGraph, shapes: list[tuple[int, int, int]] | None = None) -> int:
-        """How many stages the ring has: `stages`, or fewer if shared memory has no room for them.
+        """Number of stages of the ring: `stages`, or fewer if so many do not fit in shared memory.
 
         Each stage has room for the largest tile of A and the largest tile of B.
 
@@ -150,7 +156,7 @@ class LowerToTensorCores(Pass):
             graph: the scheduled graph.
             shapes: extents of the tiles in m, n and k; None means those of the graph.
         """
-        shapes = shapes or [tiling.shape for tiling in graph.tilings]
+        shapes = shapes or [tiling.summed for tiling in graph.tilings]
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
         room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
         fit = room // ((rows + columns) * dtype(graph.gemm.dtype).bytes)
@@ -162,10 +168,13 @@ class LowerToTensorCores(Pass):
         # `red.v4` and `red.v2` exist for floating-point types only (PTX ISA, "red").
         reduction = architecture_of(self.architecture).reduction if sums.is_float else "scalar"
         narrow = self.vector_d or PAIR
-        operands = [_operands(gemm, tiling) for tiling in graph.tilings]
+        part, inner = order_of_sums(gemm)
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             c = e.coordinates
+            tilings = [ordered_columns(c, tiling, inner) for tiling in graph.tilings]
+            operands = [_operands(gemm, tiling) for tiling in tilings]
+            grids = {t.accumulator: replace(grids[t.accumulator], tiling=t) for t in tilings}
             for grid in grids.values():
                 grid.add(c)
             counters = add_ring(c, _accumulation_loops(graph), stages)
@@ -178,7 +187,7 @@ class LowerToTensorCores(Pass):
                     a.copy(c, grid.workitems, _vector(gemm, a, self.vector_a)),
                     b.copy(c, grid.workitems, _vector(gemm, b, self.vector_b)),
                 )
-                accumulator = grid.add_fragments(c, gemm, a, b)
+                accumulator = grid.add_fragments(c, gemm, a, b, part)
                 parts[name] = _LoweredTile(accumulator, copies, grid.multiply(c, a, b))
 
             def lower(op: Operation) -> Operation | Body:
@@ -199,7 +208,7 @@ class LowerToTensorCores(Pass):
             tables, body = add_tables(c, graph), graph.control.root.body
             if SHARE in c:
                 ((name, grid),) = grids.items()  # reduce-scatter needs tiles of a single shape
-                whole, share = parts[name].accumulator, grid.add_shares(c)
+                whole, share = parts[name].accumulator, grid.add_shares(c, part)
                 scatter = ScatterLowering(
                     c,
                     share,
@@ -232,20 +241,23 @@ class _LoweredTile:
 
 
 def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
-    """How many elements of A or B one copy moves: `most`, or a full 16 bytes if `most` is 0.
+    """Number of elements of A or B that one copy moves: `most`, or 16 bytes of them if it is 0.
 
     The result is 1 where groups divide the tensor's contiguous axis, because a group may begin at
-    any element. If each group is a matrix of its own, its rows begin at aligned addresses and are
-    padded. Padding along k would be added to the sums, so elements along k are copied one by one;
-    padding along m or n affects only elements that are not stored.
+    any element. If each group is a separate matrix, the rows of its matrix begin at aligned
+    addresses and are padded. Padding along k would be added to the sums, so elements along k are
+    copied one by one; padding along m or n affects only elements that are not stored.
     """
     axis = TENSORS[operand.tensor][operand.column_axis]
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
-    return 1 if cut else most or operand.kind.chunk
+    widest = most or operand.kind.chunk
+    if axis == "n" and gemm.parts_in_rows:
+        widest = min(widest, EIGHTH)  # further columns of a tile are in another part of B
+    return 1 if cut else widest
 
 
 def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
-    """The operands A and B of a problem, as 2-D tiles whose rows are contiguous in memory."""
+    """(operand A, operand B) of a problem, as 2-D tiles whose rows are contiguous in memory."""
     kind = dtype(gemm.dtype)
     a = Operand("A", *((1, 0) if gemm.transpose_a else (0, 1)), tiling, kind)
     b = Operand("B", *((1, 0) if gemm.transpose_b else (0, 1)), tiling, kind)
@@ -253,10 +265,10 @@ def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
 
 
 def _no_warps(tilings: Tilings) -> str | None:
-    """Why the warps of a workgroup cannot divide the tiles of every shape, or None."""
+    """Why the warps of a workgroup cannot divide the tiles of every shape; None if they can."""
     grids = choose_warps(tilings)
     for tiling in tilings:
-        m, n, _ = tiling.shape
+        m, n, _ = tiling.summed
         if not grids:
             most, least = most_accumulators(m, n), -(-m * n // (MOST_WARPS * LANES))
             if least > most:
@@ -329,7 +341,7 @@ def _after(
         case Epilogue():
             return accumulator.epilogue(gemm, op, width)
         case StoreTile():
-            return (accumulator.store(op.tensor, width),)
+            return (accumulator.store_output(op.tensor, width),)
         case _:
             return op
 

@@ -1,4 +1,4 @@
-"""The software pipeline: copies run `stages - 1` accumulation steps ahead of multiplications."""
+"""The software pipeline: copies run `stages - 1` main loop steps ahead of multiplications."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ FILL = "pipeline.fill"
 def add_ring(c: CoordinateEditor, loops: tuple[str, ...], stages: int) -> dict[str, str]:
     """Add the ring of stages; the stage is the index of the accumulation loop modulo `stages`.
 
-    The edge is `round, stage --Flatten--> step`, for the index `step` of each accumulation loop.
+    The edge is `round, stage --Flatten--> step`, for the index `step` of each loop over k tiles.
     One loop's index may be upstream of another's: in `k_tile --Tile--> piece, for_k`, whole tiles
     loop over `k_tile` and pieces of tiles over `for_k`. Then two paths would lead to the stage,
-    with different values. So the upstream loop gets a counter of its own, from which no edge leads
-    to another loop's index: `k_tile --PassThrough--> k_tile.step`.
+    with different values. So the lowered loop counts another coordinate instead of the upstream
+    one, and no edge leads from that coordinate to another loop's index: `k_tile --PassThrough-->
+    k_tile.step`.
 
     Args:
         c: the coordinate graph under construction.

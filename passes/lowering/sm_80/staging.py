@@ -3,8 +3,8 @@
 Edges map the position in a tile (`A.index.0`, `A.index.1`) to three things: the copy from global
 memory (`copy.pass`, thread, element of a vector), the address in shared memory, and the fragments
 that matrix instructions read. A row in shared memory is a sequence of 16-byte chunks. The number of
-a chunk is xored with the number of its row (swizzle), so that the chunks of one chunk column in
-eight adjacent rows are in different banks.
+a chunk is xored with the number of its row (swizzle), so that the i-th chunks of eight adjacent
+rows are in different banks.
 
 If a kernel has tiles of several shapes, each shape has coordinates of its own, and all shapes share
 one ring of stages. A stage has room for the largest tile.
@@ -29,15 +29,15 @@ from passes.lowering.control import at
 __all__ = ["BANK_ROW", "Operand"]
 
 BANK_ROW = ROW_BYTES // CHUNK_BYTES
-"""16-byte chunks that together cover each of the 32 banks of shared memory once: 8."""
+"""Number of 16-byte chunks that together cover each of the 32 banks of shared memory once: 8."""
 MOST_UNROLLED_COPIES = 8
-"""The most copies of A, or of B, by one thread in a step of the ring that are unrolled. More copies
-remain a loop, because their addresses would take too many registers."""
+"""Largest number of copies of A (or of B) that a thread makes in unrolled code, for one k tile.
+More copies remain a loop, because their addresses would take too many registers."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """The tiles of A or B: their axes, their element type and their shared memory.
+    """The tiles of A or of B: their axes, element type and buffers in shared memory.
 
     Args:
         tensor: `A` or `B`.
@@ -45,7 +45,7 @@ class Operand:
         column_axis: the axis of the tensor (0 or 1) that is contiguous in memory.
         tiling: the tiles of one shape.
         kind: the type of the elements. `kind.chunk` elements are 16 bytes: a row of an 8x8 matrix
-            of ldmatrix, and the widest copy.
+            of ldmatrix, and the most that one copy moves.
     """
 
     tensor: str
@@ -75,16 +75,16 @@ class Operand:
 
     @property
     def _home(self) -> str:
-        """The dimension of shared memory that this operand's memory aliases; '' if there is none.
+        """The dimension of shared memory that this operand's shared memory aliases; '' if none.
 
-        If a kernel has tiles of several shapes, the memory of the other shapes aliases that of the
-        first.
+        If a kernel has tiles of several shapes, the shared memory of the second and later shapes
+        aliases that of the first shape.
         """
         first = f"{self.tensor}.shared"
         return "" if self.shared == first else first
 
     def elements(self, c: CoordinateEditor) -> int:
-        """How many elements one tile of the operand has."""
+        """Number of elements of one tile of the operand."""
         return c[self.row].fixed_size * c[self.column].fixed_size
 
     def add_memory(self, c: CoordinateEditor, stages: int, room: int) -> None:
@@ -97,7 +97,8 @@ class Operand:
 
         Args:
             c: the coordinate graph under construction.
-            room: elements of a stage; smaller tiles leave the rest of a stage unused.
+            room: number of elements that a stage has room for; smaller tiles leave the rest of a
+                stage unused.
             inside: the coordinates of the position inside a tile, the outermost first.
         """
         elements = self.elements(c)
@@ -113,8 +114,9 @@ class Operand:
 
         Args:
             c: the coordinate graph under construction.
-            stages: how many stages the ring has.
-            room: elements that each stage reserves for this tensor: those of its largest tile.
+            stages: number of stages of the ring.
+            room: number of elements of this tensor for which each stage has room: those of the
+                largest tile.
         """
         rows, columns = c[self.row].fixed_size, c[self.column].fixed_size
         chunks = columns // self.kind.chunk
@@ -145,8 +147,8 @@ class Operand:
 
         Args:
             c: the coordinate graph under construction.
-            workitems: how many threads copy a tile.
-            vector: elements that one copy moves.
+            workitems: number of threads that copy a tile.
+            vector: number of elements that one copy moves.
 
         Returns:
             The operation that copies one tile.

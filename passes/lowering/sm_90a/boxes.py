@@ -37,15 +37,16 @@ from passes.lowering.sm_90a.ring import FULL
 __all__ = ["GROUP_ROWS", "BoxedOperand", "TileLoad", "swizzle"]
 
 MOST_ROWS = 256
-"""The most rows of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
+"""Largest number of rows of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
 FEW_ROWS, FEW_ROWS_OF_SEVERAL = 32, 64
-"""The preferred number of rows of a TMA box, if rows run along k. FEW_ROWS is the fewest rows that
-TMA loads at full speed. FEW_ROWS_OF_SEVERAL is for batched and grouped problems: their addresses
-take more registers, so the producer warp has too few registers for twice as many boxes."""
+"""Preferred numbers of rows of a TMA box whose rows run along k. FEW_ROWS: the smallest number that
+TMA loads at full speed. FEW_ROWS_OF_SEVERAL: for batched and grouped problems, whose addresses take
+so many registers that the producer warp has too few for boxes of FEW_ROWS, which are twice as
+many."""
 BANKS = ROW_BYTES // CHUNK_BYTES
-"""16-byte chunks that together cover each of the 32 banks of shared memory once: 8."""
+"""Number of 16-byte chunks that together cover each of the 32 banks of shared memory once: 8."""
 GROUP_ROWS = 8
-"""Rows of a core matrix of wgmma; the 128-byte swizzle repeats after 8 rows."""
+"""Number of rows of a core matrix of wgmma; the 128-byte swizzle repeats after 8 rows."""
 
 
 class TileLoad(NamedTuple):
@@ -53,11 +54,11 @@ class TileLoad(NamedTuple):
 
     Attributes:
         counter: (coordinate, operation). Before the first k tile, the operation counts the boxes
-            of a tile that begin inside the tensor; the coordinate holds the count. None if the tile
-            is a single box, which always begins inside the tensor.
+            of a tile that begin inside the tensor; the coordinate holds the number. None if the
+            tile is a single box, which always begins inside the tensor.
         copies: the TMA copies that this workgroup issues for each k tile.
-        bytes: the bytes that this workgroup receives for each k tile, from its own copies and from
-            multicasts of other workgroups of the cluster.
+        bytes: number of bytes that this workgroup receives for each k tile, from its own copies and
+            from multicasts of other workgroups of the cluster.
     """
 
     counter: tuple[str, Operation] | None
@@ -74,16 +75,19 @@ class BoxedOperand(Operand):
 
     Args:
         division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
-        matrix: the coordinate that is the number of a matrix in a batched tensor, because each TMA
-            box lies in one matrix; () for a single matrix.
+        matrix: 1-tuple of the coordinate that numbers the matrices of a batched tensor, since each
+            TMA box lies in one matrix; () for a single matrix.
         several: whether the problem is batched or grouped.
         maps: the tensor maps that the kernel writes itself.
+        sums: how many parts the columns of each wgmma instruction have, one after another, that are
+            apart in memory; 1 if the columns are one range in memory.
     """
 
     division: Division
     matrix: tuple[str, ...] = ()
     several: bool = False
     maps: Maps = Maps(())  # noqa: RUF009 - Maps is frozen
+    sums: int = 1
 
     @property
     def k_axis(self) -> int:
@@ -111,26 +115,27 @@ class BoxedOperand(Operand):
 
     @property
     def _sharers(self) -> tuple[str, ...]:
-        """The cluster coordinate along which workgroups load the same tile; () if there is none."""
+        """1-tuple of the cluster coordinate along which CTAs load the same tile; () if none."""
         return self.division.ranks(N if self.tensor == "A" else M)
 
     def box(self, c: CoordinateEditor) -> int:
-        """Elements of a row of a TMA box, along the contiguous axis.
+        """Number of elements of a row of a TMA box, along the contiguous axis.
 
         The width is chosen so that the operand of each wgmma instruction begins where a box begins.
         """
         if self.along_k:
             return gcd(c[self.column].fixed_size, self.kind.row)
         left = self.division.left == (M if self.tensor == "A" else N)
-        return gcd(MMA_M if left else self.division.columns, self.kind.row)
+        return gcd(MMA_M if left else self.division.columns // self.sums, self.kind.row)
 
     def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
         """Add the edges from positions in a tile to shared memory, whose stages hold TMA boxes.
 
         Args:
             c: the coordinate graph under construction.
-            stages: how many stages the ring has.
-            room: elements that each stage reserves for this tensor: those of its largest tile.
+            stages: number of stages of the ring.
+            room: number of elements of this tensor for which each stage has room: those of the
+                largest tile.
         """
         own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
         width = self.box(c)
@@ -153,7 +158,10 @@ class BoxedOperand(Operand):
         sharers = prod(c[sharer].fixed_size for sharer in self._sharers)
         width, shared = self.box(c), self._sharers
         few = FEW_ROWS_OF_SEVERAL if self.several else FEW_ROWS
-        high = _rows(extent // sharers, few) if self.along_k else min(depth // sharers, MOST_ROWS)
+        alike = extent // sharers
+        if self.sums > 1:  # all rows of a box are in one part
+            alike = gcd(alike, self.division.columns // self.sums)
+        high = _rows(alike, few) if self.along_k else min(depth // sharers, MOST_ROWS)
         across = high if self.along_k else width
         number = c.add(Linear(own("boxes"), Integer(extent // across), note="across k"))
         first = c.add(Linear(own("boxes.first"), Integer(across), note="first of a box: 0"))
@@ -187,9 +195,13 @@ class BoxedOperand(Operand):
             # The tile is a single box, which begins inside the tensor because the tile does.
             return TileLoad(None, unrolled(c, place, at(start, copy)), Integer(bytes))
         inside = c.add(Linear(own("boxes.inside"), note="boxes that begin inside"))
-        counted = Inside((f"{t}.{1 - self.k_axis}",), (Advance(inside.id),))
+        outer_axis = (f"{t}.{1 - self.k_axis}",)
+        counted = Inside(outer_axis, (Advance(inside.id),))
         begins = Lt(index_symbol(number.id), index_symbol(inside.id))
-        wanted = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
+        wanted: Operation = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
+        if self.sums > 1:
+            # The boxes that begin inside are the first ones of each part, so each box is checked.
+            wanted = at(start, Inside(outer_axis, (copy,)))
         return TileLoad(
             (inside.id, unrolled(c, (number.id,), at({first.id: 0}, counted))),
             unrolled(c, place, wanted),
@@ -204,8 +216,8 @@ class BoxedOperand(Operand):
             parts: the coordinates that select an instruction along the axis that is not k.
 
         Returns:
-            The operand's first element: the index 0 for each coordinate of a position in the
-            operand.
+            A dict with the index 0 for each coordinate of a position in the operand: the operand's
+            first element.
         """
         own, outer = self._own, self._position(1 - self.k_axis)
         extent = c[outer].fixed_size
@@ -220,17 +232,18 @@ class BoxedOperand(Operand):
         return {first.id: 0, depth.id: 0}
 
     def strides(self, c: CoordinateEditor) -> tuple[int, int]:
-        """The leading and stride byte offsets of wgmma's matrix descriptor (PTX ISA, "Strides").
+        """(leading, stride) byte offsets of wgmma's matrix descriptor (PTX ISA, "Strides").
 
-        The stride offset is the bytes of eight rows of a box. If k is contiguous, wgmma does not
-        read the leading offset; else the leading offset is the bytes from one box to the next.
+        The stride offset is the number of bytes of eight rows of a box. If k is contiguous, wgmma
+        does not read the leading offset; else the leading offset is the number of bytes from one
+        box to the next.
         """
         row = self.row_bytes(c)
         group = GROUP_ROWS * row
         return (16, group) if self.along_k else (c[self.row].fixed_size * row, group)
 
     def row_bytes(self, c: CoordinateEditor) -> int:
-        """Bytes of a row of a TMA box; its swizzle mode is named after it (128B, 64B or 32B)."""
+        """Number of bytes of a row of a TMA box: 128, 64 or 32, as its swizzle mode says."""
         return self.box(c) * self.kind.bytes
 
 
@@ -243,7 +256,7 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
     Args:
         above: the coordinates of the row and of the chunk in shared memory.
         below: the coordinates of the row and of the chunk in the tensor.
-        chunks: 16-byte chunks of a row.
+        chunks: number of 16-byte chunks of a row.
     """
     if BANKS % chunks:
         return Swizzle(above, below, "xor", modulus=1)
@@ -251,7 +264,7 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
 
 
 def _rows(extent: int, few: int) -> int:
-    """Rows of a TMA box, if `extent` rows are divided into equal boxes.
+    """Number of rows of a TMA box, if `extent` rows are divided into equal boxes.
 
     The result is a multiple of 8 (whole core matrices) near `few` that divides `extent`. If
     `extent` is no multiple of 8, as in a cluster of four that divides 80 rows, it is `extent`.

@@ -59,10 +59,10 @@ class Consumer:
         c: the coordinate graph under construction.
         graph: the scheduled graph.
         tiles: for each shape of macro tiles, their TMA boxes and how they are divided.
-        stages: how many stages the ring has.
-        vector: elements of C and of D that one access of a thread moves: 2 or 1.
+        stages: number of stages of the ring.
+        vector: number of elements of C and of D that one access of a thread moves: 2 or 1.
         reads_c: whether the epilogue adds C if a launch passes it.
-        boxes: whether TMA may load operands of the epilogue.
+        boxes: whether TMA may load operands of the epilogue; if False, threads load them.
         located: the coordinates that the scheduled graph computes for every output tile, such as
             its group's number.
     """
@@ -90,7 +90,7 @@ class Consumer:
         self.turns = Turns(c, self.division) if self.division.turns > 1 else None
 
     def all(self, body: Body) -> Body:
-        """Lower a body of the scheduled graph to the operations that consumers execute."""
+        """Lower a list of operations of the scheduled graph to the operations of the consumers."""
         for part in self.parts.values():
             if part.scatter:
                 body = part.scatter.lower(body, part.of_sum)
@@ -159,7 +159,7 @@ class Consumer:
                 part = self.parts[op.accumulator]
                 if part.store:
                     return part.of_sum(part.store.store(self.c))
-                return part.of_sum((part.accumulator.store(op.tensor, part.width),))
+                return part.of_sum((part.accumulator.store_output(op.tensor, part.width),))
             case _:
                 return op
 
@@ -183,12 +183,12 @@ class Consumer:
         return (replace(loop, body=body), *end, *(part.sum.add_up() if part.sum else ()))
 
     def _free(self) -> Operation:
-        """Signal that the stage of the previous step is free, to all workgroups of the cluster.
+        """Signal to all workgroups of the cluster that the stage of the previous step is free.
 
-        If a cluster divides both m and n, that includes workgroups in other rows and columns of the
-        cluster, which load nothing into the stage. A workgroup whose boxes are all outside A and B
-        waits for no data; without signals from all other workgroups, it could signal the next
-        round of the ring before others signal this one.
+        If a cluster divides both m and n, the signal also goes to workgroups in other rows and
+        columns of the cluster, which load nothing into the stage. A workgroup whose boxes are all
+        outside A and B waits for no data; without signals from all other workgroups, it could
+        signal the next round of the ring before others signal this one.
         """
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread
@@ -200,7 +200,7 @@ class Consumer:
 
 
 def _defer_lookups(op: Locate) -> Body:
-    """Move the computation of coordinates that only the epilogue needs behind the last main loop.
+    """Move the computation of coordinates that only the epilogue reads behind the last main loop.
 
     Behind the main loop, the computation overlaps with the last wgmma instructions. Before the main
     loop, it would delay the loop, and its results would take registers. Coordinates that the main
@@ -294,11 +294,11 @@ class _TileLowering:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Tensors of optional operands that no launch of this kernel passes."""
+        """The names of tensors of optional operands that no launch of this kernel passes."""
         return () if self.reads_c else ("C",)
 
     def of_sum(self, body: Body) -> Body:
-        """`body`, executed by the workgroup that has the whole sum over k.
+        """`body`, executed only by workgroups that have the whole sum over k.
 
         If a cluster divides k, its workgroup of rank 0 has the whole sum; else every workgroup has
         the whole sum of its own part of the tile.

@@ -3,8 +3,9 @@
 TMA clips a box at the end of a tensor only. In a grouped problem a group may end inside D, and TMA
 would overwrite rows of the next group. So TMA stores a box only if it is entirely inside its group.
 Any other box is copied from shared memory to D by the threads of its warpgroup, in chunks of 16
-bytes, each guarded by the conditions in the coordinate graph. An axis of a tensor is *cut* if the
-path from the axis to the tile has a guard besides the one for the end of the tensor.
+bytes; a chunk is copied only if the coordinate graph's conditions hold at its position. An axis of
+a tensor is *cut* if the edges from the axis to the tile have a guard (a condition for elements that
+are not padding) besides the guard for the end of the tensor.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from coordgraph.coordinates.dimensions import Linear, Register
 from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
 from coordgraph.coordinates.traverse import Direction, solve
+from coordgraph.gemm import PART, PART_COLUMN
 from coordgraph.tilings import Tiling
 from passes.lowering.control import at, unrolled
 from passes.lowering.sm_90a.division import WARPGROUP
@@ -37,7 +39,7 @@ def cuts(
     *,
     maps: bool = True,
 ) -> dict[str, tuple[Boolean, ...]]:
-    """For each axis of a tensor, the guards that TMA does not check, if there are any.
+    """For each cut axis of a tensor, the guards (conditions on indices) that TMA does not check.
 
     Each guard is true for the elements of a tile before the end of its group along the axis.
 
@@ -56,7 +58,11 @@ def cuts(
     for axis in (0, 1):
         name = f"{tensor}.{axis}"
         known = (*located, tiling.number(tensor, axis), tiling.index(tensor, axis))
-        end = Lt(graph.symbol(name), graph.size(name))
+        ends = [Lt(graph.symbol(name), graph.size(name))]
+        if name == "B.1" and PART in graph:
+            # Products of columns past the end of a part of B are not stored.
+            known = (*known, PART)
+            ends.append(Lt(graph.symbol(PART_COLUMN), graph.size(PART_COLUMN)))
         guards = (
             guard
             for edge in solve(graph, Direction.REVERSE, known, [name]).path
@@ -66,7 +72,7 @@ def cuts(
                 graph.sizes(edge),
             )
         )
-        if others := tuple(guard for guard in guards if guard != end):
+        if others := tuple(guard for guard in guards if guard not in ends):
             found[name] = others
     return found
 
@@ -86,9 +92,9 @@ class RowCopy:
 
     Args:
         tiling: the tiles of one shape.
-        rows: rows of the box.
-        chunks: 16-byte chunks of a row.
-        width: elements of a chunk.
+        rows: number of rows of the box.
+        chunks: number of 16-byte chunks of a row.
+        width: number of elements of a chunk.
     """
 
     tiling: Tiling
@@ -104,7 +110,7 @@ class RowCopy:
             row, column: the coordinates of the row and of the column in the box.
 
         Returns:
-            The coordinates of the row and of the 16-byte chunk, before the swizzle.
+            (coordinate of the row, coordinate of the 16-byte chunk), before the swizzle.
         """
         own, count = self.tiling.own, self.rows * self.chunks
         names = ("row", "chunk", "vector", "pass")
@@ -120,7 +126,7 @@ class RowCopy:
         return here, chunk
 
     def copy(self, c: CoordinateEditor, source: str, tensor: str) -> Operation:
-        """Copy every chunk of the box that is inside its group, from `source` to `tensor`."""
+        """The operation that copies the box's chunks inside its group from `source` to `tensor`."""
         own = self.tiling.own
         copy = CopyElements(source, tensor, self.width)
         return unrolled(c, (own("store.copy.pass"),), at({own("D.shared.element"): 0}, copy))

@@ -1,12 +1,12 @@
 """`Division`: divides a macro tile over the workgroups of a cluster and over consumer warpgroups.
 
 One wgmma instruction multiplies 64 rows of a *left* operand by up to 256 columns of a *right*
-operand. Usually A is the left operand, and the result is a piece of D. If m is small, B is the left
-operand, and the result is a piece of D's transpose (`D^T = B^T·A^T`). If a cluster divides the tile
-in m, its workgroups share B by multicast; if in n, they share A; if in both, the workgroups of a
-row of the cluster share A, and those of a column share B. If a cluster divides k, its workgroups
-add up their products. Consumer warpgroups divide a workgroup's part of the tile (cooperative), or
-take turns with whole parts (ping-pong).
+operand. Usually A is the left operand, and the result is a block of D. If m is small, B is the left
+operand, and the result is a block of D's transpose (`D^T = B^T·A^T`). If a cluster divides the tile
+in m, its workgroups share B by multicast; if it divides n, they share A; if it divides both, the
+workgroups of a row of the cluster share A, and the workgroups of a column share B. If a cluster
+divides k, its workgroups add up their products. Consumer warpgroups divide a workgroup's part of
+the tile (cooperative), or alternate between tiles, each computing a whole part (ping-pong).
 """
 
 from __future__ import annotations
@@ -60,39 +60,41 @@ CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
 RANK = "cluster.rank"
 """The coordinate that is a workgroup's rank in its cluster (PTX: %cluster_ctarank)."""
 MMA_M = 64
-"""Rows of the left operand of one wgmma instruction."""
+"""Number of rows of the left operand of one wgmma instruction."""
 MMA_COLUMNS, MOST_COLUMNS = 16, 256
-"""MMA_COLUMNS: the columns of the right operand must be a multiple of 16, because one stmatrix.x4
-stores 16 columns of D. MOST_COLUMNS: the most columns of one wgmma instruction."""
+"""MMA_COLUMNS: the number of columns of the right operand must be a multiple of 16, because one
+stmatrix.x4 stores 16 columns of D. MOST_COLUMNS: largest number of columns of one wgmma
+instruction."""
 WARPGROUP, LANES = 128, 32
-"""WARPGROUP: threads of a warpgroup. LANES: threads of a warp."""
+"""WARPGROUP: number of threads of a warpgroup. LANES: number of threads of a warp."""
 WARPS = WARPGROUP // LANES
-"""Warps of a warpgroup: 4."""
+"""Number of warps of a warpgroup: 4."""
 WARP = "warp.number"
 """The coordinate that is a warp's number in its workgroup."""
 REGISTERS = 65536
-"""32-bit registers of a streaming multiprocessor."""
+"""Number of 32-bit registers of a streaming multiprocessor."""
 PRODUCER_REGISTERS = 40
-"""Registers of a thread in the producer's warpgroup. A launch of 384 threads has 168 registers a
-thread, and 3·168 = 40 + 2·232. If warpgroups asked for more in total than the launch has,
-setmaxnreg would block forever."""
+"""Number of registers of a thread in the producer's warpgroup. A launch of 384 threads has 168
+registers a thread, and 3·168 = 40 + 2·232. If warpgroups asked for more in total than the launch
+has, setmaxnreg would block forever."""
 DESCRIBER_REGISTERS = 64
-"""Registers of a thread in the producer's warpgroup, if a warp of that warpgroup writes tensor
-maps."""
+"""Number of registers of a thread in the producer's warpgroup, if a warp of that warpgroup writes
+tensor maps."""
 MOST_REGISTERS = 240
-"""The most registers that setmaxnreg requests for a consumer thread."""
+"""Largest number of registers that setmaxnreg requests for a consumer thread."""
 MOST_ALONE, MOST_ALONE_ADDING, MOST_ALONE_BY_ELEMENTS = 176, 144, 64
-"""Up to this many accumulator registers in a thread, one warpgroup alone multiplies a workgroup's
-part of a tile; two warpgroups divide a larger part. MOST_ALONE: nothing is added to the products.
-MOST_ALONE_ADDING: partial sums of other workgroups are added, or C in pairs of 16-bit elements.
-MOST_ALONE_BY_ELEMENTS: C is read one element at a time or in elements of 4 bytes."""
+"""Largest numbers of accumulator registers of a thread with which one warpgroup alone multiplies a
+workgroup's part of a tile; two warpgroups divide a larger part. MOST_ALONE: nothing is added to the
+products. MOST_ALONE_ADDING: partial sums of other workgroups are added, or C in pairs of 16-bit
+elements. MOST_ALONE_BY_ELEMENTS: C is read one element at a time or in elements of 4 bytes."""
 TEAM_BARRIER, FIRST_BARRIER = Integer(1), 2
-"""Numbers of named barriers (PTX: bar.sync). TEAM_BARRIER is for all consumer warpgroups that
-divide a product, FIRST_BARRIER + w for warpgroup w alone. Barrier 0 is for the whole workgroup."""
+"""Numbers of named barriers (PTX: bar.sync). TEAM_BARRIER: the barrier of all consumer warpgroups
+that divide a tile. FIRST_BARRIER + w: the barrier of warpgroup w alone. Barrier 0 is that of the
+whole workgroup."""
 
 
 def swapped(rows: Any, columns: Any, turns: Any) -> Any:
-    """Whether B is the left operand of wgmma, so that the result is a piece of D's transpose.
+    """Whether B is the left operand of wgmma, so that the result is a block of D's transpose.
 
     B is the left operand if `rows` is no multiple of 64. For cooperative warpgroups, B is the left
     operand also if `rows` is less than two blocks of 64, one for each warpgroup, and `columns` has
@@ -101,7 +103,8 @@ def swapped(rows: Any, columns: Any, turns: Any) -> Any:
 
     Args:
         rows, columns: extents in m and n of a workgroup's part of a tile.
-        turns: how many consumer warpgroups take turns; 1 if they are cooperative.
+        turns: number of consumer warpgroups that alternate between tiles (ping-pong); 1 if they are
+            cooperative.
 
     Each argument is a number, or an array of numbers.
     """
@@ -110,14 +113,14 @@ def swapped(rows: Any, columns: Any, turns: Any) -> Any:
 
 
 def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
-    """The most accumulator registers of a thread with which one warpgroup multiplies alone.
+    """Largest number of accumulator registers of a thread if one warpgroup multiplies alone.
 
-    Two warpgroups divide a workgroup's part of a tile if one would need more registers.
+    Two warpgroups divide a workgroup's part of a tile if one warpgroup would need more registers.
 
     Args:
         sums: whether partial sums of other workgroups are added, in memory or in a cluster that
             divides k.
-        c_bytes: bytes of an element of C if the kernel adds C, else 0.
+        c_bytes: number of bytes of an element of C if the kernel adds C, else 0.
         by_elements: whether C is read one element at a time, not in pairs.
 
     Each argument is a number, or an array of numbers.
@@ -129,13 +132,13 @@ def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
 
 
 def registers_of(consumers: Any, producer: Any = PRODUCER_REGISTERS) -> Any:
-    """Registers of a consumer thread: an equal share of those that the producer's warpgroup leaves.
+    """Number of registers of a consumer thread: an equal share of what the producer leaves.
 
     The result is a multiple of 8, as setmaxnreg needs. A launch gives each thread a multiple of 8
     registers, and setmaxnreg can only redistribute the registers of the launch.
 
     Args:
-        consumers: how many consumer warpgroups there are.
+        consumers: number of consumer warpgroups of a workgroup.
         producer: registers of a thread in the producer's warpgroup.
 
     Each argument is a number, or an array of numbers.
@@ -152,12 +155,14 @@ class Division:
 
     Args:
         tiling: the macro tiles of a cluster.
-        cluster: workgroups of a cluster along m, n and k; if k is divided, m and n are not.
-        swapped: whether B is the left operand of wgmma, and the result a piece of D's transpose.
-        alone: the most accumulator registers of a thread with which a single warpgroup multiplies
-            a workgroup's part of a tile, and so waits for no other warpgroup.
-        turns: how many consumer warpgroups take turns with whole parts (ping-pong); 1 if the
-            consumer warpgroups divide each part (cooperative).
+        cluster: numbers of workgroups of a cluster along m, n and k; if k is divided, m and n are
+            not divided.
+        swapped: whether B is the left operand of wgmma, so that the result is a block of D's
+            transpose.
+        alone: largest number of accumulator registers of a thread with which a single warpgroup
+            multiplies a workgroup's part of a tile. A single warpgroup waits for no other one.
+        turns: number of consumer warpgroups that alternate between tiles (ping-pong); 1 if all
+            consumer warpgroups divide the workgroup's part of each tile (cooperative).
         producer: registers of a thread in the producer's warpgroup.
         kind: the type of A and B.
     """
@@ -179,13 +184,13 @@ class Division:
 
     @property
     def sums(self) -> DType:
-        """The type of accumulators: f32, or i32 for integer A and B."""
+        """The element type of accumulators: f32, or i32 for integer A and B."""
         return dtype(self.kind.accumulator)
 
     @property
     def tile(self) -> tuple[int, int, int]:
         """The extents in elements of the macro tile of a cluster, along m, n and k."""
-        return self.tiling.shape
+        return self.tiling.summed
 
     @property
     def left(self) -> int:
@@ -199,24 +204,24 @@ class Division:
 
     @property
     def workgroups(self) -> int:
-        """How many workgroups a cluster has."""
+        """Number of workgroups of a cluster."""
         return prod(self.cluster)
 
     @property
     def split(self) -> int:
-        """How many workgroups of a cluster divide k; their products are added up."""
+        """Number of workgroups of a cluster that divide k; their products are added up."""
         return self.cluster[K]
 
     def extent(self, axis: int) -> int:
-        """Elements of a workgroup's part of the macro tile along m, n or k (`axis` 0, 1 or 2)."""
+        """Number of elements of a workgroup's part of the tile along m, n or k (`axis` 0 to 2)."""
         return self.tile[axis] // self.cluster[axis]
 
     @property
     def team(self) -> int:
-        """How many warpgroups divide a workgroup's part of a tile: one or two.
+        """Number of warpgroups that divide a workgroup's part of a tile: one or two.
 
-        One, if the registers of one warpgroup suffice, if neither rows nor columns can be halved,
-        or if warpgroups take turns; else two.
+        It is one if the registers of one warpgroup suffice, if neither rows nor columns can be
+        halved, or if warpgroups alternate between tiles (ping-pong); else two.
         """
         product = self.extent(M) * self.extent(N)
         odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % (2 * MMA_COLUMNS)
@@ -224,7 +229,7 @@ class Division:
 
     @property
     def consumers(self) -> int:
-        """How many consumer warpgroups a workgroup has; they execute all wgmma instructions."""
+        """Number of consumer warpgroups of a workgroup; they execute all wgmma instructions."""
         return self.team * self.turns
 
     @property
@@ -238,51 +243,51 @@ class Division:
         return ("warpgroup",) if axis == divided and self.team > 1 else ()
 
     def share(self, axis: int) -> int:
-        """How many elements of D along an axis one warpgroup computes."""
+        """Number of elements of D, along an axis, that one warpgroup computes."""
         return self.extent(axis) // (self.team if self.warpgroups(axis) else 1)
 
     @property
     def blocks(self) -> int:
-        """How many blocks of 64 rows of the left operand a warpgroup multiplies."""
+        """Number of blocks of 64 rows of the left operand that a warpgroup multiplies."""
         return self.share(self.left) // MMA_M
 
     @property
     def pieces(self) -> int:
-        """How many wgmma instructions, of at most 256 columns each, divide a block's columns."""
+        """Number of wgmma instructions (of at most 256 columns) that divide a block's columns."""
         columns = self.share(self.right)
         fits = (n for n in range(1, columns) if columns % n == 0 and (columns // n) % 8 == 0)
         return next((n for n in fits if columns // n <= MOST_COLUMNS), 1)
 
     @property
     def columns(self) -> int:
-        """Columns of the right operand in one wgmma instruction (its n)."""
+        """Number of columns of the right operand in one wgmma instruction (its n)."""
         return self.share(self.right) // self.pieces
 
     @property
     def accumulators(self) -> int:
-        """How many accumulator registers a consumer thread has."""
+        """Number of accumulator registers of a consumer thread."""
         return self.blocks * self.share(self.right) // 2
 
     @property
     def workitems(self) -> int:
-        """How many threads hold the product of a workgroup's part of one tile."""
+        """Number of threads that hold the product of a workgroup's part of one tile."""
         return self.team * WARPGROUP
 
     @property
     def threads(self) -> int:
-        """The threads of a CTA: 128 for each consumer warpgroup, and 128 for the producer."""
+        """Number of threads of a CTA: 128 for each consumer warpgroup, and 128 for the producer."""
         return (self.consumers + 1) * WARPGROUP
 
     @property
     def registers(self) -> int:
-        """Registers of a consumer thread, set by setmaxnreg."""
+        """Number of registers of a consumer thread, set by setmaxnreg."""
         return int(registers_of(self.consumers, self.producer))
 
     def add_machine(self, c: CoordinateEditor) -> None:
         """Add the coordinates of the machine: cluster rank, warpgroup, warp, lane and thread.
 
         The last warpgroup is the producer's. These coordinates are the same for tiles of every
-        shape, so they are added once.
+        shape, so they are added only once.
         """
         c.add(Warpgroup("warpgroup", Integer(self.consumers + 1)))
         c.add(Warp("warp", Integer(WARPS)))
@@ -301,8 +306,10 @@ class Division:
         """Add the edges that divide tiles of A, B and D over the workgroups of a cluster."""
         places = (("A", 0, M), ("A", 1, K), ("B", 0, K), ("B", 1, N), ("D", 0, M), ("D", 1, N))
         for tensor, axis, along in places:
-            own = c.add(Linear(self.own(tensor, axis), Integer(self.extent(along))))
-            c.connect(Tile(self.tiling.index(tensor, axis), (*self.ranks(along), own.id)))
+            whole = self.tiling.index(tensor, axis)
+            extent = c[whole].fixed_size // self.cluster[along]
+            own = c.add(Linear(self.own(tensor, axis), Integer(extent)))
+            c.connect(Tile(whole, (*self.ranks(along), own.id)))
 
     def own(self, tensor: str, axis: int) -> str:
         """The coordinate of the position in a workgroup's part of a tile, along a tensor's axis."""
@@ -311,7 +318,7 @@ class Division:
     def ranks(self, axis: int) -> tuple[str, ...]:
         """A 1-tuple: the coordinate of a CTA in its cluster along m, n or k (`axis` 0, 1 or 2).
 
-        () if the cluster does not divide that axis.
+        The result is () if the cluster does not divide that axis.
         """
         return (CLUSTER[axis],) if self.cluster[axis] > 1 else ()
 
@@ -353,5 +360,5 @@ class Division:
 
     @property
     def barrier(self) -> Barrier:
-        """The named barrier among the threads that hold one product."""
+        """The named barrier among the threads that hold the accumulator of one output tile."""
         return Barrier(TEAM_BARRIER, self.workitems) if self.turns == 1 else self.own_barrier

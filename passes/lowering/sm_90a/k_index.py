@@ -1,4 +1,4 @@
-"""Which indices along k the producer computes once for each iteration of its loop over k tiles."""
+"""`computed_once`: the indices along k that the producer computes once for each k tile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["computed_once"]
 
 
 def computed_once(graph: CoordinateGraph, loop: str, numbers: tuple[str, ...]) -> tuple[str, ...]:
-    """The dimensions along k whose indices are not the index of the loop plus a constant.
+    """The dimensions along k whose index is not the index of the loop `loop` plus a constant.
 
     Their formulas take several instructions. The producer evaluates them once for each k tile, not
     once for each TMA box.

@@ -61,6 +61,7 @@ from passes.lowering.sm_90a.refusals import (
     extents,
     no_boxes,
     no_division,
+    no_sums,
     no_team,
     table_of_rows,
 )
@@ -73,37 +74,38 @@ from passes.lowering.sm_90a.warpgroups import ClusterSum
 __all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper", "accumulators_beside"]
 
 LEAST_STAGES, MOST_STAGES = 2, 12
-"""The fewest and the most stages of the ring of k tiles."""
+"""Smallest and largest number of stages of the ring of k tiles."""
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
-"""For each kind of consumers: with this number of stages in the ring, further shared memory is
-better used for another output slot of D than for another stage. Ping-pong consumers need more
-stages because their steps are shorter."""
+"""For each value of the option `consumers`: a number of stages of the ring beyond which shared
+memory is better used for another output slot of D than for another stage. Ping-pong consumers need
+more stages because their iterations are shorter."""
 MOST_ACCUMULATORS = 192
-"""The most accumulator registers of a thread if the epilogue reads no operand as large as D: the
-other registers hold addresses and other values."""
+"""Largest number of accumulator registers of a thread if the epilogue reads no operand as large as
+D. The thread's other registers hold addresses and other values."""
 MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
-"""The most accumulator registers of a thread if the epilogue reads C or another operand as large as
-D. The key is (bytes of that operand's element, whether B is wgmma's left operand). If B is the left
-operand, a thread reads C element by element, which takes more registers."""
+"""Largest numbers of accumulator registers of a thread if the epilogue reads C or another operand
+as large as D. The key is (bytes of that operand's element, whether B is wgmma's left operand). If B
+is the left operand, a thread reads C element by element, which takes more registers."""
 MOST_BESIDE_PARTIALS, MOST_BESIDE_MAPS = 160, 96
-"""The most accumulator registers of a thread in kernels that exchange partial sums
-(MOST_BESIDE_PARTIALS), and in kernels that also write tensor maps (MOST_BESIDE_MAPS)."""
+"""Largest number of accumulator registers of a thread in kernels that exchange partial sums
+(MOST_BESIDE_PARTIALS), and in those of them that also write tensor maps (MOST_BESIDE_MAPS)."""
 CLUSTERS = (1, 2, 4, 8)
 """The numbers of workgroups that a cluster may have."""
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
-"""For each kind of consumers, how many consumer warpgroups take turns with output tiles."""
+"""For each value of the option `consumers`: number of consumer warpgroups that alternate between
+output tiles."""
 PAIR = 2
-"""How many adjacent elements of a row of the wgmma result a thread holds: 2."""
+"""Number of adjacent elements of a row of the wgmma result that a thread holds: 2."""
 BARRIER_BYTES, LEAST_BARRIER_BYTES = 1024, 512
 """BARRIER_BYTES: the alignment in bytes of the first tile in shared memory, which the 128-byte
-swizzle needs; mbarriers, tables and tensor maps lie before that tile. LEAST_BARRIER_BYTES: the
-bytes that are reserved for mbarriers alone."""
+swizzle needs; mbarriers, tables and tensor maps lie before that tile. LEAST_BARRIER_BYTES: number
+of bytes that are reserved for mbarriers alone."""
 BOXED = ("A", "B", "D")
 """The tensors that TMA may load or store."""
 
 
 def accumulators_beside(element_bytes: int, by_elements: bool) -> int:
-    """The most accumulator registers of a thread, given what its epilogue reads.
+    """Largest number of accumulator registers of a thread, given what its epilogue reads.
 
     Args:
         element_bytes: bytes of the widest operand element that the epilogue reads for every
@@ -166,7 +168,9 @@ class LowerToHopper(Pass):
                 f"architecture={self.architecture} has no wgmma; choose {' or '.join(known)}, or "
                 "LowerToTensorCores"
             )
-        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_boxes(graph):
+        if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph) or no_sums(graph):
+            return why
+        if why := no_boxes(graph):
             return why
         if min(cluster) < 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
@@ -205,9 +209,9 @@ class LowerToHopper(Pass):
         return self._no_tiles(graph)
 
     def _no_tiles(self, graph: KernelGraph) -> str | None:
-        """Why the tiles of one of the shapes cannot be multiplied, or None."""
+        """Why the tiles of one of the shapes cannot be multiplied; None if all can."""
         cluster = self._cluster
-        for tile in (tiling.shape for tiling in graph.tilings):
+        for tile in (tiling.summed for tiling in graph.tilings):
             if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
                 return (
                     f"the tile {extents(tile)} cannot be divided by a cluster of "
@@ -227,7 +231,7 @@ class LowerToHopper(Pass):
         return None
 
     def _divisions(self, graph: KernelGraph) -> tuple[Division, ...]:
-        """How tiles of each shape are divided; all shapes use the same number of warpgroups.
+        """How tiles are divided, one `Division` per shape, all with the same number of warpgroups.
 
         A single warpgroup multiplies a workgroup's part of a tile if that is possible for every
         shape; else two warpgroups divide the part, for every shape whose part can be halved.
@@ -240,8 +244,9 @@ class LowerToHopper(Pass):
     def _division(self, graph: KernelGraph, tiling: Tiling) -> Division:
         """How a tile is divided over the cluster and its warpgroups."""
         turns, kind = CONSUMERS[self.consumers], dtype(graph.gemm.dtype)
-        rows, columns = (tiling.shape[axis] // self._cluster[axis] for axis in (M, N))
-        left_b = swapped(rows, columns, turns)
+        rows, columns = (tiling.summed[axis] // self._cluster[axis] for axis in (M, N))
+        # With B as the left operand, the sums of an element would be in different threads.
+        left_b = tiling.sums == 1 and swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
             # Where a group ends inside a TMA box of D, threads store the box, and read C element by
@@ -259,7 +264,7 @@ class LowerToHopper(Pass):
         return Division(tiling, self._cluster, left_b, alone, turns, registers, kind=kind)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
-        """Why the accumulators of a tile do not fit the registers of the warpgroups, or None."""
+        """Why the accumulators of a tile do not fit in the registers; None if they fit."""
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         by_elements = division.swapped or bool(graph.gemm.transposed_operands)
         most = accumulators_beside(self._operand_bytes(graph), by_elements)
@@ -282,14 +287,14 @@ class LowerToHopper(Pass):
         )
 
     def _operand_bytes(self, graph: KernelGraph) -> int:
-        """Bytes of the widest element that the epilogue reads for every element of D, or 0."""
+        """Bytes of the widest element that the epilogue reads for every element of D; 0 if none."""
         axes = graph.gemm.axes
         names = (n for n in graph.gemm.operands if axes[n] == "mn" and (n != "C" or self.reads_c))
         return max((dtype(graph.tensor(name).dtype).bytes for name in names), default=0)
 
     @property
     def _cluster(self) -> tuple[int, int, int]:
-        """Workgroups of a cluster along m, n and k."""
+        """Numbers of workgroups of a cluster along m, n and k."""
         return self.cluster_m, self.cluster_n, self.cluster_k
 
     def _by_boxes(self, graph: KernelGraph) -> bool:
@@ -305,7 +310,7 @@ class LowerToHopper(Pass):
         of these, the fewest boxes; of these, the most slots.
         """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
-        if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS:
+        if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS or graph.gemm.sums > 1:
             return ()
         if table_of_rows(graph, "D"):
             return ()
@@ -327,13 +332,13 @@ class LowerToHopper(Pass):
         return tuple(dict.fromkeys(found))
 
     def _stages(self, graph: KernelGraph, divisions: Sequence[Division]) -> int:
-        """How many stages the ring of k tiles has."""
+        """Number of stages of the ring of k tiles."""
         return self._stages_beside(graph, divisions, self._stores(graph, divisions))
 
     def _stages_beside(
         self, graph: KernelGraph, divisions: Sequence[Division], stores: Sequence[BoxedStore]
     ) -> int:
-        """How many stages fit in the shared memory that the output slots of `stores` leave."""
+        """Number of stages that fit in shared memory beside the output slots of `stores`."""
         elements = sum(max(d.extent(axis) * d.extent(K) for d in divisions) for axis in (M, N))
         stage_bytes = elements * dtype(graph.gemm.dtype).bytes
         room = architecture_of(self.architecture).shared_bytes

@@ -1,10 +1,10 @@
-"""Tensor maps (CUtensorMap) that the kernel writes, for groups' matrices of different extents.
+"""Tensor maps (CUtensorMap) that the kernel writes, because groups' matrices differ in extents.
 
-TMA needs a tensor map of each matrix. Usually the launch passes one map for each tensor. In a list
-of products, each group has a matrix with its own extents and leading dimension, which are known on
-the device only. So each workgroup writes a map for each group that it works on, to a slot in global
-memory that belongs to this workgroup and this group. TMA then clips boxes at the ends of that
-matrix. The edges of the coordinate graph, for the tensors that need such maps::
+TMA needs a tensor map of each matrix. Usually the launch passes one map for each tensor. In a
+kernel for a list of products, each group has a matrix with its own extents and leading dimension,
+which are known on the device only. So each workgroup writes a map for each group that it works on,
+to a slot in global memory that belongs to this workgroup and this group. TMA then clips boxes at
+the ends of that matrix. The edges of the coordinate graph, for the tensors that need such maps::
 
     maps --Tile--> workgroup, map.group, map.number, map.word; map.group --PassThrough--> group
     maps.shared --Tile--> map.number, map.word
@@ -46,18 +46,20 @@ __all__ = ["Maps", "axis_of", "blocks_of"]
 MAPS = "maps"
 """The name of the tensor, in global memory, that holds the tensor maps."""
 AHEAD = 2
-"""The most tiles by which the describer warp, which writes tensor maps, leads the producer warp."""
+"""Largest number of tiles by which the describer warp, which writes tensor maps, is ahead of the
+producer warp."""
 RING = Ring("map", "map.stage", "barrier.described", "barrier.used")
 """The ring of mbarriers by which the describer warp, which writes tensor maps, signals the producer
 warp that the maps of a tile are written."""
 WORDS, WORD_BYTES = 32, 4
-"""WORDS: 32-bit words of a CUtensorMap (CUDA driver API). WORD_BYTES: bytes of such a word."""
+"""WORDS: number of 32-bit words of a CUtensorMap (CUDA driver API). WORD_BYTES: number of bytes of
+such a word."""
 
 
 def blocks_of(graph: CoordinateGraph, tensor: str) -> Diagonal | None:
     """The edge that locates each group's own matrix in a tensor; None if groups share a matrix.
 
-    Groups have matrices with extents of their own in a list of products only.
+    Only in a list of products, each group has a matrix with its own extents.
     """
     found = (e for user in graph.of_kind(User, tensor=tensor) for e in graph.edges_below(user))
     return next((edge for edge in found if isinstance(edge, Diagonal)), None)
@@ -66,8 +68,8 @@ def blocks_of(graph: CoordinateGraph, tensor: str) -> Diagonal | None:
 def axis_of(graph: CoordinateGraph, axis: str, tensor: str) -> str:
     """The coordinate whose index is passed to TMA as the start of a box along `axis`.
 
-    That is the position in the tensor or, if each matrix has its own tensor map, the position in
-    the matrix.
+    The index of this coordinate is the position in the tensor or, if each matrix has its own tensor
+    map, the position in the matrix.
     """
     if blocks_of(graph, tensor) is None:
         return axis
@@ -93,7 +95,7 @@ class Maps:
 
     @property
     def bytes(self) -> int:
-        """Bytes of shared memory in which maps are assembled before the copy to global memory."""
+        """Number of bytes of shared memory for assembling maps before the copy to global memory."""
         return WORD_BYTES * WORDS * len(self.tensors)
 
     def add(self, e: KernelEditor, workgroup: str, ranks: int) -> None:
@@ -103,7 +105,7 @@ class Maps:
             e: the kernel under construction.
             workgroup: the coordinate of the workgroup in the grid, or of the cluster in the grid
                 if clusters have several workgroups.
-            ranks: workgroups of a cluster.
+            ranks: number of workgroups of a cluster.
         """
         if not self.tensors:
             return
@@ -200,7 +202,7 @@ class Maps:
         """Write the map of one tensor's matrix in the current group.
 
         TMA rejects an extent of 0. So the map of an empty matrix has one element. Other operations
-        zero that element or skip it, but its address must be inside the tensor.
+        ignore that element or replace it by 0, but its address must be inside the tensor.
         """
         graph, edge = c.finish(), self._blocks(c, tensor)
         group, one = graph.symbol(edge.downstream[0]), Integer(1)

@@ -1,11 +1,12 @@
 """Operands of the epilogue, loaded by TMA through the ring of stages like tiles of A and B.
 
-An epilogue that reads an operand as large as D from global memory waits for memory several times,
-because a thread has registers for few loads in flight. So the producer loads the operand's tile to
-shared memory while the consumers still multiply. The tile takes some steps of the ring after the
-last k tile. A step holds boxes of some columns and of all rows that a workgroup has of D; a vector
-along n, such as a bias, is loaded with the columns of the same step. Consumers wait until a step is
-loaded, apply the epilogue to its columns, and free the stage.
+If the epilogue reads an operand as large as D from global memory, it waits for memory several
+times, because a thread has registers for few loads in flight. So the producer loads the operand's
+tile to shared memory while the consumers still multiply. The operand's tile is loaded into the
+stages that follow the last k tile in the ring, one *step* of the ring after another. In a step, the
+stage holds boxes with some of the columns, and all of the rows, that a workgroup has of D. The part
+of a vector along n, such as a bias, that belongs to these columns is loaded in the same step.
+Consumers wait until a step is loaded, apply the epilogue to its columns, and free the stage.
 
 In shared memory an operand along m and n aliases the stages of A or of B, whichever are larger, and
 a vector along n aliases the stages of the other one.
@@ -36,10 +37,10 @@ from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
 __all__ = ["OperandBoxes", "loaded_by_boxes"]
 
 EIGHT, PAIR = 8, 2
-"""EIGHT: adjacent columns that four lanes of a wgmma result hold. PAIR: adjacent columns that one
-lane holds."""
+"""EIGHT: number of adjacent columns of a wgmma result that four lanes together hold. PAIR: number
+of adjacent columns that one lane holds."""
 LEAST_ROW_BYTES = 32
-"""Bytes of a row of the narrowest TMA box that is swizzled."""
+"""Number of bytes of a row of the narrowest TMA box that is swizzled."""
 BOX_ALIGNMENT = 128
 """TMA needs the address of a box in shared memory to be a multiple of this number of bytes."""
 
@@ -48,12 +49,12 @@ def loaded_by_boxes(graph: KernelGraph, division: Division) -> tuple[str, ...]:
     """The epilogue operands that TMA loads through the ring of pipeline stages.
 
     They are the first operand along m and n and the first vector along n, because a stage has room
-    for one of each. All others, and operands that a launch may leave out, are read from global
-    memory; all operands are if one of them is transposed.
+    for one of each. Threads read all other operands, and operands that a launch may leave out, from
+    global memory. If one operand is transposed, they read all operands from global memory.
 
-    Ping-pong consumers read all operands from global memory. With operands in the ring, the next
-    main loop could begin only after the previous epilogue, but the purpose of ping-pong consumers
-    is that the two overlap.
+    Ping-pong consumers read all operands from global memory. If operands were in the ring, the next
+    main loop could begin only after the previous epilogue, but ping-pong consumers are meant to
+    overlap main loops with epilogues.
     """
     gemm = graph.gemm
     if gemm.batched or gemm.grouped or division.turns > 1 or division.split > 1:
@@ -74,8 +75,9 @@ class OperandBoxes:
         c: the coordinate graph under construction; it has the accumulator's coordinates already.
         graph: the scheduled graph.
         division: how a macro tile is divided over workgroups and warpgroups.
-        rooms: elements of a stage of A and of B, by the dimension of their shared memory.
-        stages: how many stages the ring has.
+        rooms: number of elements of A and of B that a stage has room for, by the dimension of their
+            shared memory.
+        stages: number of stages of the ring.
         tensors: the operands, which `loaded_by_boxes` returned.
     """
 
@@ -96,8 +98,8 @@ class OperandBoxes:
         bytes_of = {name: room * division.kind.bytes for name, room in rooms.items()}
         larger, smaller = sorted(bytes_of, key=lambda name: bytes_of[name], reverse=True)
         self.width, self.run = self._boxes(bytes_of[larger], large[0] if large else None)
-        """width: columns of a box. run: boxes of a warpgroup in one step of the ring; 0 if a stage
-        has no room for one."""
+        """width: number of columns of a box. run: number of boxes of a warpgroup in one step of the
+        ring; 0 if no box fits in a stage."""
         if not self.run:
             self.tensors = ()
             return
@@ -110,12 +112,12 @@ class OperandBoxes:
                 self._add_vector(tensor, smaller, bytes_of[smaller])
 
     def _boxes(self, room_bytes: int, large: str | None) -> tuple[int, int]:
-        """The columns of a TMA box, and how many boxes a warpgroup has in one step of the ring.
+        """(number of columns of a TMA box, number of boxes of a warpgroup in one step of the ring).
 
-        The boxes are as wide as a stage allows, and then as many as fit in it.
+        A box is as wide as fits in a stage; then as many boxes are taken as fit in a stage.
 
         Args:
-            room_bytes: bytes of a stage.
+            room_bytes: number of bytes of a stage.
             large: the operand along m and n; None if only a vector is loaded.
         """
         division = self.division
@@ -132,8 +134,8 @@ class OperandBoxes:
         """Total bytes of one TMA box for each warpgroup among which the columns are divided.
 
         Args:
-            width: columns of a box.
-            size: bytes of an element.
+            width: number of columns of a box.
+            size: number of bytes of an element.
         """
         return self.rows * width * size * self._beside
 
@@ -145,7 +147,7 @@ class OperandBoxes:
     def _beside(self) -> int:
         """Number of warpgroups among which the columns of a tile are divided; 1 if they are not.
 
-        Each of these warpgroups has TMA boxes of its own in a step of the ring.
+        Each of these warpgroups has its own TMA boxes in a step of the ring.
         """
         return self.division.team if self.division.warpgroups(1) else 1
 
@@ -196,17 +198,17 @@ class OperandBoxes:
         return (self.c.add(Unroll(self.own(name), Integer(self._beside))).id,)
 
     def _memory(self, tensor: str) -> str:
-        """The dimension of the shared memory that holds a step of an operand."""
+        """The dimension of the shared memory that holds an operand's part of one step."""
         return self.own(f"{tensor}.shared")
 
     def _add_memory(self, tensor: str, home: str, room_bytes: int, size: int) -> str:
-        """Add shared memory for a step of an operand in every stage of the ring.
+        """Add shared memory, in every stage of the ring, for the part of an operand in one step.
 
         Args:
             tensor: the operand.
-            home: the shared memory whose stages the operand aliases.
-            room_bytes: bytes of a stage there.
-            size: elements of the operand in a step.
+            home: the shared memory (of A or of B) whose stages the operand aliases.
+            room_bytes: number of bytes of a stage of `home`.
+            size: number of elements of the operand in a step.
 
         Returns:
             The dimension whose index is the position of an element in a stage.
@@ -248,7 +250,7 @@ class OperandBoxes:
         self.c.connect(Split(inside, dims, tuple(map(Integer, strides[-len(dims) :]))))
 
     def load(self, op: Epilogue) -> Body:
-        """The producer's part of an epilogue: load the operands step by step by TMA."""
+        """The producer's part of an epilogue: in each step, load the operands' boxes by TMA."""
         return tuple(
             self._load(held) for stage in stages(self.gemm, op) if (held := self._of(stage))
         )
@@ -293,7 +295,8 @@ class OperandBoxes:
         Args:
             accumulator: the registers of the product.
             op: the epilogue.
-            width: how many elements of other operands, adjacent in a row of D, one access may read.
+            width: number of elements, adjacent in a row of D, that one access to any other operand
+                may read.
             free: makes the operation that frees the stage of the previous step.
             absent: tensors of optional operands that no launch of this kernel passes.
         """

@@ -1,10 +1,10 @@
 """Partial sums of a tile in global memory, for the workgroup that finishes the tile (fix-up).
 
-A workgroup stores its partial sums in the order of registers, 16 bytes an access. The workgroup
-that finishes the tile loads them through the ring of stages, like tiles of A and B: the producer
-waits for flags and loads, by TMA, runs of elements that fit a stage; the consumers add them to the
-accumulator. If workgroups add their partial sums in memory atomically, the finishing workgroup
-loads the sum the same way, and its consumers zero the memory for the next launch.
+A workgroup stores its partial sums in the order of registers, with 16 bytes per access. The
+workgroup that finishes the tile loads them through the ring of stages, like tiles of A and B: the
+producer waits for flags and loads, by TMA, runs of elements that fit a stage; the consumers add
+them to the accumulator. If workgroups add their partial sums in memory atomically, the finishing
+workgroup loads the sum the same way, and its consumers zero the memory for the next launch.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from passes.lowering.sm_90a.warpgroups import VECTOR, Pieces
 __all__ = ["Fixup", "steps_of", "tie_memory"]
 
 FIRST, SHARED = "fixup.first", "fixup.shared"
-"""FIRST: the coordinate of the first of the slots whose flags a warp polls together. SHARED: the
-coordinate of the shared memory that partial sums are loaded to."""
+"""FIRST: the coordinate that numbers the first of the slots whose flags a warp polls together.
+SHARED: the coordinate of the shared memory to which partial sums are loaded."""
 REGISTERS_OF_A_READ = 16
-"""Registers that ptxas uses for each 16-byte read of partial sums in a step of the ring: ptxas
-moves the reads of the next step ahead of the additions."""
+"""Number of registers that ptxas uses for each 16-byte read of partial sums in a step of the ring,
+since it moves the reads of the next step ahead of the additions."""
 
 
 def steps_of(sums: Any, registers: Any, room: Any, workitems: Any) -> Any:
@@ -71,10 +71,10 @@ def steps_of(sums: Any, registers: Any, room: Any, workitems: Any) -> Any:
     spare registers. Without spare registers, a thread reads 16 bytes a step.
 
     Args:
-        sums: accumulator registers of a thread.
-        registers: all registers of a thread.
-        room: partial sums that fit in a stage.
-        workitems: how many threads hold the accumulator.
+        sums: number of accumulator registers of a thread.
+        registers: number of registers of a thread, accumulators included.
+        room: number of partial sums that fit in a stage.
+        workitems: number of threads that hold the accumulator.
 
     Each argument is a number, or an array of numbers.
     """
@@ -93,9 +93,9 @@ class Fixup(Pieces):
     Args:
         c: the coordinate graph under construction.
         division: how a macro tile is divided over workgroups and warpgroups.
-        rooms: elements that a stage of the ring reserves for A and for B, by the coordinate of the
+        rooms: number of elements of A and of B that a stage has room for, by the coordinate of the
             shared memory.
-        stages: how many stages the ring has.
+        stages: number of stages of the ring.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class Fixup(Pieces):
         of_each = division.accumulators, division.registers
         steps = steps_of(*of_each, room, division.workitems)
         self.vectors, self.run = vectors, -(-vectors // steps)
-        """vectors: how many 16-byte accesses a thread needs to read its partial sums of a tile.
-        run: how many of these accesses it makes in one step, whose data fits one stage of the ring.
+        """vectors: number of 16-byte accesses in which a thread reads its partial sums of a tile.
+        run: number of these accesses in one step of the ring, whose data fits in one stage.
         """
         c.add(Unroll("fixup.step", Integer(steps)))
         c.add(Register("fixup.place", Integer(self.run)))
@@ -178,7 +178,7 @@ class Fixup(Pieces):
         )
 
     def _in_steps(self, step: Callable[[int], Body]) -> Body:
-        """Divide a slot into steps of `run` accesses a thread, and a last step with the rest."""
+        """The steps in which a slot is loaded; `step(n)` makes one with n accesses per thread."""
         whole, left = divmod(self.vectors, self.run)
         steps = For("fixup.step", Integer(0), Integer(whole), body=step(self.run), unroll=True)
         return (steps, at({"fixup.step": whole}, *step(left))) if left else (steps,)

@@ -1,4 +1,4 @@
-"""Why wgmma cannot multiply the tiles of a graph: checks of extents, with their error messages."""
+"""Checks of whether wgmma can multiply the tiles of a graph, and error messages if it cannot."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import SubDimension
 from coordgraph.coordinates.edges import Gather
 from coordgraph.gemm import GemmProblem
+from passes.kit.reduce_scatter import SHARE
+from passes.lowering.parts import too_many_sums
+from passes.lowering.sm_80.fragments import EIGHTH
 from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, Division, K, M, N
 
-__all__ = ["cut_along", "extents", "no_boxes", "no_division", "no_team", "table_of_rows"]
+__all__ = [
+    "cut_along",
+    "extents",
+    "no_boxes",
+    "no_division",
+    "no_sums",
+    "no_team",
+    "table_of_rows",
+]
 
 
 def extents(counts: tuple[int, ...]) -> str:
@@ -20,12 +31,13 @@ def extents(counts: tuple[int, ...]) -> str:
 
 
 def no_division(gemm: GemmProblem, division: Division) -> str | None:
-    """Why wgmma cannot multiply a workgroup's part of a tile, or None."""
+    """Why wgmma cannot multiply a workgroup's part of a tile; None if it can."""
     left, right = division.extent(division.left), division.extent(division.right)
     parts = f"a workgroup's part {division.extent(M)}x{division.extent(N)}"
     if left % MMA_M:
-        return f"{parts} must be a multiple of {MMA_M} in m or in n"
-    if right % MMA_COLUMNS:
+        where = "in m or in n" if gemm.sums == 1 else "in m, for an epilogue of several sums"
+        return f"{parts} must be a multiple of {MMA_M} {where}"
+    if right % MMA_COLUMNS or division.columns % (EIGHTH * gemm.sums):
         return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n"
     across_k = gemm.transpose_a if division.right == M else not gemm.transpose_b
     step = MMA_COLUMNS if across_k else division.instruction.columns
@@ -35,12 +47,24 @@ def no_division(gemm: GemmProblem, division: Division) -> str | None:
             f"multiple of {step}; choose a tile whose extents are powers of two"
         )
     if division.extent(K) % division.kind.row:
-        return f"{parts} must be a multiple of {division.kind.row} in k"
+        return f"{parts}x{division.extent(K)} must be a multiple of {division.kind.row} in k"
     return None
 
 
+def no_sums(graph: KernelGraph) -> str | None:
+    """Why wgmma kernels cannot compute the sums of the graph's epilogue, or None if they can."""
+    gemm = graph.gemm
+    if gemm.sums > 1 and gemm.parts == "stacked" and SHARE in graph.coordinates:
+        return (
+            f"the epilogue {gemm.epilogue.name} has {gemm.sums} sums of stacked parts of B, which "
+            "a share of a tile does not hold together; choose a reduction other than scatter, or "
+            "parts=interleaved"
+        )
+    return too_many_sums(gemm)
+
+
 def no_team(divisions: Sequence[Division]) -> str | None:
-    """Why tiles of different shapes cannot use the same number of warpgroups, or None."""
+    """Why tiles of different shapes cannot use equally many warpgroups; None if they can."""
     teams = {division.team for division in divisions}
     if len(teams) == 1:
         return None

@@ -1,9 +1,9 @@
 """Rings of shared-memory stages that the producer fills and the consumers empty.
 
 One counter of steps runs over all tiles of a workgroup, so the ring is not drained between tiles.
-The stage, and the phase parity (0 or 1) of the stage's mbarriers, are coordinates of that counter,
-related by two `Flatten` edges: step = round · stages + stage, and round = 2 · turn + phase, where a
-round passes all stages once, and a turn is two rounds.
+The stage, and the phase parity (0 or 1) of the stage's mbarriers, are coordinates that follow from
+the counter, by two `Flatten` edges: step = round · stages + stage, and round = 2 · turn + phase. In
+a round, every stage is used once; a turn is two rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEP, PHASE = "ring.step", "ring.phase"
 phase parity (0 or 1) of a stage's mbarriers."""
 FULL, EMPTY = "barrier.full", "barrier.empty"
 """FULL: the mbarrier that completes when TMA has filled a stage of k tiles. EMPTY: the mbarrier
-that completes when the consumers have read the stage."""
+that completes when all consumers have read the stage."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,10 @@ class Ring:
 
     @property
     def step(self) -> str:
-        """The coordinate that counts the stages that a warp has filled, or read and released.
+        """The coordinate that counts the stages that a warp has filled, or has read and released.
 
-        It is not reset between output tiles; modulo the number of stages, it is a stage's index.
+        The count is not reset between output tiles; modulo the number of stages, it is the index of
+        the next stage.
         """
         return f"{self.name}.step"
 
@@ -62,8 +63,8 @@ class Ring:
 
         Args:
             c: the coordinate graph under construction.
-            stages: how many stages the ring has.
-            note: the label in diagrams: what the steps of the ring count.
+            stages: number of stages of the ring.
+            note: text that diagrams show beside the step counter: what the steps of the ring are.
         """
         times, turn = f"{self.name}.round", f"{self.name}.turn"
         c.add(Linear(self.step, note=note))
@@ -82,8 +83,8 @@ class Ring:
 
         Args:
             c: the coordinate graph under construction.
-            full: arrivals that complete a phase of the mbarrier `full`.
-            empty: arrivals that complete a phase of the mbarrier `empty`.
+            full: number of arrivals that complete a phase of the mbarrier `full`.
+            empty: number of arrivals that complete a phase of the mbarrier `empty`.
         """
         return tuple(
             SetCoordinate(self.stage, Integer(stage), (InitBarrier(name, count),))

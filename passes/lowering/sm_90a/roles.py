@@ -1,8 +1,8 @@
-"""Producer and consumer warps: which operations of a scheduled kernel the producer executes.
+"""Derives, from the operations of a scheduled kernel, those that the producer warp executes.
 
 Producer and consumers execute the same loops over tiles, since both must know which tile is next.
-The producer's copy of the control graph keeps only loads; branches and loops that become empty
-are removed. The consumers' copy is made in `passes.lowering.sm_90a.consumers`.
+The producer's copy of the control graph keeps only loads; branches and loops without loads are
+removed. The consumers' copy is made in `passes.lowering.sm_90a.consumers`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ CONSUMED = (
 )
 """Classes of operations on tiles that consumer warpgroups execute and the producer does not."""
 RECEIVED = (ReceivePartial, CollectPartial)
-"""Operations that receive partial sums: the producer loads the sums and the consumers add them."""
+"""Classes of operations that receive partial sums: the producer loads the sums and the consumers
+add them."""
 
 
 def part(
@@ -54,9 +55,10 @@ def part(
 
     Args:
         body: scheduled operations on tiles.
-        load: the producer's operations for a loop over k tiles.
-        receive: the producer's operations for a loop over partial sums.
-        operands: the producer's operations for an epilogue, which load its operands.
+        load: a function that returns the producer's operations for a loop over k tiles.
+        receive: a function that returns the producer's operations for a loop over partial sums.
+        operands: a function that returns the producer's operations for an epilogue: loads of
+            operands.
     """
 
     def keep(op: Operation) -> Operation | Body:

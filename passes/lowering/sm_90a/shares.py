@@ -8,6 +8,7 @@ from coordgraph.control.lowered import AccumulateFragment
 from coordgraph.control.operations import Body, Epilogue, Operation, StoreTile
 from coordgraph.coordinates.edges import Flatten, PassThrough
 from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.gemm import SUM
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
 from passes.lowering.control import Accumulator, at
 from passes.lowering.share_lowering import ScatterLowering
@@ -33,7 +34,7 @@ def scatter(
         c: the coordinate graph under construction, with the accumulator's coordinates.
         division: how a macro tile is divided over workgroups and warpgroups.
         epilogue: a function that lowers an epilogue for the registers of an accumulator.
-        width: elements of D that one access may store.
+        width: number of elements of D that one access may store.
     """
     pieces = Pieces(c, division)
     tie_memory(pieces)
@@ -41,14 +42,16 @@ def scatter(
     cut_otherwise(c, c[pieces.vector].fixed_size)
     c.connect(Flatten((own("acc.m"), own("acc.p"), own("acc.n")), SHARE))
     c.connect(PassThrough(pieces.vector, SHARE))
-    share = Accumulator(c, (own("acc.half"),), own("acc.pair"), name, division.barrier)
+    # A share holds all sums of its elements only if they are adjacent registers.
+    part = own("acc.pair") if SUM in c else ""
+    share = Accumulator(c, (own("acc.half"),), own("acc.pair"), name, division.barrier, part)
 
     def after(op: Operation) -> Operation | Body:
         match op:
             case Epilogue():
                 return epilogue(share, op)
             case StoreTile():
-                return (share.store(op.tensor, width),)
+                return (share.store_output(op.tensor, width),)
             case _:
                 return op
 

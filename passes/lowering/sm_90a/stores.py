@@ -47,31 +47,36 @@ __all__ = [
 ]
 
 SHARED = "D.shared"
-"""The coordinate of the shared memory through which TMA stores D: a buffer (slot) per TMA box."""
+"""The coordinate of the shared memory through which TMA stores D. It consists of buffers (slots)
+for one TMA box each."""
 MATRIX_BITS = 16
-"""Bits of an element that stmatrix stores; D is stored by TMA only if its elements have 16 bits."""
+"""Number of bits of an element that stmatrix stores. TMA stores D only if the elements of D have 16
+bits."""
 STORED_BYTES = MATRIX_BITS // 8
-"""Bytes of an element of D that TMA stores: 2."""
+"""Number of bytes of an element of D that TMA stores: 2."""
 STORED_CHUNK, STORED_ROW = CHUNK_BYTES // STORED_BYTES, ROW_BYTES // STORED_BYTES
-"""Elements of D in a 16-byte chunk (8), and in a row of the 128-byte swizzle (64)."""
+"""Numbers of elements of D in a 16-byte chunk (8), and in a row of the 128-byte swizzle (64)."""
 MATRICES = 16
-"""Rows, and also columns, of the accumulator block that one stmatrix.x4 stores (four 8x8
-matrices): 16."""
+"""Number of rows, and also of columns, of the accumulator block that one stmatrix.x4 stores (four
+8x8 matrices): 16."""
 MOST_SLOTS = 4
-"""The most slots of shared memory, one TMA box each, through which a warpgroup stores D."""
+"""Largest number of slots of shared memory, for one TMA box each, through which a warpgroup stores
+D."""
 MOST_ELEMENTS = 256
-"""The most elements of a TMA box along an axis (CUDA driver API, cuTensorMapEncodeTiled)."""
+"""Largest number of elements of a TMA box along an axis (CUDA driver API,
+cuTensorMapEncodeTiled)."""
 
 
 def widths(columns: Any) -> tuple[Any, Any]:
-    """The two candidate widths of a TMA box of D, in elements: swizzled, and wide.
+    """(swizzled width, wide width): the candidate widths of a TMA box of D, in elements.
 
     The swizzled width is the largest of 64, 32 and 16 that divides `columns`. The wide width, at
     which a box is not swizzled, is the largest odd multiple of 16 that divides `columns`; it is 0
     if 64 divides `columns`.
 
     Args:
-        columns: columns of a block of D, a multiple of 16: a number, or an array of integers.
+        columns: number of columns of a block of D, a multiple of 16: an integer, or an array of
+            them.
     """
     capped = columns | STORED_ROW
     odd = columns // (columns & -columns)
@@ -84,12 +89,14 @@ class BoxedStore:
 
     Args:
         division: how a macro tile is divided over workgroups and warpgroups.
-        slots: how many slots of shared memory, one box each, every warpgroup has.
+        slots: number of slots of shared memory, for one box each, that every warpgroup has.
         wide: whether boxes have the wide width of `widths`; else the swizzled width.
-        room: elements of shared memory for each warpgroup's slots: the most that any shape needs.
+        room: number of elements of shared memory for each warpgroup's slots: the largest number
+            that tiles of any shape need.
         drained: whether the store of a tile first waits until TMA has read all slots, because the
-            previous tile may have used the slots in another order or of another size.
-        matrix: the coordinate that is the number of a matrix in a batched D; () for a single one.
+            previous tile may have used slots of another size, or in another order.
+        matrix: 1-tuple of the coordinate that numbers the matrices of a batched D; () for a single
+            matrix.
         located: the coordinates that the scheduled graph computes for every output tile, such as
             its group's number.
         maps: the tensor maps that the kernel writes itself.
@@ -111,7 +118,7 @@ class BoxedStore:
         matrix: tuple[str, ...] = (),
         located: tuple[str, ...] = (),
     ) -> Iterator[tuple[BoxedStore, ...]]:
-        """All candidates for how D is stored: boxes of both widths, and every number of slots.
+        """Yield all candidate ways to store D: boxes of both widths, with every number of slots.
 
         If the number of slots divides the number of boxes of every tile, and all shapes have equal
         slots, each tile begins with the first slot and ends with the last one. Then the next slot
@@ -120,12 +127,12 @@ class BoxedStore:
 
         Args:
             divisions: how tiles of each shape are divided.
-            matrix: the coordinate that is the number of a matrix in a batched D.
+            matrix: 1-tuple of the coordinate that numbers the matrices of a batched D; else ().
             located: the coordinates that the scheduled graph computes for every output tile, such
                 as its group's number.
 
         Yields:
-            One candidate: a store for each of `divisions`.
+            One candidate: a tuple with a store for each of `divisions`.
         """
         for wide, most in product((False, True), range(1, MOST_SLOTS + 1)):
             one = [cls(d, 1, wide, matrix=matrix, located=located) for d in divisions]
@@ -139,15 +146,16 @@ class BoxedStore:
             yield tuple(replace(store, room=room, drained=drained) for store in found)
 
     def fitting(self, most: int, room: int | None = None) -> BoxedStore:
-        """The same store with the largest number of slots, up to `most`, that divides the boxes.
+        """This store, but with the largest number of slots up to `most` that divides `number`.
 
-        If only 1 divides the number of boxes, the store has as many slots as `most` and `room`
-        allow, because with a single slot every box would wait until TMA has read the previous box.
+        `number` is the number of boxes. If only 1 divides it, the store has as many slots as `most`
+        and `room` allow, because with a single slot every box would wait until TMA has read the
+        previous box.
 
         Args:
-            most: the most slots.
-            room: the most elements of shared memory that slots may take if their number does not
-                divide the number of boxes; None for no limit.
+            most: largest number of slots.
+            room: largest number of elements of shared memory that slots may take if the number of
+                slots does not divide the number of boxes; None for no limit.
         """
         evenly = max(n for n in range(1, most + 1) if self.number % n == 0)
         if evenly == 1:
@@ -157,22 +165,22 @@ class BoxedStore:
 
     @property
     def number(self) -> int:
-        """How many TMA boxes a warpgroup stores for one tile."""
+        """Number of TMA boxes that a warpgroup stores for one tile."""
         return self.division.blocks * self.boxes
 
     @property
     def own_room(self) -> int:
-        """Elements of shared memory that a warpgroup's slots take for tiles of this shape."""
+        """Number of elements of shared memory that the slots of one warpgroup take."""
         return self.slots * self.rows * self.box
 
     @property
     def columns(self) -> int:
-        """Elements of a row of a warpgroup's block of D, along D's contiguous axis."""
+        """Number of elements of a row of a warpgroup's block of D, along D's contiguous axis."""
         return MMA_M if self.division.swapped else self.division.share(1)
 
     @property
     def box(self) -> int:
-        """Elements of a row of a TMA box of D, along D's contiguous axis."""
+        """Number of elements of a row of a TMA box of D, along D's contiguous axis."""
         swizzled, wide = widths(self.columns)
         return wide if self.wide and swizzled < wide <= MOST_ELEMENTS else swizzled
 
@@ -188,12 +196,12 @@ class BoxedStore:
 
     @property
     def rows(self) -> int:
-        """Rows of a TMA box of D."""
+        """Number of rows of a TMA box of D."""
         return self.division.share(0) if self.division.swapped else MMA_M
 
     @property
     def bytes(self) -> int:
-        """Bytes of shared memory for the TMA boxes of D of all consumer warpgroups."""
+        """Number of bytes of shared memory for the slots of D of all consumer warpgroups."""
         return self.division.consumers * self.room * STORED_BYTES
 
     def add(self, c: CoordinateEditor) -> None:
@@ -259,7 +267,7 @@ class BoxedStore:
         return RowCopy(self.division.tiling, self.rows, self.box // STORED_CHUNK, STORED_CHUNK)
 
     def _cuts(self, c: CoordinateEditor) -> dict[str, tuple[Boolean, ...]]:
-        """For each axis of D along which groups end: the guards that an element is in its group."""
+        """For each axis of D along which groups end: conditions that an element is in its group."""
         return cuts(c.finish(), self.division.tiling, "D", self.located)
 
     def _place(self, c: CoordinateEditor) -> None:
@@ -294,8 +302,8 @@ class BoxedStore:
         along = (axis_of(graph, axis, "D") for axis in ("D.1", "D.0"))
         copy: Operation = StoreBox("D", shared, (*along, *self.matrix), box, maps.name("D"))
         if maps.name("D"):
-            # TMA rejects an extent of 0, so the map of an empty matrix has one element. The guard
-            # prevents a store to that element.
+            # TMA rejects an extent of 0, so the map of an empty matrix has one element. The
+            # operation `Inside` prevents a store to that element.
             copy = Inside(("D.0", "D.1"), (maps.place("D", copy),))
         start = {own("store.box.row"): 0, own("store.box.column"): 0}
         place = {own("store.first.row"): 0, own("store.first.column"): 0}

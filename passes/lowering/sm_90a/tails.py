@@ -36,8 +36,8 @@ __all__ = ["Tails"]
 class Tails:
     """Zeroes the elements past the end of a group in its last k tile, if groups divide k.
 
-    Edges map positions in a stage to the threads that zero them, which are those that hold one
-    product: row, chunk --Flatten--> vector --Tile--> pass, workitem.
+    Edges map positions in a stage to the threads that zero them, which are the threads that hold
+    the accumulator of the tile: row, chunk --Flatten--> vector --Tile--> pass, workitem.
 
     Args:
         c: the coordinate graph under construction.
@@ -120,5 +120,5 @@ class Tails:
 
 
 def _axis(operand: BoxedOperand) -> str:
-    """The coordinate of A or B that is its position along k, such as `A.1`."""
+    """The coordinate of the position along k in the tensor A or B, such as `A.1`."""
     return f"{operand.tensor}.{operand.k_axis}"

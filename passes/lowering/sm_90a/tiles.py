@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Integer
 
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.gemm import GemmProblem
+from passes.lowering.parts import ordered_columns
 from passes.lowering.sm_90a.boxes import BoxedOperand, TileLoad
 from passes.lowering.sm_90a.division import Division, K
 from passes.lowering.sm_90a.maps import Maps
@@ -26,7 +27,7 @@ class DividedTile:
         division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
         operands: A and B.
         loads: the TMA loads of a tile of A and of a tile of B, which the producer warp issues.
-        rooms: elements that a stage of the ring reserves for A and for B, by the coordinate of the
+        rooms: number of elements of A and of B that a stage has room for, by the coordinate of the
             shared memory.
         store: how D is stored through shared memory by TMA; None to store D from registers.
     """
@@ -44,7 +45,7 @@ class DividedTile:
 
     @property
     def along_k(self) -> tuple[str, str]:
-        """The coordinates that number tiles of A and tiles of B along k."""
+        """(coordinate that numbers tiles of A along k, the coordinate for tiles of B)."""
         tiling = self.division.tiling
         return tiling.number("A", 1), tiling.number("B", 0)
 
@@ -65,18 +66,20 @@ def divided_tiles(
         c: the coordinate graph under construction.
         gemm: the problem.
         divisions: how tiles of each shape are divided.
-        stages: how many stages the ring has.
+        stages: number of stages of the ring.
         stores: for tiles of each shape, how TMA stores D; empty to store D from registers.
         maps: the tensor maps that the kernel writes itself.
     """
     axes = {"A": (1, 0) if gemm.transpose_a else (0, 1)}
     axes["B"] = (1, 0) if gemm.transpose_b else (0, 1)
+    divisions = [_ordered(c, gemm, division) for division in divisions]
     for division in divisions:
         division.add(c)
     several = gemm.batched or gemm.grouped
+    sums = {"A": 1, "B": gemm.sums if gemm.parts == "stacked" else 1}
     every = [
         [
-            BoxedOperand(t, *axes[t], d.tiling, d.kind, d, matrix(gemm, t), several, maps)
+            BoxedOperand(t, *axes[t], d.tiling, d.kind, d, matrix(gemm, t), several, maps, sums[t])
             for t in "AB"
         ]
         for d in divisions
@@ -95,6 +98,16 @@ def divided_tiles(
         by_memory = {f"{x.tensor}.shared": room for x, room in zip((a, b), rooms, strict=True)}
         tiles.append(DividedTile(division, (a, b), loads, by_memory, store))
     return tuple(tiles)
+
+
+def _ordered(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Division:
+    """The division with the columns of B's tiles in order, if the epilogue has several sums.
+
+    Interleaved parts keep their order in memory. Of stacked parts, each wgmma instruction
+    multiplies as many columns of every part.
+    """
+    inner = 1 if gemm.parts == "interleaved" else division.columns // gemm.sums
+    return replace(division, tiling=ordered_columns(c, division.tiling, inner))
 
 
 def matrix(gemm: GemmProblem, tensor: str) -> tuple[str, ...]:

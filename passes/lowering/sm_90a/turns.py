@@ -1,4 +1,4 @@
-"""Ping-pong consumers: warpgroups of a workgroup that take turns with whole work units.
+"""Ping-pong consumers: each work unit of a workgroup is executed by one of its warpgroups in turn.
 
 A *work unit* is an accumulation loop and what follows it, for an output tile or for a segment of
 one. A counter numbers the work units of a workgroup. Two coordinates follow from that number: the
@@ -13,9 +13,9 @@ partial sums of all work units in order.
 Main loops run one after another, for two reasons. Two main loops that shared the tensor cores would
 end at about the same time, and then both epilogues would run while the tensor cores are idle. And a
 warpgroup that waited for a stage more than one round of the ring ahead would mistake an older phase
-for the awaited one, since both have the same parity. A main loop begins after the warpgroup of the
-previous work unit has passed its last step of the ring, so the stages of all earlier steps have
-been filled.
+for the awaited one, since both phases have the same parity. A main loop begins after the warpgroup
+of the previous work unit has passed its last step of the ring, so the stages of all earlier steps
+have been filled.
 
 Ping-pong consumers deadlock only if cooperative ones would. For work unit i, let M(i) be the main
 loop, R(i) the receipt of partial sums, and E(i) what follows: sending a partial, the epilogue, the
@@ -23,9 +23,10 @@ store. M(i) waits for M(i - 1) and R(i - 1) at the mbarrier, and for E(i - 2), w
 warpgroup executes; R(i) waits for M(i), and E(i) for R(i). M and R free the stages of the ring in
 order; the producer waits for free stages and for the partials that R receives. Cooperative
 consumers execute M(0), R(0), E(0), M(1) and so on in sequence, so each of these waits is met by an
-earlier operation of that sequence. Waits for other workgroups are the same in both. So a cycle of
-waits with ping-pong consumers would be a cycle with cooperative ones, and the launcher must
-guarantee the same residency for both (see `coordgraph.progress`).
+earlier operation of that sequence. Waits for other workgroups are the same for ping-pong and
+cooperative consumers. So a cycle of waits with ping-pong consumers would be a cycle with
+cooperative ones, and the launcher must guarantee the same residency for both (see
+`coordgraph.progress`).
 
 As with cooperative consumers, each workgroup has one workspace slot and one flag. A workgroup sends
 the partial sums of at most one work unit, and only the warpgroup that executes the work unit writes
@@ -73,7 +74,8 @@ coordinate of the phase parity (0 or 1) of the mbarriers ORDER."""
 ORDER = "barrier.order"
 """The mbarriers that order the main loops of ping-pong warpgroups, one for each warpgroup."""
 PHASES = 2
-"""How many phases of an mbarrier a wait can distinguish: 2, because a wait tests their parity."""
+"""Number of phases of an mbarrier that a wait can distinguish: 2, because a wait tests the parity
+of a phase."""
 
 
 class Turns:
@@ -82,7 +84,7 @@ class Turns:
     Args:
         c: the coordinate graph under construction.
         division: how a macro tile is divided among warpgroups; `division.turns` is the number of
-            warpgroups that take turns with whole work units.
+            warpgroups, each of which executes every `turns`-th work unit.
     """
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
@@ -113,7 +115,7 @@ class Turns:
         return Counter(ITEM, body)
 
     def assign(self, body: Body) -> Body:
-        """Guard each work unit in a lowered body, so that one warpgroup executes it.
+        """Put each work unit in `body` under a condition, so that only one warpgroup executes it.
 
         All other warpgroups only count the steps of the ring that the work unit takes.
 

@@ -1,4 +1,4 @@
-"""The accumulator of consumer warpgroups, and its exchange between workgroups.
+"""The accumulator of consumer warpgroups, and operations that exchange it between workgroups.
 
 The result of a wgmma m64nN is spread over the registers of a warpgroup: warp w has rows 16w to
 16w + 15, and each lane has pairs of adjacent columns (PTX ISA, "Register Fragments and Shared
@@ -30,26 +30,37 @@ from coordgraph.gemm import GemmProblem
 from coordgraph.integers import equal, index_symbol
 from passes.lowering.control import Accumulator, at, tie_operands, unrolled
 from passes.lowering.multiplying import REGISTER_BYTES
+from passes.lowering.parts import tie_sums
 from passes.lowering.sm_90a.division import RANK, Division
 
 __all__ = ["VECTOR", "ClusterSum", "Pieces", "add_accumulator"]
 
 VECTOR = CHUNK_BYTES // REGISTER_BYTES
-"""Accumulator registers that one 16-byte access of a partial sum moves: 4."""
+"""Number of accumulator registers that one 16-byte access to a partial sum moves: 4."""
 
 
 def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Accumulator:
     """Add the edges from positions in tiles of D to warpgroups, lanes and registers.
 
+    If an element of D has several sums, they are adjacent registers (`acc.pair`) if the parts of B
+    are interleaved in memory. Otherwise `acc.part` divides the columns of each wgmma instruction,
+    so that TMA boxes have columns of one part.
+
     Returns:
-        The accumulator; its vectors are pairs of adjacent columns of the wgmma result.
+        The accumulator, whose vectors are pairs of elements in adjacent columns of the wgmma
+        result.
     """
     tiling, own = division.tiling, division.tiling.own
     block, piece, eight = own("acc.m"), own("acc.p"), own("acc.n")
     half, pair, row, quad = (own(f"acc.{name}") for name in ("half", "pair", "row", "quad"))
     c.add(Register(block, Integer(division.blocks), note="blocks of 64 rows"))
     c.add(Register(piece, Integer(division.pieces), note="instructions side by side"))
-    c.add(Register(eight, Integer(division.columns // 8), note="columns of 8"))
+    part = "" if gemm.sums == 1 else pair if gemm.parts == "interleaved" else own("acc.part")
+    split = (part,) if part not in ("", pair) else ()
+    if split:
+        c.add(Register(part, Integer(gemm.sums), note="which sum of an element"))
+    eighths = division.columns // 8 // (gemm.sums if split else 1)
+    c.add(Register(eight, Integer(eighths), note="columns of 8"))
     c.add(Register(half, Integer(2)))
     c.add(Register(pair, Integer(2)))
     c.add(Lane(row, Integer(8)))
@@ -58,11 +69,12 @@ def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) 
     rows = (*division.warpgroups(left), block, "warp", half, row)
     columns = (*division.warpgroups(right), piece, eight, quad, pair)
     c.connect(Tile(division.own("D", left), rows))
-    c.connect(Tile(division.own("D", right), columns))
+    c.connect(Tile(division.own("D", right), tuple(dim for dim in columns if dim != part)))
     c.connect(Flatten((row, quad), "lane"))
     tie_operands(c, gemm, tiling)
-    registers = (block, piece, eight, half)
-    return Accumulator(c, registers, pair, tiling.accumulator, division.barrier)
+    tie_sums(c, part)
+    registers = (block, piece, *split, eight, half)
+    return Accumulator(c, registers, pair, tiling.accumulator, division.barrier, part)
 
 
 class Pieces:
@@ -172,7 +184,7 @@ class ClusterSum(Pieces):
 
     @staticmethod
     def bytes(division: Division) -> int:
-        """Bytes of shared memory for the products that a cluster's other workgroups store."""
+        """Bytes of shared memory of the workgroup of rank 0 that receive the others' products."""
         elements = (division.split - 1) * division.workitems * division.accumulators
         return elements * division.sums.bytes
 

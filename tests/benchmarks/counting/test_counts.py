@@ -1,4 +1,5 @@
-"""Counts of a schedule's work equal formulas and counts in the lowered kernel; needs no GPU."""
+"""Work counts of schedules equal closed formulas, and counts in the lowered kernel; needs no GPU.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def test_counts_of_closed_forms(tiles: int):
 
 @pytest.mark.parametrize("splits", [2, 3, 5])
 def test_no_peer_receives_its_own_piece(splits: int):
-    """In a reduce-scatter, each workgroup receives all pieces of its tile except its own."""
+    """In a reduce-scatter, each workgroup of a tile receives the partial sums of all the others."""
     owned = count(f"split-k{{splits={splits}}}", TILE, (256, 256, 4096), 132)
     assert owned.fix_ups == 4 * (splits - 1)
     scattered = f"split-k{{splits={splits},reduction=scatter}}"

@@ -25,9 +25,10 @@ OTHERS = ["data-parallel", "split-k{splits=2}", "grouped,two-tile-stream-k{owner
 
 
 def read_by_lists(blocks: list[int], sizes: list[int], capacity: int) -> int:
-    """The number of bytes that a cache of `capacity` bytes reads from memory for the requests.
+    """The number of bytes that an LRU cache of `capacity` bytes reads for requests of `blocks`.
 
-    A list holds the cached blocks; its last entry is the block that was used most recently.
+    Block number i has `sizes[i]` bytes. The cached blocks are kept in a list, and the block that
+    was used most recently is its last entry.
     """
     held: list[int] = []
     read = 0
@@ -90,7 +91,7 @@ def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):
 
 @pytest.mark.parametrize("pipeline", [*PIPELINES, OTHERS[2]])
 def test_workgroups_advance_in_step(pipeline: str):
-    """If all workgroups are resident, they advance in step.
+    """If all workgroups are resident, the simulation advances all of them by one k tile at a time.
 
     The requests of all workgroups' first iterations come first, then those of all second
     iterations.
@@ -113,7 +114,7 @@ def test_workgroups_advance_in_step(pipeline: str):
 
 
 def test_who_is_free_takes_the_next_workgroup():
-    """When a workgroup ends, the next one starts in its place.
+    """When a workgroup ends, the next workgroup starts on the SM that has become free.
 
     So a data-parallel grid makes the same requests as a persistent grid whose workgroups are all
     resident.
@@ -130,8 +131,8 @@ def test_bands_read_fewer_rows_and_columns():
     """Bands need fewer tile rows and tile columns at a time, so fewer blocks are read.
 
     In a grid of 10 x 12 tiles, 16 consecutive tiles lie in 2 rows and 12 columns in row-major
-    order, but in 4 rows and 4 columns in bands of 4. The cache holds the blocks of one step, but
-    not those of the previous wave.
+    order, but in 4 rows and 4 columns in bands of 4. The cache is large enough for the blocks that
+    all workgroups read for one k tile, but not for the blocks of a whole wave.
     """
     size, block = (10 * 16, 12 * 16, 64 * 16), 2 * 16 * 16
     for order in (NONE, "rasterize{width=4}"):
@@ -155,7 +156,7 @@ def test_padding_takes_a_step_and_asks_for_nothing():
 
 
 def test_tiles_of_several_shapes_are_refused():
-    # A problem with few tiles has small tiles only; one with many has tiles of both shapes.
+    # The first problem has so few tiles that all are small; the second has tiles of both shapes.
     for size in ((160, 96, 64), (320, 192, 64)):
         with pytest.raises(VerifyError, match="tiles of several shapes"):
             requests("heterogeneous-tiles", (32, 32, 16), size, 132)

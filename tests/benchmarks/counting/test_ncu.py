@@ -1,4 +1,4 @@
-"""Hardware counters: parsing of ncu's output and its errors; a script stands in for ncu."""
+"""Hardware counters: ncu's output and error messages are parsed; a script stands in for ncu."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def launch(number: int, *values: str) -> list[str]:
 
 
 def printed(*rows: list[str], units: list[str] = UNITS, names: list[str] = NAMES) -> str:
-    """The output of ncu 2025.3: log lines, a line of names, a line of units, a line per launch."""
+    """Text as ncu 2025.3 prints it: log lines, a line of names, a line of units, and `rows`."""
     return "\n".join(
         [
             "==PROF== Connected to process 4711 (/usr/bin/python3.12)",
@@ -124,7 +124,7 @@ JOBS = {
 
 
 def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Install a Python script as `ncu`; it reports every kernel as launched, then runs `lines`."""
+    """Replace `ncu` by a Python script that ends with `lines`; it reports all launches first."""
     path = folder / "ncu"
     path.write_text(SCRIPT.format(python=sys.executable) + "\n".join(lines), encoding="utf-8")
     path.chmod(0o755)

@@ -17,7 +17,7 @@ def test_host_time_is_per_call_with_a_short_queue():
 
     def synchronize() -> None:
         queued[0] = 0
-        now[0] += 10**9  # the host's time for a call leaves out this wait
+        now[0] += 10**9  # this wait must not count as host time of the call
 
     found = host_microseconds(
         {"slow": lambda: call(9000), "fast": lambda: call(2000)},

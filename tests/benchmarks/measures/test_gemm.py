@@ -1,4 +1,4 @@
-"""`python -m benchmarks gemm` accepts valid options and refuses others; needs no GPU."""
+"""`python -m benchmarks gemm` accepts valid options and refuses invalid ones; needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `python -m benchmarks generation`: stages of code generation, and choosing a plan."""
+"""Tests of `benchmarks generation`, which times code generation, by stage, and choosing a plan."""
 
 from __future__ import annotations
 

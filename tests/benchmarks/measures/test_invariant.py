@@ -1,6 +1,7 @@
 """Tests of `python -m benchmarks invariant`, which measures batch-invariant products.
 
-They cover the time ratios that it computes from recorded times, its predictions, and its options.
+The tests cover time ratios that the command computes from recorded times, the plans' predicted
+times, and options.
 """
 
 from __future__ import annotations

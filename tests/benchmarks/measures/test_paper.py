@@ -27,7 +27,7 @@ SCHEDULES = [str(way) for way in WAYS]
 def record(times: list[list[float | None]], **more: Any) -> dict[str, Any]:
     """A results record for the first sizes drawn with seed 0.
 
-    `times` has a row for each size: the times of the schedules in microseconds.
+    `times` has a row for each size: microseconds of each schedule, None for an error.
     """
     head = {"kind": "paper", "tile": list(TILE), "processors": 132, "seed": 0}
     return {**head, "rows": [{"us": row} for row in times], **more}
@@ -38,7 +38,7 @@ def record(times: list[list[float | None]], **more: Any) -> dict[str, Any]:
     [
         (128, 256, 64, 1),  # the problem has one output tile of one k tile
         (128, 256, 512, 1),  # a 2nd workgroup saves 4 iterations (4 s), but adds a fix-up (6 s)
-        (128, 256, 8192, 8),  # g workgroups take 128/g + 4 + 2 (g - 1) s: least for g = 8
+        (128, 256, 8192, 8),  # g workgroups take 128/g + 4 + 2 (g - 1) s, which is least for g = 8
         (2048, 2048, 8192, 128),  # 128 tiles: one workgroup for each tile
         (2176, 2048, 64, 132),  # 136 tiles: one workgroup for each of the 132 SMs
     ],
@@ -120,8 +120,8 @@ def test_a_run_takes_the_first_sizes_and_reports_faults(
     found = load(path)
     shapes = log_uniform_shapes(3)
     assert [(r["m"], r["n"], r["k"]) for r in found["rows"]] == [(s.m, s.n, s.k) for s in shapes]
-    # W is a workgroup for each SM, g the grid that the paper's model chooses. With at least as
-    # many tiles as SMs, both have W workgroups, so their plans are equal.
+    # "Stream-K on W" has W = 132 workgroups, "Stream-K on g" as many as the paper's model chooses.
+    # With at least as many tiles as SMs, g = W, so the two plans are equal.
     assert found["rows"][0] == {"m": 4288, "n": 2992, "k": 736, "g": 132, "us": [1, 2, 3, 2, 3]}
     assert found["rows"][1]["us"] == [1, 2, 3, 4, 5]
     assert found["rows"][2]["us"][1] is None

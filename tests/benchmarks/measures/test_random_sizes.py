@@ -104,7 +104,7 @@ def test_mistakes_are_explained(words: list[str], why: str, capsys: pytest.Captu
 def gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Simulate a GPU on which coordgraph takes half of cuBLAS's time.
 
-    Returns a list of the kernels that are compiled for it, as pairs (size, layout).
+    Returns a list to which each compilation of a kernel appends (size, layout).
     """
     compiled: list[tuple[str, str]] = []
 

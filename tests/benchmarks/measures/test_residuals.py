@@ -1,4 +1,4 @@
-"""`benchmarks.measures.residuals` finds errors of the cost model by property of the plans."""
+"""`benchmarks.measures.residuals` averages the cost model's errors over plans that are alike."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_is_as_predicted_has_no_residuals(tmp_path: Path):
 
 
 def test_a_kind_of_plan_that_takes_longer_is_seen(tmp_path: Path):
-    """If one of four plans takes 10 % longer than predicted, the residuals show it."""
+    """A plan that takes 10 % longer than predicted raises the residual of the plan's schedule."""
     path = sweep(tmp_path / "a.json", {PLANS[2]: 1.1})
     found = by(path, "schedule")
     mean = 1.1**0.25

@@ -40,7 +40,7 @@ def test_the_scale_has_whole_waves_and_nearly_square_products():
 def test_iterations_of_streamed_schedules_are_shared_equally():
     """Stream-K gives no workgroup more iterations than the average per workgroup, rounded up.
 
-    The option `least_segment` may move both ends of a workgroup's range, by 7 iterations each.
+    `least_segment=8` may move both ends of a workgroup's range of iterations, by at most 7 each.
     """
     for tiles in COUNTS:
         rows = {row["schedule"]: row for row in rows_of(TILE, tiles, 4096, SCHEDULES, 132)}

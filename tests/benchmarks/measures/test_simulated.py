@@ -1,4 +1,4 @@
-"""The command `benchmarks simulated` computes errors of predicted times, which are small enough."""
+"""`benchmarks simulated` reports how far predicted times are from measured ones: a few percent."""
 
 from __future__ import annotations
 

@@ -64,11 +64,11 @@ def test_a_row_is_of_the_device():
 
 
 CACHE = 10e6
-"""Bytes of the simulated L2 cache, which is smaller than B."""
+"""Size in bytes of the simulated L2 cache; matrix B is larger."""
 
 
 def test_bands_save_traffic_where_workgroups_keep_step():
-    """Visiting tiles in bands saves DRAM traffic for whole tiles, but not for plain Stream-K.
+    """In bands, whole tiles (data-parallel) need less DRAM traffic, but plain Stream-K does not.
 
     Workgroups of Stream-K begin at different k, so they do not read the same blocks of A and B at
     the same time.

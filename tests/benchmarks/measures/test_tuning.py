@@ -67,7 +67,8 @@ def dense() -> list[Recorded]:
 def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]):
     """In all 12 problems the search finds a plan within 1 % of the fastest.
 
-    Its mean regret is less than half that of measuring only the model's first plans.
+    The regret of a problem is how much slower the found plan is than the fastest one. Its mean is
+    less than half of that of measuring only the plans that the cost model prefers.
     """
     found = [replay(one, H200, 20) for one in dense]
     assert len(found) == 12
@@ -81,12 +82,13 @@ def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]
 
 
 def test_scales_are_fitted(dense: list[Recorded]):
-    """Fitted to errors that depend on the schedule only, the deviation of schedules is larger.
+    """`fit` assigns errors of the cost model that depend on the schedule only to the schedule.
 
-    The deviation of noise is then smaller than the one fitted to measurements.
+    Compared with constants fitted to measurements, the fitted standard deviation between schedules
+    is larger, and that of the noise is smaller.
     """
-    # This problem has plans of 14 families (schedule and its options), enough that the simulated
-    # errors of the model have both signs.
+    # This problem has plans of 14 families (schedule and its options), enough for simulated errors
+    # of the cost model to have both signs.
     one = dense[0]
     grids = [plan.family for plan in one.plans]
     kinds = sorted(set(grids))

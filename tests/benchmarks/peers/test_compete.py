@@ -1,4 +1,4 @@
-"""`compete` times contenders with right results only, and returns a row for each contender."""
+"""`compete` times only contenders with right results, and returns a row for each contender."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Problem:
 
 @pytest.fixture(autouse=True)
 def _samplers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace `Sampler` by a stand-in that launches once and returns what the launch returns."""
+    """Replace `Sampler` by a stand-in whose samples are what one launch returns (as seconds)."""
 
     class Sampler:
         def __init__(self, launch: Any, sets: int, seconds: float, *, graphs: bool) -> None:

@@ -1,4 +1,4 @@
-"""Contenders for grouped problems: arguments of their kernels, and problems that they refuse."""
+"""Contenders for grouped problems: arguments that kernels get, and problems that are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordgraph import CoordGraphError, Gemm, KernelGraph
 
 
 def test_a_plan_is_built_for_groups_and_launched_on_its_grid(monkeypatch: pytest.MonkeyPatch):
-    """A plan is built for groups and launched on its grid; only the compiler is replaced."""
+    """A contender builds a plan's kernel for groups, and launches it on the plan's grid."""
     compiled: list[KernelGraph] = []
     launched: list[dict[str, object]] = []
 

@@ -1,4 +1,4 @@
-"""`codegen.matmul` as a contender: its result row names the plan that was chosen."""
+"""`codegen.matmul` as a contender of benchmarks: the result row names the chosen plan."""
 
 from __future__ import annotations
 

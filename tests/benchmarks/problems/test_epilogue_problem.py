@@ -1,4 +1,4 @@
-"""The reference of `epilogue`: GELU against its formula, and the error bound of results."""
+"""The reference results of `benchmarks epilogue`: GELU, and the error bound of results."""
 
 from __future__ import annotations
 

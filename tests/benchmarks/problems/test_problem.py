@@ -1,4 +1,4 @@
-"""A problem has so many operand sets that together they exceed three times the L2 cache."""
+"""The operand sets of a benchmark problem together are larger than three times the L2 cache."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def row(name: str, ratio: float | None, group: str = "E", **more: Any) -> Row:
 
 
 def record() -> dict[str, Any]:
-    """A record with two groups of shapes, two plans of coordgraph, and two errors."""
+    """A results record with two groups of shapes, two of coordgraph's plans, and two error rows."""
     rows = [
         row("cuBLAS", 1.0), row("Triton", 0.5), row("ours a", 0.8), row("ours b", 0.92),
         row("cuBLAS", 1.0, layout="nt"), row("ours a", 1.25, layout="nt"),

@@ -26,7 +26,9 @@ EVENTS = {
     "first": [None, 0, None, 0],
     "count": [None, 2, None, 2],
 }
-"""Two SMs in 4 µs: one starts, multiplies for 2 µs and sends; the other multiplies for 2 µs."""
+"""Events of a launch of 4 µs: one SM starts (1 µs), multiplies (2 µs) and sends (1 µs), another SM
+multiplies (2 µs) and is then idle.
+"""
 
 
 def test_shares_are_of_the_time_of_all_sms():
@@ -88,7 +90,8 @@ def test_charts_are_drawn_from_files_of_events(
 
 
 def test_parts_of_tiles_are_those_of_workgroups_that_finish_or_send():
-    """`pieces` says whether each main loop's workgroup then finishes the tile or sends its sum.
+    """For each main loop, `pieces` tells whether the workgroup then finishes the tile or sends a
+    sum.
 
     Workgroups 0 and 1 sum parts of tile 0; workgroup 1 sums tile 1, and workgroup 2 tile 2.
     """

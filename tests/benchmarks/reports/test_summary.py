@@ -38,6 +38,6 @@ def test_slower_counts_faults_and_takes_the_best_of_ours():
     rows = record()["rows"]
     assert [ratio for ratio, _ in slower_than(rows, 0.95)] == [0.0, 0.92]
     assert [ratio for ratio, _ in slower_than(rows, 0.90)] == [0.0]
-    # If there is a row `coordgraph`, it alone is compared with cuBLAS.
+    # Of coordgraph's plans, only the row `coordgraph` is compared with cuBLAS, if it exists.
     rows.append(row("coordgraph", 0.7, ours=True))
     assert [ratio for ratio, _ in slower_than(rows, 0.95)] == [0.7]

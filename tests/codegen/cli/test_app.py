@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import typer.rich_utils
 
+from codegen.cli import app
 from codegen.cli.errors import ExitCode
-from coordgraph import __version__
+from coordgraph import __main__, __version__
 from passes import PASSES
 from tests.codegen.cli.commands import coordgraph, process
 
@@ -100,6 +103,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("run", *SIZES, "-t", "sm_70"), 3, "sm_70 is too old"),
         (("compile", "--plan", "auto", "-t", "cpu", "--m", "8"), 2, "give --n, --k too"),
         (("show", "--import", "no.such.module"), 2, "ModuleNotFoundError: No module named 'no'"),
+        (("show", "--import", "./my_passes.py"), 2, "give the name of its module, my_passes,"),
         (("compile", "-t", "sm_80", "--dtype", "f32"), 3, "use target='cpu'"),
         (("compile", "-t", "sm_70"), 3, "too old"),
         (("compile", "-t", "cpu", "--emit", "ptx"), 3, "there is no ptx for 'cpu'"),
@@ -327,3 +331,37 @@ def test_signs_that_an_encoding_lacks_are_replaced():
     done = process("passes", code=code)
     assert (done.code, done.err) == (0, "")
     assert "two-tile-stream-k" in done.out
+
+
+EVERY_COMMAND = tuple(command.name or "" for command in app.registered_commands)
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND)
+def test_help_fits_a_terminal_of_80_columns(command: str, monkeypatch: pytest.MonkeyPatch):
+    """No word is cut, and a line of prose ends only where the next word does not fit."""
+    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 80)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", coordgraph(command, "--help").out)
+    assert re.findall(r"\w+…", text) == []
+    prose = [line.strip() for line in text.partition("Examples")[0].splitlines()]
+    for line, after in pairwise(prose):
+        if line and after:
+            assert len(line) + 1 + len(after.split()[0]) > 78, line
+
+
+def test_help_describes_the_output_of_that_command_only():
+    for command, other in (("opt", "timeline.json"), ("show", "calibrate"), ("trace", "stdout")):
+        text = coordgraph(command, "--help").out
+        assert "--output" in text
+        assert other not in text
+
+
+def test_ctrl_c_while_the_command_line_is_loaded(monkeypatch: pytest.MonkeyPatch):
+    """Loading takes tenths of a second; Ctrl-C then ends without a traceback, as it does later."""
+
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(__main__, "import_module", interrupted)
+    with pytest.raises(SystemExit) as end:
+        __main__.main()
+    assert end.value.code == 130

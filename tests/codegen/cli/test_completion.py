@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def asked(line: str) -> list[str]:
-    """The completions that the shell gets for the last word of a command line."""
+    """The texts that complete the last word of the command line `line`, as the shell gets them."""
     done = subprocess.run(
         [sys.executable, "-m", "coordgraph"],
         cwd=ROOT,

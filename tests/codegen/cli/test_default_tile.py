@@ -1,6 +1,6 @@
 """The default tile is the same in every command and in Python.
 
-The fastest instructions of every architecture can be used with it.
+Every architecture can multiply the default tile with its fastest instructions.
 """
 
 from __future__ import annotations

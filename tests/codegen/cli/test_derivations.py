@@ -82,7 +82,7 @@ def test_forward_and_lowered():
 
 @pytest.fixture
 def texts(tmp_path: Path) -> tuple[str, str]:
-    """The paths of two files with different graphs, one as text and one as JSON."""
+    """(path of a file with a graph as text, path of a file with another graph as JSON)."""
     paths = (tmp_path / "first.txt", tmp_path / "last.json")
     coordgraph("show", "text", "-s", "stream-k", *SMALL, "-o", str(paths[0]))
     coordgraph("show", "json", "-s", "stream-k{owner=last}", *SMALL, "-o", str(paths[1]))

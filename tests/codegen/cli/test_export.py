@@ -15,7 +15,7 @@ FILES = ["layer.cubin", "layer.h", "layer.c", "example.cpp", "Makefile", "launch
 
 @pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed")
 def test_a_plan_with_a_grid(tmp_path: Path):
-    """Exported launches use the number of workgroups in the plan by default."""
+    """Without an argument for the grid, an exported launch has the plan's number of workgroups."""
     plan = "128x128x64 stream-k{owner=last} on 66"
     done = coordgraph(
         *("export", str(tmp_path / "new"), "--name", "layer", "--target", "sm_90a"),

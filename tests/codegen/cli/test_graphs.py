@@ -1,4 +1,4 @@
-"""`show`, `eval`, `opt`, `passes` and `explain` print what they should, and refuse wrong input."""
+"""`show`, `eval`, `opt`, `passes` and `explain` print the expected text, and refuse wrong input."""
 
 from __future__ import annotations
 
@@ -230,6 +230,20 @@ def test_forward_leads_to_the_machine():
         *("--at", "A.0=300,B.1=130", "--with", "m=1280,n=1536,k=64"),
     )
     assert [r["value"] for r in done.json["results"]] == [2 * 12 + 1, 300 % 128]
+
+
+def test_eval_names_the_other_direction_if_that_has_a_path():
+    point = ("eval", "A.tile.0", "--at", "A.0", "--stage", "0")
+    done = coordgraph(*point)
+    assert done.code == 3
+    assert "no reverse path leads to 'A.tile.0'" in done.err
+    assert "there is a forward path: give --forward" in done.err
+    assert "A.tile.0 = A.0 // 128" in coordgraph(*point, "--forward").out
+    back = coordgraph("eval", "A.0", "--at", "A.tile.0,A.index.0", "--forward")
+    assert "there is a reverse path: leave --forward out" in back.err
+    neither = coordgraph("eval", "A.0", "--at", "B.1")
+    assert neither.code == 3
+    assert "there is a" not in neither.err
 
 
 def test_values_may_be_expressions_and_commas_in_them():

@@ -63,7 +63,7 @@ def test_declarations_are_found():
 
 @dataclass(frozen=True)
 class Size:
-    """A pass with two options, for this test."""
+    """A pass with two options, defined for this test."""
 
     rows: Annotated[int | None, typer.Option("--rows", "-r", min=1, help="Of A.")] = None
     columns: Annotated[int, typer.Option("--columns")] = 7

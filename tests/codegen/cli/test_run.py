@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from codegen import explain
 from codegen.call import measured
 from codegen.call.request import PlanRequest
 from codegen.cli import check as checking
-from codegen.cli import doctor
+from codegen.cli import doctor, timing
 from codegen.kernel import Kernel
 from codegen.targets.nvptx import driver
 from codegen.toolchain import find_ptxas
@@ -206,7 +207,8 @@ def test_a_single_wrong_element_fails_the_check(monkeypatch, value, found):
 
 @pytest.mark.parametrize(("value", "passed"), [(0.0, True), (2.0, False)])
 def test_a_wrong_element_is_seen_in_a_large_matrix_too(value: float, passed: bool):
-    """One wrong element is reported even in a matrix so large that the norm hides it."""
+    """`Check` finds one wrong element even if the error in the norm of D is within its tolerance.
+    """
     problem = checking.Problem(512, 512, 8, "bf16", None, False, False)
     inputs = checking.make_inputs(problem, 1.0, 0.0, 0)
     d = (inputs.a.astype(np.float32) @ inputs.b.astype(np.float32)).astype(inputs.a.dtype)
@@ -282,7 +284,7 @@ def test_the_doctor_tries_what_is_here():
     for name, kind in (("interpreter", "f32"), ("cpu", "bf16")):
         assert targets[name]["status"] == "ok"
         assert f"multiplies {kind}" in targets[name]["detail"]
-    # Of all architectures that prefer the same lowering, the output lists one.
+    # Of the architectures that prefer the same lowering, the output lists only one.
     families = {
         entry["name"]: entry["detail"].partition(":")[0]
         for entry in found["targets"]
@@ -302,6 +304,44 @@ def test_the_doctor_says_what_is_broken(monkeypatch: pytest.MonkeyPatch):
     assert done.code == 4
     assert re.search(r"^FAIL  cpu +RuntimeError: out of order$", done.out, re.MULTILINE)
     assert "a package, the interpreter or the CPU does not work" in done.out
+
+
+@pytest.fixture
+def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `doctor` report the targets without making kernels."""
+    monkeypatch.setattr(doctor, "_multiply", lambda target, dtype: "not tried")
+    monkeypatch.setattr(doctor, "_assemble", lambda architecture: "not tried")
+
+
+@pytest.mark.usefixtures("quick_doctor")
+def test_the_doctor_names_what_fails_though_nothing_needed_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
+    done = coordgraph("doctor")
+    assert done.out.splitlines()[-1] == "the packages, the interpreter and the CPU work"
+    (tmp_path / "passes.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    done = coordgraph("doctor")
+    assert done.code == 0
+    assert done.out.splitlines()[-1].endswith("; this does not: import passes")
+
+
+@pytest.mark.usefixtures("quick_doctor")
+def test_the_doctor_tries_the_kernel_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A cache that cannot be written is never an error, so only the doctor reports it."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
+    assert re.search(rf"^ok +kernel cache +{tmp_path}/cache$", coordgraph("doctor").out, re.M)
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(file))
+    done = coordgraph("doctor")
+    assert re.search(rf"^FAIL +kernel cache +{file} cannot be written", done.out, re.MULTILINE)
+    assert done.out.splitlines()[-1].endswith("; this does not: kernel cache")
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+    assert re.search(
+        r"^- +kernel cache +off, by COORDGRAPH_CACHE=off$", coordgraph("doctor").out, re.M
+    )
 
 
 def test_the_doctor_asks_the_registry_of_architectures(monkeypatch: pytest.MonkeyPatch):
@@ -331,7 +371,7 @@ def test_a_run_on_the_gpu():
 
 
 def test_a_graph_from_a_file(tmp_path: Path):
-    """The file gives the schedule, the element types and the layouts; options give the sizes."""
+    """`run --from` takes schedule, types and layouts from a file, and sizes from options."""
     file = tmp_path / "graph.txt"
     graph = ("--dtype", "f32", "--transpose-b", "--n", "96", "--schedule", "stream-k", "-w", "3")
     assert coordgraph("show", "text", *graph, "--output", str(file)).code == 0
@@ -346,3 +386,25 @@ def test_a_graph_from_a_file(tmp_path: Path):
     assert "leave out --tile" in refused.json["error"]["message"]
     refused = coordgraph(*words, "--m", "64", "--k", "80", "--dtype", "f16")
     assert "--dtype contradicts the graph, which has dtype=f32" in refused.json["error"]["message"]
+
+
+class Slow:
+    """A kernel that compiles code in its second launch, as one does whose schedule is foreign."""
+
+    target = "cpu"
+
+    def __init__(self) -> None:
+        self.launches = 0
+
+    def __call__(self, *_: object, **__: object) -> None:
+        self.launches += 1
+        if self.launches == 2:
+            time.sleep(0.2)
+
+
+def test_what_is_compiled_in_the_second_launch_is_not_timed():
+    nothing = np.zeros((1, 1), np.float32)
+    inputs = checking.Inputs(nothing, nothing, None, 1.0, 0.0)
+    found = timing.launch(cast(Kernel, Slow()), inputs, nothing, 3)
+    assert len(found.seconds) == 3
+    assert max(found.seconds) < 0.2

@@ -29,6 +29,18 @@ def test_the_summary_and_the_files(folder: Path):
     for label in ("multiplying", "epilogue", "fix-up", "idle"):
         assert f"\n{label} " in done.out
     assert "█" in done.out
+    lines = [line.split() for line in done.out.splitlines()]
+    names = ["threads", "multiplying", "epilogue", "fix-up", "waiting", "idle", "tail"]
+    rows = [line for line in lines[lines.index(names) + 1 :] if line]
+    assert rows
+    assert {row[0] for row in rows} <= {"0", "1"}
+    for row in rows:
+        multiplying, epilogue, fix_up, waiting, idle, tail = (
+            float(cell.removesuffix("%")) for cell in row[1:]
+        )
+        assert waiting <= fix_up
+        assert tail <= idle
+        assert 90 < multiplying + epilogue + fix_up + idle < 100.5
     shown = json.loads((folder / "out.json").read_text())["traceEvents"]
     record = json.loads((folder / "events.json").read_text())
     assert record["workgroups"] == 5
@@ -50,6 +62,7 @@ def test_json_has_the_problem_and_the_results(folder: Path):
 def test_plans_batches_and_groups():
     plan = ("--plan", "32x32x32 stream-k on 3", "--threads", "1")
     assert coordgraph("trace", *SIZES, *plan, "--json").json["plan"] == plan[1]
+    assert "3 on 1 thread, 1 at a time" in coordgraph("trace", *SIZES, *plan).out
     batch = coordgraph("trace", *SIZES, *TILE, "--batches", "3", "--check", "--json")
     assert batch.json["check"]["passed"]
     sizes = ("--n", "96", "--k", "64", "--dtype", "f32", "--target", "cpu")

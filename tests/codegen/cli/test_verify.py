@@ -104,6 +104,30 @@ def test_a_file_takes_sizes():
     assert all(launch.startswith("m=20, ") for launch in done.json["launches"])
 
 
+def test_batches_and_extents_are_those_of_run():
+    batch = coordgraph("verify", "-s", "stream-k", *TILE, "--batches", "5", "--json")
+    assert batch.code == ExitCode.OK
+    assert batch.json["launches"]
+    assert all("batches=5" in launch for launch in batch.json["launches"])
+    groups = ("--groups", "m", "--extents", "20,0,9", "--n", "12", "--k", "30")
+    done = coordgraph("verify", "-s", "stream-k", *TILE, *groups, "-w", "3", "--json")
+    assert done.code == ExitCode.OK
+    (launch,) = done.json["launches"]
+    assert "m=29" in launch
+    assert "offsets=[0, 20, 20, 29]" in launch
+    text = coordgraph("show", "text", "-s", "stream-k", *TILE, "--groups", "m").out
+    sizes = (*groups[2:], "-w", "3")
+    found = coordgraph("verify", "-", *sizes, "--json", stdin=text).json["launches"]
+    assert found == ["m=29, n=12, k=30, groups=3, workgroups=3, offsets=[0, 20, 20, 29]"]
+    done = coordgraph("verify", "-s", "stream-k", *TILE, *groups)
+    assert done.code == ExitCode.USAGE
+    assert "give --workgroups" in unboxed(done.err)
+    done = coordgraph("verify", "-s", "stream-k", *TILE, *groups[:2], "--batches", "5")
+    assert done.code == ExitCode.USAGE
+    done = coordgraph("verify", "-", "--batches", "5", stdin=stream_k())
+    assert "no launch argument batches" in unboxed(done.err)
+
+
 def test_a_file_refuses_options_that_it_cannot_take():
     given = ("--tile", "16x16x16", "--dtype", "f32", "--transpose-a", "--groups", "m")
     done = coordgraph("verify", "-", *given, stdin=stream_k())

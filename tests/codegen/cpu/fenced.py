@@ -38,7 +38,7 @@ def fenced(shape: tuple[int, int], kind: np.dtype, *, at_end: bool) -> np.ndarra
 
 
 def check(code: HostKernel, m: int, n: int, k: int, *, at_end: bool) -> None:
-    """Run one kernel on tensors that end, or begin, at a memory page without access rights."""
+    """Run a kernel on tensors that end (`at_end`) or begin at a page without access rights."""
     gemm = code.graph.gemm
     kind = numpy_dtype(gemm.dtype)
     shapes = (k, m) if gemm.transpose_a else (m, k), (n, k) if gemm.transpose_b else (k, n)

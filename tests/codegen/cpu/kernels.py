@@ -46,7 +46,7 @@ def kernel(
 
 
 def guarded(value: np.ndarray, fill: float = np.nan) -> np.ndarray:
-    """A copy of an array with poison values before and after it in memory."""
+    """A copy of an array, with elements `fill` before and after it in memory (poison values)."""
     memory = np.full(value.size + 2 * GUARD, fill, value.dtype)
     inside = memory[GUARD : GUARD + value.size].reshape(value.shape)
     inside[...] = value
@@ -54,7 +54,7 @@ def guarded(value: np.ndarray, fill: float = np.nan) -> np.ndarray:
 
 
 def untouched(value: np.ndarray) -> bool:
-    """Whether the poison values around a guarded array are unchanged."""
+    """Whether the poison values around `value`, an array that `guarded` returned, are unchanged."""
     memory = value.base
     assert memory is not None
     ends = np.concatenate([memory[:GUARD], memory[-GUARD:]]).astype(np.float64)

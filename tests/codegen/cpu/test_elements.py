@@ -15,7 +15,7 @@ def every(kind: type) -> np.ndarray:
 
 
 def same(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Assert equal bits, except that NaN equals any NaN and 0 equals -0 (0 + -0 is 0)."""
+    """Assert that two arrays have equal bits; all NaNs count as equal, and so do 0 and -0."""
     with np.errstate(invalid="ignore"):
         before, after = wanted.astype(np.float64), found.astype(np.float64)
     nan = np.isnan(before)

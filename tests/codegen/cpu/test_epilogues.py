@@ -241,7 +241,7 @@ def test_matmul(case: Case):
 
 
 def test_sums_of_integers():
-    """An epilogue turns i32 sums into floats, in the registers that held the sums."""
+    """An epilogue may turn i32 sums into floats, which replace the sums in their registers."""
 
     @ep.epilogue(row=ep.operand("m", "f32"), bias=ep.operand("n", "f32"))
     def dequantized(acc: Any, row: Any, bias: Any) -> Any:

@@ -53,12 +53,12 @@ def draw(random: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
 
 
 def stored(matrix: np.ndarray, side: str) -> np.ndarray:
-    """A matrix as the kernel's layout stores it: as it is, or transposed."""
+    """A matrix as the kernel's layout stores it: row-major, or as its transpose."""
     return guarded(matrix.T if side == "t" else matrix)
 
 
 class Groups:
-    """A problem in groups along k, with NaN around the groups, and its expected result."""
+    """A problem grouped along k with NaN before and after the groups, and the expected D."""
 
     def __init__(
         self, dtype: str, m: int, n: int, sizes: list[int], first: int = 0, spare: int = 0
@@ -145,7 +145,7 @@ def test_every_layout(layout: str, dtype: str):
 
 
 def test_other_types():
-    """Results are right for f16 inputs with f32 sums and results, and for f64."""
+    """Groups along k give right results for f16 inputs with f32 sums and D, and for f64."""
     mixed = kernel("stream-k", "f16", "tn", out_dtype="f32")
     random, offsets = np.random.default_rng(0), np.array([0, 5, 5, 40], np.int32)
     a, b = draw(random, "f16", 40, 20), draw(random, "f16", 40, 30)
@@ -177,7 +177,7 @@ def test_other_groups_need_no_other_kernel():
 
 
 def test_offsets_are_read_at_every_call():
-    """Offsets are read at every call, also if the same array holds other offsets."""
+    """A kernel reads the group offsets at every call: the caller may change them in place."""
     made, problem = kernel("stream-k"), Groups("f32", 20, 30, [10, 20, 30])
     for end in (10, 35, 60, 0):
         problem.offsets[1:3] = (end // 2, end)

@@ -1,4 +1,4 @@
-"""CPU kernels of wrong graphs end with a LaunchError: deadlocks, indices out of bounds, Ctrl-C."""
+"""CPU kernels end without a crash: wrong graphs by a LaunchError, long launches by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.codegen.cpu.kernels import Problem
 from tests.passes.schedules import SCHEDULES, symbolic
 from tests.passes.test_scatter import changed
 
-# A kernel that hangs is in native code, so only the timeout of another thread can end the test.
+# A kernel that hangs is in native code, which only pytest-timeout's method `thread` can end.
 pytestmark = pytest.mark.timeout(120, method="thread")
 
 A, B = np.ones((16, 100), np.float32), np.ones((100, 8), np.float32)
@@ -114,7 +114,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_for_all_threads():
-    """Ctrl-C calls `stop`, and KeyboardInterrupt is raised only when no thread works any more."""
+    """On Ctrl-C, `run_on_threads` calls `stop`, and raises only after all threads have ended."""
     begun, stopped = threading.Barrier(4), threading.Event()
     ended: list[int] = []
 
@@ -189,7 +189,10 @@ def test_divisions_by_zero_and_indices_that_wrap_end_a_guarded_launch(old: str, 
 
 
 def test_a_division_by_zero_without_guards_does_not_end_the_process():
-    """A divisor of 0 is replaced by 1: on x86, SIGFPE would end the process."""
+    """Kernels without checks of indices divide by 1 if a divisor is 0.
+
+    On x86, a division by 0 would end the process by SIGFPE.
+    """
     text = TEXT.replace("for_tile) % tiles_k\n", "for_tile) % (tiles_k - 13)\n")
     assert text != TEXT
     code = textwrap.dedent(f"""
@@ -255,7 +258,7 @@ def test_code_for_foreign_graphs_has_no_undefined_overflow():
 
 
 def test_a_launch_that_failed_stays_guarded():
-    """A launch that ended with an error is checked again when it is repeated.
+    """After a launch with an error, later launches still check every index.
 
     The graph passes the checks, but its workspace is too small for some sizes.
     """
@@ -307,7 +310,7 @@ LONG = """
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ctrl_c_ends_one_long_workgroup(threads: int):
-    """Ctrl-C ends a launch of one workgroup with a long k: the loop over k tiles tests for it."""
+    """Ctrl-C ends a launch of one workgroup with a long k: the loop over k tiles tests a flag."""
     code = [sys.executable, "-c", textwrap.dedent(LONG).replace("{threads}", str(threads))]
     done = subprocess.run(code, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
@@ -325,7 +328,7 @@ def test_ctrl_c_ends_one_long_workgroup(threads: int):
 def test_tiles_past_the_end_of_a_tensor_are_empty(
     schedule: str, gemm: dict[str, Any], more: tuple[str, str]
 ):
-    """A graph may have more tiles than its tensors need; kernels skip tiles past a tensor's end."""
+    """A graph may have more tiles than D needs; CPU kernels skip tiles past a tensor's end."""
     text = Pipeline.parse(schedule)(Gemm("f32", **gemm).graph((4, 4, 4))).text()
     assert more[0] in text
     kernel = HostKernel(parse(text.replace(*more)), debug=True)

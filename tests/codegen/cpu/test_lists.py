@@ -64,7 +64,7 @@ def kernel(
 
 
 class List:
-    """A list of products with NaN between the matrices, and its expected result."""
+    """A list of products with NaN between the matrices, and the expected matrices D."""
 
     def __init__(self, made: Any, sizes: list[Sizes]) -> None:
         random, gemm = np.random.default_rng(len(sizes)), made.graph.gemm
@@ -169,7 +169,7 @@ def test_neighbours_that_are_no_numbers():
 @given(lists.filter(lambda sizes: any(m * n for m, n, _ in sizes)), st.integers(1, 9))
 @example([(13, 9, 0), (5, 3, 33)], 3)
 def test_other_types(sizes: list[Sizes], workgroups: int):
-    """Results are right for f16 inputs with f32 sums and results, and for f64."""
+    """Lists of products give right results for f16 inputs with f32 sums and D, and for f64."""
     for made in (kernel(dtype="f16", layout="tn", out_dtype="f32"), kernel(dtype="f64")):
         List(made, sizes).check(workgroups=workgroups)
 
@@ -184,7 +184,7 @@ def test_other_lists_need_no_other_kernel():
 
 
 def test_offsets_are_read_at_every_call():
-    """Offsets are read at every call, also if the same array holds other offsets."""
+    """A kernel reads the offsets of a list at every call: the caller may change them in place."""
     made, offsets = kernel(), np.zeros((3, 3), np.int32)
     for sizes in ([(9, 8, 20), (3, 16, 2)], [(12, 8, 1), (0, 16, 21)], [(3, 24, 0), (9, 0, 22)]):
         offsets[...] = ends_of(sizes)
@@ -193,7 +193,8 @@ def test_offsets_are_read_at_every_call():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_offsets_may_begin_anywhere(target: str):
-    """Only the differences of offsets count, so they may begin at any number."""
+    """The first offset along an axis may be any number, since extents are differences of offsets.
+    """
     problem = List(kernel(target=target), [(13, 9, 20), (0, 3, 1), (2, 30, 33)])
     problem.check(offsets=problem.offsets + np.array([[7], [100], [3]], np.int32))
 

@@ -1,4 +1,4 @@
-"""The graph lowered for the host: register blocks, buffers, and loops without guards."""
+"""Tests of graphs lowered for the CPU: register blocks, buffers, and copy loops without guards."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_f16_needs_instructions(monkeypatch: pytest.MonkeyPatch):
 
 def test_code_for_aarch64():
     """Cross-compiled code waits with AArch64's hint instruction and multiplies with its vectors."""
-    host_machine()  # called because it initialises LLVM's targets
+    host_machine()  # this call initialises LLVM's targets
     triple = "aarch64-unknown-linux-gnu"
     there = llvm.Target.from_triple(triple).create_target_machine(cpu="generic", opt=3)
     graph = LowerToHost(128, 32)(StreamK()(Gemm("f16").graph(TILE)))

@@ -1,4 +1,4 @@
-"""No element outside a tensor is read or written."""
+"""CPU kernels neither read nor write elements outside their tensors."""
 
 from __future__ import annotations
 

@@ -111,7 +111,10 @@ def test_matmul_writes_outputs_of_every_layout(of_out: Any, of_pre: Any):
 
 
 def test_an_array_is_not_taken_for_another_of_the_same_layout():
-    """The cached launch of a call with `pre` must not serve a call with `residual`."""
+    """Calls with the output `pre` and calls with the operand `residual` share no cached launch.
+
+    The two arrays have the same layout.
+    """
     pre = by_rows(M, N)
     every: tuple[dict[str, Any], ...] = (
         {"residual": RESIDUAL},

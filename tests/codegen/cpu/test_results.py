@@ -1,4 +1,4 @@
-"""Every schedule, tile order, type and size gives the float64 result, within rounding."""
+"""CPU kernels of every schedule, tile order and type give the float64 result, within rounding."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
 def test_tiles_of_two_shapes(small: str, dtype: str, out_dtype: str | None, transposed: str):
     """Kernels with tiles of two shapes give right results.
 
-    The shapes have different register blocks, and neither is a multiple of its register block.
+    The two tile shapes have different register blocks, and neither shape is a multiple of its
+    block.
     """
     code = kernel(
         f"heterogeneous-tiles{small}",

@@ -25,7 +25,7 @@ STREAM = NAMES[0]
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_one_tile_in_many_pieces(name: str, threads: int):
-    """A reduce-scatter runs a thread for each workgroup, even if fewer are requested.
+    """A launch with reduce-scatter runs a thread for each workgroup, even if fewer are requested.
 
     Its workgroups wait for each other, so with fewer threads it could not finish.
     """
@@ -73,7 +73,7 @@ def test_who_must_run_together_is_seen():
     given = parameters(graph, in_tiles(1, 1, 16, 5))
     with pytest.raises(Circle, match=r"wait for each other in a circle"):
         starting_order(graph, wait_direction(graph), 5, given)
-    # No tile is shared here, so any order of the workgroups works.
+    # Each tile is computed by one workgroup, so any order of the workgroups works.
     alone = parameters(graph, in_tiles(5, 1, 3, 5))
     assert sorted(starting_order(graph, "mixed", 5, alone)) == list(range(5))  # type: ignore[arg-type]
 
@@ -108,7 +108,8 @@ def test_by_default_there_is_a_workgroup_for_each_thread():
 def test_shares_are_those_of_the_lowered_graph():
     """In a reduce-scatter, the number of shares of a tile is taken from the lowered graph.
 
-    The lowering may choose another number of shares than the scheduled graph has, which is 12.
+    The scheduled graph has 12 shares; the lowering chooses as many as a tile has register blocks
+    along m.
     """
     code = kernel(STREAM)
     shares, blocks = (code.lowered.coordinates[d].fixed_size for d in ("fixup.share", "block.m"))

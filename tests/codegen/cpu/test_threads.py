@@ -21,7 +21,7 @@ from tests.codegen.cpu.kernels import EVERY_SCHEDULE, Problem, kernel
 from tests.passes.schedules import CORNERS, parameters, symbolic
 from tests.support.sampling import chosen, cover
 
-# A kernel that hangs is in native code, so only the timeout of another thread can end the test.
+# A kernel that hangs is in native code, which only pytest-timeout's method `thread` can end.
 pytestmark = pytest.mark.timeout(240, method="thread")
 
 WAITING = [
@@ -51,7 +51,7 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str, times: 
 def test_one_tile_in_many_pieces(name: str, threads: int):
     """A launch ends with the right D if 40 workgroups divide one tile, on one to three threads.
 
-    Each of these workgroups waits for another workgroup, or another workgroup waits for it.
+    Each workgroup waits for another one or sends a partial sum to another one.
     """
     Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0).check(workgroups=40, threads=threads)
 
@@ -138,7 +138,7 @@ def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_every_thread_works_at_the_same_time():
-    """Each thread waits for all others, so the test would hang if one did not start."""
+    """`run_on_threads` runs all threads at the same time: here each waits for the others."""
     together = threading.Barrier(4, timeout=30)
 
     def work(thread: int) -> None:
@@ -154,7 +154,7 @@ def test_a_thread_that_cannot_be_started_is_an_error_and_its_call_never_happens(
     queued: list[Callable[[], None]] = []
 
     class Full:
-        """An executor at the limit of threads: it queues a call before it fails."""
+        """A pool that cannot start a thread: `submit` queues the call, then fails."""
 
         def submit(self, call: Callable[[], None]) -> None:
             queued.append(call)

@@ -32,7 +32,7 @@ def graph_of(schedule: Pass) -> KernelGraph:
 
 
 def traced(graph: KernelGraph, threads: int = 2, **options: int) -> Timeline:
-    """The timeline of a launch whose D is compared with NumPy's product."""
+    """Launch the graph's kernel, compare D with NumPy's product, and return the timeline."""
     random = np.random.default_rng(1)
     a, b = (random.standard_normal(shape, np.float32) for shape in ((M, K), (K, N)))
     d = np.zeros((M, N), np.float32)
@@ -43,7 +43,7 @@ def traced(graph: KernelGraph, threads: int = 2, **options: int) -> Timeline:
 
 
 Segments = list[tuple[int, ...]]
-"""For each main loop: workgroup, product, m, n, first k tile and number of k tiles; sorted."""
+"""Main loops, sorted: (workgroup, product, tile row, tile column, first k tile, k tiles)."""
 
 
 def segments_of(t: Timeline) -> Segments:

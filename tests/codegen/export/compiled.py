@@ -1,4 +1,4 @@
-"""Compiles exported C functions with a fake CUDA driver, and calls them."""
+"""Compiles exported C functions together with a fake CUDA driver, and calls the functions."""
 
 from __future__ import annotations
 

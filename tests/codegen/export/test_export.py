@@ -29,7 +29,7 @@ TILE = (128, 128, 64)
 M, N, K = 1000, 752, 1040
 ADDRESSES = {"A": 0x10000000, "B": 0x20000000, "C": 0x30000000, "D": 0x40000000}
 GAPS = {"A": 8, "B": 16, "C": 24, "D": 32}
-"""Elements between rows, for kernels with leading dimensions."""
+"""Number of padding elements after each row of a tensor, for kernels with leading dimensions."""
 WORKSPACE, STREAM = 0x50000000, 0x77
 
 
@@ -102,7 +102,7 @@ def views(gemm: Gemm) -> dict[str, TensorView]:
 
 
 def sizes_of(found: Exported, gemm: Gemm) -> dict[str, int]:
-    """The sizes and strides that a launch by the C functions needs, by parameter name."""
+    """The sizes and strides that the exported C function takes, by parameter name."""
     known = {"m": M, "n": N, "k": K, "batches": 3}
     known |= {"ld_a": K + GAPS["A"], "ld_b": K + GAPS["B"]}
     known |= {"ld_c": N + GAPS["C"], "ld_d": N + GAPS["D"]}
@@ -206,7 +206,8 @@ def test_problems_are_named(tmp_path: Path):
 
 
 def test_strides_of_a_batch_are_checked(tmp_path: Path):
-    """Matrices of D must not overlap, and TMA cannot read the same matrix for every product."""
+    """Exported functions refuse batch strides by which matrices of D overlap, or that TMA refuses.
+    """
     found, kernel = exported("batch", tmp_path, reads_c=False)
     library = Library(found)
     sizes = sizes_of(found, kernel.graph.gemm)

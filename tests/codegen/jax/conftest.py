@@ -11,7 +11,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def jax() -> Any:
-    """JAX on the CPU; without it the tests are skipped."""
+    """The module `jax`, which uses the CPU; skips the test if JAX is missing."""
     found = pytest.importorskip("jax")
     found.config.update("jax_platforms", "cpu")
     return found

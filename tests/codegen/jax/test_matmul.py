@@ -33,7 +33,7 @@ def scaled(acc: Any, bias: Any, scale: Any) -> Any:
 
 
 def same(ours: Any, theirs: Any) -> None:
-    """Compare values, shapes and types of two arrays exactly."""
+    """Assert that two arrays have equal values, shapes and types."""
     assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
     assert np.array_equal(np.asarray(ours, "f4"), np.asarray(theirs, "f4"))
 
@@ -150,7 +150,7 @@ def test_refusals_say_what_to_pass(jax: Any, make: Make):
 
 
 def test_an_error_of_a_kernel_is_the_error_of_the_program(jax: Any, make: Make):
-    """A wrong operand is found when XLA runs the program; its error has the library's words."""
+    """A wrong operand is refused when XLA runs the program; the error has coordgraph's message."""
     from codegen.jax import matmul
 
     a, b = make(20, 24), make(24, 16)

@@ -191,7 +191,7 @@ TWO_HOPPER_SHAPES = (
 warpgroups cooperate or take turns.
 """
 LAYOUTS = ("nn", "tn", "nt", "tt")
-"""Layouts of A and B: n is row-major as given, t is its transpose."""
+"""Layouts of A and B, a letter each: n is stored row-major, t is stored as its transpose."""
 TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
 VECTORS = tuple(
     Vectors(*v)
@@ -329,7 +329,7 @@ def boxed(
 def two_shapes(turn: int = 0) -> Iterator[Configuration]:
     """Yield a configuration for every pair of a large and a small tile shape with every layout.
 
-    A hash of these and of the seed `turn` picks the other options.
+    A hash of the pair, the layout and the seed `turn` picks the other options.
     """
     for tile, (m, n) in TWO_SHAPES:
         for layout in LAYOUTS:
@@ -387,9 +387,9 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
 
 
 def fitting(made: Configuration) -> Configuration:
-    """The same configuration, but with 16-bit D if 32-bit D would need too many registers.
+    """`made`, or a copy with 16-bit D if the kernel with 32-bit D needs too many registers.
 
-    Counting the registers is slow, so tests call this only for the configurations that they run.
+    Counting registers is slow, so tests call `fitting` only for the configurations that they run.
     """
     if not made.boxes or made.types[1] != "f32" or made.program.why_not() is None:
         return made

@@ -11,7 +11,7 @@ from tests.codegen.nvptx.fake_driver import FakeDriver, install
 @pytest.fixture
 def fake_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """A fake CUDA driver that records calls and runs nothing."""
-    # The collection below leaves out the objects that earlier tests keep.
+    # Objects that exist now are excluded from the garbage collection at the end of the test.
     gc.freeze()
     yield install(monkeypatch)
     # Kernels are freed while the fake driver is installed, so that they do not call the real

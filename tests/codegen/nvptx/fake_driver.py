@@ -1,4 +1,4 @@
-"""A fake CUDA driver that runs nothing and records what it is asked for.
+"""A fake CUDA driver that runs nothing and records launches and other driver calls.
 
 It replaces the driver in tests of host code: which kernels are launched, with which arguments, and
 which calls precede a launch.
@@ -22,7 +22,7 @@ __all__ = ["FakeDriver", "Launch", "LaunchAttribute", "LaunchConfig", "install",
 CONTEXT, OTHER_CONTEXT = 0x1000, 0x2000
 ARCHITECTURE, PROCESSORS = "sm_90a", 132
 CLUSTERS = 66
-"""The number of clusters, of any size, that the fake device holds at a time."""
+"""Number of resident clusters that the fake driver reports, whatever the cluster's size."""
 
 
 class LaunchAttribute(ctypes.Structure):
@@ -90,7 +90,7 @@ class FakeDriver:
     capturing: dict[int, int] = field(default_factory=dict[int, int])
     """The streams that are capturing a CUDA graph, each with the id of its capture."""
     spills: Callable[[str], bool] = lambda _: False
-    """Called with the PTX text of a loaded kernel: whether the kernel reports register spills."""
+    """Decides, from the PTX text of a loaded kernel, whether the driver reports register spills."""
     launches: list[Launch] = field(default_factory=list[Launch])
     encoded: list[Encoded] = field(default_factory=list[Encoded])
     allocated: list[int] = field(default_factory=list[int])
@@ -184,7 +184,7 @@ class FakeDriver:
         _, _, swizzle, *_ = rest
         ctypes.c_uint64.from_address(made).value = at
         shape = tuple(reversed((ctypes.c_uint64 * rank).from_address(extents)))
-        # A vector has no strides.
+        # A tensor map of a vector (rank 1) has no strides.
         stride, *matrices = [*(ctypes.c_uint64 * (rank - 1)).from_address(strides)] or [0]
         boxes = tuple((ctypes.c_uint32 * rank).from_address(box))
         self.encoded.append(Encoded(at, shape, stride, boxes, kind, swizzle, *matrices))

@@ -32,7 +32,7 @@ K = TypeVar("K", bound=Operation)
 
 @dataclass(frozen=True)
 class Lowered:
-    """The lowered graph of one configuration, and the division of its macro tile that is expected.
+    """The lowered graph of one configuration, and the expected division of the macro tile.
 
     The division says which part each workgroup of a cluster, warpgroup and thread computes.
     """
@@ -45,9 +45,7 @@ class Lowered:
 
     @cached_property
     def everything(self) -> list[Node]:
-        """All operations of the graph in program order, with the coordinates that each of them
-        uses.
-        """
+        """All operations of the graph in program order, each with the coordinates that it uses."""
         roots = resolve(self.graph.control.root.body, self.graph.scope())
         return [node for root in roots for node in root.walk()]
 
@@ -70,8 +68,8 @@ class Lowered:
         return self.graph.coordinates[dim].fixed_size
 
     def values(self, wanted: Basic, indices: Mapping[str, Array]) -> Array:
-        """The value of an expression at each of the indices; its other symbols take values
-        from `LAUNCH`.
+        """The value of an expression at each of the indices; `LAUNCH` has the other symbols'
+        values.
         """
         known = {**LAUNCH, **with_warp(indices)}
         symbols = sorted((s for s in wanted.free_symbols if isinstance(s, Symbol)), key=str)
@@ -79,7 +77,7 @@ class Lowered:
         return np.asarray(found)
 
     def place(self, node: Node, dim: str, indices: Mapping[str, Array]) -> Array:
-        """The index along the dimension `dim` that an operation uses."""
+        """The index along dimension `dim` that an operation uses, at each of the given indices."""
         return self.values(node.place(dim).values[0], indices)
 
     # The following properties are the expected division of a tile, computed without the graph.
@@ -160,9 +158,7 @@ class Lowered:
         return self.blocks * self.beside * self.wide // 2
 
     def corner(self, warpgroup: Array) -> tuple[Array, Array]:
-        """First row and column of a warpgroup's part of the tile; warpgroups divide rows or
-        columns.
-        """
+        """(first row, first column) of the part of the tile that each warpgroup computes."""
         rows, columns = self.part[self.left], self.part[1 - self.left]
         warpgroup = warpgroup % self.team
         if self.blocks * 64 * self.team == rows:

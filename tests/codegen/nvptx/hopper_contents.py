@@ -75,12 +75,12 @@ class Contents:
         self.boxes[stage].append((places, k))
 
     def fill(self, stage: Stage, places: Array) -> None:
-        """Store zeros at the positions `places` of a stage, if TMA has ever loaded to the stage."""
+        """Store zeros at `places` of a stage; without effect before TMA's first load to it."""
         if stage in self.arrays:
             self.arrays[stage][places] = ZERO
 
     def check(self, stage: Stage, step: int, end: int) -> None:
-        """Check a stage that wgmma reads: loaded elements before a group's end, zeros after it."""
+        """Check a stage that wgmma reads: loaded elements where k < `end`, else zeros."""
         assert self.steps[stage] == step, "another step's box"
         for places, k in self.boxes[stage]:
             found = self.arrays[stage][places]

@@ -124,8 +124,7 @@ class ControlFlow:
                 yield from self.run(node.body)
                 index += self.value(loop.step)
             if op.unroll and not each:
-                # only the first iteration of an unrolled loop is simulated; it represents the
-                # others
+                # of an unrolled loop, only the first iteration is simulated, for all iterations
                 return
 
     def _if(self, node: Node) -> Agent:

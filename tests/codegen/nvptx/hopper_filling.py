@@ -75,9 +75,7 @@ def _room(role: ControlFlow, dim: str) -> int:
 
 
 def _everybody(role: ControlFlow, expr: Any) -> Array:
-    """The value of an expression, or of all terms of a condition, for each thread of a
-    warpgroup.
-    """
+    """The value of an expression, or whether a condition holds, for each thread of a warpgroup."""
     if isinstance(expr, And):
         return np.all([_everybody(role, part) for part in expr.args], axis=0)
     function, symbols = compiled(expr)

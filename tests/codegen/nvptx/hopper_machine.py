@@ -76,7 +76,8 @@ class Hopper(Device):
         """The index along k at which each group ends, if extents along k differ; else empty."""
         self.rows = 0 if sides else sizes["m"] + macro_tile(graph.coordinates)[0]
         """With groups along k, the number of rows from the start of one group's D to the start of
-        the next one's: m and a macro tile of padding. 0 for a list of products."""
+        the next one's: m and a macro tile of padding. 0 for a list of products.
+        """
         self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None
@@ -92,7 +93,7 @@ class Hopper(Device):
         self.team = 1 if self.turns else self.warpgroups - 1
         """The number of warpgroups that compute one tile together."""
         self.boxes: dict[Place, str] = {}
-        """Written boxes of D, and whether TMA or the stores of threads wrote each."""
+        """For each box of D that was written: whether TMA wrote it, or threads did."""
         self.memory: dict[int, list[Workgroup]] = {}
 
     def run(self) -> None:

@@ -45,7 +45,7 @@ class Matrices:
         return self.end(axis, group) - self.sides[axis][group]
 
     def map(self, tensor: str, group: int, *, turned: bool) -> Map:
-        """The tensor map of one matrix.
+        """The tensor map of one product's matrix; `turned`: stored as its transpose.
 
         An empty matrix is described as one element inside the tensor, since TMA rejects extent 0.
         """
@@ -67,6 +67,6 @@ class Matrices:
             self.maps[place] = map
 
     def check(self, place: int, wanted: Map) -> None:
-        """Check that a TMA box is loaded through the tensor map of the matrix that contains it."""
+        """Check that the tensor map at index `place`, through which TMA loads, is `wanted`."""
         assert place in self.maps, "a box is asked for before its matrix is described"
         assert self.maps[place] == wanted, "the map of another matrix"

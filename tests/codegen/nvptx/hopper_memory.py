@@ -91,7 +91,8 @@ class Warpgroup:
     unfenced: bool = False
     """True if plain loads have read shared memory that TMA may overwrite, with no fence since."""
     taken: set[int] = field(default_factory=set[int])
-    """Flags that one thread of the warpgroup has acquired; a barrier shows this to the others."""
+    """Flags that one thread of the warpgroup has acquired; its next barrier shows them to others.
+    """
     acquired: set[int] = field(default_factory=set[int])
     """Flags whose acquisition is visible to all threads of the warpgroup."""
     read: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
@@ -138,7 +139,7 @@ class Workgroup:
     """The TMA boxes in each stage, by the place in the stage where they begin."""
     named: Counter[int] = field(default_factory=Counter[int])
     met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """For each named barrier, the flags that warpgroups had acquired before they arrived there."""
+    """For each named barrier, the flags that arriving warpgroups had acquired before."""
     multiplying: set[int] = field(default_factory=set[int])
     """The warpgroups that are in their main loops now."""
     steps: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
@@ -157,7 +158,7 @@ class Workgroup:
         self.steps.setdefault(role, []).append(step)
 
     def enter(self, warpgroup: int, *, alone: bool) -> None:
-        """Record that a warpgroup enters its main loop; if `alone`, no other may be in its own."""
+        """Record that a warpgroup enters its main loop; `alone`: no other may be in one."""
         self.multiplying.add(warpgroup)
         assert not alone or len(self.multiplying) == 1, "main loops side by side"
 

@@ -48,7 +48,7 @@ class Role(ControlFlow):
         yield lambda: True
 
     def _copy_operand(self, node: Node, op: ops.CopyBox) -> Agent:
-        """Load a box of an operand of the epilogue, for this workgroup alone."""
+        """Load a TMA box of an epilogue operand to this workgroup only (without multicast)."""
         assert not op.receivers
         stage, offset = self._stage(node, op.destination)
         self.own.copy_box(stage, offset, Box((0, offset), self.step))
@@ -65,15 +65,16 @@ class Role(ControlFlow):
             self.own.read_operand(stage, self.step, self.warpgroup)
 
     def _extent(self, tensor: str) -> int:
-        """The rows of A or the columns of B at which TMA stops reading: those of the matrix, or in
-        a grouped problem the end of the current group.
+        """Number of rows of A, or of columns of B, that the tensor map has.
+
+        They end with the matrix, or in a grouped problem with the current group.
         """
         if self.machine.matrices:
             return self.machine.matrices.end("mn"["AB".index(tensor)], self.group)
         return self.value(self.machine.graph.coordinates[f"{tensor}.{'AB'.index(tensor)}"].size)
 
     def depth(self, axis: str) -> int:
-        """The extent along k at which TMA stops reading a tensor."""
+        """The extent of a tensor along k in its tensor map; TMA reads zeros from there on."""
         if self.machine.matrices:
             # TMA rejects extent 0, so a group with k = 0 is described with an extent of 1, and
             # threads store zeros there.
@@ -122,7 +123,7 @@ class Role(ControlFlow):
         return shared.within, self.place(node, "stage")
 
     def _stage(self, node: Node, dim: str) -> tuple[Stage, int]:
-        """The stage that contains a shared-memory address, and the offset of the address in it."""
+        """(the stage that contains a shared-memory address, the address's offset in the stage)."""
         coordinates = self.machine.graph.coordinates
         shared = coordinates[dim]
         assert isinstance(shared, Shared)
@@ -200,7 +201,7 @@ class Role(ControlFlow):
         """Add one workgroup's partial sum of a share, the part of a tile that a reduce-scatter
         completes.
 
-        Only the first access to the partial sum is simulated; it represents the other accesses.
+        Of the accesses to the partial sum, only the first is simulated, for all of them.
         """
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):

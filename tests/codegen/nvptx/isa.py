@@ -27,7 +27,7 @@ def swizzled(byte: Array, span: int) -> Array:
 
 
 def accumulator(thread: Array, register: Array) -> tuple[Array, Array]:
-    """Row and column of accumulator register d_register of a thread in an m64nN wgmma.
+    """(row, column) in D that a thread's accumulator register number `register` holds after wgmma.
 
     PTX ISA, "Register Fragments and Shared Memory Matrix Layouts", matrix D of m64nNk16.
     """

@@ -1,4 +1,4 @@
-"""Index expressions of a lowered graph as plain functions, to enumerate their values."""
+"""Makes Python functions of a lowered graph's index expressions, to enumerate their values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Lowered:
         return self.size(f"{tensor}.index.0"), self.size(f"{tensor}.index.1")
 
     def copy(self, tensor: str) -> Node:
-        """The operation in the loop over k tiles that copies a tensor's tile asynchronously."""
+        """The operation in the loop over k tiles that copies a tile of A or B to shared memory."""
         return [n for n in self.nodes if isinstance(n.op, CopyElements) and n.op.source == tensor][
             -1
         ]
@@ -76,9 +76,7 @@ class Lowered:
     def function(
         self, node: Node, *wanted: str | Basic, names: tuple[str, ...]
     ) -> Callable[..., tuple[int, ...]]:
-        """A Python function of the named symbols that computes coordinates or expressions at an
-        operation.
-        """
+        """A function of the symbols `names` that computes coordinates or expressions at a node."""
         found = [node.scope.reverse(w).values[0] if isinstance(w, str) else w for w in wanted]
         used = set[Symbol]().union(*(e.free_symbols for e in found))
         arguments = [index_symbol(name) for name in names]

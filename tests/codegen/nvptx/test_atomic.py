@@ -62,7 +62,8 @@ KERNELS = (*PLAIN, *VECTORS, *HOPPER)
 def sums(made: Configuration) -> tuple[object, ...]:
     """The values of a kernel's options that change its code for adding partial sums.
 
-    Quick tests run kernels in which each value of each option occurs once, not all combinations.
+    Quick tests assemble kernels in which each value of each option occurs at least once, not all
+    combinations.
     """
     machine = (made.consumers, made.boxes, made in PLAIN)
     return (machine, made.vectors.d, any(extent > 1 for extent in made.cluster))
@@ -123,8 +124,8 @@ def test_every_sum_is_added_and_cleared(configuration: Configuration):
     """
     program = configuration.program
     (add,) = program.lowered.control.of_kind(ReduceFragment)
-    # There are two clear operations if the last step of a fix-up is shorter than the others; both
-    # have the same vector width.
+    # If the last step of a fix-up is shorter than the others, it has a clear operation of its own,
+    # with the same vector width.
     clears = {op.width for op in program.lowered.control.of_kind(FillElements) if _clears(op)}
     (width,) = clears
     assert width == add.width == (4 if configuration.boxes else 2)

@@ -243,7 +243,7 @@ def test_c_is_out_only_with_the_same_strides(fake_driver: FakeDriver):
         for rows, columns, at in ((256, 128, A_AT), (512, 128, B_AT), (256, 512, D_AT))
     )
     made(a, b, d, d, beta=1.0)
-    made(a, b, d, d, beta=1.0)  # a call with the same A, B and D has passed the checks before
+    made(a, b, d, d, beta=1.0)  # an earlier call had the same A, B and D
     with pytest.raises(LaunchError, match="'out' overlaps c"):
         made(a, b, matrices(5, 256, 512, D_AT, stride=0), d, beta=1.0)
     apart, together = matrices(5, 256, 512, C_AT, stride=0), matrices(5, 256, 512, D_AT, stride=0)

@@ -78,7 +78,7 @@ def test_what_is_cached_is_not_generated(
     launch(second)
     assert fake_driver.loaded[0] == fake_driver.loaded[1]
     one, two = fake_driver.launches
-    workspaces = (one.values[4:], two.values[4:])  # each kernel has a workspace of its own
+    workspaces = (one.values[4:], two.values[4:])  # two kernels never share a workspace
     assert (one.grid, one.block, one.shared_bytes, one.attributes, one.values[:4]) == (
         (two.grid, two.block, two.shared_bytes, two.attributes, two.values[:4])
     ), workspaces
@@ -141,7 +141,7 @@ def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage
 def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypatch: Any):
     """If the driver spills registers of the default code, a leaner variant is used.
 
-    Later calls use it too, and `kernel.ptx` shows it.
+    Later calls use the leaner variant too, and `kernel.ptx` is its PTX.
     """
     tried: list[str] = []
 
@@ -204,9 +204,7 @@ def test_refusals_come_at_compile_time():
 
 
 def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
-    """A cached kernel has the cluster size and launch overlap of its code, in later
-    processes too.
-    """
+    """A kernel from the disk cache is launched with the cluster size and overlap of its code."""
     for _ in range(2):
         made = kernel(StreamK(owner="last"), lowering=LowerToHopper(cluster_m=2))
         assert made.resident == CLUSTERS
@@ -252,7 +250,7 @@ def test_a_kernel_says_why_a_better_lowering_declined(gemm: Any, tile: Any, reas
     assert made.instructions == "mma.sync"
     (note,) = made.lowering_notes
     assert note.startswith(f"wgmma: {reason}"), note
-    # This architecture has one lowering, so none was declined.
+    # The target sm_90, unlike sm_90a, has one lowering only, so none was declined.
     assert codegen.compile(scheduled, "sm_90").lowering_notes == ()  # type: ignore[attr-defined]
 
 

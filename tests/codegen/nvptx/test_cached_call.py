@@ -1,4 +1,4 @@
-"""A call whose kernel is in the cache on disk imports only what it needs."""
+"""A call whose kernel is in the disk cache does not import modules that compile kernels."""
 
 from __future__ import annotations
 

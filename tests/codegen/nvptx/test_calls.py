@@ -41,7 +41,7 @@ def kernel(
 
 
 def count_arguments(made: CudaKernel, fake: FakeDriver) -> None:
-    """Tell the fake driver how many arguments to read, as the kernel declares them."""
+    """Tell the fake driver how many arguments to read: as many as the kernel `made` declares."""
     head = made.ptx[made.ptx.index(".entry") : made.ptx.index("{")]
     fake.arguments = head.count(".param")
 
@@ -268,7 +268,7 @@ def test_which_code_serves_which_address(fake_driver: FakeDriver, at: dict[str, 
 
 
 def work(fake: FakeDriver) -> list[tuple[int, ...]]:
-    """For each recorded launch: (address of its partial sums, address of its flags)."""
+    """For each recorded launch of a kernel: (address of the partial sums, address of the flags)."""
     return [launch.values[4:6] for launch in fake.launches]
 
 
@@ -357,7 +357,7 @@ def test_workgroups_that_need_each_other_are_launched_together(fake_driver: Fake
 def test_threads_do_not_mix_their_arguments(fake_driver: FakeDriver):
     made = kernel(target="sm_90a")
     count_arguments(made, fake_driver)
-    made(*operands()[:2], out=operands()[3])  # the first call of the kernel loads its code
+    made(*operands()[:2], out=operands()[3])  # loads the kernel before the threads launch it
 
     def launch(number: int) -> None:
         a, b, _, d = operands(a=A_AT + 256 * number, b=B_AT + 256 * number, d=D_AT + 256 * number)

@@ -21,7 +21,7 @@ from tests.support.sampling import Slow, chosen
 SIZES = (2048, 2304, 8192), (320, 1736, 6592)
 LAYOUTS = {"nn": (False, False), "nt": (False, True)}
 EVERY = 7
-"""Slow tests assemble one in this many kernels, because there are thousands."""
+"""Slow tests assemble every seventh kernel, because there are thousands."""
 LARGEST = (
     # For each family of schedules, the candidate plans with the most accumulator registers: of
     # those whose tiles two warpgroups divide, and of those whose tiles one warpgroup computes.

@@ -44,7 +44,7 @@ def test_a_captured_workspace_never_moves(fake_driver: FakeDriver, freed: list[i
     kernels = [made]
 
     def launch(capture: int | None, workgroups: int, stream: int = STREAM) -> tuple[int, ...]:
-        """The addresses of the workspace's buffers for a launch."""
+        """Launch, and return the addresses of the buffers in the launch's workspace."""
         fake_driver.capturing = {} if capture is None else dict.fromkeys((STREAM, OTHER), capture)
         kernels[0](a, b, out=d, stream=stream, workgroups=workgroups)
         return fake_driver.launches[-1].values[4:6]
@@ -52,7 +52,7 @@ def test_a_captured_workspace_never_moves(fake_driver: FakeDriver, freed: list[i
     small = launch(1, 4)
     larger = launch(1, 8)
     others = [launch(1, 4, OTHER), launch(2, 4), launch(None, 16), launch(None, 16, OTHER)]
-    # later launches in the same capture reuse the buffers
+    # the next launch in this capture reuses the buffers
     assert launch(1, 8) == launch(1, 2) == larger
     assert freed == []
     every = [*small, *larger, *(at for buffers in others for at in buffers)]

@@ -70,9 +70,7 @@ def compiled(
 def test_operands_are_read_where_d_is_written(
     target: str, schedule: str, tile: tuple[int, int, int], options: dict[str, Any], case: Case
 ):
-    """Wherever the epilogue is applied, an operand's index along each of its axes equals D's
-    index.
-    """
+    """Where an epilogue is applied, an operand's index along each of its axes equals that of D."""
     graph = compiled(case.function, target, schedule, tile, **options).lowered
     nodes = [n for root in resolve(graph.control.root.body, graph.scope()) for n in root.walk()]
     applied = [n for n in nodes if isinstance(n.op, ApplyFragment)]

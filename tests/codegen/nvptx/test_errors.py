@@ -1,4 +1,4 @@
-"""The CUDA target refuses wrong inputs, and its messages say why. The tests need no GPU."""
+"""The CUDA target refuses wrong inputs with messages that say why. The tests need no GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scheduled(tile: tuple[int, int, int] = (64, 64, 32), **options: object) -> K
         ("sm_75", "need sm_80 or later"),
         ("sm_", "no code can be generated for 'sm_'; choose one of: sm_80"),
         ("sm_ninety", "no code can be generated for"),
-        # Refused early, because LLVM would abort the process.
+        # This target is refused before LLVM sees it, because LLVM would abort the process.
         ("sm_80a", "no code can be generated for"),
         ("gfx942", "unknown target 'gfx942'; choose one of: interpreter, cpu"),
         ("", "unknown target ''"),

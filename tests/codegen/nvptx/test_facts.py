@@ -1,4 +1,4 @@
-"""What a launch needs to know about a kernel is unchanged after conversion to JSON and back."""
+"""`Facts`, what a launch needs to know about a kernel, are unchanged after conversion to JSON."""
 
 from __future__ import annotations
 

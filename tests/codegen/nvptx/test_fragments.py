@@ -44,7 +44,7 @@ def isa_accumulator(lane: int, i: int) -> Place:
 
 
 def ldmatrix(register: int, half: int, lane: int, *, trans: bool) -> Place:
-    """Which element ldmatrix loads into a 16-bit half of a lane's register.
+    """Where ldmatrix reads the element that it loads into a 16-bit half of a lane's register.
 
     Returns (the lane whose address selects the element's row, the number of the element in the
     row).
@@ -87,7 +87,7 @@ def test_the_accumulator_is_where_mma_leaves_it(tile: tuple[int, int, int]):
 def shared_memory(this: Lowered, tensor: str) -> dict[int, Place]:
     """For each address in stage 0, the (row, column) in the tensor's tile that is copied there.
 
-    Every thread has made its copies for step 0. Addresses are counted in elements.
+    All threads' copies for k tile 0 are included. Addresses are counted in elements.
     """
     node, axes = this.copy(tensor), (f"{tensor}.index.0", f"{tensor}.index.1")
     names = ("workitem", f"{tensor}.copy.pass", "ahead")

@@ -143,8 +143,8 @@ def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, re
 def test_sm_80_copies_elements_where_groups_part_a_contiguous_axis(layout: str, vectors: Vectors):
     """On sm_80, single elements are copied if groups divide the contiguous axis.
 
-    A group may begin at any element there. If groups divide the other axis, a whole vector has one
-    k and so lies in one group.
+    A group may then begin at any element. If groups divide the strided axis, all elements of a
+    vector have the same k, so they lie in one group.
     """
     made = program(LAST, (128, 128, 32), layout, vectors=vectors)
     copies = made.lowered.control.of_kind(CopyElements)
@@ -186,7 +186,7 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
 ):
     """Threads zero the elements past a group's end, in the group's last k tile only.
 
-    They do so for A and B, after the tile was loaded and before wgmma reads it.
+    Threads zero these elements of A and of B after the k tile was loaded and before wgmma reads it.
     """
     lowered = program(schedule, tile, lowering=lowering, vectors=WIDE).lowered
     loops = main_loops(lowered)
@@ -199,13 +199,13 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
         assert kinds.index(WaitBarrier) < loop.body.index(tail)
         multiplies = next(i for i, op in enumerate(loop.body) if has(op, MultiplyShared))
         assert loop.body.index(tail) < multiplies
-        # The condition holds in the last iteration only.
+        # The branch that stores zeros is taken only in the last iteration.
         assert tail.condition == Eq(loop.symbol, loop.stop - 1)
         assert not tail.orelse
         (located,) = tail.body
         assert isinstance(located, Locate)
         assert located.dims == ("A.tile.1", "B.tile.0")
-        # The inner condition holds only if the group ends before the k tile does.
+        # The branch inside compares the k tile with the end of the group.
         (cut,) = located.body
         assert isinstance(cut, If)
         assert cut.body == ()
@@ -239,7 +239,7 @@ def has(op: Operation, kind: type[Operation]) -> bool:
 
 
 def numbers(condition: Boolean) -> set[str]:
-    """The tile indices that a condition reads."""
+    """Names of the tile numbers (such as `A.tile.1`) that a condition reads."""
     return {str(symbol) for symbol in condition.free_symbols if ".tile." in str(symbol)}
 
 
@@ -298,7 +298,7 @@ def test_other_problems_have_no_tails(kind: str):
 
 
 def test_boxes():
-    """TMA loads A and B as one matrix each, which all groups share.
+    """With groups along k, TMA loads A and B as one matrix each, which all groups share.
 
     D is a batch with a matrix for each group, so TMA stores all of its boxes, and threads none.
     """
@@ -378,7 +378,7 @@ def offsets(groups: int, **changes: Any) -> Any:
 
 
 def test_a_call(fake_driver: FakeDriver):
-    """A call accepts any k, and as many groups as the offsets have."""
+    """A kernel for groups along k accepts any k, and any number of groups."""
     made = kernel(PERSISTENT, "sm_90a")
     fake_driver.arguments = made.ptx[: made.ptx.index(")\n.")].count(".param")
     a, b, d = matrix(1003, 128, A_AT), matrix(1003, 256, B_AT), matrices(7, 128, 256, D_AT)

@@ -64,7 +64,8 @@ PAIRS = (
     (TURNS, (128, 128, 64), (64, 64, 64)),
 )
 """Lowerings with two tile shapes (m, n, k). A kernel with tiles of both shapes has as many warps as
-a kernel with tiles of one of them."""
+a kernel with tiles of one of them.
+"""
 every_pair = pytest.mark.parametrize(("step", "large", "small"), PAIRS, ids=str)
 
 
@@ -96,7 +97,7 @@ def renamed(text: str, graph: KernelGraph) -> str:
 def written(op: Operation, name: Callable[[str], str] = str) -> str:
     """The text of an operation, with coordinates renamed by `name`.
 
-    Renaming changes the order of the terms of a conjunction, so they are sorted.
+    Renaming changes the order of the terms of a conjunction, so the terms are sorted.
     """
     text = name(repr(op))
     return re.sub(r"Eq\(.*?\) & Eq\(.*?\)", lambda x: str(sorted(x[0].split(" & "))), text)
@@ -110,8 +111,8 @@ def test_each_shape_is_lowered_as_if_alone(
 ):
     """Each tile shape has the coordinates, edges and instructions of a kernel with only this shape.
 
-    Two things differ: the schedule, and the sizes of the ring and of D's staging slots, which are
-    those of the largest shape.
+    Two things differ: the schedule, and the sizes of the ring of stages and of D's staging slots,
+    which are as large as the largest tile shape needs.
     """
     step, large, small = pair
     mine = large if which == "large" else small
@@ -176,10 +177,9 @@ SLOTS = (
 
 
 def fills(this: Lowered, prefix: str, warpgroup: int) -> Iterator[tuple[list[int], set[int]]]:
-    """For each box of an output tile: the waits before it is filled, and the addresses that are
-    written.
+    """For each TMA box of an output tile: (waits before it is filled, addresses that are written).
 
-    A wait is the number of TMA stores that may still be pending after it.
+    A wait is given as the number of TMA stores that may be pending after it.
     """
     (node,) = this.nodes(StoreFragment, destination=f"{prefix}D.shared")
     (parent,) = (
@@ -219,7 +219,7 @@ def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
 def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
     """A staging slot of D is filled only after the wait for the TMA store that last read it.
 
-    This holds for every sequence of tiles of both shapes.
+    The test takes every sequence of tiles of both shapes.
 
     A warpgroup waits for its own stores only, so only one warpgroup may write to a slot.
     """
@@ -243,7 +243,7 @@ def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
 
 
 def test_bytes_are_those_of_the_boxes_of_a_part():
-    """The mbarrier of a stage expects the bytes of one k tile of A and B, for either tile shape."""
+    """For both tile shapes, a stage's mbarrier expects the bytes of one k tile of A and B."""
     graph = together(LowerToHopper(stages=3), (128, 256, 64), (64, 64, 64))
     sizes: set[int] = set()
     for op in graph.control.of_kind(ops.ExpectBytes):
@@ -339,7 +339,7 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 
 
 def test_memory_is_that_of_the_largest_tile():
-    """If a kernel also has small tiles, it needs no more shared memory and has as many stages."""
+    """A kernel with small tiles too has as much shared memory and as many stages as without."""
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (

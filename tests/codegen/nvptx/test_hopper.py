@@ -1,4 +1,4 @@
-"""The lowering to sm_90a: what it makes of graphs, and why it refuses some of them."""
+"""The lowering to sm_90a: the lowered graphs, and the graphs and tiles that it refuses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_registers_go_from_the_producer_to_the_consumers(configuration: Configur
 def test_shared_memory_is_all_there_and_used(configuration: Configuration):
     """Stage ring, staging slots and partial sums fit in 227 KiB of shared memory.
 
-    The ring has four stages or more if these leave 64 KiB for the rest.
+    The ring has at least four stages if four stages leave 64 KiB for the rest.
     """
     this = lowered(configuration)
     program = configuration.program
@@ -200,12 +200,12 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (128, 272, 64),
     ),
-    "a workgroup's part 128x128 must be a multiple of 64 in k": (
+    "a workgroup's part 128x128x32 must be a multiple of 64 in k": (
         LowerToHopper(),
         {},
         (128, 128, 32),
     ),
-    "a workgroup's part 64x64 must be a multiple of 64 in k": (
+    "a workgroup's part 64x64x32 must be a multiple of 64 in k": (
         LowerToHopper(cluster_k=4),
         {},
         (64, 64, 128),

@@ -41,8 +41,8 @@ EVERY = (*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES)
 def traits(spec: Spec) -> tuple[object, ...]:
     """The option values of a kernel; for each of them, a quick test has a kernel with that value.
 
-    These are all options but the tile. The types of A and D form one value, and so do the kind of
-    consumers and the axes along which there is a cluster.
+    The values are those of all options but the tile. The types of A and D count as one value, and
+    so do the kind of consumers and the axes along which there is a cluster.
     """
     cluster = tuple(extent > 1 for extent in spec.cluster or ())
     types = (spec.dtype, spec.out_dtype)
@@ -51,7 +51,7 @@ def traits(spec: Spec) -> tuple[object, ...]:
 
 @cache
 def needed(spec: Spec) -> tuple[Variant, ...]:
-    """The variants of a kernel that the problems launched on it in tests/gpu need."""
+    """The variants of a kernel that its launches in tests/gpu need."""
     codes: tuple[Code, ...] = code_of_d() if spec in DIFFERENT_D else ()
     for specs, cases in (
         (RANDOM, random_cases),

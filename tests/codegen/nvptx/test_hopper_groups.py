@@ -66,7 +66,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 def cases() -> Iterator[tuple[str, str]]:
     """Yield pairs (schedule, name of a problem).
 
-    The first schedule has all problems, each other schedule some of them.
+    The first schedule is combined with all problems, each other schedule with some of them.
     """
     for place, schedule in enumerate(SCHEDULES):
         for number, groups in enumerate(GROUPS):
@@ -170,9 +170,9 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
 
 @every_lowering
 def test_groups_alone_have_two_ways(name: str):
-    """Only kernels for groups of rows have row-by-row stores.
+    """Only kernels for groups of rows have, besides TMA stores of D, row-by-row stores by threads.
 
-    Other matrices end where the tensor ends, and TMA clips boxes there.
+    In other problems a matrix ends where its tensor ends, and TMA clips boxes there.
     """
     tile, lowering = LOWERINGS[name]
     for gemm in (Gemm("bf16"), Gemm("f16", batched=True), Gemm("bf16", m=1000, n=264, k=512)):

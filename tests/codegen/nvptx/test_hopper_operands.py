@@ -1,7 +1,7 @@
 """On Hopper, TMA boxes bring elements of A and B to where wgmma's descriptors point.
 
-`tests.codegen.nvptx.isa` models TMA and the tensor core; the addresses that both use come from the
-lowered graph.
+`tests.codegen.nvptx.isa` models how TMA and the tensor core lay out elements; the addresses that
+they get come from the lowered graph.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def boxes(this: Lowered, tensor: str) -> int:
 
 
 def receivers(this: Lowered, tensor: str, rank: int) -> list[int]:
-    """Ranks of the workgroups of a cluster's row that share A, or of its column that share B."""
+    """Ranks in the cluster of the workgroups that share `rank`'s rows of A, or columns of B."""
     ranks = np.arange(this.ranks)
     part = this.first(ranks, "AB".index(tensor))
     return [int(r) for r in ranks[part == part[rank]]]
@@ -110,8 +110,8 @@ def receivers(this: Lowered, tensor: str, rank: int) -> list[int]:
 def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     """Simulate all TMA copies of one step.
 
-    Returns the contents of the stage of every rank, and how many times each element of the tile was
-    read from memory.
+    Returns two arrays: what the stage of every rank holds (numbers of elements, see `name`), and
+    how many times each element of the tile was read from global memory.
     """
     size = stage_elements(this, tensor)
     memory = np.full((this.ranks, size), NOTHING)
@@ -194,7 +194,7 @@ def test_every_swizzle_and_height_is_tried():
 
 @every_configuration
 def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configuration):
-    """Multicast follows the cluster.
+    """TMA loads are multicast to the workgroups of a cluster that share an operand.
 
     Workgroups side by side along n share rows of A, those along m share columns of B.
     """
@@ -306,7 +306,7 @@ def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuratio
     assert bytes == size * sum(stage_elements(this, tensor) for tensor in "AB")
     assert arrivals["full"] == 1
     # Empty barrier: the number of arrivals that it is initialised with is the number of threads in
-    # all workgroups that arrive. They release the stage of the previous step.
+    # all workgroups that arrive. These workgroups release the stage of the previous step.
     around = [n for n in this.nodes(If) if any(isinstance(x.op, ArriveBarrier) for x in n.walk())]
     for node in this.nodes(ArriveBarrier, barrier="barrier.empty"):
         (branch,) = (n for n in around if n.body and node in [*n.walk()][:3])

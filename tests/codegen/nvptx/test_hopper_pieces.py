@@ -104,7 +104,7 @@ def places(
 
 
 def owners(this: Lowered) -> int:
-    """The number of CTAs of a cluster that send and receive partial sums: one if they divide k."""
+    """Number of CTAs of a cluster that send partial sums: all, or one if the cluster divides k."""
     return 1 if this.configuration.cluster[2] > 1 else this.ranks
 
 
@@ -165,7 +165,8 @@ def received(
 def test_a_partial_is_all_registers_once(configuration: Configuration):
     """The map from (vector, thread, element) to an index in a workspace slot is a bijection.
 
-    Each register of the receiver gets the element that the same register of the sender stored.
+    A receiver's register gets the element that the register of the same number and thread of the
+    sender stored.
     """
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
@@ -190,7 +191,8 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
 def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
     """The thread that adds an element to an atomic sum also reads that element and clears it.
 
-    It uses the same register for all three accesses, and no element of the slot is left out.
+    The thread uses the same register for all three accesses, and no element of the slot is left
+    out.
     """
     this = lowered(configuration)
     rows, columns, _ = configuration.tile

@@ -76,7 +76,7 @@ def test_multicast_reaches_all_of_the_cluster(configuration: Configuration, tens
 
 
 def integers(text: str, rank: int) -> dict[str, int]:
-    """By name, the value of each register that the kernel computes from its cluster rank alone."""
+    """Values, by name, of the PTX registers that depend on nothing but the CTA's cluster rank."""
     known: dict[str, int] = {}
 
     def value(name: str) -> int | None:

@@ -82,7 +82,8 @@ FROM_REGISTERS = (
     boxed((64, 128, 128), (1, 1, 2), schedule=STREAM, vector=2),
 )
 """Reduce-scatter configurations in which threads store D from registers, not by TMA. They store
-whole tiles, and shares of the tiles that several workgroups compute."""
+whole tiles, and shares of the tiles that several workgroups compute.
+"""
 
 
 @pytest.mark.usefixtures("ptxas")
@@ -117,7 +118,8 @@ def test_flags_count_readers(configuration: Configuration):
 def test_a_share_is_read_where_it_was_sent_and_stored_where_it_belongs(
     configuration: Configuration,
 ):
-    """Each register reads its value where the sender stored it, and stores to its element of D."""
+    """Partial sums are read where the sender stored them; their sum goes to the right element of D.
+    """
     this = lowered(configuration)
     (send,) = this.nodes(StoreFragment, destination="partials")
     whole, shared = (
@@ -227,7 +229,7 @@ def scattered(
 
 
 def finished(machine: Hopper) -> Counter[int]:
-    """For each workgroup, the number of shares (parts of tiles) whose epilogue it has run."""
+    """For each workgroup, the number of shares (parts of tiles) that it has completed."""
     found: Counter[int] = Counter()
     for (number, _, _), count in machine.finished.items():
         found[number] += count

@@ -158,14 +158,14 @@ def swizzled(this: Lowered) -> bool:
 
 
 def boxes(this: Lowered) -> list[tuple[int, int]]:
-    """(block of rows, box in the block) of each box of D, in the order in which they are stored."""
+    """(block of rows, box in the block) of each box of D, in the order of the boxes' stores."""
     return list(product(range(this.size("store.m")), range(this.size("store.box"))))
 
 
 def drains(this: Lowered) -> bool:
     """True if a tile waits for all stores of the tile before it.
 
-    This is so if the number of boxes of a tile is no multiple of the number of slots.
+    A tile must wait if the number of boxes of a tile is no multiple of the number of slots.
     """
     return len(boxes(this)) % this.size("store.slot") > 0
 

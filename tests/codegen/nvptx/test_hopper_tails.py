@@ -165,7 +165,7 @@ def test_the_machine_refuses_what_is_wrong(how: str, why: str, name: str):
 
 
 def test_what_is_not_cut_is_not_touched():
-    """If groups are whole k tiles, a kernel without the stores of zeros or the barrier is right."""
+    """If groups are whole k tiles, kernels are right even without stores of zeros."""
     graph = lowered(SCHEDULES[0], "two warpgroups")
     play(bent(graph, "A keeps what is behind"), (64, 128, 64))
     play(bent(graph, "no barrier"), (64, 128, 64))

@@ -102,9 +102,7 @@ def play(graph: KernelGraph, problem: tuple[int, int, int, int], seed: int = 0) 
 
 
 def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
-    """Every part of every tile is stored once and is the sum of all its k tiles, each counted
-    once.
-    """
+    """Check that each part of each tile is stored once, and sums each k tile of the tile once."""
     rows, columns, depth = macro_tile(machine.graph.coordinates)
     m, n, _ = machine.cluster
     parts = {(i, j) for i in range(tiles[0] * m) for j in range(tiles[1] * n)}
@@ -197,10 +195,11 @@ def test_work_items_are_those_of_one_count():
 
 
 def test_what_is_lowered(golden: Golden):
-    """The text of ping-pong consumers equals the golden file.
+    """The lowered graph of a kernel with ping-pong consumers, as text, equals the golden file.
 
-    In it, a warpgroup waits until the other one has issued its main loop. A warpgroup skips the
-    other one's stages of the ring, but advances its stage counter past them.
+    In the graph, a warpgroup waits until the other warpgroup has issued its main loop. A warpgroup
+    does not read the stages of the other warpgroup's tiles, but advances its stage counter past
+    them.
     """
     text = lowered("data-parallel{persistent=true}").text()
     start, end = (text.index(f"Scope name={name}") for name in ("consumers", "producer"))
@@ -255,7 +254,7 @@ def doubly_freed(op: Operation) -> Operation:
 
 @pytest.mark.parametrize("change", [uncounted, unordered, silent, doubly_freed])
 def test_the_machine_sees_what_is_broken(change: Rewrite):
-    """Of 20 random orders of producers and consumers, one makes the simulation report the fault."""
+    """The simulation finds each fault in at least one of 20 random orders of the warps."""
     graph = broken(lowered("stream-k{owner=last}"), change)
 
     def many() -> None:

@@ -19,7 +19,7 @@ from tests.codegen.nvptx.fake_driver import (
 )
 
 COOPERATIVE, CLUSTER, OVERLAP = 2, 4, 6
-"""Numbers of the attributes CU_LAUNCH_ATTRIBUTE_…"""
+"""CUDA's numbers of launch attributes; OVERLAP is `…_PROGRAMMATIC_STREAM_SERIALIZATION`."""
 
 
 def function(**options: Any) -> Function:

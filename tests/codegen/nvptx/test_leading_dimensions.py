@@ -162,7 +162,10 @@ def test_only_the_edges_to_memory_differ(
 def test_transposed_operands_are_read_element_by_element(
     lowering: LowerToHopper | None, turned: bool
 ):
-    """Elements adjacent in a row of D are not adjacent in an operand that is its transpose."""
+    """An epilogue operand that is stored as its transpose is read one element at a time.
+
+    Elements that are adjacent in a row of D are not adjacent in such an operand.
+    """
     names = ("residual",) if turned else ()
     gemm = problem(epilogue=add_both, transposed_operands=names)
     lowered = program(gemm, LAST, (128, 128, 64), WIDE if lowering else PAIRS, lowering).lowered
@@ -184,7 +187,7 @@ def test_hopper_plays_problems_with_gaps(seed: int):
 
 
 def test_addresses_have_64_bits():
-    """A row times its leading dimension is a 64-bit product, since it may exceed 2^31 elements."""
+    """Offsets (row times leading dimension) have 64 bits, since they may exceed 2^31 elements."""
     for made in (
         program(problem(), PERSISTENT, (128, 128, 32), PAIRS),
         program(problem(), PERSISTENT, (128, 128, 64), PAIRS, LowerToHopper()),
@@ -201,7 +204,7 @@ def strided(rows: int, columns: int, at: int, step: int, **changes: Any) -> Tens
 
 
 def maps(fake: FakeDriver) -> dict[int, tuple[tuple[int, ...], int, int]]:
-    """For each tensor's address: shape, bytes between rows, and bytes between matrices."""
+    """Tensor maps by address: (shape, bytes from row to row, bytes from matrix to matrix)."""
     return {map.at: (map.shape, map.stride, map.matrices) for map in fake.encoded}
 
 
@@ -223,7 +226,7 @@ def test_tensor_maps_have_the_strides_of_arrays(fake: FakeDriver):
 
 @pytest.mark.usefixtures("forgotten")
 def test_tensor_maps_of_permuted_batches(fake: FakeDriver):
-    """Batches whose matrices have alternating rows: x[:, i] is a matrix."""
+    """Tensor maps are right for a batch whose matrices alternate row by row: x[:, i] is one."""
     a = matrix(0, 0, A_AT, shape=(4, 256, 192), strides=(192, 4 * 192, 1))
     b = matrix(0, 0, B_AT, shape=(4, 192, 320), strides=(192 * 320, 320, 1))
     d = matrix(0, 0, D_AT, shape=(4, 256, 320), strides=(320, 4 * 320, 1))
@@ -256,7 +259,7 @@ def test_tma_needs_rows_at_multiples_of_16_bytes(fake: FakeDriver, step: int, at
 
 @pytest.mark.usefixtures("forgotten")
 def test_accesses_are_as_wide_as_rows_allow(fake: FakeDriver):
-    """Copies of several elements must not read past the end of a row, nor at wrong alignment."""
+    """Vector copies of A read neither past the end of a row nor at unaligned addresses."""
     widths: list[Vectors] = []
     for columns, step in ((300, 1020), (302, 1020), (301, 1020), (304, 1022), (304, 1021)):
         matmul.forget()
@@ -270,9 +273,10 @@ def test_accesses_are_as_wide_as_rows_allow(fake: FakeDriver):
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(("columns", "vector"), [(96, 8), (100, 2), (101, 1)])
 def test_stores_at_the_end_of_a_group_stay_inside_rows(fake: FakeDriver, columns: int, vector: int):
-    """Threads store boxes in which a group ends, 16 bytes at a time, so rows must have whole ones.
+    """Stores by threads, of boxes in which a group ends, are no wider than a row's length allows.
 
-    TMA clips at the end of a row, but those threads do not.
+    TMA clips boxes at the end of a row, but threads store whole vectors: of 8 elements only if rows
+    are multiples of 16 bytes.
     """
     b = matrix(0, 0, B_AT, shape=(4, 128, columns), strides=(128 * 104, 104, 1))
     offsets = TensorView(C_AT, (5,), (1,), "i32", 0)

@@ -190,7 +190,7 @@ def test_a_warp_of_its_own_describes_matrices(schedule: str, options: dict[str, 
 
 
 def test_boxes_begin_inside_a_matrix():
-    """The tensor map of a matrix has that matrix's extents, and boxes begin inside them."""
+    """A matrix's tensor map has the matrix's extents, and TMA boxes begin inside the matrix."""
     control = hopper().lowered.control
     sources = {op.tensor: op.source for op in control.of_kind(CopyBox)}
     assert sources == {"A": ("A.depth", "A.row"), "B": ("B.depth", "B.column")}
@@ -219,7 +219,7 @@ def test_what_ptx_has():
     """`tensormap.replace` needs PTX 8.3; kernels without it declare an earlier version."""
     ptx = hopper(LAST).ptx
     assert ".version 8.3" in ptx
-    # For each of A, B and D: the address, two extents, and the row stride.
+    # A tensor map of A, B or D gets an address, two extents and a row stride.
     assert ptx.count("tensormap.replace") == 12
     assert ptx.count("tensormap.cp_fenceproxy") == 3
     rows = Pipeline.parse(LAST)(Gemm("bf16", transpose_b=True, grouped=True).graph((128, 128, 64)))

@@ -1,4 +1,4 @@
-"""`located_ptx` has the instructions of `ptx`, each with the operation it came from."""
+"""`located_ptx` has the instructions of `ptx`, each with the operation that it belongs to."""
 
 from __future__ import annotations
 

@@ -68,3 +68,17 @@ def test_no_schedule_is_refuted(
         pytest.skip(str(refused))
     verdict = graph.check()[NAME]
     assert verdict.outcome is Outcome.HOLDS, "\n".join(map(str, verdict.counterexamples))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "stream-k{least_segment=3}",
+        "hybrid-stream-k{workgroups=5,reduction=turnstile,least_segment=4}",
+    ],
+)
+@pytest.mark.parametrize("lower", [LowerToHopper(), LowerToTensorCores()], ids=str)
+def test_numbers_that_all_threads_share_may_be_selected(schedule: str, lower: Pass):
+    """NumPy gives the value of a condition on numbers, not arrays, as an array without an axis."""
+    graph = lower(Pipeline.parse(schedule)(Gemm("bf16").graph((64, 64, 64))))
+    assert graph.check()[NAME].outcome is Outcome.HOLDS

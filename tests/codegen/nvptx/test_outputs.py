@@ -215,7 +215,7 @@ def test_a_call_refuses_wrong_arrays(fake_driver: FakeDriver, wide: TensorView, 
     kernel = compiled(two_types, CASES[0])
     a, b = matrix(256, 128, 1 << 30), matrix(128, 512, 2 << 30)
     good = replace(matrix(256, 512, 4 << 30), dtype="f32")
-    kernel(a, b, out=matrix(256, 512, 3 << 30), wide=good)  # a checked call is kept
+    kernel(a, b, out=matrix(256, 512, 3 << 30), wide=good)  # a valid call before
     with pytest.raises(LaunchError, match=message):
         kernel(a, b, out=matrix(256, 512, 3 << 30), wide=wide)
     assert len(fake_driver.launches) == 1
@@ -236,6 +236,6 @@ def test_quantized_outputs_assemble(case: Case):
         assert_clean(report)
         ptx = program.ptx
         assert ptx.count("cvt.rni.sat.s8.f32") == ptx.count("cvt.rni.sat.u8.f32") > 0
-        # An approximate quotient could fall on the other side of a tie.
+        # If a quotient is approximate, it may be rounded to another integer at a tie.
         assert "div.full" not in ptx
         assert "div.rn.f32" in ptx

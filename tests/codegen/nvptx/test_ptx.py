@@ -29,7 +29,7 @@ def count(pattern: str, text: str) -> int:
 
 
 def blocks(text: str) -> nx.DiGraph:
-    """The basic blocks by label: their text and their successors."""
+    """The graph of basic blocks: nodes are labels with the block's text, edges go to successors."""
     graph, name, ended = nx.DiGraph(), "entry", True
     body = text[text.index("{\n") :]
     for line in body.splitlines():

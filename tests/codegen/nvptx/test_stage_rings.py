@@ -1,4 +1,4 @@
-"""Every accumulation loop has a stage ring of its own, indexed by the loop's own index."""
+"""On sm_80, every accumulation loop has its own stage ring, indexed by the loop's index."""
 
 from __future__ import annotations
 

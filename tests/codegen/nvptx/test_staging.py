@@ -30,7 +30,7 @@ both_tensors = pytest.mark.parametrize("tensor", ["A", "B"])
 
 
 def writes(this: Lowered, tensor: str, ahead: int) -> dict[tuple[int, int], int]:
-    """By (pass of the copy, thread): the first element of shared memory that the thread writes.
+    """Which element of shared memory a thread writes first, by (number of the copy, thread).
 
     Threads whose guard is false have no entry.
     """

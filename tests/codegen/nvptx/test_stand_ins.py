@@ -21,7 +21,7 @@ from tests.codegen.slow_builder import Builder
 A, B, D = 1 << 30, 2 << 30, 3 << 30
 SIZES = (2048, 2048, 2048), (300, 2048, 512), (2048, 200, 4096)
 SERVING = "64x64x64 data-parallel", "256x128x64 data-parallel"
-"""Kernels that are loaded at first; the cost model prefers others for all of SIZES."""
+"""Plans whose kernels are loaded at first; for all of SIZES, the cost model prefers other plans."""
 REQUEST = PlanRequest(Gemm("bf16"), "sm_90a", "NVIDIA H200", 132)
 
 
@@ -116,7 +116,10 @@ def test_a_kernel_that_spills_on_the_device(loaded: FakeDriver, slow: Builder):
 
 
 def test_a_refused_kernel_is_kept(loaded: FakeDriver):
-    """A CUDA graph may have captured launches of a kernel that is refused later."""
+    """A kernel that is refused after it was loaded stays in memory until `build.forget()`.
+
+    A CUDA graph may have captured launches of the kernel.
+    """
     plan = Plan.parse(SERVING[0])
     kernels = [weakref.ref(build.kernel_of(Plan.parse(text), REQUEST)) for text in SERVING]
     build.fail(plan, REQUEST, CodegenError("no registers"))

@@ -46,7 +46,7 @@ class Multiplies(NamedTuple):
 
 
 def multiplies(graph: KernelGraph) -> Multiplies:
-    """How a lowered kernel multiplies; it fails if that is not in ascending order of k."""
+    """How a lowered kernel multiplies; fail if it does not multiply in ascending order of k."""
     found: set[Multiplies] = set()
 
     def visit(op: Operation, loops: tuple[For, ...]) -> None:
@@ -75,7 +75,7 @@ def multiplies(graph: KernelGraph) -> Multiplies:
 
 
 def step_along_k(graph: KernelGraph) -> int:
-    """By how many elements of k of the tile the index of the loop over k advances."""
+    """Number of elements along k by which one iteration of the loop inside a k tile advances."""
     coordinates = graph.coordinates
     (edge,) = (e for e in coordinates.edges_above(LOOP) if e.upstream[0].startswith("A."))
     known = dict.fromkeys(edge.downstream, Integer(0))

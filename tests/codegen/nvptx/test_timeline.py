@@ -109,7 +109,7 @@ def test_a_kernel_without_records_has_no_trace_of_them(case):
 def test_the_room_for_records_follows_from_the_loops():
     once = hopper(HOPPER[0]).lowered.tensor(TIMELINE)
     *_, records, words = once.shape
-    assert (records, words) == (5, 8)  # 5 records: start, multiply, finish, drain, end
+    assert (records, words) == (5, 8)  # the 5 records are: start, multiply, finish, drain, end
     many = hopper(HOPPER[1], 50).lowered
     name = str(many.tensor(TIMELINE).shape[-2])
     assert "Minimum(52," in str(many.parameters[name].value)

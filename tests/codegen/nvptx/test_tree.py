@@ -40,7 +40,7 @@ def test_it_is_assembled(configuration: Configuration):
 def test_a_level_waits_once_and_divides_nothing(configuration: Configuration):
     """A kernel waits for flags only in the loop over tree levels.
 
-    That loop doubles its index and divides nothing.
+    The loop over tree levels doubles its index and divides nothing.
     """
     wait = "ld.acquire.gpu.global"
     text = configuration.program.ptx

@@ -30,9 +30,9 @@ STREAMED = (
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many expressions are printed, and for how many polynomials bounds are computed.
+    """Counts of printed expressions, and of polynomials whose bounds are computed.
 
-    The keys are the names of the watched methods.
+    The keys are the names of the methods that do this: `_print` and `_find_numeric_minimum`.
     """
     counts: Counter[str] = Counter()
 
@@ -54,8 +54,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_code_is_made_with_little_work(schedule: Pass, counted: Counter[str]):
     """Thanks to caches, code generation prints few expressions and bounds few polynomials.
 
-    Without caches it printed 25,000 expressions and computed bounds of 60,000 polynomials. Without
-    bounds that polynomials with different constants share, it computed 1,800 to 3,000.
+    Without caches, 25,000 expressions were printed and the bounds of 60,000 polynomials computed.
+    Polynomials that differ only in a constant share one bound; if they did not, bounds would be
+    computed for 1,800 to 3,000 polynomials.
     """
     _ = CudaProgram(schedule(Gemm().graph(TILE)), "sm_90a").module
     assert 0 < counted["_print"] < 3_000

@@ -10,7 +10,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def torch() -> Iterator[Any]:
-    """PyTorch with a fixed seed and nothing compiled; without it the tests are skipped."""
+    """PyTorch, with a fixed seed and an empty cache of compiled graphs; skips if it is missing."""
     found = pytest.importorskip("torch")
     pytest.importorskip("torch._dynamo.testing")
     import codegen.torch

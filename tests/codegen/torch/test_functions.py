@@ -29,7 +29,7 @@ SHAPES = [
 
 
 def compare(torch: Any, ours: Any, theirs: Any, inputs: tuple[Any, ...]) -> None:
-    """Compare two results and their gradients with respect to the inputs."""
+    """Compare the results of `ours` and `theirs`, and their gradients with respect to `inputs`."""
     assert ours.shape == theirs.shape
     torch.testing.assert_close(ours, theirs)
     grad = torch.randn_like(theirs)
@@ -121,7 +121,8 @@ def test_gradients_of_gradients(torch: Any, make: Make):
 
 
 def test_a_frozen_factor_is_not_kept_for_the_backward_pass(torch: Any, make: Make):
-    """If `b` requires no gradient, the backward pass does not need `a`, so `a` is not kept."""
+    """If `b` requires no gradient, `a` is not kept for the backward pass, which would not read it.
+    """
     import codegen.torch as cgt
 
     kept: list[Any] = []
@@ -158,7 +159,10 @@ def test_errors(torch: Any, make: Make):
 
 
 def test_slices_are_read_in_place(torch: Any, make: Make, monkeypatch: pytest.MonkeyPatch):
-    """Tensors with gaps between rows reach the kernel as they are; others are copied."""
+    """Tensors with gaps between rows are passed to `matmul` without a copy.
+
+    Tensors with gaps between the elements of a row are copied.
+    """
     import codegen.torch as cgt
     from codegen.torch import launching
 

@@ -27,7 +27,7 @@ def one_by_one(torch: Any, a: Any, b: Any, ends: Any) -> Any:
 
 
 def compare(torch: Any, d: Any, right: Any, *inputs: Any) -> None:
-    """Compare two results and their gradients."""
+    """Compare the results `d` and `right`, and their gradients with respect to `inputs`."""
     torch.testing.assert_close(d, right)
     assert d.stride() == d.contiguous().stride()
     grad = torch.randn_like(right)

@@ -134,7 +134,7 @@ def test_autocast_inside_of_use_kernels(torch: Any, make: Make):
 
 
 def test_rows_do_not_depend_on_the_batch(torch: Any, make: Make):
-    """The layers of a block with invariant=True, and the gradient of their input."""
+    """In `use_kernels(invariant=True)`, a row has the same result and gradient in every batch."""
     import codegen.torch as cgt
 
     layer = torch.nn.Linear(200, 24)

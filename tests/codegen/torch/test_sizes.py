@@ -16,7 +16,7 @@ from tests.codegen.torch.conftest import Make
 SIZES = [(2, 5, 6), (3, 9, 4), (4, 17, 30), (2, 2, 2), (3, 33, 7)]
 """Sizes (batch, m, n) of the inputs."""
 ONES = [(1, 4, 5), (1, 1, 1), (5, 1, 3), (2, 5, 1)]
-"""Sizes with an extent of 1, for which PyTorch compiles its own operators again too."""
+"""Sizes (batch, m, n) with an extent of 1, for which PyTorch recompiles its own operators too."""
 
 
 def every_operator(torch: Any) -> Any:
@@ -31,7 +31,7 @@ def every_operator(torch: Any) -> Any:
             self.experts = torch.nn.Parameter(torch.randn(3, 7, 6))
 
         def forward(self, x: Any, y: Any, offs: Any) -> tuple[Any, ...]:
-            """Several products of x (batch, m, 7) and y (batch, 7, n)."""
+            """Results of all functions for x (batch, m, 7), y (batch, 7, n) and group offsets."""
             d = self.linear(x) + self.plain(x)
             rows = self.feed_forward(x).flatten(0, 1)
             return (
@@ -58,7 +58,7 @@ def compare(torch: Any, found: Any, right: Any) -> None:
 # torch.export itself calls deprecated functions, which warn.
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_export(torch: Any, strict: bool):
-    """The exported program takes all sizes, also after it was saved and loaded."""
+    """A program exported by `torch.export` takes all sizes, also after it was saved and loaded."""
     model, dim = every_operator(torch), torch.export.Dim
     shapes = ({0: dim("batch"), 1: dim("m")}, {0: dim("batch"), 2: dim("n")}, None)
     given = inputs(torch, *SIZES[0])

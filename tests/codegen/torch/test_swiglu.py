@@ -56,7 +56,7 @@ def test_values_and_gradients(torch: Any, make: Make, shape: tuple[int, ...], bi
 
 
 def test_state_dict(torch: Any):
-    """A layer inside of a model loads its own `state_dict`, and one with three projections."""
+    """In a model, `SwiGLU` loads its own `state_dict`, or one of three layers (`gate_proj`, …)."""
     import codegen.torch as cgt
 
     ours, stock = layers(torch, False)
@@ -73,7 +73,7 @@ def test_state_dict(torch: Any):
 
 
 def test_one_product_of_gate_and_up(torch: Any, make: Make):
-    """The layer has two products, and is compiled without a graph break."""
+    """`SwiGLU` computes two products, not three, and is compiled without a graph break."""
     ours, _ = layers(torch, False)
     graphs = torch._dynamo.testing.EagerAndRecordGraphs()
     x = make(5, 7)

@@ -34,8 +34,8 @@ def test_what_is_set_to_what_never_changes_bounds_what_is_set_inside():
     assert value == 12 * workgroup
     assert begin in inside.fixed
     _, within = inside.enter_set(SetCoordinate("place", minimum(workgroup**2, 99 - begin)))
-    # The proof needs `place <= 99 - begin`, since the largest values of `begin` and `place`, 84 and
-    # 49, add up to more than SIZE.
+    # The proof needs the fact `place <= 99 - begin`: the largest values of `begin` and `place`, 84
+    # and 49, add up to more than SIZE.
     assert within.ranges.prove_less(begin + place, Integer(SIZE))
 
 

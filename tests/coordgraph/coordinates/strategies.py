@@ -35,7 +35,7 @@ from coordgraph.coordinates.edges import (
 from coordgraph.coordinates.laws import Trial
 
 Case = tuple[Edge, tuple[int, ...], tuple[int, ...]]
-"""An edge, its upstream sizes and its downstream sizes."""
+"""Type: an edge, the sizes of its upstream and of its downstream dimensions."""
 
 STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Case]]] = {}
 extents = st.integers(1, 6)
@@ -121,7 +121,7 @@ def interleave(draw: st.DrawFn) -> Case:
 
 
 def nested(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Sizes and strides of a `Split`, such that no two index tuples have the same offset.
+    """(sizes, strides) of a `Split`, such that no two index tuples have the same offset.
 
     The strides may leave gaps, and come in any order.
     """
@@ -188,7 +188,7 @@ def named(entries: list[int]) -> str:
 
 @st.composite
 def borders(draw: st.DrawFn) -> list[int]:
-    """Non-decreasing borders of a few segments, some of them empty."""
+    """Non-decreasing positions where the parts of an edge such as `Concatenate` begin and end."""
     sizes = draw(st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any))
     return [sum(sizes[:i]) for i in range(len(sizes) + 1)]
 

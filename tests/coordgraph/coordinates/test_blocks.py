@@ -75,7 +75,7 @@ def test_segments_are_blocks_one_after_another(sizes: list[int], rows: int, colu
 @few
 @given(lengths.filter(lambda sizes: sizes[-1] > 0), extents, extents, st.integers(0, 9))
 def test_what_is_behind_belongs_to_no_segment(sizes: list[int], rows: int, columns: int, over: int):
-    """`reverse` maps an index past the last segment to the last group and a row past its end."""
+    """`reverse` maps an index past all segments to the last segment, and to a row past its end."""
     edge, starts = Concatenate(PARTS, "all", "t"), starts_of(sizes)
     whole = rows * columns * starts[-1]
     above = (len(sizes), rows, columns, max(sizes))
@@ -100,7 +100,10 @@ def test_blocks_of_equal_segments_are_a_flatten():
 @few
 @given(lengths, st.lists(extents, max_size=3), st.integers(-3, 3))
 def test_size_rule(sizes: list[int], between: list[int], more: int):
-    """The downstream size is at least that of all segments; unknown sizes are not checked."""
+    """The size rule of `Concatenate`: |O| is at least the sum of the segments' sizes.
+
+    If a size is not known, there is no rule.
+    """
     names = tuple(f"u{i}" for i in range(2 + len(between)))
     edge, starts = Concatenate(names, "all", "t"), starts_of(sizes)
     whole, above = prod(between) * starts[-1] + more, (len(sizes), *between, max(sizes))
@@ -108,7 +111,8 @@ def test_size_rule(sizes: list[int], between: list[int], more: int):
     (rule,) = edge.size_rule(Sizes(up, (Integer(whole),)))
     assert bool(evaluate(rule, {"t": starts})) == (more >= 0)
     assert edge.size_rule(Sizes(up, (None,))) == ()
-    # The length of a segment is read from a table, so the size of the last operand is not used.
+    # The lengths of segments come from a table, so the rule does not read the size of the last
+    # operand.
     assert edge.size_rule(Sizes((*up[:-1], None), (Integer(whole),))) == (rule,)
     for unknown in range(len(up) - 1):
         missing = tuple(None if i == unknown else size for i, size in enumerate(up))
@@ -162,7 +166,7 @@ def test_the_number_of_segments_is_needed_to_find_one():
 @few
 @given(lengths, extents, extents)
 def test_a_segment_that_is_known_is_not_searched_for(sizes: list[int], rows: int, columns: int):
-    """If the segment is known there is no search; the other indices are written with its symbol."""
+    """If the segment's number is a known symbol, `reverse` does not search; its formulas use it."""
     starts = starts_of(sizes)
     known = {"t": starts, "groups": len(sizes), "rows": rows, "columns": columns}
     others = list(PARTS[1:])
@@ -177,7 +181,7 @@ def test_a_segment_that_is_known_is_not_searched_for(sizes: list[int], rows: int
 
 
 def test_a_segment_known_as_an_expression():
-    """If a caller gives the segment's number as an expression, formulas contain no search."""
+    """If a caller gives the segment's number as an expression, `reverse` does not search."""
     place, here = index_symbol("place"), index_symbol("here")
     group, k = OPEN.reverse({"all": place, "group": here + 1}, ["group", "k"])
     assert group == here + 1
@@ -223,7 +227,8 @@ def found_in(size: int | None) -> CoordinateGraph:
 def test_siblings_of_any_edge():
     """If a caller gives one of an edge's upstream indices, `reverse` computes the others from it.
 
-    The given index replaces its own formula in theirs, unless that formula is only a symbol.
+    If the formulas of the others contain the formula of the given index, the given index replaces
+    it there; a formula that is only a symbol is not replaced.
     """
     graph, i, o = found_in(5), index_symbol("i"), index_symbol("o")
     assert graph.reverse(["o"], ["j"]) == [2 * floor_mod(o, 5)]

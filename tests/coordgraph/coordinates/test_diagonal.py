@@ -14,7 +14,8 @@ from coordgraph.integers import Ranges, compile_function, index_symbol, symbols_
 ROWS, COLUMNS, STARTS = (0, 2, 2, 5), (0, 9, 12, 13), (0, 32, 32, 56)
 """Where each of three blocks begins, and where the last one ends: its first row and first column
 in the block diagonal, and its position in memory. The blocks have 2 x 9, 0 x 3 and 3 x 1 elements,
-and their rows begin in memory at multiples of 8."""
+and their rows begin in memory at multiples of 8.
+"""
 PARTS = ("group", "row", "column")
 EDGE = Diagonal("memory", PARTS, "starts", "rows", "columns", 8)
 TABLES = {"starts": STARTS, "rows": ROWS, "columns": COLUMNS}
@@ -27,7 +28,7 @@ def value(expr: Expr, **tables: tuple[int, ...]) -> int:
 
 
 def test_blocks_lie_one_after_another():
-    """No two elements have the same position, and positions between rows are padding of a block."""
+    """`Diagonal` maps no two elements to one position; positions between rows are padding."""
     sizes, places = Sizes((Integer(56),), (Integer(3), None, None)), dict[int, tuple[int, ...]]()
     for group in range(3):
         every = product(

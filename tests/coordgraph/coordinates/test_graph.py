@@ -207,7 +207,7 @@ class TestGuards:
         assert guard == Lt(index_symbol("y"), 2)
 
     def test_paths_for_each_constant_selector(self):
-        """The graph keeps paths; a path that reads one segment is not used for another segment."""
+        """A path that is cached for one value of a selector is not used for another value."""
         with CoordinateGraph().edit() as e:
             for name, size in (("i", 7), ("a", 4), ("b", 3)):
                 e.add(Linear(name, size))
@@ -287,7 +287,7 @@ class TestDerivatives:
         assert evaluate(found, at) == after - here
 
     def test_where_the_path_divides(self):
-        """The derivative of o // 8 is 1 at indices o where (o + 1) // 8 is larger, else 0."""
+        """The derivative of o // 8 is 1 at indices o where (o + 1) // 8 > o // 8, else 0."""
         graph = build({"a": 4, "b": 8, "o": 32}, Flatten(("a", "b"), "o"))
         found = graph.derivative("a", "o", ["o"])
         for o in range(31):

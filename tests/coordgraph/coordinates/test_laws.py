@@ -28,7 +28,7 @@ OURS = {name: kind for name, kind in EDGES.items() if kind.__module__.startswith
 
 
 def reads_table(kind: type[Edge]) -> bool:
-    """True if an edge reads a table, so that its segments' sizes are known only at launch."""
+    """True if an edge of this class reads a table, whose entries are known only at launch."""
     return any(f.name == "table" for f in fields(kind))
 
 

@@ -1,4 +1,4 @@
-"""Coordinate graphs refuse wrong edits and queries, and use sizes as bounds of indices."""
+"""Coordinate graphs refuse wrong edits and queries, and simplify by 0 <= index < size."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_arguments_of_the_wrong_type(arguments: tuple[Any, ...], why: str):
 
 
 def test_forward_then_reverse_gives_the_symbols_back():
-    """`reverse` of what `forward` computes from symbols m, n, k simplifies to these symbols.
+    """`reverse` of the index that `forward` computes from symbols simplifies to the symbols.
 
     The simplifier must know that a symbol in a given index is less than its dimension's size.
     """

@@ -1,4 +1,4 @@
-"""Evaluate a derivation as a reader would: from its printed formulas alone, step by step."""
+"""Evaluate the printed formulas of a derivation (see `KernelGraph.explain`) step by step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["replayed"]
 
 
 def replayed(derivation: Derivation, tables: Mapping[str, Sequence[int]]) -> tuple[int, bool]:
-    """Recompute the derived index, and whether its guards hold, from the formulas that are printed.
+    """Recompute, from the printed formulas, the derived index and whether its guards hold.
 
     Every formula must evaluate to the value that the derivation prints beside it.
 

@@ -1,4 +1,4 @@
-"""`KernelGraph.explain` prints how an index is derived from given ones, or why it cannot be."""
+"""`KernelGraph.explain` prints how an index is derived from other indices, or why it cannot be."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ QUICK = {
 
 @pytest.mark.parametrize("name", chosen(QUICK, EXACT))
 def test_the_host_s_code(name: str):
-    """CPU kernels, which may call functions of the C library, are exact enough for f32."""
+    """Epilogue operations on the CPU, some of which call C functions, have small errors."""
     x, y = samples(13, 21)
     graph = DataParallel()(Gemm("f32", epilogue=function(name)).graph((8, 8, 8)))
     found = codegen.compile(graph, "cpu")(x, np.eye(21, dtype=np.float32), y=y)
@@ -321,10 +321,38 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
             lambda emit, kind, a: emit.select(emit.compare("<", kind, a, a), a, a),
             r"emit.compare\(<, f32, …\) is not possible; write compare\(kind, relation",
         ),
+        (
+            lambda emit, kind, a: emit.intrinsic("llvm.misspelt", kind, a),
+            r"emit.intrinsic\('llvm.misspelt', f32, …\): LLVM has no intrinsic of this name",
+        ),
+        (
+            lambda emit, kind, a: emit.intrinsic("llvm.fma", kind, a),
+            "that takes 1 of f32 and returns f32",
+        ),
+        (
+            lambda emit, kind, a: emit.add("f16", a, a),
+            "emit.add: 'f16' is no kind; choose one of f32, f64, i32, bool",
+        ),
+        (
+            lambda emit, kind, a: emit.mul("f64", a, a),
+            r"emit.mul\(f64, …\): an argument is of f32; write emit.convert\(value, 'f32', 'f64'\)",
+        ),
+        (
+            lambda emit, kind, a: 3.0,
+            r"test_wrong: its method llvm\(emit, …\) must return a value of f32; .* emitted value",
+        ),
+        (
+            lambda emit, kind, a: emit.compare(kind, "<", a, a),
+            r"must return a value of f32; .*: an argument is of bool; write emit.convert",
+        ),
+        (
+            lambda emit, kind, a: emit.library("exp", kind, 3.0),
+            r"emit.library\(f32, …\): 3.0 is no emitted value; write emit.constant\(3.0, 'f32'\)",
+        ),
     ],
 )
 def test_what_a_host_s_code_cannot_call(call: Any, why: str):
-    """The error names the unknown C function before the code is linked.
+    """A C function that does not exist is refused by name before the code is linked.
 
     To link a missing symbol would end the process.
     """
@@ -387,7 +415,8 @@ def test_compose_takes_values_by_position_and_options_by_name():
 
 
 def test_names_of_operations():
-    """A class cannot reuse an operation's name, unless it redefines that class in its module.
+    """A class with another operation's name is refused, unless it redefines the class in its
+    module.
 
     Names that the text form cannot express are refused.
     """

@@ -53,7 +53,10 @@ def test_the_text_form_of_outputs():
 
 
 def test_the_first_stage_computes_the_outputs():
-    """An output that does not depend on an optional operand leaves its stage skippable."""
+    """If an output needs no optional operand, only an earlier stage computes the output.
+
+    So a launch without the operand can skip the stage that reads it.
+    """
     first, second = gelu_residual.stages("f32", "bf16")
     assert [o.value for o in first.function.outputs] == ["%0"]
     assert second.optional == "residual"

@@ -1,4 +1,4 @@
-"""Tracing an epilogue function records its steps or refuses it; text forms keep the steps."""
+"""Tracing an epilogue function records its operations as steps; text forms keep the steps."""
 
 from __future__ import annotations
 
@@ -119,6 +119,10 @@ def test_what_is_refused():
     refused("first parameter must be acc", lambda: ep.epilogue()(first))
     refused("does not depend on the operand bias", lambda: ep.epilogue(bias="n")(unused))
     refused("bias is not declared", lambda: ep.epilogue()(unused))
+    refused(
+        "bia is no parameter of the function, whose parameters are acc, bias; declare the operand",
+        lambda: ep.epilogue(bia="n")(unused),
+    )
     refused("use ep.where", lambda: ep.epilogue()(branch))
     refused("traced values and numbers", lambda: ep.epilogue()(array))
     refused("returns .*, which is not computed from acc", lambda: ep.epilogue()(number))
@@ -127,7 +131,7 @@ def test_what_is_refused():
     refused(
         "must be 'none' or 'tanh'", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, approximate="x"))
     )
-    refused("takes 1 values, not 2", lambda: ep.epilogue()(lambda acc: ep.relu(acc, acc)))
+    refused("takes 1 value, not 2", lambda: ep.epilogue()(lambda acc: ep.relu(acc, acc)))
 
 
 class Adding:
@@ -169,8 +173,8 @@ def test_coordinates_that_are_no_text(given: Any):
         (lambda acc: np.exp(acc), "does not support ufuncs .*ep.exp for numpy.exp"),
         (lambda acc: np.maximum(acc, 0), "does not support ufuncs"),
         (lambda acc: acc.max(), "no attribute 'max'; traced values take"),
-        (lambda acc: ep.leaky_relu(acc, 0.1), "takes 1 values, not 2; .* by name: slope=0.01"),
-        (lambda acc: ep.cast(acc, "f32"), "takes 1 values, not 2; .* by name: to='f32'"),
+        (lambda acc: ep.leaky_relu(acc, 0.1), "takes 1 value, not 2; .* by name: slope=0.01"),
+        (lambda acc: ep.cast(acc, "f32"), "takes 1 value, not 2; .* by name: to='f32'"),
         (lambda *acc: acc, r"the parameter \*acc cannot be passed by name"),
         (lambda acc, /: acc, "the parameter acc cannot be passed by name"),
         (5, "write a function"),
@@ -380,7 +384,7 @@ def test_what_is_linear_in_the_accumulator(body: Any, linear: bool):
 
 
 def test_constants_are_equal_only_if_they_are_written_alike():
-    """Constants that differ in type or in the sign of zero are different steps."""
+    """In a trace, constants that differ in type or in the sign of zero are different steps."""
 
     @ep.epilogue()
     def signs(acc: Any) -> Any:

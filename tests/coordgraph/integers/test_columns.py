@@ -1,4 +1,5 @@
-"""`compile_columns` computes for every workgroup what `evaluate` computes for one."""
+"""`compile_columns` evaluates expressions for all workgroups at once, as `evaluate` does for one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nested ranges share proofs, but only those that hold in all of them."""
+"""A `Ranges` object made from another one reuses those of its proofs that need no newer facts."""
 
 from itertools import islice
 

@@ -36,7 +36,7 @@ def prover_of(ranges: Ranges) -> Prover:
 
 
 def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
-    """Values (None: undefined) of expressions for each sample assignment of values to symbols."""
+    """For each sample assignment of values to symbols, the values of `exprs`; None: undefined."""
     polynomials = [to_polynomial(e) for e in exprs]
     return [
         tuple(point.value(p) for p in polynomials) for point in prover_of(ranges).points._inside
@@ -44,7 +44,7 @@ def values_of(ranges: Ranges, *exprs: Expr) -> list[tuple[int | None, ...]]:
 
 
 def known(ranges: Ranges, *exprs: Expr) -> list[tuple[int, ...]]:
-    """Values of expressions, for each sample assignment of values to symbols.
+    """For each sample assignment of values to symbols, the values of the expressions `exprs`.
 
     Assignments are left out if an expression has no value there, for example if it divides by 0.
     """
@@ -165,7 +165,10 @@ def test_no_proof_is_searched_where_a_point_contradicts_it(
 
 
 def test_a_search_for_the_best_bound_ends_at_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search for a lower bound stops at a value that the expression has at a sample point."""
+    """The search for a lower bound stops at a value of the expression at a sample point.
+
+    No lower bound can be larger.
+    """
     tried: list[object] = []
     all_of = Elimination._all_of
 

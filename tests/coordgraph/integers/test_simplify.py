@@ -1,4 +1,4 @@
-"""Each rule of the simplifier, by its expected text; property tests check the values."""
+"""Each rule of the simplifier gives the expected text; property tests check the values."""
 
 import time
 

@@ -28,7 +28,7 @@ N, P, Q, M = (size_symbol(name) for name in ("n", "p", "q", "m"))
 STEP = 2
 KNOWN = Ranges().with_index(X, M).with_table(T, M, from_zero=True, step=STEP)
 INLINE = search(T, N, floor_div(X, P))
-"""The block that contains x, if block g begins at `p·t[g]` and ends at `p·t[g + 1]`."""
+"""Number of the block that contains x, if block g begins at `p·t[g]` and ends at `p·t[g + 1]`."""
 INSIDE = X - P * load(T, G)
 """The offset of x from the begin `p·t[g]` of block g."""
 
@@ -135,8 +135,8 @@ def test_a_name_says_nothing_before_it_was_found():
     assert not KNOWN.prove_nonnegative(INSIDE)
     assert not KNOWN.with_value(G, INLINE).prove_nonnegative(INSIDE)
     assert located().prove_nonnegative(INSIDE)
-    # The difference is not proved to be non-negative for another symbol, for another table, or if
-    # the first entry may be above 0.
+    # With another symbol or another table than those of the search, or if the first entry may be
+    # above 0, the difference is not proved to be non-negative.
     assert not located().prove_nonnegative(X - P * load(T, H))
     both = KNOWN.with_table(U, M, from_zero=True)
     assert not located(both).prove_nonnegative(X - P * load(U, G))
@@ -146,7 +146,7 @@ def test_a_name_says_nothing_before_it_was_found():
 def test_what_may_be_below_0_is_not_found():
     """If x - y may be negative, a search for x - y may find an entry above x - y (the first, 0).
 
-    So the difference of x - y and that entry is not proved to be at least 0.
+    So x - y minus the entry that the search finds is not proved to be at least 0.
     """
     before = X - Y
     group = search(T, N, before)
@@ -204,7 +204,7 @@ def test_new_values_of_others_change_nothing(how: str):
 
 
 def test_more_that_is_said_of_the_same_value():
-    """If g is the result of a table search, new bounds of g keep the facts that this implies.
+    """New bounds of g, the result of a table search, keep the facts that the search implies.
 
     If g becomes the result of another search, the facts of the other search replace them.
     """
@@ -217,7 +217,7 @@ def test_more_that_is_said_of_the_same_value():
 
 
 def test_proofs_of_outer_ranges_are_not_those_of_inner_ones():
-    """A fact from a search for a loop index, made inside the loop, is not known outside of it."""
+    """A fact that follows from a search inside a loop is not known outside of the loop."""
     loop = index_symbol("loop")
     around = KNOWN
     body = around.with_bounds(loop, 0, (M - 1,))

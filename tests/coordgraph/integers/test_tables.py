@@ -1,4 +1,4 @@
-"""`load` and `search`: their values, their text, and proofs about them."""
+"""Tests of `load` (entry of a table) and `search` (in a table): values, text, proofs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_search_is_the_last_entry_that_is_not_larger(table: list[int], x: int, d
 
 @given(tables.map(lambda entries: [0, *entries]), st.integers(0, 12))
 def test_what_is_proved_holds(table: list[int], x: int):
-    """Bounds that are proved for a search in a table, and for entries, hold for actual values."""
+    """Proved bounds of a table's entries, and of a search in the table, hold for actual values."""
     most = table[-1]
     ranges = Ranges().with_bounds(N, 1, (10,)).with_table(T, most, from_zero=True)
     group = search(T, N, X)

@@ -29,7 +29,7 @@ def whole(*shape: int) -> np.ndarray:
 
 
 def spread(values: np.ndarray, gaps: tuple[int, int], swap: bool) -> np.ndarray:
-    """The same batch in memory with gaps of NaN; with `swap`, rows of matrices alternate."""
+    """A copy of a batch with gaps of NaN; with `swap`, its matrices alternate row by row."""
     axes = (1, 0, 2) if swap else (0, 1, 2)
     extents = [values.shape[axis] for axis in axes]
     memory = np.full((extents[0], extents[1] + gaps[0], extents[2] + gaps[1]), np.nan, np.float32)
@@ -75,7 +75,7 @@ def test_gaps_of_d_are_not_written(step: int):
     st.booleans(),
 )
 def test_memory_is_laid_out_by_strides(axes: list[tuple[int, int]], contiguous: bool):
-    """Each element of a tensor is at the sum of its indices times strides."""
+    """In memory, each element of a tensor is at the sum of its indices, each times its stride."""
     shape = tuple(extent for extent, _ in axes)
     strides, least = [], 1
     # Each stride exceeds the extent of the axes inside, so no two elements share an address.

@@ -80,7 +80,7 @@ def test_sums_are_kept_in_the_accumulator_type(name: str, large: int):
 
 
 def test_a_graph_is_asked_once(monkeypatch: pytest.MonkeyPatch):
-    """The first run of a graph solves it for all indices; a second run solves nothing again."""
+    """Only the first run of a graph solves the coordinate graph for index formulas."""
     asked: list[tuple[object, ...]] = []
 
     def noted(*question: object) -> Solution:
@@ -272,7 +272,7 @@ def test_product_of_what_was_not_loaded():
 
 
 def test_every_point_is_an_interruption():
-    """At every event of two workgroups that share a tile, the scheduler chooses who runs next."""
+    """The interpreter's scheduler is asked which workgroup runs next after every event."""
 
     class Watching(InOrder):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `trace`: recorded events, main loops recorded as one range, errors of schedules."""
+"""Tests of `trace`: events, main loops recorded as a range of k tiles, errors of schedules."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def skipping(graph: KernelGraph) -> KernelGraph:
 
 
 def test_other_loops_are_walked():
-    """A main loop with a step of 2 is traced k tile by k tile, because they are not one range."""
+    """A main loop with a step of 2 is traced k tile by k tile, since its k tiles are no range."""
     graph = skipping(DataParallel()(Gemm("f32").graph((4, 4, 4))))
     assert accumulations(graph) == [False]
     found = trace(graph, SIZES)

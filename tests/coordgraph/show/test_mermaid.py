@@ -1,4 +1,4 @@
-"""Diagrams: their contents and colours, and that mermaid can draw them."""
+"""Mermaid diagrams of graphs have the right contents and colours, and mermaid can draw them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STREAMED = StreamK(workgroups=132)(PROBLEM)
 
 
 def drawn(text: str) -> str:
-    """The words in mermaid's drawing, without word joiners (U+2060)."""
+    """The text in mermaid's drawing of a diagram, without word joiners (U+2060)."""
     (svg,) = render([text])
     words = "".join(ElementTree.fromstring(svg).itertext()).replace("\u2060", "")
     return " ".join(words.split())

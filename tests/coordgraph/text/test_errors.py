@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -138,7 +138,7 @@ def test_the_place_and_the_message(case: str):
         assert str(error).splitlines()[-1].strip() == "^"
     elif error.source.strip():
         assert str(error).splitlines()[-1].index("^") == column + 1
-    else:  # in an empty line, `^` has no character to mark
+    else:  # an empty line has no character that `^` could mark
         assert len(str(error).splitlines()) == 1
 
 
@@ -250,10 +250,15 @@ def test_deep_plain_data():
         from_json(data)
 
 
-@pytest.mark.parametrize("data", [None, [], "coordgraph 1", 3])
+@pytest.mark.parametrize("data", [None, [], 3])
 def test_plain_data_of_another_kind(data: Any):
     with pytest.raises(VerifyError, match="graph: a mapping is needed here"):
         from_json(data)
+
+
+def test_json_as_text():
+    with pytest.raises(VerifyError, match=r"write from_json\(json.loads\(text\)\)"):
+        from_json(cast(Any, "{}"))
 
 
 @pytest.mark.parametrize("value", [None, b"coordgraph 1", 5])

@@ -1,4 +1,4 @@
-"""Tables in the text form: how they are written, and errors with their positions."""
+"""Tables in the text form of graphs: how they are printed and parsed; errors have positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proofs that indices are inside their tensors and fit their bits; nothing false is proved."""
+"""Indices are proved to be inside tensors and to fit 32 or 64 bits; nothing false is proved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def proofs_of(graph: KernelGraph, questions: int = 2000) -> IndexProofs:
     "name", chosen(("data-parallel", "stream-k{owner=first}", "split-k{splits=3}"), SCHEDULES)
 )
 def test_tensors_are_accessed_inside_for_all_sizes(name: str):
-    """Accesses to the operands are proved for all sizes; workspace slots may be left unproved."""
+    """Accesses to A, B, C and D are proved for all sizes; workspace slots may be left unproved."""
     found = [*proofs_of(symbolic(name if name in SCHEDULES else "stream-k")).accesses()]
     assert found
     slots = ("partials", "flags")
@@ -100,7 +100,10 @@ def test_minima_and_maxima_are_split():
 
 
 def test_a_share_of_the_iterations_reaches_no_further_than_the_last_workgroup():
-    """The slot of a tile's last sender is below the number of workgroups; brute force agrees."""
+    """`last // share` is proved to be less than the number of workgroups; brute force agrees.
+
+    It is the number of the workgroup with iteration `last`, if each has `share` iterations.
+    """
     tiles, workgroups = size_symbol("tiles"), size_symbol("workgroups")
     share, last = size_symbol("share"), index_symbol("last")
     ranges = Ranges().with_bounds(last, 0, (tiles - 1,))

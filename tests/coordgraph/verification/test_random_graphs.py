@@ -63,7 +63,7 @@ def test_equal_seeds_draw_equal_graphs():
 def test_false_alarms_are_counted_and_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """A refuted graph is counted and printed as a false alarm; here the graph really is wrong."""
+    """A refuted graph is counted and printed as a false alarm; the test uses a wrong graph."""
     fault = next(fault for fault in FAULTS if fault.name == "no store")
     wrong = Drawn(fault.graph(), {"dtype": "f32"}, (4, 4, 4), fault.schedule)
     monkeypatch.setattr(random_graphs, "graphs", lambda seed: iter([wrong]))

@@ -134,7 +134,8 @@ def test_what_groups_refuse_is_no_candidate():
     few = {c.plan.pipeline for c in choices(replace(ROWS, m=64, n=256), batches=4)}
     assert "data-parallel{persistent=true}" in few
     # With groups along k, workgroups with equally many Stream-K iterations may complete very
-    # different numbers of tiles. The cost model does not count these, so Stream-K is no candidate.
+    # different numbers of tiles. The cost model does not count how many tiles a workgroup
+    # completes, so Stream-K is no candidate.
     depths = [choice.plan.pipeline for choice in choices(DEPTHS, batches=16)]
     assert not any("stream-k" in pipeline for pipeline in depths)
 
@@ -147,8 +148,8 @@ def test_operands_of_groups_along_k_come_in_rows_of_whole_cache_lines():
         for plan in plans:
             parts = plan.tile[0] // plan.cluster[0], plan.tile[1] // plan.cluster[1]
             assert parts[0] % 64 == parts[1] % 64 == 0, plan
-    # With groups of rows, k is the contiguous axis of A and B, so n of a tile need not be a
-    # multiple of 64.
+    # The problem has k as the contiguous axis of A and B, so n of a tile need not be a multiple of
+    # 64.
     assert any(choice.plan.tile[1] % 64 for choice in choices(ROWS, batches=16))
 
 
@@ -159,9 +160,9 @@ def test_a_short_list_for_groups_ends_with_a_plan_that_they_take():
 
 
 def measured(name: str) -> Iterator[tuple[Gemm, int, dict[Plan, float]]]:
-    """The contents of a results file of `python -m benchmarks groups`.
+    """Yield what a results file of `python -m benchmarks groups` has of each problem.
 
-    For each problem: the problem, the number of groups, and the seconds of each plan.
+    The items are (problem, number of groups, seconds of each plan).
     """
     data = json.loads((RESULTS / name).read_text("utf-8"))
     like = {"m": ROWS, "k": DEPTHS}[data["axis"]]

@@ -26,7 +26,7 @@ def truth() -> Constants:
 
 @pytest.fixture(scope="module")
 def path(truth: Constants, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of times that the cost model predicts for a device with the constants `truth`."""
+    """A results file whose times are predictions of the cost model with the constants `truth`."""
     rows = []
     for m, n, k in SIZES:
         problem = Gemm("bf16", m=m, n=n, k=k, transpose_b=True)

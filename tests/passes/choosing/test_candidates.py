@@ -148,10 +148,9 @@ def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bo
 
 @cache
 def streamed(tile: tuple[int, int, int], reduction: Any) -> KernelGraph:
-    """A Stream-K graph that represents all schedules of the Stream-K family with this tile and
-    reduction.
+    """A graph that represents all schedules of the Stream-K family with a tile and a reduction.
 
-    Whether they can be lowered depends on nothing else.
+    Whether a schedule of the family can be lowered depends only on the tile and the reduction.
     """
     return StreamK(reduction=reduction).apply(Gemm("bf16", transpose_b=True).graph(tile))
 
@@ -233,7 +232,7 @@ def test_candidates_make_sense(m: int, n: int, k: int, layout: tuple[bool, bool]
     assert (table.workgroups <= H200.slots(shape.workgroups)).all()
     assert not crowded(table, H200).any()
     assert not slow(table).any()
-    # If and only if some workgroup stores small tiles (`small`), macro tiles are divided (`rest`).
+    # A plan has macro tiles that are divided (`rest`) if and only if it has small tiles (`small`).
     assert ((work.rest > 0) == (work.small > 0)).all()
     assert (work.rest[table.divided] > 0).all()
     assert (work.utilisation(table, shape.tiles) <= 1 + 1e-12).all()
@@ -250,8 +249,8 @@ def test_c_leaves_no_room_for_tiles_of_two_shapes():
 def test_what_has_no_registers_beside_c_is_refused():
     """Tiles whose kernels have no registers left to read C are refused.
 
-    ptxas spilled registers for 160 x 128 with C in f32, and for 144 x 256: there B is wgmma's left
-    operand, so C is read one element at a time.
+    ptxas spilled registers for 160 x 128 tiles with C in f32, and for 144 x 256 tiles, for which B
+    is wgmma's left operand, so that C is read one element at a time.
     """
     kept: list[tuple[tuple[int, int, int], str]] = []
     for tile in ((160, 128, 64), (144, 256, 64), (256, 160, 64)):

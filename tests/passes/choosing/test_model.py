@@ -1,4 +1,4 @@
-"""The cost model's counts agree with graphs and with lowerings."""
+"""The cost model's counts of work agree with graphs and with lowered graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row(problem: Gemm, plan: Plan) -> Table:
 
 
 def lowering_of(plan: Plan) -> LowerToHopper:
-    """The lowering of a plan: how it divides tiles is compared with the cost model's counts."""
+    """The lowering of a plan, whose division of tiles is compared with the cost model's counts."""
     assert isinstance(plan.lowering, LowerToHopper)
     return plan.lowering
 
@@ -240,7 +240,7 @@ def test_partial_sums_are_received_in_as_many_steps_as_the_lowering_has(tile: st
 
 
 def test_reductions_of_many_pieces():
-    """The predicted fix-up of a tile that 16 workgroups compute, for every reduction.
+    """The predicted time of the fix-up of one tile that 16 workgroups compute, by reduction.
 
     `peers` adds 15 partial sums one after another, `tree` needs 4 levels, `turnstile` 15 sends and
     receives in sequence, `scatter` one send and one finish.

@@ -47,7 +47,7 @@ class RaggedWave(PartlyStreamed):
 
 @dataclass(frozen=True)
 class OwnSplitK(SplitK):
-    """A split-k schedule that lists variants, so that automatic choice considers it."""
+    """A split-k schedule with variants for automatic choice: only such schedules are considered."""
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:

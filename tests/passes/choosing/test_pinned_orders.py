@@ -1,4 +1,4 @@
-"""Orders of additions along k: pinned by n and k, and held by every plan that may be chosen."""
+"""The pinned order of additions depends on n and k only, and every plan of `plans` has it."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_orders_say_what_they_are():
 
 
 def test_a_calibration_does_not_change_the_order(monkeypatch: pytest.MonkeyPatch):
-    """The constants are those of the library's file, not those of the user's folder."""
+    """`pinned_order` reads the library's constants, not calibrated ones in the user's folder."""
 
     def known_devices() -> None:
         raise AssertionError("the constants of a calibration are read")

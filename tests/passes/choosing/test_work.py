@@ -60,7 +60,7 @@ SCHEDULES = (
 
 
 FIXED_GRID = ("data-parallel", "split-k")
-"""Schedules whose number of workgroups follows from the problem."""
+"""Schedules whose number of workgroups follows from the problem: a launch cannot choose it."""
 
 
 @cache
@@ -69,7 +69,7 @@ def scheduled(pipeline: str) -> KernelGraph:
 
 
 def counted(pipeline: str, m: int, n: int, depth: int, grid: int) -> tuple[Counts, Trace]:
-    """The cost model's work counts for a schedule, and the trace of that schedule for comparison.
+    """(the cost model's work counts of a schedule, a trace of the schedule to compare with).
 
     The problem has m x n output tiles with `depth` k tiles each.
     """
@@ -89,7 +89,7 @@ def each(found: Trace, kind: type) -> list[int]:
 
 
 def pieces(found: Trace) -> Counter[tuple[int, ...]]:
-    """The number of segments into which each output tile is divided."""
+    """For each output tile, the number of segments into which it is divided."""
     return Counter(s.tile for s in found.segments if not s.padding)
 
 
@@ -196,7 +196,7 @@ def test_the_number_of_workgroups_is_the_plan_s():
 
 
 def test_rows_that_are_alike_are_counted_once():
-    """Counts of a plan depend neither on the order of a table's rows nor on its other rows."""
+    """Counts of a plan depend neither on the plan's row in a table nor on the other plans in it."""
     problem = Gemm("bf16", m=1000, n=3000, k=640)
     texts = [f"128x128x64 {s} on {g}" for s in SCHEDULES[5:] for g in (7, 60, 132)] * 2
     plans = [Plan.parse(text) for text in texts]

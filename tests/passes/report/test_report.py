@@ -1,4 +1,4 @@
-"""Tests of HTML reports: the times and advice in their data, and the page itself."""
+"""Tests of HTML reports: the data of a report (times, advice), and the page."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_first_view_names_the_limit_of_multiplying():
     found = make_report(Subject(scheduled(StreamK()), sizes)).data
     head = found["headline"]
     assert head["utilisation"] > 0.9
-    assert head["answer"] == "Mostly"  # the fraction of peak is less than "Yes" needs
+    assert head["answer"] == "Mostly"  # "Yes" needs a larger fraction of the peak
     bounds = {row["name"]: row["model"] for row in found["terms"]["limits"]}
     limit = head["limit"]
     assert (limit["name"], limit["seconds"]) == ("l2", bounds["l2"])

@@ -1,6 +1,7 @@
-"""`fit` finds the machine constants with which times were simulated.
+"""Tests of `passes.simulation.calibrate`, which fits constants of the simulation to times.
 
-The command writes the constants to a JSON file, and a device's file has every constant.
+Fitted to simulated times, `fit` finds the constants that made them. `python -m
+passes.simulation.calibrate` writes the constants to a JSON file; a device's file has all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Laws that hold in every simulated run: nothing is lost, and nothing is faster than possible."""
+"""Laws of every simulated run: all work is done, and nothing is faster than the hardware."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def run_graph(graph: KernelGraph, problem: Problem, machine: Machine) -> Simulat
 
 
 def check_slots(s: Simulation) -> None:
-    """Check that events of a CTA slot do not overlap, and that gaps between them are idle time."""
+    """Check that events of a CTA slot do not overlap, and that the gaps between them are idle time.
+    """
     e, gaps = s.events, 0.0
     for slot in range(s.slots):
         own = np.flatnonzero((e.slot == slot) & (e.behind == 0))

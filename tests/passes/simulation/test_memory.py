@@ -31,8 +31,9 @@ def test_only_k_tiles_that_nobody_read_are_missing():
 
 
 def test_a_workgroup_that_is_far_behind_in_k_reads_again():
-    # Two workgroups read one panel. The second begins at k tile 0 while the first is at k tile 50,
-    # so it reaches k tile 50 after 50 iterations, when that tile may have been evicted.
+    # Two workgroups read the same rows of A. The second workgroup begins at k tile 0 while the
+    # first is at k tile 50. So the second reaches k tile 50 after 50 iterations, when that tile may
+    # have been evicted.
     for pace, missing in ((10.0, 0), (30.0, 50)):
         cache = Cache(1000.0)
         cache.request(0, 50, 100, 0.0, pace, 0)
@@ -50,7 +51,9 @@ def test_neighbours_that_read_together_are_near():
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=60), st.integers(1, 8))
 def test_whole_panels_are_kept_as_by_least_recent_use(panels: list[int], room: int):
-    """`Cache` misses at most as often as an LRU cache (least recently used) of twice the size.
+    """`Cache` misses at most as often as a plain LRU cache for `room` panels.
+
+    A panel is the rows of A, or the columns of B, that the tiles of one tile row or column read.
 
     `Cache` evicts a panel after memory has delivered a given number of bytes since its last use;
     an LRU cache evicts it after a given number of other panels were used.

@@ -38,8 +38,8 @@ def test_every_machine_multiplies_below_its_peak(name: str):
 
 
 def test_a_workgroup_that_cannot_start_is_a_deadlock():
-    # Eight workgroups compute parts of one tile. The first adds them up, so it waits for the
-    # others.
+    # Eight workgroups compute parts of one tile. The first workgroup adds the partial sums, so it
+    # waits for the other seven.
     graph = scheduled("stream-k{owner=first}")
     problem = {"m": 128, "n": 128, "k": 512, "workgroups": 8}
     with pytest.raises(Deadlock) as caught:

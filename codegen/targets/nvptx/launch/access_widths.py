@@ -24,6 +24,7 @@ def access_widths(
     boxed: Sequence[str],
     *,
     cut: bool,
+    part: int = 0,
 ) -> Vectors:
     """The widest accesses that rows and addresses of the tensors allow, up to `most`.
 
@@ -37,12 +38,15 @@ def access_widths(
         boxed: those of `along_rows` that TMA loads, if all of them are aligned to 16 bytes.
         cut: whether groups end at any row of D, so that threads store some of its boxes, 16 bytes
             at a time.
+        part: elements from one part of B to the next in a row of B, if the epilogue has several
+            sums and parts follow one another in rows; else 0.
     """
 
     def widest(name: str, elements: int) -> int:
         found = views.get(name)
         if found is None:
             return elements
+        elements = gcd(elements, part) if name == "B" else elements
         steps = (found.leading_dimension, found.matrix_stride if len(found.shape) == 3 else 0)
         vector = gcd(elements, found.shape[-1], *steps)
         while found.pointer % (vector * dtype(found.dtype).bytes):

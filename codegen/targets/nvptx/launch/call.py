@@ -239,7 +239,8 @@ class CheckedCall:
     ) -> None:
         """Fill an argument table and launch; the kernel's device must be current."""
         places = table.pointers
-        # skipped if all addresses are those of the last launch, as often in repeated launches
+        # A table that holds these addresses already, as is usual in repeated launches, is not
+        # filled.
         if pointers != table.filled:
             for place, source, shift in self._places:
                 places[place] = pointers[source] + shift
@@ -315,7 +316,7 @@ class Depthless:
 
 
 class Launches(Protocol):
-    """Protocol of the objects that launch calls with a cache key that was checked before."""
+    """Protocol: an object that launches calls with one cache key, which was checked before."""
 
     shapes: dict[str, tuple[int, ...]]
 

@@ -78,7 +78,7 @@ class Workspaces:
         Args:
             owner: the stream or graph capture, as `Workspaces.owner` returns it.
             name: the name of the workspace tensor.
-            size: bytes that the launch needs.
+            size: number of bytes that the launch needs.
             zeroed: whether a new buffer is zeroed.
         """
         found = self._buffers.get((owner, name))

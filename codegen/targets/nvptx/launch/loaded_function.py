@@ -25,9 +25,9 @@ class Function:
         where: the device, whose context must be the calling thread's current one.
         code: PTX, which the driver assembles, or a cubin.
         name: the kernel's name in the code.
-        threads: threads of a CTA.
+        threads: number of threads of a CTA.
         shared_bytes: dynamic shared memory of a CTA, in bytes.
-        cluster: CTAs in one workgroup of the schedule, which is a cluster; 1 without clusters.
+        cluster: number of CTAs in one workgroup of the schedule (a cluster); 1 without clusters.
         together: whether all workgroups of a launch must be resident at once.
         overlaps: whether the kernel itself waits for earlier launches, so that it may start before
             they end (programmatic dependent launch).

@@ -32,7 +32,7 @@ MOST_MAPS = 1024
 """A `TensorMaps` object caches the tensor maps of this many most recently used addresses, and may
 keep up to twice as many."""
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
-"""Bytes of a `CUtensorMap`, and the alignment of its address in bytes."""
+"""The size of a `CUtensorMap`, and the alignment of its address, in bytes."""
 SWIZZLED = (32, 64, 128)
 """The row sizes of a TMA box, in bytes, for which TMA has a swizzle mode."""
 UNSIGNED_ONLY = (8, 16)
@@ -53,7 +53,7 @@ def swizzle_of(box: Sequence[int], element: int, rank: int) -> str:
 
     Args:
         box: extents of the TMA box in elements, contiguous axis first.
-        element: bytes of an element.
+        element: size of an element in bytes.
         rank: the number of axes of the tensor.
     """
     row_bytes = box[0] * element

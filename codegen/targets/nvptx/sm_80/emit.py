@@ -36,7 +36,7 @@ GLOBAL, SHARED = 1, 3
 """LLVM's address-space numbers for global and for shared memory on NVIDIA GPUs."""
 WARP = 32
 WIDEST_COPY = 16
-"""Bytes of the widest cp.async."""
+"""The largest number of bytes that one cp.async copies."""
 SHARED_ALIGN = 1024
 """The alignment of tiles in shared memory: 1024 bytes, the period of the 128-byte swizzle."""
 MAP_ALIGN = 128
@@ -58,8 +58,8 @@ class CudaWalker(TableWalker):
     Args:
         graph: a lowered graph.
         watchdog: whether the kernel traps, instead of hanging, when a wait takes too long.
-        bytes_in_flight: the bytes of operands, or of partial sums, that a thread loads before it
-            uses them; more bytes take more registers.
+        bytes_in_flight: the number of bytes of operands, or of partial sums, that a thread loads
+            before it uses them; more bytes take more registers.
     """
 
     def __init__(

@@ -16,7 +16,6 @@ from coordgraph.control.asynchronous import MultiplyShared
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.elements import DTYPES, DType, dtype
-from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import equal, index_symbol
 from coordgraph.tensors import Role
@@ -26,12 +25,13 @@ __all__ = ["BARRIER_BYTES", "FragmentWalker"]
 SINGLE = DTYPES["f32"]
 """The type f32, to which 16-bit floats are converted for arithmetic."""
 MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
-"""32-bit registers of a thread in each fragment of one `mma.sync` (PTX ISA, "Matrix fragments")."""
+"""Number of 32-bit registers of a thread for each fragment of one `mma.sync` (PTX ISA, "Matrix
+fragments")."""
 BARRIER_BYTES = 8
-"""Bytes of an mbarrier in shared memory."""
+"""The size of an mbarrier in shared memory, in bytes."""
 LEAST_BYTES_IN_FLIGHT = 4
-"""The smallest value of `bytes_in_flight`: bytes of operands that a thread loads before it uses
-them."""
+"""The smallest value of `bytes_in_flight`, the number of bytes of operands that a thread loads
+before it uses them."""
 NARROWEST_LOAD = 4
 """A load of fewer bytes than this is counted as this many bytes in flight, since the load's address
 and guard take registers too."""
@@ -39,8 +39,8 @@ WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
 """A load of WIDEST_LOAD bytes is counted as WIDEST_LOAD / WIDE_DISCOUNT = 2 bytes in flight: wide
 loads of consecutive addresses share the registers of one address."""
 SHARED_DISCOUNT = 8
-"""A load of an operand from shared memory is counted as its bytes / SHARED_DISCOUNT in flight: its
-latency is small, so ptxas issues the load shortly before the value is used."""
+"""A load of an operand from shared memory is counted as fewer bytes in flight: its number of bytes
+divided by SHARED_DISCOUNT. Its latency is small, so ptxas issues it shortly before the use."""
 FAST_BYTES = 2
 """If elements of D and of all other outputs are floats of at most 2 bytes, the epilogue may use
 approximate instructions."""
@@ -51,8 +51,8 @@ class FragmentWalker(Walker):
 
     Args:
         graph: a lowered graph.
-        bytes_in_flight: the bytes of operands, or of partial sums, that a thread loads before it
-            uses them.
+        bytes_in_flight: the number of bytes of operands, or of partial sums, that a thread loads
+            before it uses them.
     """
 
     def __init__(self, graph: KernelGraph, bytes_in_flight: int) -> None:
@@ -82,7 +82,7 @@ class FragmentWalker(Walker):
         return dtype(self.graph.tensor(getattr(found, "tensor", "")).dtype)
 
     def _bytes(self, dim: str) -> int:
-        """Bytes of an element of a tensor or of shared memory; 8 for an mbarrier."""
+        """The size in bytes of an element of a tensor or of shared memory; 8 for an mbarrier."""
         found = self.graph.coordinates[dim]
         if isinstance(found, Shared) and found.barriers:
             return BARRIER_BYTES
@@ -108,7 +108,10 @@ class FragmentWalker(Walker):
         self, node: Node, name: str, dims: tuple[str, ...], width: int
     ) -> list[ir.AllocaInstr]:
         """The stack slots of `width` registers of a fragment; LLVM promotes slots to registers."""
-        first = self.register(node, dims, width)
+        return self._slots_from(name, self.register(node, dims, width), width)
+
+    def _slots_from(self, name: str, first: int, width: int) -> list[ir.AllocaInstr]:
+        """The stack slots of the registers `first` to `first + width - 1` of a fragment."""
         kind = self.sums.type if name in self.accumulators else I32
         return [self.fragments.slot(name, first + i, kind) for i in range(width)]
 
@@ -187,7 +190,7 @@ class FragmentWalker(Walker):
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
     def _of_kind(self, values: list[ir.Value], kind: DType) -> list[ir.Value]:
-        """The values of accumulator registers that hold the bits of values of type `kind`."""
+        """Reinterpret the bits of accumulator registers as values of the type `kind`."""
         if kind == self.sums.kind:
             return values
         number = Arithmetic(self.builder, kind).type
@@ -247,7 +250,7 @@ class FragmentWalker(Walker):
         `bytes_in_flight` is LEAST_BYTES_IN_FLIGHT, a schedule barrier prevents this.
 
         Args:
-            size: bytes of the loads.
+            size: the number of bytes that the load counts as.
         """
         self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else size
         if self.loaded >= self.bytes_in_flight:
@@ -283,9 +286,14 @@ class FragmentWalker(Walker):
         # compute many at once; the temporary values need too many registers, which are spilled.
         pinned = bool(op.sources) or op.function.registers > 0
         stored: dict[str, list[ir.Value]] = {tensor: [] for tensor in op.stores}
+        sums = {
+            name: self._slots_from(op.fragment, first, op.width)
+            for name, first in self.sums_of(node, op).items()
+        }
         for i, slot in enumerate(slots):
             values = {n: each[i % len(each)] for n, each in operands.items()}
-            values[ACCUMULATOR] = self.builder.load(slot, typ=self.sums.type)
+            for name, own in sums.items():
+                values[name] = self.builder.load(own[i], typ=self.sums.type)
             result, outputs = op.function.emit(emit, values, gemm.accumulator, out)
             for tensor, value in outputs.items():
                 stored[tensor].append(value)

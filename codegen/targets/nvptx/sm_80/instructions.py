@@ -24,7 +24,7 @@ GLOBAL, SHARED = 1, 3
 SPIN_LIMIT = 1 << 26
 """How many times a kernel with a watchdog polls a flag before it traps."""
 _BITS = {8: (I16, "h"), 16: (I16, "h"), 32: (I32, "r"), 64: (I64, "l")}
-"""The LLVM type and the constraint letter of a register, by the bits of the value that it holds.
+"""The LLVM type and the constraint letter of a register, by the number of bits of its value.
 PTX has no 8-bit registers."""
 
 
@@ -84,19 +84,19 @@ class Instructions:
         return self.builder.asm(kind, text, f"={letter},{letter}", [value], side_effect=True)
 
     def thread(self) -> ir.Value:
-        """The thread's number in its CTA (PTX: %tid.x)."""
+        """Emit a read of the thread's number in its CTA (PTX: %tid.x)."""
         return self.call("llvm.nvvm.read.ptx.sreg.tid.x", I32, [])
 
     def block(self) -> ir.Value:
-        """The CTA's number in the grid (PTX: %ctaid.x)."""
+        """Emit a read of the CTA's number in the grid (PTX: %ctaid.x)."""
         return self.call("llvm.nvvm.read.ptx.sreg.ctaid.x", I32, [])
 
     def cluster(self) -> ir.Value:
-        """The cluster's number in the grid (PTX: %clusterid.x)."""
+        """Emit a read of the cluster's number in the grid (PTX: %clusterid.x)."""
         return self.call("llvm.nvvm.read.ptx.sreg.clusterid.x", I32, [])
 
     def rank(self) -> ir.Value:
-        """The CTA's rank in its cluster (PTX: %cluster_ctarank)."""
+        """Emit a read of the CTA's rank in its cluster (PTX: %cluster_ctarank)."""
         return self.call("llvm.nvvm.read.ptx.sreg.cluster.ctarank", I32, [])
 
     def clock(self) -> ir.Value:
@@ -124,13 +124,13 @@ class Instructions:
         return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, lanes)
 
     def of_lane(self, value: ir.Value, lane: int) -> ir.Value:
-        """Broadcast the value of the lane number `lane` to all lanes of the warp."""
+        """Emit a broadcast of the value of the lane number `lane` to all lanes of the warp."""
         numbers = [ir.Constant(I32, n) for n in (-1, lane, 31)]
         args = [numbers[0], value, *numbers[1:]]
         return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, args)
 
     def prefix_sum(self, value: ir.Value, lane: ir.Value) -> ir.Value:
-        """The inclusive prefix sum of `value` over a warp's lanes; `lane` is the lane's number."""
+        """Emit the inclusive prefix sum of `value` over a warp; `lane` is the lane's number."""
         for distance in (1, 2, 4, 8, 16):
             numbers = [ir.Constant(I32, n) for n in (-1, distance, 0)]
             args = [numbers[0], value, *numbers[1:]]
@@ -140,11 +140,11 @@ class Instructions:
         return value
 
     def barrier(self) -> None:
-        """Wait at the barrier of all threads of the CTA (PTX: bar.sync 0)."""
+        """Emit a barrier of all threads of the CTA (PTX: bar.sync 0)."""
         self.call("llvm.nvvm.barrier0", VOID, [])
 
     def barrier_of(self, identifier: ir.Value, workitems: int) -> None:
-        """Wait at the named barrier `identifier` of `workitems` threads (PTX: bar.sync)."""
+        """Emit the named barrier `identifier` of `workitems` threads (PTX: bar.sync)."""
         self.asm(f"bar.sync $0, {workitems};", "r", [identifier], VOID, pure=False)
 
     def pinned(self, value: ir.Value, kind: DType) -> ir.Value:
@@ -169,24 +169,24 @@ class Instructions:
         self.asm("pmevent 0;", "", [], VOID, pure=False)
 
     def copy_async(self, shared: ir.Value, source: ir.Value, size: int, read: ir.Value) -> None:
-        """Copy bytes to shared memory asynchronously (cp.async).
+        """Emit an asynchronous copy of bytes to shared memory (cp.async).
 
         Args:
             shared: the address in shared memory.
             source: the address in global memory.
-            size: bytes that are written: 4, 8 or 16.
-            read: bytes that are read from `source`; the other bytes are written as zeros.
+            size: number of bytes that are written: 4, 8 or 16.
+            read: number of bytes that are read from `source`; the other bytes are written as zeros.
         """
         cache = "cg" if size == 16 else "ca"
         name = f"llvm.nvvm.cp.async.{cache}.shared.global.{size}.s"
         self.call(name, VOID, [shared, source, read])
 
     def commit_copies(self) -> None:
-        """Commit the issued cp.async copies as a group (PTX: cp.async.commit_group)."""
+        """Emit a commit of the issued cp.async copies as a group (PTX: cp.async.commit_group)."""
         self.call("llvm.nvvm.cp.async.commit.group", VOID, [])
 
     def wait_copies(self, pending: int) -> None:
-        """Wait until at most `pending` groups of cp.async copies are incomplete."""
+        """Emit a wait until at most `pending` groups of cp.async copies are incomplete."""
         self.call("llvm.nvvm.cp.async.wait.group", VOID, [ir.Constant(I32, pending)])
 
     def load_or_zero(self, source: ir.Value, bits: int, guard: ir.Value) -> ir.Value:
@@ -211,7 +211,7 @@ class Instructions:
         self.asm(text, f"{letter},l,r", [whole, target, flag], VOID, pure=False)
 
     def ldmatrix(self, shared: ir.Value, *, trans: bool) -> list[ir.Value]:
-        """Load four 8x8 matrices of 16-bit elements from shared memory (ldmatrix.x4)."""
+        """Emit a load of four 8x8 matrices of 16-bit elements from shared memory (ldmatrix.x4)."""
         suffix = ".trans" if trans else ""
         name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{suffix}.b16.p3"
         result = self.call(name, ir.LiteralStructType([I32] * 4), [shared])
@@ -237,7 +237,7 @@ class Instructions:
         return [self.builder.extract_value(result, i) for i in range(4)]
 
     def to_f32(self, value: ir.Value, kind: DType) -> ir.Value:
-        """Convert a 16-bit float, given as i16, to f32; the conversion is exact."""
+        """Emit the exact conversion of a 16-bit float, given as i16, to f32."""
         name = ptx_type(kind)
         if name == "bf16":
             # bf16 is the upper half of an f32, so a shift converts it; sm_80 has no cvt for it.
@@ -246,11 +246,11 @@ class Instructions:
         return self.asm(f"cvt.f32.{name} $0, $1;", "=f,h", [value], F32, pure=True)
 
     def from_f32(self, value: ir.Value, kind: DType) -> ir.Value:
-        """Convert an f32 to a 16-bit float, returned as i16, rounding to nearest even."""
+        """Emit the conversion of an f32 to a 16-bit float (an i16), rounding to nearest even."""
         return self.asm(f"cvt.rn.{ptx_type(kind)}.f32 $0, $1;", "=h,f", [value], I16, pure=True)
 
     def pack_f32(self, low: ir.Value, high: ir.Value, kind: DType) -> ir.Value:
-        """Convert two f32 to 16-bit floats packed in an i32, rounding to nearest even."""
+        """Emit the conversion of two f32 to 16-bit floats in one i32, rounding to nearest even."""
         text = f"cvt.rn.{ptx_type(kind)}x2.f32 $0, $1, $2;"
         return self.asm(text, "=r,f,f", [high, low], I32, pure=True)
 
@@ -273,7 +273,7 @@ class Instructions:
     def reduce(
         self, target: ir.Value, values: Sequence[ir.Value], kind: DType, *, vector: bool
     ) -> None:
-        """Add 32-bit numbers to consecutive memory, each atomically (relaxed, GPU scope).
+        """Emit atomic additions of 32-bit numbers to consecutive memory (relaxed, GPU scope).
 
         Subnormal f32 numbers are treated as zero (PTX ISA, "red").
 
@@ -295,7 +295,7 @@ class Instructions:
         self.asm(text, constraints, [target, *values], VOID, pure=False)
 
     def clear(self, flag: ir.Value) -> None:
-        """Set a flag to 0 for the next launch."""
+        """Emit a store of 0 to a flag, for the next launch."""
         self.asm("st.relaxed.gpu.global.u32 [$0], 0;", "l", [flag], VOID, pure=False)
 
     def wait(self, flag: ir.Value, value: ir.Value, order: str, *, watchdog: bool) -> None:

@@ -22,7 +22,7 @@ from coordgraph.tables import SORTS, Table
 __all__ = ["TableWalker"]
 
 WARP = 32
-"""Lanes of a warp. Each lane computes one entry of a table at a time."""
+"""Number of lanes of a warp. Each lane computes one entry of a table at a time."""
 
 
 class TableWalker(FragmentWalker):

@@ -19,7 +19,8 @@ from coordgraph.elements import DType
 __all__ = ["HopperInstructions"]
 
 SWIZZLES, SWIZZLE_BIT = {128: 1, 64: 2, 32: 3}, 30
-"""SWIZZLES: the code of a swizzle mode in a wgmma matrix descriptor, by the bytes of a row.
+"""SWIZZLES: the code of a swizzle mode in a wgmma matrix descriptor, by the number of bytes of a
+row.
 SWIZZLE_BIT: the lowest bit of the code in the descriptor's upper 32 bits (PTX ISA, "Matrix
 Descriptor Format")."""
 
@@ -33,31 +34,31 @@ class HopperInstructions(Instructions):
     """Emits PTX instructions of Hopper; addresses in shared memory are 32-bit integers."""
 
     def set_registers(self, count: int, *, grow: bool) -> None:
-        """Change the registers of each thread of this warpgroup to `count` (setmaxnreg)."""
+        """Emit setmaxnreg: each thread of this warpgroup then has `count` registers."""
         way = "inc" if grow else "dec"
         self.asm(f"setmaxnreg.{way}.sync.aligned.u32 {count};", "", [], VOID, pure=False)
 
     def barrier_init(self, barrier: ir.Value, arrivals: int) -> None:
-        """Initialise an mbarrier whose phases each complete after `arrivals` arrivals."""
+        """Emit the initialisation of an mbarrier with `arrivals` arrivals for each phase."""
         text = f"mbarrier.init.shared::cta.b64 [$0], {arrivals};"
         self.asm(text, "r", [barrier], VOID, pure=False)
 
     def barrier_publish(self) -> None:
-        """Make initialised mbarriers visible to TMA and to the other CTAs of the cluster."""
+        """Emit a fence that makes initialised mbarriers visible to TMA and the cluster's CTAs."""
         self.asm("fence.mbarrier_init.release.cluster;", "", [], VOID, pure=False)
 
     def barrier_expect(self, barrier: ir.Value, size: ir.Value) -> None:
-        """Arrive at an mbarrier by one lane; the phase then also waits for `size` bytes of TMA."""
+        """Emit an arrival of one lane at an mbarrier that then expects `size` bytes by TMA."""
         text = _once("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [$0], $1;")
         self.asm(text, "r,r", [barrier, size], VOID, pure=False)
 
     def barrier_arrive(self, barrier: ir.Value) -> None:
-        """Arrive at an mbarrier, with release semantics at CTA scope."""
+        """Emit an arrival at an mbarrier, with release semantics at CTA scope."""
         text = "mbarrier.arrive.release.cta.shared::cta.b64 _, [$0];"
         self.asm(text, "r", [barrier], VOID, pure=False)
 
     def barrier_arrive_at(self, barrier: ir.Value, rank: ir.Value, *, publish: bool) -> None:
-        """Arrive at the corresponding mbarrier of another CTA of the cluster.
+        """Emit an arrival at the corresponding mbarrier of another CTA of the cluster.
 
         Args:
             barrier: the address of this CTA's mbarrier.
@@ -75,7 +76,7 @@ class HopperInstructions(Instructions):
     def store_at(
         self, values: Sequence[ir.Value], kind: DType, shared: ir.Value, rank: ir.Value
     ) -> None:
-        """Store four 32-bit numbers in the shared memory of another CTA of the cluster.
+        """Emit a store of four 32-bit numbers to the shared memory of another CTA of the cluster.
 
         Args:
             values: the four numbers.
@@ -91,20 +92,20 @@ class HopperInstructions(Instructions):
         self.asm(text, f"{letters},r,r", [*values, shared, rank], VOID, pure=False)
 
     def cluster_barrier(self) -> None:
-        """Wait for all threads of the cluster; the threads of a warp may be diverged."""
+        """Emit a barrier of all threads of the cluster; threads of a warp may be diverged."""
         text = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
         self.asm(text, "", [], VOID, pure=False)
 
     def await_earlier_launch(self) -> None:
-        """Wait until the earlier launches that this launch overlaps with are complete."""
+        """Emit a wait until the earlier launches that this launch overlaps with are complete."""
         self.asm("griddepcontrol.wait;", "", [], VOID, pure=False)
 
     def allow_next_launch(self) -> None:
-        """Allow the next launch of the stream to start its CTAs."""
+        """Emit griddepcontrol.launch_dependents: the stream's next launch may start its CTAs."""
         self.asm("griddepcontrol.launch_dependents;", "", [], VOID, pure=False)
 
     def prefetch_map(self, tensor_map: ir.Value) -> None:
-        """Prefetch a tensor map into the cache from which TMA reads it."""
+        """Emit a prefetch of a tensor map into the cache from which TMA reads it."""
         self.asm("prefetch.tensormap [$0];", "l", [tensor_map], VOID, pure=False)
 
     def describe(
@@ -117,7 +118,7 @@ class HopperInstructions(Instructions):
         extents: Sequence[ir.Value],
         pitch: ir.Value,
     ) -> None:
-        """Write a tensor map: a copy of a template, changed to describe another matrix.
+        """Emit code that writes a tensor map: a template, changed to describe another matrix.
 
         All lanes of a warp execute the instructions (PTX ISA, "tensormap.replace",
         "tensormap.cp_fenceproxy").
@@ -161,7 +162,7 @@ class HopperInstructions(Instructions):
         self.prefetch_map(target)
 
     def barrier_wait(self, barrier: ir.Value, parity: ir.Value, *, cluster: bool) -> None:
-        """Wait until the mbarrier's phase of the parity `parity` completes.
+        """Emit a wait until the mbarrier's phase of the parity `parity` completes.
 
         Args:
             barrier: the mbarrier's address.
@@ -184,7 +185,7 @@ class HopperInstructions(Instructions):
         barrier: ir.Value,
         receivers: ir.Value | None,
     ) -> None:
-        """Copy a box of a tensor to shared memory by TMA (cp.async.bulk.tensor), from one lane.
+        """Emit a TMA copy of a box to shared memory by one lane (cp.async.bulk.tensor).
 
         Args:
             target: the address in shared memory.
@@ -207,12 +208,12 @@ class HopperInstructions(Instructions):
         self.asm(_once(text), f"r,l{',r' * axes},r{more}", args, VOID, pure=False)
 
     def copy_run(self, target: ir.Value, source: ir.Value, size: int, barrier: ir.Value) -> None:
-        """Copy consecutive bytes to shared memory by TMA (cp.async.bulk), from one lane.
+        """Emit a TMA copy of consecutive bytes to shared memory by one lane (cp.async.bulk).
 
         Args:
             target: the address in shared memory.
             source: the address in global memory.
-            size: bytes to copy.
+            size: number of bytes to copy.
             barrier: the address of the mbarrier that counts the copied bytes.
         """
         name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -220,7 +221,7 @@ class HopperInstructions(Instructions):
         self.asm(_once(text), "r,l,r", [target, source, barrier], VOID, pure=False)
 
     def store_box(self, source: ir.Value, tensor_map: ir.Value, at: Sequence[ir.Value]) -> None:
-        """Copy a box from shared memory to a tensor by TMA (cp.async.bulk.tensor).
+        """Emit a TMA copy of a box from shared memory to a tensor (cp.async.bulk.tensor).
 
         Args:
             source: the address in shared memory.
@@ -234,29 +235,29 @@ class HopperInstructions(Instructions):
         self.asm(text, f"r,l{',r' * axes}", [source, tensor_map, *at], VOID, pure=False)
 
     def commit_stores(self) -> None:
-        """Commit the TMA stores that this thread has issued as one bulk group."""
+        """Emit a commit of the TMA stores that this thread has issued as one bulk group."""
         self.asm("cp.async.bulk.commit_group;", "", [], VOID, pure=False)
 
     def wait_stores(self, pending: int) -> None:
-        """Wait until TMA has read the shared memory of all but the newest `pending` bulk groups."""
+        """Emit a wait until TMA has read the data of all but the newest `pending` bulk groups."""
         self.asm(f"cp.async.bulk.wait_group.read {pending};", "", [], VOID, pure=False)
 
     def fence_memory(self) -> None:
-        """Order this thread's global memory accesses before later ones by TMA (proxy fence)."""
+        """Emit a proxy fence: this thread's global memory accesses precede later ones by TMA."""
         self.asm("fence.proxy.async.global;", "", [], VOID, pure=False)
 
     def fence_shared(self) -> None:
-        """Order this thread's shared memory accesses before later ones by TMA (proxy fence)."""
+        """Emit a proxy fence: this thread's shared memory accesses precede later ones by TMA."""
         self.asm("fence.proxy.async.shared::cta;", "", [], VOID, pure=False)
 
     def stmatrix(self, shared: ir.Value, values: Sequence[ir.Value], *, trans: bool) -> None:
-        """Store four 8x8 matrices of 16-bit elements (stmatrix.x4); a register has two elements."""
+        """Emit a store of four 8x8 matrices of 16-bit elements, two per register (stmatrix.x4)."""
         suffix = ".trans" if trans else ""
         text = f"stmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 [$0], {{$1, $2, $3, $4}};"
         self.asm(text, "r,r,r,r,r", [shared, *values], VOID, pure=False)
 
     def descriptor(self, address: ir.Value, strides: tuple[int, int], row: int) -> ir.Value:
-        """A 64-bit matrix descriptor for wgmma (PTX ISA, "Matrix Descriptor Format").
+        """Emit a 64-bit matrix descriptor for wgmma (PTX ISA, "Matrix Descriptor Format").
 
         Inline assembly combines the two halves of the descriptor, so that LLVM computes the address
         in 32 bits and not in 64.
@@ -264,7 +265,7 @@ class HopperInstructions(Instructions):
         Args:
             address: the address in shared memory, in units of 16 bytes.
             strides: the leading and the stride byte offset (PTX ISA, "Strides").
-            row: bytes of a swizzled row: 128, 64 or 32.
+            row: number of bytes of a swizzled row: 128, 64 or 32.
         """
         leading, stride = (s >> 4 for s in strides)
         low = self.builder.or_(address, ir.Constant(I32, leading << 16))
@@ -307,15 +308,15 @@ class HopperInstructions(Instructions):
         return self._tied(text, acc, sums, "l,l,r", [a, b, keep])
 
     def fence_multiplies(self, acc: Sequence[ir.Value], sums: DType) -> list[ir.Value]:
-        """Order earlier accesses to the accumulators before later wgmma.mma_async (wgmma.fence)."""
+        """Emit wgmma.fence: earlier accesses to accumulators precede later wgmma.mma_async."""
         return self._tied("wgmma.fence.sync.aligned;", acc, sums, "", [])
 
     def commit_multiplies(self) -> None:
-        """Commit the wgmma.mma_async instructions issued so far as one group."""
+        """Emit a commit of the wgmma.mma_async instructions issued so far as one group."""
         self.asm("wgmma.commit_group.sync.aligned;", "", [], VOID, pure=False)
 
     def wait_multiplies(self, pending: int, acc: Sequence[ir.Value], sums: DType) -> list[ir.Value]:
-        """Wait until at most `pending` groups of wgmma instructions are incomplete."""
+        """Emit a wait until at most `pending` groups of wgmma instructions are incomplete."""
         return self._tied(f"wgmma.wait_group.sync.aligned {pending};", acc, sums, "", [])
 
     def _tied(

@@ -1,0 +1,77 @@
+"""Columns of B for several sums of an epilogue: the order in which they are multiplied.
+
+An epilogue such as `silu(gate) * up` computes an element of D from two sums, one for each part of
+B's columns. Along n, a tile of D has the columns of `D.index.1`, and a tile of B has as many in
+each part (the coordinate `part`). Matrix instructions multiply a plain range of columns, which a
+lowering orders so that all sums of an element of D are registers of one thread:
+
+    B.index.1 --Tile--> B.outer, B.inner        B.outer, part, B.inner --Flatten--> B.columns
+
+Where the parts are in memory does not matter here: the path from `B.columns` through `part` leads
+to B's address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sympy import Integer
+
+from coordgraph.coordinates.dimensions import Linear, MacroTileIndex
+from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
+from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.gemm import PART, SUM, GemmProblem
+from coordgraph.tilings import Tiling
+
+__all__ = ["ordered_columns", "tie_sums", "too_many_sums"]
+
+MOST_SUMS = 2
+"""The most sums of an epilogue on a GPU: a register dimension that is the part has the size 2."""
+
+
+def too_many_sums(gemm: GemmProblem) -> str | None:
+    """Why a GPU cannot compute the epilogue's sums, or None if it can."""
+    if gemm.sums <= MOST_SUMS:
+        return None
+    return (
+        f"the epilogue {gemm.epilogue.name} has {gemm.sums} sums, and GPU kernels have at most "
+        f"{MOST_SUMS}; use target='cpu', or compute the sums in separate products"
+    )
+
+
+def ordered_columns(c: CoordinateEditor, tiling: Tiling, inner: int) -> Tiling:
+    """Order the columns of B's tiles for matrix instructions, if the epilogue has several sums.
+
+    Args:
+        c: the coordinate graph under construction.
+        tiling: the tiles of one shape.
+        inner: how many columns of a part follow one another before the columns of the next part.
+
+    Returns:
+        The tiles with the ordered columns in place of B's index along n, so that their shape is
+        that of the whole product; `tiling` itself if the epilogue has one sum.
+    """
+    if tiling.sums == 1:
+        return tiling
+    own = tiling.own
+    columns = tiling.shape[1]
+    c.add(Linear(own("B.outer"), Integer(columns // inner), note="group of columns"))
+    c.add(Linear(own("B.inner"), Integer(inner), note="column of a part in its group"))
+    every = MacroTileIndex(
+        own("B.columns"), Integer(columns * tiling.sums), tensor="B", axis=1, note="of all parts"
+    )
+    c.add(every)
+    c.connect(Tile(tiling.index("B", 1), (own("B.outer"), own("B.inner"))))
+    c.connect(Flatten((own("B.outer"), PART, own("B.inner")), every.id))
+    return replace(tiling, indices={**tiling.indices, ("B", 1): every}, sums=1)
+
+
+def tie_sums(c: CoordinateEditor, register: str) -> None:
+    """Add the edge from a partial sum's number to the register coordinate of an element's sums.
+
+    Args:
+        c: the coordinate graph under construction.
+        register: the coordinate along which the sums of one element lie; '' if there is one sum.
+    """
+    if register and SUM in c:
+        c.connect(PassThrough(SUM, register))

@@ -1,0 +1,109 @@
+"""Epilogues of two sums on mma.sync: both sums of an element are registers of one thread."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sympy import Integer
+
+import codegen
+import coordgraph as cg
+from codegen.export import export
+from coordgraph.control.lowered import ApplyFragment, CopyElements, StoreFragment
+from coordgraph.control.resolve import resolve
+from passes import DataParallel, StreamK
+from passes.lowering.sm_80.lower import LowerToTensorCores
+from tests.support.gated import geglu, swiglu
+from tests.support.ptxas import assemble, assert_clean
+
+LAYOUTS = [
+    *(("stacked", turned) for turned in (True, False)),
+    *(("interleaved", turned) for turned in (True, False)),
+]
+PART = {layout: "acc.eighth" for layout in LAYOUTS} | {("interleaved", False): "acc.pair"}
+
+
+def lowered(parts: str, turned: bool, schedule: Any, **fields: Any) -> cg.KernelGraph:
+    gemm = cg.Gemm("bf16", parts=parts, transpose_b=turned, **{"epilogue": swiglu, **fields})
+    return LowerToTensorCores()(schedule(gemm.graph(tile=(128, 128, 64))))
+
+
+@pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
+def test_registers_hold_both_sums_of_a_column(parts: str, turned: bool):
+    """The column of B that mma.sync multiplies into a register is the part and column of D."""
+    graph = lowered(parts, turned, DataParallel())
+    c = graph.coordinates
+    sizes = {name: c[name].fixed_size for name in ("warp.n", "fragment.n")}
+    for warp, fragment, eighth, quad, pair in product(
+        range(sizes["warp.n"]), range(sizes["fragment.n"]), range(2), range(4), range(2)
+    ):
+        # PTX ISA, "Matrix fragments for mma.m16n8k16": columns 2·quad and 2·quad + 1 of 8.
+        column = ((warp * sizes["fragment.n"] + fragment) * 2 + eighth) * 8 + 2 * quad + pair
+        of_b = tuple(c.reverse({"B.columns": column}, ["part", "B.index.1"]))
+        names = ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair")
+        registers: dict[str, int] = dict(
+            zip(names, (warp, fragment, eighth, quad, pair), strict=True)
+        )
+        (of_d,) = c.reverse(registers, ["D.index.1"])
+        assert of_b == (registers[PART[parts, turned]], of_d)
+
+
+@pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
+def test_columns_of_b_in_memory(parts: str, turned: bool):
+    graph = lowered(parts, turned, DataParallel(), n=200, k=64)
+    at = {"B.tile.1": 1, "B.tile.0": 0, "B.index.0": 5}
+    for column in range(128):
+        known = {**at, "B.columns": column}
+        part, j, offset = graph.coordinates.reverse(known, ["part", "B.column", "B"])
+        number = part * 200 + j if parts == "stacked" else 2 * j + part
+        assert offset == (number * 64 + 5 if turned else 5 * 400 + number)
+
+
+@pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
+def test_widths_of_copies_and_stores(parts: str, turned: bool):
+    """Copies of B move 16 bytes, and threads store pairs unless both sums are adjacent."""
+    graph = lowered(parts, turned, DataParallel())
+    copies = [op for op in graph.control.of_kind(CopyElements) if op.source == "B"]
+    assert {op.width for op in copies} == {8}
+    stores = [op for op in graph.control.of_kind(StoreFragment) if op.destination == "D"]
+    assert {op.width for op in stores} == {1 if PART[parts, turned] == "acc.pair" else 2}
+    roots = resolve(graph.control.root.body, graph.scope())
+    nodes = [node for root in roots for node in root.walk()]
+    applied = [node for node in nodes if isinstance(node.op, ApplyFragment)]
+    assert applied
+    for node in applied:
+        assert isinstance(node.op, ApplyFragment)
+        assert node.op.part == PART[parts, turned]
+        assert node.scope.known[node.op.part] == Integer(0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"batched": True}, {"grouped": True}], ids=str)
+@pytest.mark.parametrize("epilogue", [swiglu, geglu], ids=lambda f: f.name)
+@pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
+def test_kernels_assemble_without_spills(
+    parts: str, turned: bool, epilogue: Any, fields: dict[str, Any]
+):
+    schedule = StreamK(workgroups=108)
+    gemm = cg.Gemm("bf16", parts=parts, transpose_b=turned, epilogue=epilogue, **fields)
+    kernel = codegen.compile(schedule(gemm.graph(tile=(128, 128, 64))), "sm_80")
+    assert_clean(assemble(kernel.ptx, "sm_80"))
+
+
+def test_kernels_are_not_exported(tmp_path: Path):
+    graph = DataParallel()(cg.Gemm("bf16", epilogue=swiglu).graph(tile=(128, 128, 64)))
+    kernel = codegen.compile(graph, "sm_80")
+    with pytest.raises(cg.CodegenError, match="swiglu cannot be exported, because it has 2"):
+        export(kernel, tmp_path)
+
+
+@pytest.mark.parametrize("reduction", ["scatter", "atomic", "turnstile", "tree"])
+def test_reductions_assemble_and_keep_memory_order(reduction: Any):
+    gemm = cg.Gemm("f16", epilogue=geglu, transpose_b=True)
+    schedule = StreamK(workgroups=108, reduction=reduction)
+    kernel = codegen.compile(schedule(gemm.graph(tile=(128, 128, 64))), "sm_80")
+    assert_clean(assemble(kernel.ptx, "sm_80"))
+    assert kernel.lowered is not None
+    assert not kernel.lowered.check(checks=["memory order"]).refuted

@@ -1,0 +1,165 @@
+"""Epilogues of two sums on wgmma: registers, TMA boxes, and the simulated machine."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+import codegen
+import coordgraph as cg
+from coordgraph.control.asynchronous import CopyBox, MultiplyShared
+from coordgraph.control.lowered import ApplyFragment, StoreFragment
+from coordgraph.errors import PassError
+from passes import DataParallel, SplitK, StreamK
+from passes.lowering import LowerToHopper
+from tests.codegen.nvptx.hopper_machine import Hopper
+from tests.support.gated import geglu, swiglu
+from tests.support.ptxas import assemble, assert_clean
+
+LAYOUTS = [(parts, turned) for parts in ("stacked", "interleaved") for turned in (True, False)]
+TILES = [
+    ((128, 128, 64), {}),
+    ((128, 256, 64), {}),
+    ((64, 192, 64), {}),
+    ((128, 256, 64), {"cluster_n": 2}),
+    ((256, 128, 64), {"cluster_m": 2}),
+    ((64, 256, 64), {"consumers": "pingpong"}),
+    ((64, 128, 128), {"cluster_k": 2}),
+]
+every_layout = pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
+every_tile = pytest.mark.parametrize(("tile", "options"), TILES, ids=str)
+
+
+def lowered(
+    parts: str, turned: bool, tile: Any, options: Any, schedule: Any, **fields: Any
+) -> cg.KernelGraph:
+    gemm = cg.Gemm("bf16", parts=parts, transpose_b=turned, **{"epilogue": swiglu, **fields})
+    return LowerToHopper(**options)(schedule(gemm.graph(tile=tile)))
+
+
+@every_tile
+@pytest.mark.parametrize("parts", ["stacked", "interleaved"])
+def test_registers_hold_both_sums_of_a_column(parts: str, tile: Any, options: dict[str, Any]):
+    """The column of B that wgmma multiplies into a register is the part and column of D."""
+    graph = lowered(parts, True, tile, options, DataParallel())
+    c = graph.coordinates
+    (multiply,) = {op.instruction for op in graph.control.of_kind(MultiplyShared)}
+    columns = int(multiply.split("n")[1].split("k")[0])
+    outer = [dim for dim in ("cluster.n", "warpgroup", "acc.p") if dim in c]
+    above = {edge for edge in c.edges_below("D.own.1")}
+    (over,) = above
+    ranges = {dim: range(c[dim].fixed_size if dim != "warpgroup" else 2) for dim in outer}
+    if "warpgroup" not in over.downstream:
+        ranges.pop("warpgroup")
+    part = "acc.pair" if parts == "interleaved" else "acc.part"
+    seen = set()
+    for *at, eighth, quad, pair in product(
+        *ranges.values(), range(columns // 8), range(4), range(2)
+    ):
+        # PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of wgmma: columns 2·quad
+        # and 2·quad + 1 of every 8.
+        column = 0
+        for dim, index in zip(ranges, at, strict=True):
+            column = column * len(ranges[dim]) + index
+        column = column * columns + 8 * eighth + 2 * quad + pair
+        of_b = tuple(c.reverse({"B.columns": column}, ["part", "B.index.1"]))
+        registers = {**dict(zip(ranges, at, strict=True)), "acc.quad": quad, "acc.pair": pair}
+        if part == "acc.part":
+            high, eighth = divmod(eighth, columns // 16)
+            registers["acc.part"] = high
+        registers["acc.n"] = eighth
+        (of_d,) = c.reverse(registers, ["D.index.1"])
+        assert of_b == (registers[part], of_d)
+        seen.add(of_b)
+    assert len(seen) == tile[1]
+
+
+@every_tile
+@every_layout
+def test_rows_of_a_box_are_adjacent_in_b(
+    parts: str, turned: bool, tile: Any, options: dict[str, Any]
+):
+    """TMA copies a range of B: columns that follow one another in a box do so in memory."""
+    graph = lowered(parts, turned, tile, options, DataParallel(), n=1024, k=1024)
+    c = graph.coordinates
+    for op in graph.control.of_kind(CopyBox):
+        if op.tensor == "B":
+            across = op.box[1] if turned else op.box[0]
+            break
+    else:
+        raise AssertionError("no box of B")
+    for first in range(0, tile[1], across):
+        places = [
+            int(c.reverse({"B.tile.1": 1, "B.columns": first + i}, ["B.1"])[0])
+            for i in range(across)
+        ]
+        assert places == [*range(places[0], places[0] + across)]
+
+
+@pytest.mark.parametrize("schedule", [DataParallel(), StreamK(workgroups=5)], ids=str)
+@pytest.mark.parametrize(("tile", "options"), TILES[:1] + TILES[3:5] + TILES[6:], ids=str)
+@every_layout
+def test_simulated_machine(
+    parts: str, turned: bool, tile: Any, options: dict[str, Any], schedule: Any
+):
+    graph = lowered(parts, turned, tile, options, schedule)
+    for sizes in ({"m": 256, "n": 128, "k": 256}, {"m": 200, "n": 72, "k": 200}):
+        machine = Hopper(graph, sizes, resident=5, seed=0)
+        machine.run()
+        assert machine.stored
+        assert not machine.partials
+
+
+@pytest.mark.parametrize("options", [{}, {"cluster_m": 2}], ids=str)
+@pytest.mark.parametrize("parts", ["stacked", "interleaved"])
+def test_memory_order(parts: str, options: dict[str, Any]):
+    graph = lowered(parts, True, (128, 128, 64), options, StreamK(workgroups=7), epilogue=geglu)
+    assert not graph.check(checks=["memory order"]).refuted
+
+
+@pytest.mark.parametrize("fields", [{}, {"batched": True}, {"grouped": True}], ids=str)
+@pytest.mark.parametrize("epilogue", [swiglu, geglu], ids=lambda f: f.name)
+@pytest.mark.parametrize(("parts", "turned"), LAYOUTS[:3])
+def test_kernels_assemble_without_spills(
+    parts: str, turned: bool, epilogue: Any, fields: dict[str, Any]
+):
+    gemm = cg.Gemm("bf16", parts=parts, transpose_b=turned, epilogue=epilogue, **fields)
+    graph = StreamK(workgroups=132)(gemm.graph(tile=(128, 128, 64)))
+    ptx = codegen.compile(graph, "sm_90a").ptx
+    assert "wgmma" in ptx
+    assert_clean(assemble(ptx, "sm_90a"))
+
+
+def test_each_element_of_d_is_stored_once():
+    graph = lowered("stacked", True, (128, 128, 64), {}, DataParallel())
+    (store,) = graph.control.of_kind(StoreFragment)
+    (apply,) = graph.control.of_kind(ApplyFragment)
+    assert store.destination == "D"
+    assert store.width == apply.width == 2
+    assert apply.part == "acc.part"
+    assert apply.part in store.registers
+
+
+def refusal(*given: Any, **fields: Any) -> str:
+    with pytest.raises(PassError) as error:
+        lowered(*given, **fields)
+    return str(error.value)
+
+
+def test_refusals():
+    few = refusal("stacked", True, (48, 128, 64), {}, DataParallel())
+    assert "must be a multiple of 64 in m, for an epilogue of several sums" in few
+    scatter = StreamK(workgroups=4, reduction="scatter")
+    shares = refusal("stacked", True, (128, 128, 64), {}, scatter)
+    assert "choose a reduction other than scatter, or parts=interleaved" in shares
+    ptx = codegen.compile(
+        scatter(cg.Gemm("bf16", epilogue=swiglu).graph(tile=(128, 128, 64))), "sm_90a"
+    ).ptx
+    assert "mma.sync" in ptx
+    interleaved = cg.Gemm("bf16", epilogue=swiglu, parts="interleaved").graph(tile=(128, 128, 64))
+    ptx = codegen.compile(scatter(interleaved), "sm_90a").ptx
+    assert "wgmma" in ptx
+    assert_clean(assemble(ptx, "sm_90a"))
+    assert "wgmma" in codegen.compile(SplitK(2)(interleaved), "sm_90a").ptx

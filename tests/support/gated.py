@@ -1,0 +1,42 @@
+"""Epilogues of several sums for tests, with NumPy functions that compute them in f64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coordgraph import epilogue as ep
+from coordgraph.interpreter.arguments import Array
+
+__all__ = ["geglu", "geglu_of", "parts_of", "swiglu", "swiglu_of"]
+
+
+@ep.epilogue()
+def swiglu(gate: Any, up: Any) -> Any:
+    return ep.silu(gate) * up
+
+
+@ep.epilogue(bias="n", scale="", residual=ep.operand("mn", optional=True))
+def geglu(gate: Any, up: Any, bias: Any, scale: Any, residual: Any) -> Any:
+    return ep.gelu(gate, approximate="tanh") * (up + bias) * scale + residual
+
+
+def parts_of(columns: Array, parts: str, sums: int = 2) -> list[Array]:
+    """The columns for each sum, from an array whose last axis has the columns of B."""
+    if parts == "interleaved":
+        return [columns[..., part::sums] for part in range(sums)]
+    return np.split(columns, sums, axis=-1)
+
+
+def swiglu_of(product: Array, parts: str) -> Array:
+    """`swiglu` of a product with all columns of B."""
+    gate, up = parts_of(product.astype("f8"), parts)
+    return gate / (1 + np.exp(-gate)) * up
+
+
+def geglu_of(product: Array, parts: str, bias: Array, scale: float, residual: Array) -> Array:
+    """`geglu` of a product with all columns of B."""
+    x, up = parts_of(product.astype("f8"), parts)
+    gate = x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+    return gate * (up + bias) * scale + residual
