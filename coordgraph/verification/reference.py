@@ -156,7 +156,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             value = numbers[ACCUMULATOR if tensor == "D" else tensor]
             if tensor != "D" and (reduce := gemm.outputs[tensor].reduce):
                 whole = np.broadcast_to(value, shape)
-                value = _reduced_tiles(reduce, whole, macro_tile(graph.coordinates)[1])
+                value = _reduced_tiles(reduce, whole, macro_tile(graph.coordinates)[1] // gemm.sums)
             value = np.broadcast_to(value, place.shape)
             expected = value.astype(numpy_dtype(graph.tensor(tensor).dtype))
             yield Product(number, expected, place, tensor)

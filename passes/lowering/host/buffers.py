@@ -230,11 +230,13 @@ class Buffers:
             apply = applied(self.gemm, stage, ELEMENT, sums, part="".join(sums))
             reduced = [output for output in stage.function.outputs if output.reduce]
             pieces += (self._start(output) for output in reduced)
+            load, *rest = self._updated(apply, sums)
+            loads = unrolled(self.c, sums, load) if sums else self._first(load)[0]
+            body: Body = (loads, *self._first(*rest))
             # In a tile, an output that reduces rows has one column, which all columns of D share.
             columns = {self.tiling.index(output.name, 1): 0 for output in reduced}
-            load, *rest = self._updated(at(columns, apply) if columns else apply, sums)
-            loads = unrolled(self.c, sums, load) if sums else self._first(load)[0]
-            piece = self._each("epilogue", "D", (loads, *self._first(*rest)))
+            body = (at(columns, *body),) if columns else body
+            piece = self._each("epilogue", "D", body)
             tensors = ("D", *(t for t in (*apply.sources, *apply.stores) if self.gemm.axes[t]))
             pieces.append(_Piece(tensors, read_if(stage, piece.op)))
         return tuple(pieces)
