@@ -12,7 +12,8 @@ from coordgraph.errors import Deadlock, LaunchError, NoEntry
 from coordgraph.foreign_graphs import faults_named
 from coordgraph.interpreter.arguments import Array, bind, with_defaults
 from coordgraph.interpreter.events import Event, Point
-from coordgraph.interpreter.machine import Machine, Memory
+from coordgraph.interpreter.machine import Machine
+from coordgraph.interpreter.memory import Memory
 from coordgraph.interpreter.program import program
 from coordgraph.interpreter.recording import record
 from coordgraph.interpreter.schedulers import Scheduler, scheduler_of

@@ -25,7 +25,8 @@ from coordgraph.interpreter.arguments import Array
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.faults import Fault
 from coordgraph.interpreter.formulas import Environment
-from coordgraph.interpreter.machine import Machine, Memory
+from coordgraph.interpreter.machine import Machine
+from coordgraph.interpreter.memory import Memory
 from coordgraph.interpreter.program import Program, Work, program
 from coordgraph.interpreter.run import execute
 from coordgraph.interpreter.schedulers import SCHEDULERS

@@ -21,7 +21,8 @@ from codegen.emit.stamps import stamp_words, store_words
 from codegen.emit.walker import Fragments
 from codegen.targets.cpu.clocks import HostClocks
 from codegen.targets.cpu.elements import Elements
-from codegen.targets.cpu.guards import GuardedWalker, HostHazards
+from codegen.targets.cpu.flags import FlagWalker
+from codegen.targets.cpu.guards import HostHazards
 from codegen.targets.cpu.launch_code import LaunchCode, call_intrinsic
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
@@ -44,7 +45,7 @@ LINE = 64
 """Size in bytes of a cache line and of the widest vector registers. Buffers are aligned to it."""
 
 
-class HostWalker(GuardedWalker):
+class HostWalker(FlagWalker):
     """Builds the LLVM module of a kernel for the CPU.
 
     Args:
@@ -248,43 +249,6 @@ class HostWalker(GuardedWalker):
                 f"an operation has width={width}, but the CPU target supports only width=1; lower "
                 "the graph with LowerToHost"
             )
-
-    # The following methods emit operations on flags, which say that a workspace slot holds a
-    # partial sum.
-
-    def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        """Emit a store that raises a flag, with release semantics for all earlier stores."""
-        self._set_flag(node, op.flag, self.raised(node, op.turn, op.readers))
-
-    def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
-        """Emit an atomic addition of 1 to a flag, with release semantics.
-
-        All additions form one release sequence (C11), so a wait acquires the stores of all senders.
-        """
-        address, _ = self._address(node, op.flag)
-        self.builder.atomic_rmw("add", address, ir.Constant(I32, 1), "release")
-
-    def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
-        """Emit a loop that polls a flag until it is raised, with acquire semantics."""
-        address, _ = self._address(node, op.flag)
-        self.spin(node, op.flag, address, self.raised(node, op.turn, op.senders))
-
-    def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
-        """Emit a loop that polls a flag until it is not 0, and then subtracts 1 from the flag."""
-        address, _ = self._address(node, op.flag)
-        self.spin(node, op.flag, address, crowded=True)
-        # Relaxed ordering suffices: the subtraction continues the sender's release sequence (C11),
-        # so later readers of the flag still acquire the sender's stores.
-        self.builder.atomic_rmw("sub", address, ir.Constant(I32, 1), "monotonic")
-
-    def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
-        """Emit a store of 0 to a flag."""
-        self._set_flag(node, op.flag, ir.Constant(I32, 0))
-
-    def _set_flag(self, node: Node, dim: str, value: ir.Value) -> None:
-        # An atomic exchange, because llvmlite's atomic store rejects opaque pointers.
-        address, _ = self._address(node, dim)
-        self.builder.atomic_rmw("xchg", address, value, "release")
 
     # The following methods emit operations on registers.
 
