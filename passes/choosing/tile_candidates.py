@@ -11,7 +11,7 @@ from itertools import product
 
 from passes.choosing.kernel_shape import UNIT_K
 from passes.lowering.sm_90a.division import MMA_M, WARPGROUP, most_alone, swapped
-from passes.lowering.sm_90a.lower import accumulators_beside
+from passes.lowering.sm_90a.registers import accumulators_beside
 
 __all__ = ["Tiling", "small_tiles", "sums", "tilings"]
 

@@ -46,7 +46,6 @@ from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import (
     DESCRIBER_REGISTERS,
     MOST_ALONE_BY_ELEMENTS,
-    MOST_COLUMNS,
     Division,
     K,
     M,
@@ -65,13 +64,14 @@ from passes.lowering.sm_90a.refusals import (
     no_team,
     table_of_rows,
 )
+from passes.lowering.sm_90a.registers import no_registers, streamed
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
 from passes.lowering.sm_90a.tiles import DividedTile, divided_tiles, matrix
 from passes.lowering.sm_90a.warpgroups import ClusterSum
 
-__all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper", "accumulators_beside"]
+__all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper"]
 
 LEAST_STAGES, MOST_STAGES = 2, 12
 """Smallest and largest number of stages of the ring of k tiles."""
@@ -79,16 +79,6 @@ ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
 """For each value of the option `consumers`: a number of stages of the ring beyond which shared
 memory is better used for another output slot of D than for another stage. Ping-pong consumers need
 more stages because their iterations are shorter."""
-MOST_ACCUMULATORS = 192
-"""Largest number of accumulator registers of a thread if the epilogue reads no operand as large as
-D. The thread's other registers hold addresses and other values."""
-MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
-"""Largest numbers of accumulator registers of a thread if the epilogue reads C or another operand
-as large as D. The key is (bytes of that operand's element, whether B is wgmma's left operand). If B
-is the left operand, a thread reads C element by element, which takes more registers."""
-MOST_BESIDE_PARTIALS, MOST_BESIDE_MAPS = 160, 96
-"""Largest number of accumulator registers of a thread in kernels that exchange partial sums
-(MOST_BESIDE_PARTIALS), and in those of them that also write tensor maps (MOST_BESIDE_MAPS)."""
 CLUSTERS = (1, 2, 4, 8)
 """The numbers of workgroups that a cluster may have."""
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
@@ -102,20 +92,6 @@ swizzle needs; mbarriers, tables and tensor maps lie before that tile. LEAST_BAR
 of bytes that are reserved for mbarriers alone."""
 BOXED = ("A", "B", "D")
 """The tensors that TMA may load or store."""
-
-
-def accumulators_beside(element_bytes: int, by_elements: bool) -> int:
-    """Largest number of accumulator registers of a thread, given what its epilogue reads.
-
-    Args:
-        element_bytes: bytes of the widest operand element that the epilogue reads for every
-            element of D; 0 if there is no such operand.
-        by_elements: whether B is the left operand of wgmma, so that operands are read one element
-            at a time.
-    """
-    if not element_bytes:
-        return MOST_ACCUMULATORS
-    return MOST_BESIDE_C[2 if element_bytes <= 2 else 4, by_elements]
 
 
 @dataclass(frozen=True)
@@ -253,7 +229,7 @@ class LowerToHopper(Pass):
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes(graph)
             by_elements = by_elements or bool(graph.gemm.transposed_operands)
-        sums = _streamed(graph) or self.cluster_k > 1
+        sums = streamed(graph) or self.cluster_k > 1
         alone = most_alone(sums, c_bytes, by_elements)
         if not Maps.of(graph, BOXED).tensors:
             return Division(tiling, self._cluster, left_b, alone, turns, kind=kind)
@@ -264,26 +240,8 @@ class LowerToHopper(Pass):
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
         """Why the accumulators of a tile do not fit in the registers; None if they fit."""
-        kind = graph.gemm.out_dtype or graph.gemm.dtype
-        by_elements = division.swapped or bool(graph.gemm.transposed_operands)
-        most = accumulators_beside(self._operand_bytes(graph), by_elements)
-        if _streamed(graph):
-            writes_maps = bool(Maps.of(graph, BOXED).tensors)
-            most = min(most, MOST_BESIDE_MAPS if writes_maps else MOST_BESIDE_PARTIALS)
-        if division.accumulators <= most and division.columns <= MOST_COLUMNS:
-            return None
-        part = f"{division.extent(M)}x{division.extent(N)} of {kind}"
-        if division.columns > MOST_COLUMNS:
-            return (
-                f"a workgroup's part {part} needs instructions of {division.columns} columns, and "
-                f"wgmma has at most {MOST_COLUMNS}; halve the tile in m or n, or divide it by a "
-                "larger cluster"
-            )
-        return (
-            f"a workgroup's part {part} needs {division.accumulators} accumulator registers in "
-            f"each thread of its warpgroups, and {most} fit; halve the tile in m or n, or divide "
-            "it by a larger cluster"
-        )
+        writes_maps = bool(Maps.of(graph, BOXED).tensors)
+        return no_registers(graph, division, self._operand_bytes(graph), writes_maps)
 
     def _operand_bytes(self, graph: KernelGraph) -> int:
         """Bytes of the widest element that the epilogue reads for every element of D; 0 if none."""
@@ -360,7 +318,7 @@ class LowerToHopper(Pass):
             TILES.add(c, stages, "running number of a k tile")
             maps.add(e, graph.workgroup.id, division.workgroups)
             tiles = divided_tiles(c, gemm, divisions, stages, stores, maps)
-            if _streamed(graph):
+            if streamed(graph):
                 e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
             located = self._located(graph)
             width = min(self.vector or PAIR, PAIR)
@@ -412,11 +370,6 @@ class LowerToHopper(Pass):
                 workgroup=graph.control.root.workgroup,
             )
         return e.graph
-
-
-def _streamed(graph: KernelGraph) -> bool:
-    """Whether workgroups exchange partial sums through memory, as in Stream-K and split-K."""
-    return any(t.name == "partials" for t in graph.tensors)
 
 
 def _per_piece(tensor: Tensor, division: Division) -> Tensor:

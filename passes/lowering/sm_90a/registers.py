@@ -1,0 +1,70 @@
+"""How many accumulators fit in the registers of a thread, given what its kernel reads and writes."""
+
+from __future__ import annotations
+
+from coordgraph import KernelGraph
+from passes.lowering.sm_90a.division import MOST_COLUMNS, Division, M, N
+
+__all__ = ["accumulators_beside", "no_registers", "streamed"]
+
+MOST_ACCUMULATORS = 192
+"""Largest number of accumulator registers of a thread if the epilogue reads no operand as large as
+D. The thread's other registers hold addresses and other values."""
+MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
+"""Largest numbers of accumulator registers of a thread if the epilogue reads C or another operand
+as large as D. The key is (bytes of that operand's element, whether B is wgmma's left operand). If B
+is the left operand, a thread reads C element by element, which takes more registers."""
+MOST_BESIDE_PARTIALS, MOST_BESIDE_MAPS = 160, 96
+"""Largest number of accumulator registers of a thread in kernels that exchange partial sums
+(MOST_BESIDE_PARTIALS), and in those of them that also write tensor maps (MOST_BESIDE_MAPS)."""
+
+
+def accumulators_beside(element_bytes: int, by_elements: bool) -> int:
+    """Largest number of accumulator registers of a thread, given what its epilogue reads.
+
+    Args:
+        element_bytes: bytes of the widest operand element that the epilogue reads for every
+            element of D; 0 if there is no such operand.
+        by_elements: whether B is the left operand of wgmma, so that operands are read one element
+            at a time.
+    """
+    if not element_bytes:
+        return MOST_ACCUMULATORS
+    return MOST_BESIDE_C[2 if element_bytes <= 2 else 4, by_elements]
+
+
+def streamed(graph: KernelGraph) -> bool:
+    """Whether workgroups exchange partial sums through memory, as in Stream-K and split-K."""
+    return any(t.name == "partials" for t in graph.tensors)
+
+
+def no_registers(
+    graph: KernelGraph, division: Division, element_bytes: int, writes_maps: bool
+) -> str | None:
+    """Why the accumulators of a tile do not fit in the registers; None if they fit.
+
+    Args:
+        graph: the scheduled graph.
+        division: how the tile is divided over workgroups and warpgroups.
+        element_bytes: as for `accumulators_beside`.
+        writes_maps: whether the kernel writes tensor maps.
+    """
+    kind = graph.gemm.out_dtype or graph.gemm.dtype
+    by_elements = division.swapped or bool(graph.gemm.transposed_operands)
+    most = accumulators_beside(element_bytes, by_elements)
+    if streamed(graph):
+        most = min(most, MOST_BESIDE_MAPS if writes_maps else MOST_BESIDE_PARTIALS)
+    if division.accumulators <= most and division.columns <= MOST_COLUMNS:
+        return None
+    part = f"{division.extent(M)}x{division.extent(N)} of {kind}"
+    if division.columns > MOST_COLUMNS:
+        return (
+            f"a workgroup's part {part} needs instructions of {division.columns} columns, and "
+            f"wgmma has at most {MOST_COLUMNS}; halve the tile in m or n, or divide it by a "
+            "larger cluster"
+        )
+    return (
+        f"a workgroup's part {part} needs {division.accumulators} accumulator registers in "
+        f"each thread of its warpgroups, and {most} fit; halve the tile in m or n, or divide "
+        "it by a larger cluster"
+    )
