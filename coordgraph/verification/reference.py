@@ -141,7 +141,6 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
         sums = {name: matrix_product(a, part) for name, part in parts.items()}
         numbers: dict[str, Any] = {**sums, **operands.scalars}
         numbers |= {o.name: np.zeros((), a.dtype) for o in gemm.epilogue.tensors}
-        shape = numbers[ACCUMULATOR].shape
         for stage in gemm.epilogue.stages(gemm.accumulator, kind):
             if stage.optional and not values.get(read_of(tensor_of(stage.optional)), 1):
                 continue
@@ -155,8 +154,8 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
             place = matrix(tensor, places[tensor])
             value = numbers[ACCUMULATOR if tensor == "D" else tensor]
             if tensor != "D" and (reduce := gemm.outputs[tensor].reduce):
-                whole = np.broadcast_to(value, shape)
-                value = _reduced_tiles(reduce, whole, macro_tile(graph.coordinates)[1] // gemm.sums)
+                whole = np.broadcast_to(value, matrix("D", places["D"]).shape)
+                value = _reduced_tiles(reduce, whole, macro_tile(graph.coordinates)[1])
             value = np.broadcast_to(value, place.shape)
             expected = value.astype(numpy_dtype(graph.tensor(tensor).dtype))
             yield Product(number, expected, place, tensor)

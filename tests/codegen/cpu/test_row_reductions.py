@@ -198,3 +198,20 @@ def test_gpus_refuse_reductions_in_words(target: str):
     graph = Pipeline.parse("data-parallel")(gemm.graph((128, 128, 64)))
     with pytest.raises(CodegenError, match=r"amax.*reduces rows.*declare amax=ep.output\('mn'\)"):
         codegen.compile(graph, target)
+
+
+@ep.epilogue(amax=ep.output("m", reduce="max"), plain=ep.output())
+def gated(gate: Any, up: Any) -> Any:
+    x = ep.relu(gate) * up
+    return x, ep.abs(x), gate
+
+
+def test_an_epilogue_of_two_sums_has_outputs_too():
+    graph = scheduled("stream-k{workgroups=5}", gated)
+    assert not graph.check().refuted
+    b = whole(K, 2 * N)
+    d, amax, plain = codegen.compile(graph, "cpu")(A, b)
+    gate, up = (A @ b)[:, :N], (A @ b)[:, N:]
+    np.testing.assert_array_equal(d, np.maximum(gate, 0) * up)
+    np.testing.assert_array_equal(plain, gate)
+    np.testing.assert_array_equal(amax.max(1), np.abs(d).max(1))
