@@ -1,4 +1,4 @@
-"""How many accumulators fit in the registers of a thread, given what its kernel reads and writes."""
+"""The number of accumulators that fit in the registers of a thread of a wgmma kernel."""
 
 from __future__ import annotations
 
