@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
-from coordgraph.epilogue import EpilogueFunction
+from coordgraph.epilogue import EpilogueFunction, Operand, Output
 from coordgraph.epilogue.operation import FLOATS, QUANTIZED
 from coordgraph.errors import VerifyError
 from coordgraph.parameter_names import ld_of, read_of, stride_of, tensor_of
 from coordgraph.problem_names import GROUP_AXES, IS_NUMBER, PARTS, RESERVED, ROWS, SUMS, TARGETS
 from coordgraph.tensors import dtype
-
-if TYPE_CHECKING:
-    from coordgraph.gemm import GemmProblem
 
 __all__ = [
     "check_epilogue",
@@ -26,6 +23,47 @@ __all__ = [
 ]
 
 
+class Problem(Protocol):
+    """The attributes of a `GemmProblem` that its checks read.
+
+    It is a protocol, because `coordgraph.gemm` imports this module.
+    """
+
+    # The fields of a frozen dataclass are read-only, hence properties.
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def out_dtype(self) -> str | None: ...
+    @property
+    def transpose_a(self) -> bool: ...
+    @property
+    def batched(self) -> bool: ...
+    @property
+    def grouped(self) -> bool: ...
+    @property
+    def group_axis(self) -> str: ...
+    @property
+    def parts(self) -> str: ...
+    @property
+    def epilogue(self) -> EpilogueFunction: ...
+    @property
+    def sums(self) -> int: ...
+    @property
+    def diagonal(self) -> bool: ...
+    @property
+    def accumulator(self) -> str: ...
+    @property
+    def operands(self) -> Mapping[str, Operand]: ...
+    @property
+    def outputs(self) -> Mapping[str, Output]: ...
+    @property
+    def matrices(self) -> tuple[str, ...]: ...
+    @property
+    def tables_of_rows(self) -> Mapping[str, str]: ...
+    def ragged(self, axis: str) -> bool: ...
+    def stored_type(self, output: str) -> str: ...
+
+
 def check_function(function: object) -> None:
     """Check that a problem's epilogue is a traced function."""
     if not isinstance(function, EpilogueFunction):
@@ -35,7 +73,7 @@ def check_function(function: object) -> None:
         )
 
 
-def check_parts(gemm: GemmProblem) -> None:
+def check_parts(gemm: Problem) -> None:
     """Check how the columns of B are divided among several sums of the epilogue."""
     if gemm.parts not in PARTS:
         raise VerifyError(f"Gemm: parts={gemm.parts!r} must be {' or '.join(PARTS)}")
@@ -58,7 +96,7 @@ def check_parts(gemm: GemmProblem) -> None:
         )
 
 
-def quantized(gemm: GemmProblem, out: str) -> str:
+def quantized(gemm: Problem, out: str) -> str:
     """The type i8 or u8 to which the epilogue quantizes D, or '' if it does not.
 
     Args:
@@ -70,7 +108,7 @@ def quantized(gemm: GemmProblem, out: str) -> str:
     return kind if kind in QUANTIZED else ""
 
 
-def check_groups(gemm: GemmProblem) -> None:
+def check_groups(gemm: Problem) -> None:
     """Check that the fields about batches and groups fit each other and A's layout."""
     if gemm.batched and gemm.grouped:
         raise VerifyError(
@@ -98,7 +136,7 @@ def check_groups(gemm: GemmProblem) -> None:
         )
 
 
-def check_tables_of_rows(gemm: GemmProblem) -> None:
+def check_tables_of_rows(gemm: Problem) -> None:
     """Check that the other fields of a problem allow it to gather or scatter rows."""
     for name, given in gemm.tables_of_rows.items():
         field = {ROWS: "gathered_rows", TARGETS: "scattered_rows"}[name]
@@ -115,7 +153,7 @@ def check_tables_of_rows(gemm: GemmProblem) -> None:
             )
 
 
-def sorted_layouts(gemm: GemmProblem) -> dict[str, tuple[str, ...]]:
+def sorted_layouts(gemm: Problem) -> dict[str, tuple[str, ...]]:
     """The fields `leading_dimensions` and `transposed_operands`, checked, in the order of tensors.
 
     Raises:
@@ -151,7 +189,7 @@ def sorted_layouts(gemm: GemmProblem) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def check_epilogue(gemm: GemmProblem) -> None:
+def check_epilogue(gemm: Problem) -> None:
     """Check the names and the kinds of the epilogue's operands, and the type of its result."""
     function = gemm.epilogue
     out = gemm.out_dtype or gemm.dtype
@@ -185,7 +223,7 @@ def check_epilogue(gemm: GemmProblem) -> None:
         )
 
 
-def _check_outputs(gemm: GemmProblem, function: EpilogueFunction, out: str) -> None:
+def _check_outputs(gemm: Problem, function: EpilogueFunction, out: str) -> None:
     """Check that each output besides D can be stored as elements of its type."""
     kinds = function.kinds(gemm.accumulator, out).outputs
     for output in function.outputs:

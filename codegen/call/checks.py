@@ -174,9 +174,9 @@ def problem_parameters(
         return _diagonal_parameters(views) | read
     shapes = views["A"].shape, views["B"].shape
     found = product_sizes(*shapes, gemm.transpose_a, gemm.transpose_b, gemm.sums)
-    read |= _rows_of_arrays(gemm, views)
-    if ROWS in gemm.tables_of_rows:
-        found["m"] = views[ROWS].shape[0]
+    numbered = gemm.gathered_rows or gemm.scattered_rows
+    read |= _rows_of_arrays(gemm, views) if numbered else {}
+    found["m"] = views[ROWS].shape[0] if gemm.gathered_rows else found["m"]
     m, n, _ = found.values()
     for axis, value in found.items():
         fixed = getattr(gemm, axis)
@@ -187,7 +187,14 @@ def problem_parameters(
             )
     given = {axis: value for axis, value in found.items() if getattr(gemm, axis) is None}
     if gemm.grouped:
-        given["groups"] = _groups(graph, views)
+        by_groups = "B" if gemm.ragged("m") else OFFSETS
+        if len((tensor := graph.tensor(by_groups)).shape) != len(views[by_groups].shape):
+            raise _wrong_axes(tensor, views[by_groups])
+        given["groups"] = views[by_groups].shape[0] - (by_groups == OFFSETS)
+        if given["groups"] < 0:
+            raise LaunchError(
+                "offsets is empty; give an entry for each group, and one for the end of the last"
+            )
     if gemm.batched:
         given["batches"] = views["A"].shape[0]
     for name in gemm.matrices:
@@ -197,22 +204,6 @@ def problem_parameters(
         given |= {ld_of(name): row} if name in gemm.leading_dimensions else {}
         given |= {stride_of(name): matrix} if name in gemm.strided_batches else {}
     return given | read
-
-
-def _groups(graph: KernelGraph, views: Mapping[str, TensorView]) -> int:
-    """The number of groups of a call.
-
-    Groups along m have one matrix of B each. For other groups `offsets` has one entry more.
-    """
-    by_groups = "B" if graph.gemm.ragged("m") else OFFSETS
-    if len((tensor := graph.tensor(by_groups)).shape) != len(views[by_groups].shape):
-        raise _wrong_axes(tensor, views[by_groups])
-    groups = views[by_groups].shape[0] - (by_groups == OFFSETS)
-    if groups < 0:
-        raise LaunchError(
-            "offsets is empty; give an entry for each group, and one for the end of the last"
-        )
-    return groups
 
 
 def _rows_of_arrays(gemm: GemmProblem, views: Mapping[str, TensorView]) -> dict[str, int]:

@@ -11,6 +11,8 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from coordgraph import CodegenError
+from coordgraph.elements import dtype
+from coordgraph.epilogue.operation import QUANTIZED
 
 __all__ = ["KINDS", "ElementwiseEmitter"]
 
@@ -19,8 +21,7 @@ KINDS: dict[str, Any] = {
     "f64": ir.DoubleType(),
     "i32": ir.IntType(32),
     "bool": ir.IntType(1),
-    "i8": ir.IntType(8),
-    "u8": ir.IntType(8),
+    **{name: ir.IntType(dtype(name).bits) for name in QUANTIZED},
 }
 """LLVM's type of each kind of value that epilogues compute with, by the kind's name."""
 RELATIONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -104,12 +105,10 @@ class ElementwiseEmitter:
             return value
         if source == "bool":
             return b.zext(value, kind) if target == "i32" else b.uitofp(value, kind)
-        if source in ("i8", "u8") and target == "i32":
-            return b.sext(value, kind) if source == "i8" else b.zext(value, kind)
-        if source in ("i32", "i8"):
-            return b.sitofp(value, kind)
-        if source == "u8":
-            return b.uitofp(value, kind)
+        if source in QUANTIZED and target == "i32":
+            return b.sext(value, kind) if dtype(source).least else b.zext(value, kind)
+        if source in ("i32", *QUANTIZED):
+            return b.sitofp(value, kind) if dtype(source).least else b.uitofp(value, kind)
         if target == "i32":
             return b.fptosi(value, kind)
         return b.fpext(value, kind) if target == "f64" else b.fptrunc(value, kind)
@@ -119,10 +118,10 @@ class ElementwiseEmitter:
 
         On a GPU it is PTX's `cvt.rni.sat`, on a CPU LLVM's `fptosi.sat` of the rounded value.
         """
-        b, signed = self.builder, target == "i8"
+        b, signed = self.builder, dtype(target).least < 0
         if self.gpu:
             half = ir.IntType(16)  # PTX has no 8-bit registers
-            text = f"cvt.rni.sat.{'s8' if signed else 'u8'}.f32 $0, $1;"
+            text = f"cvt.rni.sat.{'s' if signed else 'u'}8.f32 $0, $1;"
             found = b.asm(ir.FunctionType(half, [KINDS["f32"]]), text, "=h,f", [value], False)
             return b.trunc(found, KINDS[target])
         name = f"llvm.fpto{'si' if signed else 'ui'}.sat.i8.{kind}"

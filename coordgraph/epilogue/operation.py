@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from coordgraph.elements import DTYPES
 from coordgraph.epilogue.emitter import Emitter, emitter_methods
 from coordgraph.epilogue.values import (
     OPERATIONS,
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
 else:
     Array = Any
 FLOATS = ("f32", "f64")
-QUANTIZED = ("i8", "u8")
-"""The kinds of quantized values, which only `cast` and outputs take."""
+BYTE = 8
+"""Number of bits of the elements to which `quantize` rounds."""
+QUANTIZED = tuple(d.name for d in DTYPES.values() if not d.is_float and d.bits == BYTE)
+"""The kinds of quantized values, 8-bit integers. Only `cast` and outputs take them."""
 NUMPY_KINDS = {
     **{"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"},
-    **{"i8": "int8", "u8": "uint8"},
+    **{name: DTYPES[name].library for name in QUANTIZED},
 }
 """NumPy's names of the types of values with which epilogues compute, by the name of the kind."""
 

@@ -18,8 +18,8 @@ tensors are `partials` (partial sums) and `flags`."""
 
 @named_check(
     "bounds",
-    "No index leaves its tensor, its workspace, its table, or the 32 or 64 bits in which kernels "
-    "hold it.",
+    "No index leaves its tensor, its workspace or its table, and every index fits the 32 or 64 "
+    "bits in which kernels compute it.",
 )
 def bounds(evidence: Evidence) -> Finding:
     """The check `bounds`: prove that every index is inside its memory and does not overflow.

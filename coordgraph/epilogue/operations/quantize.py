@@ -24,7 +24,7 @@ class Quantize(Elementwise):
     """
 
     name = "quantize"
-    options = {"to": "i8"}  # noqa: RUF012 - never changed
+    options = {"to": QUANTIZED[0]}  # noqa: RUF012 - never changed
 
     def refused(self, **constants: Any) -> str:
         """The reason why the option `to` is invalid, or '' if it is valid."""
@@ -52,7 +52,7 @@ class Quantize(Elementwise):
 
     def text(self, *arguments: str, **constants: Any) -> str:
         """The C-like expression of `quantize`, from the text of its argument."""
-        return f"quantize<{constants.get('to', 'i8')}>({arguments[0]})"
+        return f"quantize<{constants.get('to', self.options['to'])}>({arguments[0]})"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
         """Emit the rounding and the saturation of a value of kind `kind`."""

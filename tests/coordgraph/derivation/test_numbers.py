@@ -16,7 +16,7 @@ from coordgraph.coordinates.edges import EDGES, Edge, Law
 from coordgraph.coordinates.traverse import Direction, solve
 from coordgraph.integers import equal, evaluate, select, symbols_of
 from coordgraph.parameters import Parameters
-from coordgraph.tables import SORTS, Table, place_of
+from coordgraph.tables import ANY, SORTS, SUMS, Table, place_of
 from passes import Pipeline
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from passes.lowering.host import LowerToHost
@@ -37,7 +37,7 @@ def declared(edge: Edge, name: str, entries: tuple[int, ...]) -> Table:
     """The declaration of a table with the given entries."""
     length, most = Integer(len(entries)), Integer(max(entries))
     if type(edge).__name__ != "Permute":
-        return Table(name, length, most)
+        return Table(name, length, most, rule=ANY if type(edge).__name__ == "Gather" else SUMS)
     ranks: Expr = Integer(0)
     for rank, position in enumerate(entries):
         ranks = select(equal(place_of(name), position), Integer(len(entries) - rank), ranks)

@@ -13,7 +13,7 @@ import pytest
 
 from coordgraph import Gemm, PassError, VerifyError, from_json, parse
 from coordgraph import epilogue as ep
-from coordgraph.gemm import RESERVED
+from coordgraph.problem_names import RESERVED
 from passes import Pipeline
 
 

@@ -66,7 +66,7 @@ def test_false_alarms_are_counted_and_printed(
     """A refuted graph is counted and printed as a false alarm; the test uses a wrong graph."""
     fault = next(fault for fault in FAULTS if fault.name == "no store")
     wrong = Drawn(fault.graph(), {"dtype": "f32"}, (4, 4, 4), fault.schedule)
-    monkeypatch.setattr(random_graphs, "graphs", lambda seed: iter([wrong]))
+    monkeypatch.setattr(random_graphs, "graphs", lambda seed, drawer: iter([wrong]))
     monkeypatch.setattr("sys.argv", ["random_graphs", "--count", "1", "--seed", "9"])
     assert random_graphs.main() == 1
     printed = capsys.readouterr().out
