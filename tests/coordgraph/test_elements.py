@@ -171,16 +171,18 @@ def test_types_are_named_by_their_records():
         "codegen/cli/doctor.py",
         "codegen/cli/options.py",
         "coordgraph/gemm.py",
+        "coordgraph/problem_checks.py",
         "passes/choosing/calibrate.py",
         "passes/choosing/counting.py",
         "passes/choosing/enumeration.py",
         "codegen/call/bench.py",
-        # This file names the types in which epilogues compute: f32, f64, i32 and bool.
+        # These files name the types in which epilogues compute: f32, f64, i32 and bool.
         "codegen/emit/elementwise.py",
-        "coordgraph/epilogue/function.py",
+        "coordgraph/epilogue/kinds.py",
         "coordgraph/epilogue/operation.py",
         "coordgraph/epilogue/operations/cast.py",
         "coordgraph/epilogue/operations/maximum.py",
         "coordgraph/epilogue/operations/minimum.py",
+        "coordgraph/epilogue/reduction.py",
         "passes/lowering/control.py",
     }, other
