@@ -178,6 +178,7 @@ def test_types_are_named_by_their_records():
         "codegen/call/bench.py",
         # These files name the types in which epilogues compute: f32, f64, i32 and bool.
         "codegen/emit/elementwise.py",
+        "coordgraph/epilogue/function.py",
         "coordgraph/epilogue/kinds.py",
         "coordgraph/epilogue/operation.py",
         "coordgraph/epilogue/operations/cast.py",
