@@ -208,7 +208,7 @@ def count(jobs: dict[str, Any], seconds: float) -> dict[tuple[str, str], Counter
     if len(found) != len(launched):
         raise NoCounters(
             f"ncu counted {len(found)} kernels, but {len(launched)} were launched, so counters "
-            "cannot be assigned to launches"
+            "cannot be assigned to launches; run it again while no other process profiles the GPU"
         )
     pairs = zip(launched, found, strict=True)
     return {(launch["size"], launch["plan"]): counters for launch, counters in pairs}

@@ -269,9 +269,10 @@ def tables_of_call(gemm: GemmProblem, offsets: Any, operands: Mapping[str, Any])
 
 
 def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
-    """Key the arrays of a call by the graph's tensors; `views` has them by argument name.
+    """A dictionary from the names of the graph's tensors and tables to the arrays of a call.
 
-    For a list of products, each row (m, n, k) of the argument `offsets` becomes a view of its own.
+    It equals `views`, which has the arrays by argument name, except for a list of products: there
+    the three rows of the argument `offsets`, along m, n and k, become three tables.
     """
     found = dict(views)
     if graph.gemm.diagonal and OFFSETS in found:

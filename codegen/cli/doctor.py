@@ -35,8 +35,8 @@ FEATURES = (
     *("neon", "fullfp16", "bf16", "sve"),
 )
 SIZES = (150, 140, 256)
-"""m, n and k of the checked products: no multiples of the default tile, so tiles are partly empty.
-"""
+"""m, n and k of the checked products. m and n are not multiples of the default tile, so tiles at
+the border of D are partly padding."""
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ def refuse(gemm: GemmProblem) -> None:
     """
     if gemm.sums > 1:
         raise CodegenError(
-            f"kernels of the epilogue {gemm.epilogue.name} cannot be exported, because it has "
-            f"{gemm.sums} sums, and exported launches check the layout of one; export a kernel "
-            "whose epilogue has one sum, or launch it from Python"
+            f"kernels of the epilogue {gemm.epilogue.name} cannot be exported: it computes an "
+            f"element from {gemm.sums} sums of products, and exported launchers support one; "
+            "export a kernel whose epilogue has one sum, or launch this one from Python"
         )
     if gemm.grouped:
         raise CodegenError(

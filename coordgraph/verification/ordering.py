@@ -36,7 +36,10 @@ class Order:
         return all(self._nodes[id(event)] in earlier for event in events)
 
     def cycle(self) -> tuple[Message, ...]:
-        """The messages on a cycle of the order, each before the next; () if there is none."""
+        """The sends and receives of partial sums that form a cycle, each ordered before the next.
+
+        () if the order has no cycle.
+        """
         try:
             arcs = networkx.find_cycle(self.graph)
         except networkx.NetworkXNoCycle:

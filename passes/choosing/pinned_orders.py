@@ -117,9 +117,9 @@ def forget() -> None:
 
 
 def predict(problem: Gemm, unit: int) -> Iterator[Prediction]:
-    """Yield predicted times of the orders that are tried, those with the fewest segments first.
+    """Yield for each order of additions along k that is tried its predicted times, in seconds.
 
-    Orders without a plan for some m are left out.
+    Orders with fewer segments come first. An order that no plan has for some m is left out.
 
     Args:
         problem: a problem that wgmma multiplies, with values for n and k.

@@ -209,7 +209,7 @@ class Engine:
         self._wake(until, workgroup, NONE)
 
     def _multiply(self, workgroup: int, step: int) -> None:
-        """Begin the main loop of a step of a workgroup."""
+        """Begin to simulate the main loop of a segment: the recorded step number `step`."""
         tiling, sharing = self.tilings[step], self.sharing
         asked, read = self.traffic.request(
             step, self.slot_of[workgroup], sharing.volume, sharing.pace

@@ -61,7 +61,7 @@ def test_products_of_the_model_are_ours(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ops, "multiply", noted)
     compare(TINY, settings(steps=1, decode=2))
     forward, backward = 5, 10
-    # decoding has three rounds, each of the prompt and of one more token
+    # Decoding runs three times. Each run processes the whole prompt, then one further token.
     decoding = 3 * 2 * forward
     assert len(called) == forward + backward + decoding
 

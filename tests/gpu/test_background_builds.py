@@ -83,7 +83,8 @@ def test_calls_do_not_wait_for_the_compiler(cold: None):
     )
     for product in products:
         product.check(background=True)
-    built = kernels()  # listed before `matmul.chosen` is called, which builds its plan's kernel
+    # List the built kernels before calling `matmul.chosen`, because it builds the chosen plan's.
+    built = kernels()
     wanted = {matmul.chosen(product.a, product.b).kernel for product in products}
     assert wanted <= built
     assert wanted - before

@@ -252,7 +252,7 @@ class CudaKernel(Kernel):
                 out = self._new(home, a, plan, "D")
                 at_d = home.address(out)
             if made or at_d & LOW_BITS:
-                # Repeat the call with all outputs, whose addresses may need another variant.
+                # Call again with the new outputs: their alignment may need another variant.
                 more = {"workgroups": workgroups, "offsets": offsets, **operands, **made}
                 return self(a, b, c, out, alpha, beta, stream, **more)
             pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)

@@ -153,9 +153,9 @@ class ClusterSum(Pieces):
     """NUMBER: the coordinate that numbers the sums that a workgroup takes part in, from 0. PHASE:
     the coordinate of the phase parity (0 or 1) of the mbarriers STORED and READ."""
     SUMS, STORED, READ, SENDER = "sum.shared", "sum.stored", "sum.read", "sum.sender"
-    """SUMS: the shared memory that other workgroups store products to. STORED: the mbarrier that
-    completes when all products are stored. READ: the mbarrier that completes when all products are
-    read. SENDER: the coordinate of the number of the workgroup that stores a product."""
+    """Names of dimensions. SUMS: the shared memory to which the cluster's other workgroups store
+    their partial sums. STORED, READ: the mbarriers that complete when all partial sums are stored,
+    and when all are read. SENDER: numbers the workgroups that store partial sums."""
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         super().__init__(c, division)

@@ -108,7 +108,7 @@ Unsigned.__neg__ = lambda self: Unsigned(2**32 - int(self))  # type: ignore[meth
 
 
 def signed(value: int) -> int:
-    """The value of a `uint` argument that is passed as an `int`."""
+    """The signed 32-bit integer whose bits are those of the unsigned integer `value`."""
     return (int(value) + 2**31) % 2**32 - 2**31
 
 
