@@ -43,7 +43,9 @@ def asked(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        pytest.param("coordgraph exp", ["export", "explain-index", "explain"], marks=pytest.mark.slow),
+        pytest.param(
+            "coordgraph exp", ["export", "explain-index", "explain"], marks=pytest.mark.slow
+        ),
         ("coordgraph run --target sm_9", ["sm_90", "sm_90a"]),
         ("coordgraph compile -s reorder,tw", ["reorder,two-tile-stream-k"]),
         ("coordgraph opt -p lower-to-h", ["lower-to-host", "lower-to-hopper"]),
