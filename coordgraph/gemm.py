@@ -190,15 +190,12 @@ class GemmProblem:
             object.__setattr__(self, field, names)
         check_parts(self)
 
-    def _stored_type(self, output: Output, out: str) -> str:
-        """The element type of an output besides D, where `out` is the type of D."""
-        if output.dtype or not output.reduce:
-            return output.dtype or out
-        return self.epilogue.kinds(self.accumulator, out).outputs[output.name]
-
     def stored_type(self, output: str) -> str:
-        """The element type of an output besides D, given by its name."""
-        return self._stored_type(self.outputs[output], self.out_dtype or self.dtype)
+        """The element type of the epilogue output named `output`, which is not D itself."""
+        written, d_type = self.outputs[output], self.out_dtype or self.dtype
+        if written.dtype or not written.reduce:
+            return written.dtype or d_type
+        return self.epilogue.kinds(self.accumulator, d_type).outputs[output]
 
     @property
     def sums(self) -> int:

@@ -222,7 +222,7 @@ in `A.row`."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:
-    """The extent along `axis` in elements.
+    """The size of the product along `axis` (m, n or k), in elements.
 
     It is the sum over all groups if groups differ along `axis`. With `group_axis="mnk"` that sum is
     no launch parameter, and the result is its upper bound, `MOST_TOGETHER`.

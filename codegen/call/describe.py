@@ -146,8 +146,7 @@ def describe(
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
     )
     if arrangement.turned:
-        function = problem.get("epilogue")
-        if function is not None and any(output.reduce for output in function.outputs):
+        if any(output.reduce for output in function.outputs):
             raise LaunchError(
                 "an output of the epilogue reduces rows, but out is column-major, so that rows of "
                 "D would be columns of the kernel's result; pass a row-major out"

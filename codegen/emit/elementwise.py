@@ -197,7 +197,7 @@ class ElementwiseEmitter:
 
 
 def _check(method: str, kind: str, *arguments: Any) -> None:
-    """Refuse arguments that are no values of the kind `kind`.
+    """Raise an error unless every argument is an LLVM value of the type that `kind` stands for.
 
     LLVM would make wrong code of them, or end the process.
 

@@ -215,7 +215,7 @@ class _Walk:
         return formula.columns(value)
 
     def assign(self, place: int, value: Any, lanes: Lanes) -> None:
-        """Set position `place` of the environment to `value`, for the workgroups `lanes` only."""
+        """Store `value` in variable `place` for the workgroups in `lanes`; others keep theirs."""
         self.env[place] = self.merged(self.env[place], value, lanes)
 
     def merged(self, old: Any, value: Any, lanes: Lanes) -> Any:

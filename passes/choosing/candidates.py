@@ -395,7 +395,7 @@ m, along n), a column that says which tilings can have such small tiles.
 def _columns(
     c_bytes: int, row: int, large_clusters: bool, among: Kernels | None, narrow: bool
 ) -> Columns:
-    """The columns of all tilings, or of the tilings of a set of kernels.
+    """A table with one row for each tiling: of all kernels, or of the kernels in `among`.
 
     Args:
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.

@@ -44,7 +44,7 @@ class Examiner:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes of the graph's operations; a node has an operation and its loop indices."""
+        """Every operation of the kernel graph, each with the indices of the loops around it."""
         return resolve(self.graph.control.root.body, self.graph.scope())
 
     def examine(self, launch: Launch) -> Counterexample | None:

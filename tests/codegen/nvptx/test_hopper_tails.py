@@ -110,7 +110,7 @@ LAST_ONE = "k_tile == load(tile_starts, group + 1) - load(tile_starts, group) - 
 
 
 def tail(lines: list[str]) -> list[int]:
-    """The indices in `lines` (PTX) of the fence and the barrier that follow the stores of zeros."""
+    """Line numbers of the fence and of the barrier after the stores of zeros in a PTX listing."""
     filled = max(i for i, line in enumerate(lines) if FILLS["B"] in line)
     fence = next(i for i in range(filled, len(lines)) if "FenceShared" in lines[i])
     assert "Barrier" in lines[fence + 1]
