@@ -373,8 +373,7 @@ class CudaKernel(Kernel):
         boxed = [x for x in along_rows if x in gemm.operands and not gemm.operands[x].optional]
         new = {name: replace(made, dtype=self.graph.tensor(name).dtype) for name in self._outputs}
         every, part = {"D": made, **new, **views}, shape[-1] if gemm.parts_in_rows else 0
-        cut = gemm.ragged("m")
-        vectors = access_widths(every, most, along_rows, boxed, cut=cut, part=part)
+        vectors = access_widths(every, most, along_rows, boxed, part=part)
         reads_c = bool(given.get(read_of("C"), 0))
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 

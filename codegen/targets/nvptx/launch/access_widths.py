@@ -23,21 +23,18 @@ def access_widths(
     along_rows: Sequence[str],
     boxed: Sequence[str],
     *,
-    cut: bool,
     part: int = 0,
 ) -> Vectors:
     """The widest accesses that rows and addresses of the tensors allow, up to `most`.
 
-    TMA stores D, in accesses of 16 bytes, only if the tensors in `along_rows` can be accessed in
-    pairs.
+    TMA stores D only if its rows are multiples of 16 bytes, so that no access of 16 bytes extends
+    past a row into a gap, and if the tensors in `along_rows` can be accessed in pairs.
 
     Args:
         views: the arrays that a call passes, by the name of the tensor.
         most: the widest accesses that the element types allow.
         along_rows: the epilogue's operands and outputs that vary along the rows of D, such as C.
         boxed: those of `along_rows` that TMA loads, if all of them are aligned to 16 bytes.
-        cut: whether groups end at any row of D, so that threads store some of its boxes, 16 bytes
-            at a time.
         part: elements from one part of B to the next in a row of B, if the epilogue has several
             sums and parts follow one another in rows; else 0.
     """
@@ -55,7 +52,7 @@ def access_widths(
 
     pairs = min(widest(name, PAIR) for name in (*along_rows, "D"))
     whole = pairs == PAIR and alignment_of(views["D"]) == ALIGNED_BYTES
-    whole = whole and not (cut and views["D"].shape[-1] % most.d)
+    whole = whole and not views["D"].shape[-1] % most.d
     narrow = whole and any(alignment_of(views[name]) < ALIGNED_BYTES for name in boxed)
     return Vectors(
         widest("A", most.a), widest("B", most.b), most.d if whole else pairs, PAIR if narrow else 0
