@@ -28,9 +28,9 @@ def accumulation_loop(graph: KernelGraph) -> For:
 
 
 def depth_is_data(graph: KernelGraph) -> bool:
-    """Whether output tiles have different numbers of k tiles, which a table gives at run time.
+    """Whether the kernel reads the number of k tiles of each output tile from a table.
 
-    The result is True if groups have their own k.
+    It does so if the groups of a grouped product have different extents along k.
     """
     return graph.coordinates[accumulation_loop(graph).dim].size is None
 
@@ -70,10 +70,11 @@ class TileWork:
         return cls(body[:at], loop, body[at + 1 :], around)
 
     def whole(self, dim: str = "") -> Body:
-        """Operations on a whole output tile.
+        """All operations on an output tile that one workgroup computes alone.
 
-        The main loop of the tile runs over the dimension `dim`; if `dim` is empty, over the k
-        tiles.
+        Args:
+            dim: the dimension that counts the iterations of the main loop; '' means the dimension
+                that the main loop of the graph without a schedule counts.
         """
         loop = self.accumulate(dim, self.depth) if dim else self.loop
         return self._located((*self.before, loop, *self.after))
@@ -82,8 +83,8 @@ class TileWork:
     def depth(self) -> Expr:
         """Number of main loop iterations of an output tile.
 
-        If groups have their own k, the number depends on the tile's group, a coordinate that a
-        `Locate` operation computes from a table.
+        If the groups of a grouped product have different extents along k, the number depends on
+        the index of the tile's group, which the operation `around` computes.
         """
         return self.loop.stop
 
@@ -109,16 +110,18 @@ class TileWork:
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
 
     def at(self, dim: str, body: Body) -> Body:
-        """Run `body` once for an output tile, with the index of `dim` set to 0.
+        """An operation that executes `body` once, at the first main loop iteration of a tile.
 
-        The dimension `dim` counts the main loop iterations of the tile.
+        Args:
+            dim: the dimension that counts the tile's iterations; its index is set to 0.
+            body: the operations to execute; they may read the coordinates in `located`.
         """
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
 
     def _located(self, body: Body) -> Body:
-        """The operations `body` inside the `Locate` operation of the tile, if the tile has one."""
+        """Put `body` inside the operation `around`; return `body` itself if `around` is None."""
         return body if self.around is None else (replace(self.around, body=body),)
 
     def accumulate(self, dim: str, stop: Expr) -> For:
-        """The main loop, with `stop` iterations that the dimension `dim` counts."""
+        """A copy of the main loop that has `stop` iterations, counted by the dimension `dim`."""
         return For(dim, Integer(0), stop, body=self.loop.body)

@@ -12,7 +12,7 @@ __all__ = ["accepting", "check_elements"]
 
 
 def check_elements(graph: KernelGraph, architecture: str) -> None:
-    """Refuse a graph whose elements of A and B no lowering of an architecture multiplies.
+    """Raise an error if no lowering of an architecture multiplies the type of A and B.
 
     Args:
         graph: a graph at any level.
@@ -20,7 +20,7 @@ def check_elements(graph: KernelGraph, architecture: str) -> None:
 
     Raises:
         PassError: no lowering multiplies the element type; the message names the element types that
-            the architecture's lowerings multiply.
+            kernels for the architecture multiply.
         CodegenError: the architecture is unknown.
     """
     families = [lowering.instructions for lowering in architecture_of(architecture).lowerings]
@@ -37,7 +37,9 @@ def check_elements(graph: KernelGraph, architecture: str) -> None:
 def accepting(
     graph: KernelGraph, architecture: str, *, reads_c: bool = False, **options: Any
 ) -> Lowering:
-    """Find the fastest lowering that accepts a graph with aligned tensors; lower nothing.
+    """Find the fastest lowering that accepts a graph, without applying it.
+
+    The tensors are assumed to be aligned to 16 bytes.
 
     Args:
         graph: a scheduled graph.

@@ -50,18 +50,21 @@ _EXAMPLES = {
     "ptx": "it is the PTX version times ten: 80 for 8.0",
     "shared_bytes": "it is a number of bytes: 101376 for 99 KiB",
 }
-"""For each numeric field of `Architecture`, by name: the explanation with which error messages
-about the field end."""
+"""For each numeric field of `Architecture`, by name: the text that explains the field's value at
+the end of error messages."""
 
 
 class Vectors(NamedTuple):
-    """Number of elements that one memory access moves, per tensor; 0 means 16 bytes of them.
+    """For each tensor, the number of elements that one memory access moves.
+
+    The number 0 means as many elements as 16 bytes hold.
 
     Attributes:
         a: elements of A in one access.
         b: elements of B in one access.
         d: elements of C, and of D, in one access.
-        operands: elements of the epilogue's operands that vary along rows of D, in one access.
+        operands: elements in one access of those operands of the epilogue that have an element for
+            each column of D.
     """
 
     a: int = 0
@@ -80,8 +83,8 @@ class Alignment(NamedTuple):
     """The alignment of the tensors of a call, which decides which lowerings can multiply them.
 
     Args:
-        vectors: number of elements that one access may move, for each tensor: the tensor's address
-            and contiguous extent are multiples of this number of elements.
+        vectors: for each tensor, the number of elements that one access may move. The tensor's
+            address and its extent along the contiguous axis are multiples of this number.
         bytes: the largest power of two, up to 16, that divides the addresses and strides (in bytes)
             of A and B; 1 if a stride is not positive.
     """
@@ -91,13 +94,13 @@ class Alignment(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What distinguishes one of the compiled programs of a kernel from the others.
+    """The properties that identify one compiled program of a kernel.
 
-    The alignment of a call's tensors, and whether the call passes C, select the program for the
-    call.
+    A kernel has several programs. The alignment of a call's tensors, and whether the call passes C,
+    select one of them.
 
     Args:
-        vectors: number of elements that one access moves, for each tensor.
+        vectors: for each tensor, the number of elements that one access moves.
         instructions: the name of the `Lowering` that makes the program, such as `wgmma`; '' means
             the last lowering of the architecture, which takes tensors of any alignment.
         reads_c: whether launches of the program may pass the optional operand C.
@@ -109,7 +112,7 @@ class Variant(NamedTuple):
 
 
 class Lowering(ABC):
-    """Base class: a way to lower graphs to an architecture, by one pass with its options."""
+    """Base class: describes one way to lower graphs to an architecture, and makes its pass."""
 
     instructions: ClassVar[str]
     """The multiply instruction's name in PTX, such as `mma.sync`; also the lowering's name."""
@@ -125,7 +128,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
-        """The variant with the fastest program for tensors of this alignment.
+        """The properties of the fastest program that this lowering makes for a call's tensors.
 
         Args:
             alignment: the alignment of the call's tensors; `why_not_aligned` has accepted it.
@@ -134,7 +137,12 @@ class Lowering(ABC):
 
     @abstractmethod
     def configured(self, options: Pass, variant: Variant) -> Pass:
-        """A copy of the lowering pass `options` that makes the program `variant`."""
+        """The lowering pass that makes a program with the properties `variant`.
+
+        Args:
+            options: the lowering pass whose other options the result has, too.
+            variant: the properties of the program.
+        """
 
     @property
     def family(self) -> str:
@@ -142,7 +150,7 @@ class Lowering(ABC):
         return f"{self.instructions} + {self.copies}" if self.copies else self.instructions
 
     def options(self, architecture: str, **given: Any) -> Pass:
-        """The lowering pass for `architecture`, with options `given`; the others have defaults."""
+        """The lowering pass for `architecture`; options not in `given` have default values."""
         return self.kind(**{"architecture": architecture, **given})  # type: ignore[call-arg]
 
     def has(self, *names: str) -> bool:

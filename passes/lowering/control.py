@@ -60,7 +60,7 @@ NOTHING = "nothing is multiplied in this graph, so there is nothing to lower; st
 
 
 def unrolled(c: CoordinateEditor, dims: tuple[str, ...], *body: Operation) -> Operation:
-    """A nest of unrolled loops, one for each of `dims` (of fixed size), around `body`."""
+    """Nested unrolled loops over all indices of `dims`, which have fixed sizes, around `body`."""
     for dim in reversed(dims):
         body = (For(dim, Integer(0), Integer(c[dim].fixed_size), body=body, unroll=True),)
     return body[0]
@@ -85,7 +85,7 @@ def multiplied(loop: For) -> MultiplyAccumulate:
 
 
 def leader(*body: Operation) -> Operation:
-    """`body`, executed by the first thread of the workgroup only."""
+    """An operation by which only the first thread of the workgroup executes `body`."""
     return If(equal(index_symbol("workitem"), 0), body)
 
 
@@ -148,7 +148,7 @@ def applied(
     absent: Container[str] = (),
     part: str = "",
 ) -> ApplyFragment:
-    """The operation that applies an epilogue stage to `width` registers, adjacent in a row of D.
+    """The operation that applies an epilogue stage to `width` adjacent elements of a row of D.
 
     The operation reads the stage's optional operand unconditionally; `read_if` makes the read
     conditional.
@@ -181,10 +181,13 @@ def applied(
 
 
 def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None:
-    """Add edges that equate positions in tiles of epilogue operands and outputs with those in D."""
+    """Tie positions in tiles of epilogue operands and outputs to positions in tiles of D.
+
+    Along an axis that a tensor shares with D, a `PassThrough` edge makes both positions equal.
+    """
     for tensor in (*gemm.operands, *gemm.outputs):
         for i, axis in enumerate(gemm.axes[tensor]):
-            if axis == "t":  # the index in a tile of one column tile is always 0
+            if axis == "t":  # a tile has one element along this axis; its index is 0
                 continue
             below = tiling.index("D", gemm.axes["D"].index(axis))
             c.connect(PassThrough(tiling.index(tensor, i), below))
@@ -199,8 +202,9 @@ class Accumulator:
         vector: the coordinate along a vector; its size is the number of registers in a vector.
         fragment: the name of the accumulator.
         barrier: the barrier among the threads that hold the accumulator.
-        part: if an element of D is computed from several sums, the coordinate among `registers`,
-            or `vector`, along which they lie; D is stored from the registers at index 0. Else ''.
+        part: the coordinate that numbers the sums from which one element of D is computed: one of
+            `registers`, or `vector`. D is stored from the registers at its index 0. '' if every
+            element of D has one sum.
     """
 
     def __init__(
@@ -221,23 +225,30 @@ class Accumulator:
         self.part = part
 
     def _each(self, op: Operation, width: int) -> Operation:
-        """`op`, executed for all registers of the accumulator, in unrolled loops.
+        """Unrolled loops that execute `op` for all registers of the accumulator.
 
-        If vectors have `width` registers, `op` is executed for one vector at a time, else for one
-        register at a time.
+        One execution of `op` is for a vector if vectors have `width` registers, else for a single
+        register.
         """
         return self._at_registers(op, width, {})
 
     def _once(self, op: Operation, width: int) -> Operation:
-        """`op`, executed once for each element of D, at the register of its first sum.
+        """Unrolled loops that execute `op` for the first sum of each element of D.
 
-        The arguments are those of `_each`.
+        One execution of `op` is for a vector if vectors have `width` registers and `vector` does
+        not number the sums of an element; else it is for a single register.
         """
         width = 1 if self.part == self.vector else width
         return self._at_registers(op, width, {self.part: 0} if self.part else {})
 
     def _at_registers(self, op: Operation, width: int, fixed: dict[str, int]) -> Operation:
-        """`op` in unrolled loops over all registers but those along coordinates in `fixed`."""
+        """Unrolled loops that execute `op` for the registers at the indices in `fixed`.
+
+        Args:
+            op: the operation on a vector of registers.
+            width: as for `_each`.
+            fixed: the only index of some coordinates; all indices of the others are executed.
+        """
         dims = self.registers
         if width == self.width:
             fixed = {self.vector: 0} | fixed
@@ -296,23 +307,31 @@ class Accumulator:
         """
         apply = applied(gemm, stage, self.fragment, self.registers, width, absent, self.part)
         own = width if apply.sources or apply.elements or apply.stores else self.width
-        # Elements of a transposed tensor that are adjacent in a row of D are apart in memory.
+        # Elements that are adjacent in a row of D are not adjacent in memory if the tensor is
+        # transposed, so each access moves one element.
         own = 1 if any(map(gemm.is_transposed, (*apply.sources, *apply.stores))) else own
         return read_if(stage, self._once(replace(apply, width=self.width), own))
 
     def send(self, turn: str = "") -> Body:
-        """Store the accumulator in the workspace, then let one thread raise the flag.
+        """Store the accumulator in the workspace, then let one thread set the slot's flag.
 
         The barrier orders the stores of all threads before the release by that thread.
+
+        Args:
+            turn: if several workgroups write the slot one after another, the dimension that
+                numbers them; else ''.
         """
         signal = SignalFlag("flags", turn)
         return (self.store("partials", self.width), self.barrier, leader(signal))
 
     def receive(self, turn: str = "") -> Body:
-        """Wait for the flag, add the partial sums in the workspace, then clear the flag.
+        """Wait for the slot's flag, add the partial sums in the slot, then clear the flag.
 
         One thread acquires the flag for all threads, and clears the flag once all threads have read
         the partial sums.
+
+        Args:
+            turn: as for `send`, whose flag value the operation waits for.
         """
         return (
             leader(WaitFlag("flags", turn)),
@@ -335,7 +354,7 @@ class Accumulator:
         return (self._each(op, self.width), self.barrier, leader(RaiseFlag("flags")))
 
     def collect(self, op: CollectPartial) -> Body:
-        """Wait until all senders have added to the slot, add the slot, and clear slot and flag.
+        """Wait until all senders have added to the slot, add its sums, and clear slot and flag.
 
         One thread acquires the flag for all threads. Each thread zeroes the elements that it has
         read, for the next launch. No workgroup adds to the slot again in this launch, so the flag

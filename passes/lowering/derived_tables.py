@@ -29,8 +29,8 @@ ENTRY_BYTES = 4
 WARP = 32
 """Number of threads of a warp."""
 NOTES = {SUMS: "prefix sums", SORTS: "an order"}
-"""The words that diagrams show beside a table that the kernel computes, by the name of the rule
-(`sums` or `sorts`) by which it computes the table."""
+"""For each rule (`sums` or `sorts`) by which a kernel computes a table: the text that diagrams show
+beside such tables."""
 
 
 def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
@@ -51,7 +51,7 @@ def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
             names |= {part} if isinstance(part, str) else set[str]()
             symbols |= _symbols(part)
     parameters = graph.parameters
-    # the definition of a parameter reads only earlier parameters, so these are visited later
+    # The loop runs backwards, because the definition of a parameter reads only earlier parameters.
     for p in reversed(parameters.items):
         if p.symbol in symbols:
             symbols |= _symbols(p.value)
@@ -64,7 +64,7 @@ def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
 
 
 def _symbols(value: object) -> set[Symbol]:
-    """The symbols of parameters, indices and tables in `value`; none if it is no expression."""
+    """The symbols of parameters, indices and tables in `value`; empty if it is no expression."""
     return set(symbols_of(value)) | tables_in(value) if isinstance(value, Basic) else set[Symbol]()
 
 
@@ -80,7 +80,7 @@ def _sizes(graph: KernelGraph) -> dict[Table, int]:
 
 
 def table_bytes(graph: KernelGraph) -> int:
-    """Number of bytes of shared memory of each workgroup that a kernel's derived tables take."""
+    """Bytes of shared memory that a kernel's derived tables take in each workgroup."""
     return ENTRY_BYTES * sum(_sizes(graph).values())
 
 

@@ -1,14 +1,14 @@
-"""Columns of B for several sums of an epilogue: the order in which they are multiplied.
+"""The order in which columns of B are multiplied if the epilogue has several sums.
 
 An epilogue such as `silu(gate) * up` computes an element of D from two sums, one for each part of
-B's columns. Along n, a tile of D has the columns of `D.index.1`, and a tile of B has as many in
-each part (the coordinate `part`). Matrix instructions multiply a plain range of columns, which a
-lowering orders so that all sums of an element of D are registers of one thread:
+B's columns. Along n, a tile of B has as many columns in each part (the coordinate `part`) as a tile
+of D has in all. Matrix instructions multiply a plain range of columns. A lowering orders this range
+so that all sums of an element of D are registers of one thread:
 
     B.index.1 --Tile--> B.outer, B.inner        B.outer, part, B.inner --Flatten--> B.columns
 
-Where the parts are in memory does not matter here: the path from `B.columns` through `part` leads
-to B's address.
+The edges are the same wherever the parts are in memory, because the graph derives an address in B
+from `part`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from coordgraph.tilings import Tiling
 __all__ = ["ordered_columns", "tie_sums", "too_many_sums"]
 
 MOST_SUMS = 2
-"""The most sums of an epilogue on a GPU: a register dimension that is the part has the size 2."""
+"""Largest number of sums of an epilogue on a GPU: 2, the size of the register coordinate that
+numbers the sums of an element of D."""
 
 
 def too_many_sums(gemm: GemmProblem) -> str | None:
@@ -45,11 +46,11 @@ def ordered_columns(c: CoordinateEditor, tiling: Tiling, inner: int) -> Tiling:
     Args:
         c: the coordinate graph under construction.
         tiling: the tiles of one shape.
-        inner: how many columns of a part follow one another before the columns of the next part.
+        inner: number of columns of one part that are multiplied before columns of the next part.
 
     Returns:
-        The tiles with the ordered columns in place of B's index along n, so that their shape is
-        that of the whole product; `tiling` itself if the epilogue has one sum.
+        A copy of `tiling` in which B's index along n counts the columns of all parts in this
+        order; `tiling` itself if the epilogue has one sum.
     """
     if tiling.sums == 1:
         return tiling
@@ -67,11 +68,14 @@ def ordered_columns(c: CoordinateEditor, tiling: Tiling, inner: int) -> Tiling:
 
 
 def tie_sums(c: CoordinateEditor, register: str) -> None:
-    """Add the edge from a partial sum's number to the register coordinate of an element's sums.
+    """Add the edge from the sum's number in workspaces to the register coordinate of sums.
+
+    A workspace has partial sums for each sum of the epilogue; `SUM` is their coordinate.
 
     Args:
         c: the coordinate graph under construction.
-        register: the coordinate along which the sums of one element lie; '' if there is one sum.
+        register: the register coordinate that numbers the sums of one element of D; '' if the
+            epilogue has one sum.
     """
     if register and SUM in c:
         c.connect(PassThrough(SUM, register))

@@ -52,8 +52,8 @@ class ScatterLowering:
 
     Args:
         c: the coordinate graph under construction, with the edges from shares to registers.
-        share: the registers that hold one share in each thread. They are the first registers of
-            the accumulator, which is free once its partial sums are sent.
+        share: the registers of a thread that hold its elements of a share. They are the first
+            registers of the accumulator, which is free once its partial sums are sent.
         add: the operation that adds one peer's partial sums of a share.
         member: the number of the executing thread among the threads that hold the accumulator.
         workitems: number of threads that hold the accumulator.
@@ -108,7 +108,7 @@ class ScatterLowering:
         return (self.send, self.barrier, self._leader(SignalFlag("flags", "", op.readers)))
 
     def _leader(self, op: Operation) -> Operation:
-        """`op`, executed only by the first of the threads that hold the accumulator."""
+        """An operation by which only the first thread that holds the accumulator executes `op`."""
         return If(Lt(self.member, 1), (op,))
 
     def _wait(self, peers: For) -> Body:

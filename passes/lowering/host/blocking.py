@@ -50,8 +50,8 @@ class Block:
         rows: number of rows of the block.
         vectors: number of vector registers in a row of the block.
         lanes: elements of a vector register.
-        sums: how many sums the epilogue computes an element of D from. If there are several, there
-            are as many vectors.
+        sums: number of sums from which the epilogue computes one element of D. If it is more than
+            1, `vectors` is equal to it, and each vector of a row holds one sum.
     """
 
     rows: int
@@ -61,18 +61,23 @@ class Block:
 
     @property
     def columns(self) -> int:
-        """Number of columns of D in the register block; each has `sums` accumulators in a row."""
+        """Number of columns of D in the register block.
+
+        In each row of the block, a column has `sums` accumulators.
+        """
         return self.vectors * self.lanes // self.sums
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The coordinates of an accumulator in a row of a block, the outermost first."""
+        """The coordinates that number the accumulators in a row of a block, the outermost first."""
         return ("block.vector", "block.lane") if self.sums > 1 else ("block.column",)
 
     def elements(self, m: int, n: int, k: int) -> int:
-        """Number of elements in all buffers of one workgroup, for a tile of m x n x k elements.
+        """Number of elements in all buffers of one workgroup.
 
-        n counts columns of D.
+        Args:
+            m, n: extents of the tile of D in elements.
+            k: extent of the tiles of A and B along k in elements.
         """
         height, width = _whole(m, self.rows), _whole(n, self.columns) * self.sums
         return height * width + (height + width) * k
@@ -168,7 +173,7 @@ def choose_block(m: int, n: int, lanes: int, registers: int, sums: int = 1) -> B
         m, n: extents of the output tile in elements.
         lanes: elements of a vector register.
         registers: number of vector registers.
-        sums: how many sums the epilogue computes an element of D from.
+        sums: number of sums from which the epilogue computes one element of D.
     """
     lanes = min(lanes, 1 << (n - 1).bit_length())
     vectors = min(VECTORS, -(-n // lanes)) if sums == 1 else sums

@@ -111,7 +111,12 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A lowered operation, and the tensors whose tile numbers must be set around it."""
+    """A lowered operation, and the tensors whose tile numbers it needs.
+
+    Args:
+        tensors: names of these tensors; () for an operation that is not on tiles.
+        op: the operation.
+    """
 
     tensors: tuple[str, ...]
     op: Operation
@@ -127,7 +132,8 @@ class Buffers:
         block: the register block for tiles of this shape.
         tiling: the tiles of one shape.
         instruction: the name of the multiply-add instruction.
-        share: whether the operations are on one share of a tile, which is one row of blocks.
+        share: whether the operations are on a share of a tile in a reduce-scatter: one row of
+            register blocks.
     """
 
     c: CoordinateEditor
@@ -145,7 +151,14 @@ class Buffers:
         cut_otherwise(self.c, self.c[self.tiling.own("block.m")].fixed_size)
 
     def lower(self, body: Body, scope: Scoped) -> Iterator[Operation]:
-        """Lower operations that run one after another; yield those not on tiles unchanged."""
+        """Lower operations that run one after another, and yield the lowered operations.
+
+        Operations that are not on tiles are yielded unchanged.
+
+        Args:
+            body: the operations to lower.
+            scope: the coordinates and variables that are known where `body` runs.
+        """
         here = replace(self, share=SHARE in scope.known)
         pieces = [piece for op in body for piece in here._pieces(op)]
         for on_tiles, group in groupby(pieces, lambda piece: bool(piece.tensors)):
@@ -242,9 +255,10 @@ class Buffers:
         return tuple(pieces)
 
     def _start(self, output: Output) -> _Piece:
-        """Set an output that reduces rows to the reduction of no element, for each row of a tile.
+        """Set an output that reduces rows to its neutral element, such as 0 for a sum.
 
-        The epilogue then adds the values of one row after another, in ascending order of columns.
+        The output has one element for each row of a tile. The epilogue then combines it with the
+        row's values, in ascending order of columns.
         """
         fill = FillElements(output.name, reduce=output.reduce)
         column = at({self.tiling.index(output.name, 1): 0}, fill)
@@ -257,13 +271,13 @@ class Buffers:
         return self.tiling.own("block.vector")
 
     def _sums(self, *body: Operation) -> Body:
-        """`body`, executed for every sum of an element of D."""
+        """Execute `body` once for each sum from which an element of D is computed."""
         if self.tiling.sums == 1:
             return body
         return (For(self._part, Integer(0), Integer(self.tiling.sums), body=body),)
 
     def _first(self, *body: Operation) -> Body:
-        """`body`, executed once for an element of D, on its first sum, which holds the result."""
+        """Execute `body` once for an element of D, on its first sum, where the result is kept."""
         return body if self.tiling.sums == 1 else (at({self._part: 0}, *body),)
 
     @property
@@ -278,13 +292,13 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        """The axis of the output tile's rows, in blocks; for a share of a tile, only its block."""
+        """The rows of the output tile in register blocks; if `share` is set, only one block."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
     @property
     def _columns(self) -> _Axis:
-        """The axis of the output tile's columns, in blocks."""
+        """The columns of the output tile in register blocks."""
         inside, width = self.block.inside[-1], self.block.columns
         return self._axis("block.n", inside, width, "tile.columns")
 

@@ -47,8 +47,8 @@ PAIR_N = 16
 """Number of columns of B that one `ldmatrix.x4` loads: 16, for two `mma.sync` instructions of 8
 columns."""
 EIGHTH = 8
-"""Number of columns of B in one `mma.sync`; the coordinate `acc.eighth` numbers the two of a
-PAIR_N."""
+"""Number of columns of B in one `mma.sync`. The coordinate `acc.eighth` numbers the two groups of
+8 columns that one `ldmatrix.x4` loads."""
 REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
 """Coordinates whose indices select a pair of adjacent accumulator registers of a thread."""
 MOST_ACCUMULATORS = 128
@@ -99,7 +99,8 @@ class WarpGrid:
             c: the coordinate graph under construction.
             gemm: the problem.
             a, b: the tiles of A and B.
-            part: the register coordinate along which several sums of one element of D lie, or ''.
+            part: the register coordinate that numbers the sums of one element of D; '' if the
+                epilogue has one sum.
 
         Returns:
             The accumulator, whose vectors are pairs of elements in adjacent columns of the product.
@@ -173,15 +174,15 @@ class WarpGrid:
 
 
 def order_of_sums(gemm: GemmProblem) -> tuple[str, int]:
-    """Which register coordinate is the part of B's columns, if the epilogue has several sums.
+    """Choose the register coordinate that numbers the sums of one element of D.
 
-    If adjacent columns of B in memory belong to different parts and B's rows are contiguous, they
-    are multiplied in this order, so that copies to shared memory can be wide, and one thread stores
-    single elements of D. Otherwise groups of 8 columns of a part follow one another, and a thread
-    stores pairs of elements.
+    If B's rows are contiguous and adjacent columns belong to different parts of B, columns are
+    multiplied in their order in memory. Then copies to shared memory can be wide, but a thread
+    stores single elements of D. Otherwise 8 columns of one part are multiplied before 8 columns of
+    the next part, and a thread stores pairs of elements.
 
     Returns:
-        The coordinate, and how many columns of a part are multiplied one after another; '' and 0
+        (coordinate, number of columns of one part that are multiplied one after another); ('', 0)
         if the epilogue has one sum.
     """
     if gemm.sums == 1:
@@ -210,8 +211,8 @@ def _load_coordinates(
         c: the coordinate graph under construction.
         operand: A or B.
         across: the warp and fragment coordinates of the axis that is not k.
-        trans: whether rows of shared memory run across k and `ldmatrix.trans` loads them; else
-            rows run along k.
+        trans: whether the rows in shared memory run along m or n, so that `ldmatrix.trans` must
+            load them; if False, rows run along k.
     """
     t, tensor = operand.tiling, operand.tensor
     outer, inner = (0, 1) if tensor == "A" else (1, 0)
@@ -228,11 +229,14 @@ def _load_coordinates(
 
 
 def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
-    """For each accumulator, by name, the grid of warps that reads fewest bytes of shared memory.
+    """Choose a grid of warps for the tiles of each shape.
 
-    The largest tile decides the number of warps, at most 8. The grids of all other tiles have the
-    same number of warps. An accumulator whose tile cannot be divided by that many warps is left
-    out.
+    The largest tile decides the number of warps, at most 8, which all grids have. Among the grids
+    with this number of warps, one that reads the fewest bytes of shared memory is chosen.
+
+    Returns:
+        The grids by the name of the accumulator. An accumulator whose tile cannot be divided among
+        that many warps has no entry.
     """
     largest = max(tilings, key=lambda tiling: tiling.summed[0] * tiling.summed[1])
     first = warps_of(*largest.summed[:2])

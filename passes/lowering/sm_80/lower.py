@@ -129,8 +129,8 @@ class LowerToTensorCores(Pass):
         """The end of an error message: it names the largest accepted tile within the refused one.
 
         The candidates are made by rounding each extent down to a multiple of 64, or to a power of
-        two below 64, and halving it repeatedly. The text is '' if no such tile is accepted, or for
-        a graph with tiles of several shapes.
+        two below 64, and halving it repeatedly. If no candidate is accepted, the text says so. For
+        a graph with tiles of several shapes, it is ''.
         """
         kind, shapes = dtype(graph.gemm.dtype), [tiling.summed for tiling in graph.tilings]
         if len(shapes) > 1:
@@ -148,7 +148,7 @@ class LowerToTensorCores(Pass):
         return f"; the tile {'x'.join(map(str, found))} works"
 
     def _stages(self, graph: KernelGraph, shapes: list[tuple[int, int, int]] | None = None) -> int:
-        """Number of stages of the ring: `stages`, or fewer if so many do not fit in shared memory.
+        """Number of stages of the ring: the option `stages`, or fewer if fewer fit in memory.
 
         Each stage has room for the largest tile of A and the largest tile of B.
 
@@ -241,18 +241,19 @@ class _LoweredTile:
 
 
 def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
-    """Number of elements of A or B that one copy moves: `most`, or 16 bytes of them if it is 0.
+    """Number of elements of A or B that one copy moves.
 
-    The result is 1 where groups divide the tensor's contiguous axis, because a group may begin at
-    any element. If each group is a separate matrix, the rows of its matrix begin at aligned
-    addresses and are padded. Padding along k would be added to the sums, so elements along k are
-    copied one by one; padding along m or n affects only elements that are not stored.
+    It is `most`, or as many elements as 16 bytes hold if `most` is 0. But it is 1 if groups divide
+    the tensor's contiguous axis, because a group may begin at any element. If each group is a
+    separate matrix, its rows begin at aligned addresses and are padded. Then the result is 1 only
+    if the contiguous axis is k: padding along k would be added to the sums, and padding along m or
+    n affects only elements that are not stored.
     """
     axis = TENSORS[operand.tensor][operand.column_axis]
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
     widest = most or operand.kind.chunk
     if axis == "n" and gemm.parts_in_rows:
-        widest = min(widest, EIGHTH)  # further columns of a tile are in another part of B
+        widest = min(widest, EIGHTH)  # after 8 columns, a tile has columns of another part of B
     return 1 if cut else widest
 
 

@@ -23,11 +23,11 @@ def add_ring(c: CoordinateEditor, loops: tuple[str, ...], stages: int) -> dict[s
     """Add the ring of stages; the stage is the index of the accumulation loop modulo `stages`.
 
     The edge is `round, stage --Flatten--> step`, for the index `step` of each loop over k tiles.
-    One loop's index may be upstream of another's: in `k_tile --Tile--> piece, for_k`, whole tiles
-    loop over `k_tile` and pieces of tiles over `for_k`. Then two paths would lead to the stage,
-    with different values. So the lowered loop counts another coordinate instead of the upstream
-    one, and no edge leads from that coordinate to another loop's index: `k_tile --PassThrough-->
-    k_tile.step`.
+    A path may lead from the index of one loop to the index of another. For example, in the edge
+    `k_tile --Tile--> piece, for_k`, the loop of whole tiles counts `k_tile`, and the loop of pieces
+    counts `for_k`. Then two paths would lead from `k_tile` to the stage, with different values. So
+    the lowered loop counts a new coordinate instead, from which no path leads to another loop's
+    index: `k_tile --PassThrough--> k_tile.step`.
 
     Args:
         c: the coordinate graph under construction.

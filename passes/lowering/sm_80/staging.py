@@ -97,7 +97,7 @@ class Operand:
 
         Args:
             c: the coordinate graph under construction.
-            room: number of elements that a stage has room for; smaller tiles leave the rest of a
+            room: number of elements that a stage has room for. A smaller tile leaves a part of the
                 stage unused.
             inside: the coordinates of the position inside a tile, the outermost first.
         """
