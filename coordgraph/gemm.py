@@ -199,7 +199,7 @@ class GemmProblem:
 
     @property
     def sums(self) -> int:
-        """How many sums of products the epilogue has, and parts the columns of B have."""
+        """The number of sums of products that the epilogue has; B's columns have as many parts."""
         return len(self.epilogue.sums)
 
     @property
@@ -219,14 +219,20 @@ class GemmProblem:
 
     @property
     def matrices(self) -> tuple[str, ...]:
-        """The tensors with rows and columns: A, B, operands of the epilogue, D, other outputs."""
+        """The names of the tensors with rows and columns: A, B, then some operands, D, outputs.
+
+        An operand of the epilogue, or an output besides D, is left out if it is no matrix.
+        """
         axes = self.axes
         names = ("A", "B", *self.operands, "D", *self.outputs)
         return tuple(x for x in names if len(axes[x]) == len("mn") and "t" not in axes[x])
 
     @property
     def tables_of_rows(self) -> dict[str, str]:
-        """By name of a table of rows (`rows`, `targets`), the tensor whose rows it numbers."""
+        """For each table of row numbers that the kernel reads, the tensor whose rows it numbers.
+
+        The keys are the names of the tables: `rows` (for A) and `targets` (for D).
+        """
         there = ((ROWS, "A", self.gathered_rows), (TARGETS, "D", self.scattered_rows))
         return {table: tensor for table, tensor, given in there if given}
 
@@ -290,8 +296,8 @@ class GemmProblem:
     def largest(self, axis: str) -> int:
         """The largest allowed extent along `m`, `n` or `k`, in elements.
 
-        If groups differ in extent along `axis`, the limit is that of the sum over all groups. If
-        the epilogue has several sums, it limits the columns of B, which are several times n.
+        If groups differ in extent along `axis`, the sum of their extents is limited. If the
+        epilogue has s sums, the limit of n is divided by s, because B has s·n columns.
         """
         most = MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
         return most // self.sums if axis == "n" else most
@@ -337,7 +343,10 @@ class GemmProblem:
 
 
 def rows_of(tensor: str) -> str:
-    """The name of the launch parameter for the number of rows of an array that a table numbers."""
+    """The name of a launch parameter: `rows_a` for tensor A, `rows_d` for D.
+
+    The parameter is the number of rows of an array whose rows are gathered or scattered by a table.
+    """
     return f"rows_{tensor.lower()}"
 
 

@@ -33,7 +33,10 @@ def package_folder(name: str) -> str:
 
 
 def hiding_file(name: str) -> str | None:
-    """The file that `import name` runs in place of this distribution's package, or None."""
+    """The file that `import name` runs in place of this distribution's package.
+
+    None if the import runs this distribution's package, or finds nothing.
+    """
     spec = _spec(name)
     if spec is None:
         return None

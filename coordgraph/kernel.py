@@ -127,7 +127,7 @@ class KernelGraph:
 
     @cached_property
     def tilings(self) -> Tilings:
-        """The tilings of the kernel, one per accumulator; tilings may differ in tile shape."""
+        """For each accumulator, the shape and the dimensions of the macro tiles summed in it."""
         return Tilings.of(self.control, self.coordinates)
 
     def tensor(self, name: str) -> Tensor:

@@ -21,10 +21,11 @@ writes, `width` elements at once."""
 
 
 def problems_of_lowered(graph: KernelGraph) -> Iterator[str]:
-    """Check a graph of level `lowered`: its operations are those of threads, not of whole tiles.
+    """Error messages about a graph of level `lowered`; none if the graph is correct.
 
-    Every number of elements is at least 1 and fits into its memory; a constant index lies inside
-    its dimension; every `Advance` has a `Counter` around it.
+    Operations must be those of threads, not of whole tiles. Every number of elements must be at
+    least 1 and fit into the memory that is accessed. A constant index must be inside its dimension.
+    Every `Advance` must be in the body of a `Counter`, whose index it increases.
     """
     if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
         yield "no schedule has tied this graph to workgroups; apply a schedule before lowering"
@@ -75,7 +76,12 @@ def _size(graph: KernelGraph, dim: str) -> int | None:
 
 
 def _counters(ops: tuple[Operation, ...], counters: tuple[str, ...]) -> Iterator[str]:
-    """Messages about each `Advance` whose dimension no enclosing `Counter` binds."""
+    """An error message for each `Advance` that is in no `Counter` of the same dimension.
+
+    Args:
+        ops: the operations to check, with the operations in their bodies.
+        counters: the dimensions of the `Counter` operations that enclose `ops`.
+    """
     for op in ops:
         if isinstance(op, Advance) and op.dim not in counters:
             known = f": {', '.join(dict.fromkeys(counters))}" if counters else " around it"

@@ -67,7 +67,8 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
     tiles["n"] //= gemm.sums
     extents = {axis: _extent(gemm, e, axis) for axis in "mnk"}
     counts = {axis: _tiles(gemm, e, axis, extents[axis], tiles[axis]) for axis in "mnk"}
-    # An output that reduces rows has an axis of the macro tiles along n, one in each of its tiles.
+    # An output that reduces rows has the axis t in place of n, with one element for each macro tile
+    # along n. So its tiles have the extent 1 along t.
     tiles["t"], counts["t"] = 1, counts["n"]
     extents["t"] = ceil_div(extents["n"], Integer(tiles["n"]))
     total = counts["m"] * counts["n"] * counts["k"]
@@ -108,8 +109,8 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         parts = ("group", "A.tile.0")
         e.coordinates.connect(Concatenate(parts, "row_tile", gemm.tile_starts("m")))
     else:
-        # Add dimensions that number the tiles of all groups along an axis: schedules divide the
-        # tiles of all groups together.
+        # Along each axis on which groups differ, add a dimension that numbers the tiles of all
+        # groups, because schedules divide the tiles of all groups together.
         for axis, number in (("m", "A.tile.0"), ("n", "B.tile.1"), ("k", "k_tile")):
             if gemm.ragged(axis):
                 every = f"{axis}_step"
@@ -157,8 +158,8 @@ def _matrices(
                 along = _parts(gemm, e, along, extents[axis])
             whole, count = along, counts[axis]
             if gemm.ragged(axis):
-                # How many tiles one group has along this axis is read from a table, so the
-                # dimension has no size.
+                # The dimension has no size, because groups differ in their numbers of tiles along
+                # this axis: the kernel reads these numbers from a table.
                 whole, count = f"{name}.{INSIDE[axis]}", None
                 e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
                 parts = ("group", whole)
@@ -215,7 +216,10 @@ def _parts(gemm: GemmProblem, e: KernelEditor, columns: str, extent: Expr) -> st
 
 
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1", "t": "B.tile.1"}
-"""Ids of the dimensions that number the output tiles along each axis of outputs and operands."""
+"""By axis of a tensor, the id of the dimension that numbers output tiles along the axis.
+
+The axis t of an output that reduces rows numbers the macro tiles along n.
+"""
 INSIDE = {"m": "row", "n": "column", "k": "depth"}
 """For each axis, the last part of the id of a dimension that numbers the elements of one group, as
 in `A.row`."""

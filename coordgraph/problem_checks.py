@@ -157,7 +157,9 @@ def sorted_layouts(gemm: Problem) -> dict[str, tuple[str, ...]]:
     """The fields `leading_dimensions` and `transposed_operands`, checked, in the order of tensors.
 
     Raises:
-        VerifyError: a field has a name that cannot be in it.
+        VerifyError: a field has a value that it does not allow, a field cannot be combined with the
+            problem's groups, or the epilogue has an operand or output with the name of the launch
+            parameter of a leading dimension.
     """
     others = {**gemm.operands, **gemm.outputs}
     operands = tuple(name for name in gemm.matrices if name in others)

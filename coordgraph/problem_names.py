@@ -90,8 +90,9 @@ ARRAYS = {"A": "a", "B": "b", "C": "c", "D": "out"}
 PART, PART_COLUMN, SUM = "part", "B.column", "sum"
 """Ids of dimensions, if the epilogue has several sums.
 
-PART: the part of B's columns that gives a sum. PART_COLUMN: the column in its part, which is the
-column of D. SUM: the number of a sum among the partial sums of an element of D.
+PART: the number of a part of B's columns; each part gives one sum. PART_COLUMN: the column inside a
+part, which is the column of D. SUM: the number of the epilogue's sum to which a partial sum in a
+workspace slot belongs.
 """
 SUMS = (1, 2, 4)
 """The allowed numbers of sums of an epilogue: they divide the extents of tiles, which are multiples

@@ -55,7 +55,7 @@ def check_laws(
 
 
 def _all(indices: Indices) -> bool:
-    """The default of `among`: accept all upstream indices."""
+    """The default of the argument `among` of `check_laws`: True for all upstream indices."""
     return True
 
 
@@ -133,8 +133,8 @@ class Trial:
     def downstream(self) -> list[Indices]:
         """All tuples of downstream indices that are less than their dimensions' sizes.
 
-        Tuples for which the guard does not hold (padding) are included. A dimension of size 0 has
-        the index 0 in tuples for which `reverse` does not read this index.
+        Tuples for which the guard does not hold (padding) are included. An index that `reverse`
+        does not read for the other indices of its tuple may be 0 even if its dimension has size 0.
         """
 
         def inside(indices: Indices) -> bool:

@@ -245,9 +245,10 @@ def _needs(edge: Edge, direction: Direction, start: dict[str, Expr]) -> tuple[st
 def _path(
     graph: Structure, direction: Direction, start: dict[str, Expr], targets: list[str]
 ) -> tuple[Edge, ...]:
-    """The edges to evaluate for the targets, in order; the graph caches paths.
+    """The edges to evaluate for the targets, in order.
 
-    A path depends on which indices are known, and on the values of constant selectors only.
+    The graph caches the result by the dimensions whose indices are known, the values of those
+    indices that are constants (which selectors may be), and the targets.
     """
     given = frozenset([(name, int(v) if v.is_Integer else None) for name, v in start.items()])
     known = graph.cached_paths.get(key := (direction.value, given, tuple(targets)))

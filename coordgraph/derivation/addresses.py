@@ -28,7 +28,10 @@ def address_of(
     ranges: Ranges,
     values: Mapping[str, Any],
 ) -> Address | None:
-    """The linear address of an index; None if its dimension does not number elements of memory."""
+    """The linear address that the index `expression` along the dimension `wanted` stands for.
+
+    None if the dimension indexes neither a tensor nor an allocation in shared memory.
+    """
     dimension = graph.coordinates[wanted]
     found = _element(graph, dimension)
     if found is None:
@@ -68,10 +71,10 @@ def _strides(
     ranges: Ranges,
     values: Mapping[str, Any],
 ) -> Iterator[Stride]:
-    """For each given coordinate, the change of the address when that coordinate grows by 1.
+    """For each coordinate in `known`, the change of an address when the coordinate grows by 1.
 
-    A coordinate is left out if `known` maps it to a number (as for a selector) or to an expression,
-    not to the coordinate's own symbol.
+    The address is `expression`. Coordinates that `known` maps to a number (such as a selector's) or
+    to an expression are left out; only those that it maps to their own symbols remain.
     """
     symbols = {graph.coordinates.symbol(name) for name in known}
     for name, given in known.items():

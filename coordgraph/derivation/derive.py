@@ -185,7 +185,7 @@ class _Deriver:
         return _in_use(found, wanted)
 
     def _local(self, name: str) -> Expr:
-        """The index along a dimension in formulas: the number that is given, or else a symbol."""
+        """The index of a dimension in formulas: the caller's number if given, else a symbol."""
         value = self.known.get(name)
         return value if isinstance(value, Integer) else self.coordinates.symbol(name)
 

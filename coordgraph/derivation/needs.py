@@ -135,7 +135,12 @@ class _Search:
         return [*starts], [*parted]
 
     def choice(self, wanted: str, parted: list[str]) -> str:
-        """The error message about an ambiguous dimension: the indices that each edge needs."""
+        """The error message about the first ambiguous dimension, with the indices to give.
+
+        Args:
+            wanted: the id of the dimension whose index is to be computed.
+            parted: the ids of the ambiguous dimensions, as `starts` returns them.
+        """
         name = parted[0]
         ways: list[str] = []
         for edge in self.edges_to(name):

@@ -26,7 +26,10 @@ __all__ = [
 ]
 
 OPTIONAL = {"read_c": 0}
-"""Launch parameters that a point may leave out, and their values: `read_c` is 0 without C."""
+"""Launch parameters that the caller may leave out, with their default values.
+
+`read_c` = 0 means that the kernel does not read the matrix C.
+"""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,10 @@ class Tree:
                 self._add(child, own, name, depth + 1)
 
     def heads(self) -> list[tuple[Any, ...]]:
-        """Each operation without its bodies, as a value to compare."""
+        """For each operation, a tuple of its class and its fields other than bodies.
+
+        Operations with equal tuples are the same apart from the operations that they contain.
+        """
         return [(op.kind, *op.details.values()) for op in self.operations]
 
 

@@ -138,7 +138,7 @@ class _Comparison:
     def _row(self, old: Tree, new: Tree, found: Mapping[int, int], j: int) -> Row:
         """The line of the merged tree for the operation at position `j` of the second graph.
 
-        `found` maps positions in the second graph to those of the same operation in the first.
+        `found` maps an operation's position in the second graph to its position in the first.
         """
         op, depth, within = new.operations[j], new.depths[j], self._around(new, j)
         line = self.printer.operation(op)

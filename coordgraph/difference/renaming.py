@@ -79,7 +79,7 @@ def _pairs(
 def _colours(graph: KernelGraph, named: Mapping[str, Colour], rounds: int) -> dict[str, Colour]:
     """The colours of all dimensions after `rounds` rounds of colour refinement.
 
-    Dimensions in `named` keep the colour that is given there.
+    Dimensions in `named` keep the colours to which `named` maps them.
     """
     coordinates = graph.coordinates
     colours = {d.id: named.get(d.id, _kind(d)) for d in coordinates}

@@ -62,7 +62,8 @@ class Emitter(Protocol):
     def saturate(self, value: Any, kind: str, target: str) -> Any:
         """Emit the rounding of a float of kind `kind` to the nearest value of `target`: i8 or u8.
 
-        Ties go to the even number, values outside the range to its end, and NaN to 0.
+        A number halfway between two integers is rounded to the even one, a number outside the
+        range of `target` to the nearest end of the range, and NaN to 0.
         """
         ...
 

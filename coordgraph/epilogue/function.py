@@ -85,7 +85,7 @@ class EpilogueFunction:
             )
 
     def _check_sums(self) -> None:
-        """Check the names of the sums; their values are checked by `__post_init__`."""
+        """Check the names of the function's sums of products: `acc` if there is only one."""
         if not self.sums or (len(self.sums) == 1 and self.sums != (ACCUMULATOR,)):
             raise VerifyError(
                 f"epilogue {self.name}: its sums of products are ({', '.join(self.sums)}); name a "
@@ -96,7 +96,7 @@ class EpilogueFunction:
 
     @property
     def _stored(self) -> tuple[Argument, ...]:
-        """The names of the values that are stored: that of D, then those of all other outputs."""
+        """The names of the values that are stored: first D's, then those of all other outputs."""
         return self.result, *(o.value for o in self.outputs)
 
     @property
@@ -205,7 +205,8 @@ class EpilogueFunction:
         ) -> Any:
             found = emitted(known(step.operation), emit, kind, arguments, options)
             try:
-                return emit.convert(found, result, result)  # refuses values of other kinds
+                # Convert to the same kind: `convert` raises an error if the value has another kind.
+                return emit.convert(found, result, result)
             except CodegenError as error:
                 raise CodegenError(
                     f"{step.operation}: its method llvm(emit, …) must return a value of {result}; "
@@ -386,10 +387,12 @@ def _stages(function: EpilogueFunction, accumulator: str, default: str) -> tuple
 def _tail(
     function: EpilogueFunction, result: Argument, optional: set[str]
 ) -> tuple[str, str] | None:
-    """(p, name) if `result` is `p + q`, and q is 0 whenever the optional operand `name` is 0.
+    """Find a summand of `result` that is 0 whenever an optional operand is 0.
 
-    p must depend on a sum of products and not on the operand, and q on no sum of products. None if
-    `result` is no such sum.
+    Returns:
+        (p, name) if `result` is a sum `p + q` in which q is 0 whenever the optional operand `name`
+        is 0; None otherwise. p depends on a sum of products and not on the operand; q depends on
+        the operand and on no sum of products.
     """
     if not isinstance(result, str) or not result.startswith("%"):
         return None

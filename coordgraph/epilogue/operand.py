@@ -46,7 +46,7 @@ class Operand:
 
     @property
     def exchanged(self) -> Operand:
-        """The operand of the transpose of D: depends on n where this one depends on m."""
+        """The operand for the transpose of D: a copy with m and n exchanged in `axes`."""
         axes = {{"m": "n", "n": "m"}.get(axis, axis) for axis in self.axes}
         return replace(self, axes="".join(axis for axis in "lmn" if axis in axes))
 

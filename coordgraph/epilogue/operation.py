@@ -40,12 +40,12 @@ FLOATS = ("f32", "f64")
 BYTE = 8
 """Number of bits of the elements to which `quantize` rounds."""
 QUANTIZED = tuple(d.name for d in DTYPES.values() if not d.is_float and d.bits == BYTE)
-"""The kinds of quantized values, 8-bit integers. Only `cast` and outputs take them."""
+"""The kinds of quantized values (8-bit integers), which only `cast` and outputs accept."""
 NUMPY_KINDS = {
     **{"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"},
     **{name: DTYPES[name].library for name in QUANTIZED},
 }
-"""NumPy's names of the types of values with which epilogues compute, by the name of the kind."""
+"""For each kind of value in epilogues, the name of the NumPy type of its values."""
 
 _NOT_IN_TEXT = frozenset("()'\",;\\")
 """Characters that an option's value must not contain, because the text form cannot express them."""

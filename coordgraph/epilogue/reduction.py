@@ -15,7 +15,8 @@ Combine = Callable[[Algebra, Any, Any], Any]
 def _logaddexp(on: Algebra, a: Any, b: Any) -> Any:
     """`log(exp(a) + exp(b))`, computed without overflow; it is -inf if both are -inf."""
     high, low = on("maximum", a, b), on("minimum", a, b)
-    equal = on("compare", high, low, relation="==")  # of two infinities the difference is NaN
+    # If both are the same infinity, `low - high` would be NaN: use 0 for equal values instead.
+    equal = on("compare", high, low, relation="==")
     apart = on("where", equal, 0.0, on("sub", low, high))
     return on("add", high, on("log", on("add", on("exp", apart), 1.0)))
 
@@ -25,18 +26,18 @@ REDUCTIONS: dict[str, Combine] = {
     "max": lambda on, a, b: on("maximum", a, b),
     "logsumexp": _logaddexp,
 }
-"""For each reduction, by its name: the operation that adds an element to the result so far."""
+"""For each reduction, by name: a function that combines the result so far with an element."""
 IDENTITIES = {"sum": 0.0, "max": float("-inf"), "logsumexp": float("-inf")}
-"""For each reduction, the result of no element."""
+"""For each reduction, its result for an empty set of elements."""
 
 
 def combined(name: str, on: Algebra, before: Any, value: Any) -> Any:
-    """The result of a reduction after a further element.
+    """Reduce one more element: combine it with the result of the elements before it.
 
     Args:
         name: the name of the reduction.
         on: applies operations to values.
-        before: the result so far; `IDENTITIES` has the first one.
+        before: the result so far; before the first element, the reduction's entry of `IDENTITIES`.
         value: the element.
     """
     return REDUCTIONS[name](on, before, value)

@@ -121,9 +121,10 @@ def _results(name: str, given: object, outputs: tuple[str, ...], tape: Tape) -> 
         found.append(value)
     return tuple(found)
 def _sums(parameters: Sequence[str], operands: Container[str]) -> tuple[str, ...]:
-    """The parameters that are sums of products: `acc`, or two or more that are not declared.
+    """The names of the parameters that are sums of products.
 
-    () if the first parameter is neither `acc` nor followed by another one that is not declared.
+    These are `acc`, if the first parameter is `acc`; otherwise all parameters before the first one
+    that `operands` declares, if these are two or more. The result is () in all other cases.
     """
     if parameters[:1] == [ACCUMULATOR]:
         return (ACCUMULATOR,)
@@ -144,7 +145,14 @@ def _named(name: str, given: object) -> Operand:
 
 
 def _mismatch(wrong: str, name: str, parameters: Sequence[str], declared: Collection[str]) -> str:
-    """What is wrong with an operand that is either not declared or no parameter of the function."""
+    """The error message for a name that is only declared, or only a parameter, but not both.
+
+    Args:
+        wrong: the name.
+        name: the name of the function.
+        parameters: the function's parameters.
+        declared: the names that the decorator declares.
+    """
     if wrong not in declared:
         return (
             f'{wrong} is not declared; write @epilogue({wrong}="mn") and def {name}(acc, {wrong})'

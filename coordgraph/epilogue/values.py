@@ -77,7 +77,7 @@ def known(name: str) -> Any:
 
 
 def fits_float(number: bool | int | float) -> bool:
-    """True if a number can be converted to a float; Python ints may be too large for that."""
+    """True if a number can be converted to a float; a Python int may be too large for one."""
     try:
         float(number)
     except OverflowError:

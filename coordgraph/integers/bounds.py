@@ -261,7 +261,8 @@ class NumericBounds:
             if not any(c < 0 or not self.natural(m) for m, c in polynomial.items())
         ]
         if all(a in self._lowers for polynomial, _ in self.facts for m in polynomial for a in m):
-            self._usable_facts = found  # `found` is final: no bound of an atom is provisional
+            # Keep `found` now that the lower bounds of all atoms are final (see `_once`).
+            self._usable_facts = found
         return found
 
     def numeric_minimum(self, p: Polynomial) -> Bound:

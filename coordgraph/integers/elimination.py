@@ -39,8 +39,8 @@ cases' lower bounds is a lower bound of the original polynomial.
 Step: TypeAlias = "tuple[tuple[SearchNode, int], ...]"
 """The result of a step (such as replacing an atom) from a node: pairs of a node and a constant.
 
-The smallest sum of a pair's constant and a lower bound of its node's polynomial is a lower bound of
-the polynomial of the node from which the step started.
+Each pair is one case: its polynomial is the node's polynomial plus the constant. The smallest lower
+bound of the cases is a lower bound of the polynomial from which the step started.
 """
 
 

@@ -46,7 +46,8 @@ _BINARY: dict[type[Basic], Callable[[int, int], int]] = {
     Maximum: max,
 }
 MAX_INLINE = 400
-"""The largest number of expression nodes in one compiled statement; Python's parser has a limit."""
+"""The largest number of expression nodes in one compiled statement, because Python's parser limits
+how deeply an expression is nested."""
 
 
 def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:

@@ -23,12 +23,10 @@ from coordgraph.integers.polynomials import Atom, Polynomial, to_polynomial
 from coordgraph.integers.tables import search_table
 
 SPANS = (0, 1, 1, 2, 3, 4, 6, 9, 14, 40, 300, 5000, 1 << 16, 1 << 21)
-"""The spans of which a point chooses one for each symbol: the largest difference of the symbol's
-value from its lower bound.
+"""The spans that points use: the largest difference of a symbol's value from its lower bound.
 
-A point assigns a value to every symbol; an inequality that is false at a point has no proof. Each
-symbol of a point has a separate span, because many false inequalities fail only where one symbol is
-much larger than another: an output tile has many partial sums only if a share is small.
+A point assigns a value to every symbol, and chooses one of these spans for each symbol separately.
+So one symbol may be much larger than another: many false inequalities fail only at such points.
 """
 MOST_KEPT = 12
 """The largest number of points that are kept: those at which all facts and guards hold."""
@@ -76,10 +74,10 @@ class Points:
         return min([value for value in values if value is not None], default=None)
 
     def scopes_inside(self, target: Atom) -> int:
-        """The number of scopes, from this scope outward, that add no symbol of the atom `target`.
+        """How many scopes lie inside the innermost scope on which the value of `target` depends.
 
-        Counting ends at the first scope that adds one. The counted scopes do not affect the value
-        of the atom.
+        The count starts at this scope and goes outward, to the first scope whose added symbol
+        occurs in the atom `target`, or to the outermost scope, which is not counted.
         """
         if self.outer is None or self.outer[1] in target.symbols:
             return 0
@@ -196,9 +194,11 @@ class _Point(dict[Atom, int | None]):
         return low + (width if chosen % 8 < 4 else (chosen >> 3) % (width + 1))
 
     def _searched(self, symbol: Symbol, most: int) -> int | None:
-        """A value of `symbol`: `most`, or less if `symbol` is the result of a search in a table.
+        """The value of `symbol` at this point, which is at most `most`.
 
-        The value is then what the search among the first `most` + 1 entries finds.
+        If `symbol` is the result of a search in a table, its value is what the search finds among
+        the first `most` + 1 entries, or None if the search cannot be evaluated. Otherwise the value
+        is `most`.
         """
         for table, known in self.ranges.tables.items():
             if symbol in known.found and most >= 0:
@@ -210,7 +210,11 @@ class _Point(dict[Atom, int | None]):
         return most
 
     def table(self, symbol: Symbol) -> "_Entries":
-        """Made-up entries of a table; KeyError if the bound on entries is unknown or negative."""
+        """Made-up entries for the table `symbol`, within the known bounds of its entries.
+
+        Raises:
+            KeyError: the maximum of the table's entries is unknown at this point, or negative.
+        """
         known = self.ranges.tables.get(symbol)
         if known is None:
             return _Entries(self.number % 3)
@@ -241,7 +245,13 @@ class _AtPoint(Evaluation):
 
 @dataclass(frozen=True)
 class _Entries(Sequence[int]):
-    """Made-up entries of a table: entry i is ``i·step``; NoEntry if that is more than ``most``."""
+    """Made-up entries of a table, whose real entries are known only at launch.
+
+    Args:
+        step: the difference between consecutive entries; entry i is ``i·step``.
+        most: the largest entry; reading an entry that would be larger raises NoEntry. None for no
+            limit.
+    """
 
     step: int
     most: int | None = None

@@ -99,7 +99,7 @@ class Prover(NumericBounds):
         return self._at(self._depth(target))
 
     def _depth(self, target: Atom) -> int:
-        """How many provers enclose the outermost one that knows everything about an atom."""
+        """The number of provers that enclose the prover `home(target)`."""
         depth = self._atom_depths.get(target)
         if depth is None:
             depth = max([self._depths.get(symbol, 0) for symbol in target.symbols], default=0)
@@ -107,7 +107,7 @@ class Prover(NumericBounds):
         return depth
 
     def _at(self, depth: int) -> "Prover":
-        """The prover that `depth` provers enclose: this one, or one of those that enclose it."""
+        """This prover or one that encloses it: the one that `depth` provers enclose."""
         return self if depth == len(self._outers) else self._outers[depth]
 
     def search_node(self, p: Polynomial, guards: Guards) -> tuple[SearchNode, int]:

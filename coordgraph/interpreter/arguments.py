@@ -340,7 +340,9 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
     for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
         more, rest = extent.as_coeff_Add()
         times, symbol = rest.as_coeff_Mul()
-        if isinstance(symbol, Symbol):  # a parameter n, n + 1 as for offsets, or 2·n columns of B
+        # The extent is a parameter (n), or a linear function of one: g + 1 entries of `offsets`,
+        # or 2·n columns of B if the epilogue has two sums.
+        if isinstance(symbol, Symbol):
             least = (found - int(more)) // int(times)
             expected = int(times) * given.setdefault(symbol.name, least) + int(more)
         elif isinstance(extent, Integer):

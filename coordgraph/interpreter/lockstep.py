@@ -68,7 +68,8 @@ class Steps:
         workgroups: the number of workgroups of the launch.
         tiles: the numbers of tiles in m, n and k, as in `Trace`.
         slots: how many slots the workspace has.
-        shapes: if products differ in size, for each product its numbers of tiles in m, n and k.
+        shapes: if products differ in size, for each product its numbers of tiles in m, n and k;
+            else empty.
         workgroup: the workgroup of each step.
         kind: the `StepKind` of each step.
         tiling: the index of the step's tile shape in the graph's `tilings`.
@@ -196,8 +197,9 @@ class _Walk:
         self.columns: list[list[Column]] = [[] for _ in COLUMNS]
         self.tilings = {t.accumulator: i for i, t in enumerate(code.graph.tilings)}
         self.last: list[Any] = [0, 0, 0, 0]
-        """Product, m, n and index of the shape of the output tile of which each workgroup summed k
-        tiles last. Each of the four is an array by workgroup, or one integer for all of them."""
+        """The output tile that each workgroup summed last, as four values: the number of the
+        product, the tile's numbers along m and n, and the index of the tile's shape in `tilings`.
+        Each value is an array with an entry per workgroup, or one integer for all workgroups."""
 
     def evaluate(self, formula: Formula, lanes: Lanes) -> tuple[Any, ...]:
         """Evaluate the expressions of `formula` for the workgroups `lanes`.
@@ -272,9 +274,10 @@ class _Walk:
     def accumulated(
         self, loop: Loop, work: Work, lanes: Lanes, start: Column, stop: Column
     ) -> npt.NDArray[np.bool_]:
-        """Record an accumulation loop as one step of each workgroup for which this is possible.
+        """Record an accumulation loop as one step of each workgroup, where possible.
 
-        It is possible if the loop has a single k tile, or all its k tiles are inside the tensors.
+        One step is possible for a workgroup whose loop has a single k tile, or whose k tiles are
+        all inside the tensors.
 
         Returns:
             For each of `lanes`, whether its loop was recorded; the others must be walked iteration
@@ -289,7 +292,11 @@ class _Walk:
         return alike
 
     def add(self, work: Work, lanes: Lanes, at: Sequence[Any], count: Any) -> None:
-        """Record that each of the workgroups `lanes` sums `count` k tiles of an output tile."""
+        """Record that each of the workgroups `lanes` sums `count` k tiles of an output tile.
+
+        `at` has the values of `Work.iteration` at the first of these k tiles: the tile numbers of A
+        and of B, then 0 for padding, else 1.
+        """
         *both, exists = at
         *batch, m, k = both[: len(both) // 2]
         n = both[-1]
@@ -328,7 +335,7 @@ class _Walk:
                 pass
 
     def of_lanes(self, lanes: Lanes) -> list[Any]:
-        """The output tile that `lanes` summed last: product, m, n, index of the tile's shape."""
+        """The four values of `last` for `lanes`: product, m, n, index of the tile's shape."""
         return [v[lanes] if isinstance(v, np.ndarray) else v for v in self.last]
 
     def send(self, work: Work, op: SendPartial | AccumulatePartial, lanes: Lanes) -> None:

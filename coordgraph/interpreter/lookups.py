@@ -1,4 +1,7 @@
-"""`lookups`: reads of tables that a `Locate` operation evaluates in advance for its body."""
+"""`lookups`: the table reads that a `Locate` operation evaluates once, before its body.
+
+A `Locate` computes indices once and binds them to dimensions, for the operations in its body.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,12 @@ the read is evaluated only to check that it is inside its table."""
 
 
 def lookups(graph: KernelGraph, node: Node) -> Iterator[Expr]:
-    """The table reads of a `Locate` that may be outside their table; none for other operations.
+    """The table reads of a `Locate` operation that may be outside their tables.
 
-    Kernels evaluate these reads before the operation's body, even if the body uses none of them.
-    Reads at a located index i or at i + 1 are left out if the table has one entry more than the
-    dimension has indices, because such reads are always inside the table.
+    The result is empty for any other operation. Kernels evaluate these reads before the body, even
+    if the body uses none of them. Reads at i and i + 1, where i is an index that the operation
+    computes, are left out if the table has one entry more than there are such indices: they are
+    always inside the table.
 
     Args:
         graph: the graph of the operation.

@@ -97,7 +97,8 @@ class Machine:
         out = gemm.out_dtype or gemm.dtype
         zero = np.zeros((), self.type)
         sums, total = gemm.epilogue.sums, self._accumulator(op.accumulator)
-        # The axis of the part comes first; a sum without products is a single zero.
+        # `total` has one axis more if the epilogue has several sums: the first, which numbers the
+        # sums. An accumulator to which nothing was added is a single zero, for all sums.
         each = [total] if len(sums) == 1 else total if total.ndim else [total] * len(sums)
         values: dict[str, Any] = {**dict(zip(sums, each, strict=True)), **self.scalars}
         values |= {gemm.operands[tensor].name: zero for tensor in op.operands}

@@ -156,7 +156,10 @@ class Memory:
                         yield Fault("cover", message)
 
     def _where(self, tensor: str, wrong: Array) -> str:
-        """Text: index of the first element where `wrong` is True, or its offset if in a gap."""
+        """The first index of the tensor at which `wrong` is True, as text such as `(0, 3)`.
+
+        If `wrong` is True only in gaps between rows or matrices, the text is the first offset.
+        """
         inside = self._axes(tensor, {tensor: wrong})
         if not inside.any():
             return f"offset {int(wrong.argmax())}"
@@ -181,7 +184,11 @@ class Memory:
         return wanted
 
     def _wanted_along(self, dim: str, size: int) -> Array:
-        """Mask of the indices along `dim` that are in a group and in its table of rows, if any."""
+        """Mask of the indices along `dim` that belong to a product.
+
+        If groups divide the dimension, such an index is inside a group. If a table scatters rows
+        along the dimension, the table has the index for a row of a product.
+        """
         wanted = np.ones(size, np.bool_)
         for edge in self.graph.coordinates.edges_below(dim):
             if isinstance(edge, Ragged):

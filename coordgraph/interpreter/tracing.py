@@ -310,9 +310,10 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """The workgroups that send each partial sum, by (slot, turn); a right schedule has one.
+        """The numbers of the workgroups that send each partial sum, by (slot, turn).
 
-        The turn is how many partial sums were sent to the workspace slot before.
+        The turn is how many partial sums were sent to the workspace slot before. In a correct
+        schedule each set has one workgroup.
         """
         found: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:

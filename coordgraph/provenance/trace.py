@@ -132,9 +132,9 @@ def _operations(
     last, pending = -1, list[int]()
 
     def replaced(end: int) -> tuple[str, ...]:
-        """Short texts of the operations that the pass removed, from after `last` to before `end`.
+        """Short texts of the operations that the pass removed between positions `last` and `end`.
 
-        `last` and `end` are positions in preorder in the graph before the pass.
+        The positions are in preorder in the graph before the pass; both are excluded.
         """
         gone = (_short(old.operations[i]) for i in range(last + 1, end) if i not in kept)
         return tuple(dict.fromkeys(gone))

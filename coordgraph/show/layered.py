@@ -18,8 +18,8 @@ import networkx as nx
 __all__ = ["Arrow", "Box", "Drawing", "draw_layered"]
 
 SWEEPS = 10
-"""Number of sweeps over all layers that order the nodes within layers, and of the later sweeps that
-set the nodes' x coordinates."""
+"""Number of sweeps over all layers that order the nodes within each layer. As many sweeps follow
+that set the nodes' x coordinates."""
 CHARACTER, LINE, PADDING = 6.7, 15, 8
 """Width of a character, height of a line, and padding around the text of a box, in pixels."""
 BETWEEN, LAYERS = 14, 46
@@ -67,7 +67,7 @@ class Drawing:
     """A finished drawing.
 
     Args:
-        width, height: in pixels.
+        width, height: the size of the drawing in pixels.
         body: the elements inside of the `svg` element.
     """
 

@@ -149,7 +149,10 @@ def _draw(picture: Picture, edge: Edge, added: bool) -> None:
 
 
 def _left_out(count: int) -> list[str]:
-    """The line of an operation's label that counts the operations inside that are not drawn."""
+    """The line `… 3 operations inside` of the label of an operation; no line if `count` is 0.
+
+    `count` is the number of operations in the operation's bodies that are not drawn.
+    """
     return [f"… {count} operations inside"] if count else []
 
 

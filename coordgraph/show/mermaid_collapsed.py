@@ -1,4 +1,7 @@
-"""Overviews of graphs with more arrows than Mermaid draws, which shows an error in their place."""
+"""Overview diagrams of large graphs.
+
+Mermaid shows an error in place of a diagram with more arrows than `MOST_ARROWS`.
+"""
 
 from __future__ import annotations
 
@@ -90,11 +93,11 @@ def _plural(noun: str, count: int) -> str:
 
 
 def operations_inside(graph: ControlGraph) -> dict[int, int]:
-    """By id of an operation to draw, the number of operations inside it that are not drawn.
+    """Choose the operations to draw: a dictionary from their ids to numbers of hidden operations.
 
-    All are drawn if Mermaid draws that many arrows. Otherwise operations within more than a certain
-    number of loops and branches are left out. If the outermost operations alone are too many, the
-    last outermost operations are left out as well.
+    The number counts the operations inside the operation that are not drawn. All operations are
+    drawn if Mermaid draws that many arrows. Otherwise operations that are nested too deeply are
+    left out. If the outermost operations alone are too many, the last of them are left out as well.
     """
     depths = _depths(graph)
     depth = max(depths)

@@ -23,7 +23,7 @@ class Div(Elementwise):
     temporaries = 2
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """Fold `x / 1` to x."""
+        """Fold `x / 1` to x; None for other arguments."""
         x, y = arguments
         return x if not isinstance(y, str) and y == 1 else None
 

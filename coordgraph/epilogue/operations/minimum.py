@@ -19,7 +19,7 @@ class Minimum(Elementwise):
     floating = False
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """Fold `minimum(x, x)` to x."""
+        """Fold `minimum(x, x)` to x; None for other arguments."""
         x, y = arguments
         return x if x == y else None
 
