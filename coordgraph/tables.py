@@ -208,7 +208,7 @@ class TableNeed:
             yield f"{missing}; the kernel has {', '.join(tables) or 'none'}"
             return
         if self.rule == ANY:
-            pass  # a table with any rule will do
+            pass  # entries may be in any order, so a table with every rule meets the need
         elif table.rule != self.rule:
             yield _wrong_rule(table, self.rule)
         elif self.from_zero and not table.derived:

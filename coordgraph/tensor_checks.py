@@ -25,7 +25,8 @@ __all__ = ["problems_of_tensors"]
 KEPT = 64
 """Number of problems whose tensors are kept in an LRU cache."""
 ANY_TILE = (1 << 16, 1 << 16, 1 << 16)
-"""A macro tile so large that the number of tiles is in bounds for every problem."""
+"""Extents (m, n, k) of a macro tile, in elements, for problems whose tensors do not depend on the
+tile. They are so large that the number of tiles is in bounds for every problem."""
 
 
 def problems_of_tensors(graph: KernelGraph) -> Iterator[str]:
@@ -78,12 +79,14 @@ def _element_type(role: Role, gemm: GemmProblem) -> str | None:
 
 
 def _other_ranges(graph: KernelGraph, found: Tensor, wanted: Tensor) -> Iterator[str]:
-    """Messages about parameters in a tensor's shape that may be 0 or negative, but must not be.
+    """Messages about parameters in a declared tensor's shape or strides that have a wrong range.
+
+    The range of such a parameter includes 0 or negative values, which the problem excludes.
 
     Args:
         graph: the graph.
         found: the tensor that the graph declares.
-        wanted: the tensor of the problem, with parameters of the same names.
+        wanted: the tensor that the problem needs; its shape has parameters of the same names.
     """
     names = {str(symbol) for symbol in _symbols(found) - _symbols(wanted)}
     for p in graph.parameters.items:

@@ -59,7 +59,8 @@ class Tiling:
             dimension that numbers tiles along the axis.
         indices: for each of these axes, the id of the dimension that numbers elements inside a tile
             along the axis.
-        sums: how many sums an element of D is computed from: the parts of the columns of B.
+        sums: number of accumulated sums from which the epilogue computes one element of D. Each sum
+            belongs to one part of the columns of B, and all parts have equally many columns.
     """
 
     accumulator: str
@@ -94,7 +95,7 @@ class Tiling:
     def summed(self) -> tuple[int, int, int]:
         """The extents in m, n and k of the product that the accumulator holds, in elements.
 
-        It has `sums` columns for each column of a tile of D.
+        The extent in n is that of a tile of D, multiplied by `sums`.
         """
         m, n, k = self.shape
         return m, n * self.sums, k
@@ -225,7 +226,7 @@ class Tilings:
         return self.by_accumulator[name]
 
     def others(self, tiling: Tiling) -> frozenset[str]:
-        """Ids of dimensions that number elements inside macro tiles of other tilings only."""
+        """Ids of the dimensions that number elements inside macro tiles, but not in `tiling`."""
         found = {dim.id for other in self for dim in other.indices.values()}
         return frozenset(found - {dim.id for dim in tiling.indices.values()})
 
@@ -259,7 +260,8 @@ def _axes(
 def _cut(coordinates: CoordinateGraph, index: Dimension) -> tuple[Edge, Expr] | None:
     """The edge that cuts an axis into tiles, and the position of element i of tile t on the axis.
 
-    None unless the edge divides the axis into exactly a tile number and an index in the tile.
+    The position is an expression. The result is None if no edge divides the axis into exactly two
+    dimensions, the tile number and the index in the tile.
     """
     edges = coordinates.edges_above(index)
     if len(edges) != 1 or (len(edges[0].upstream), len(edges[0].downstream)) != (1, 2):

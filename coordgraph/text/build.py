@@ -162,7 +162,8 @@ class _Builder:
         for raw in edges:
             for side in ("upstream", "downstream"):
                 for position, name in enumerate(raw.values[side]):
-                    # The text has two tokens for each operand before this one: a name and a comma.
+                    # `2 * position` is the position of the name in the text: each earlier name and
+                    # the comma after it are two tokens.
                     if name not in self._ids:
                         at = raw.places.get(side, raw.at).after(2 * position)
                         raise self._unknown_dimension(name, at)

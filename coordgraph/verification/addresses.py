@@ -12,8 +12,8 @@ __all__ = ["bounds"]
 
 
 SLOTS = tuple(f" of {tensor}" for tensor in ("partials", "flags"))
-"""Endings of the texts of `IndexProofs.accesses` that describe accesses to the workspace, whose
-tensors are `partials` (partial sums) and `flags`."""
+"""Suffixes of the texts that `IndexProofs.accesses` yields for accesses to the workspace, such as
+`SendPartial of partials`. The workspace has the tensors `partials` (partial sums) and `flags`."""
 
 
 @named_check(
@@ -45,8 +45,8 @@ def bounds(evidence: Evidence) -> Finding:
             Outcome.PROVED, "interval proof", f"{len(accesses)} accesses, {len(values)} widths"
         )
     proved = len(accesses) - len(unproved)
-    # A trace records the addresses of workspace slots only, so it can replace only the proofs of
-    # accesses to the workspace.
+    # If no launch is small enough to run, traces replace runs only if every access without a proof
+    # is to the workspace: a trace records the indices of workspace slots, and no other indices.
     slots = all(what.endswith(SLOTS) for what in unproved)
     launches = evidence.run_launches or (evidence.traced_launches if slots else ())
     checked = enumerated(launches, f"{proved} of {len(accesses)} accesses proved; all", ())

@@ -116,10 +116,10 @@ def depth_of_whole_sums(code: Program) -> Expr | None:
 
 
 def _depths(code: Program, steps: tuple[Step, ...]) -> Iterator[Expr | None]:
-    """For each main loop in `steps`, yield the number of k tiles that it adds, None if not all.
+    """Yield the number of k tiles of an output tile, once for each main loop in `steps`.
 
-    The number is that of all k tiles of an output tile. None is yielded for a loop that is not
-    proved to add all of them to an accumulator that is zero at first.
+    Yields None for a loop that is not proved to add all k tiles of the output tile to an
+    accumulator that is zero before the loop.
     """
     zeroed: set[str] = set()
     open_: set[str] = set()

@@ -17,10 +17,11 @@ __all__ = ["cover"]
     "with the right value, and nothing else is stored.",
 )
 def cover(evidence: Evidence) -> Finding:
-    """The check `cover`: trace which tiles small launches compute; compute D of some launches.
+    """The check `cover`: trace small launches to find iterations and stores that are not done once.
 
-    If no fault is found, the verdict's field `detail` states the number of launches that were too
-    large to trace, and the number of output tiles outside D.
+    The interpreter also computes D in some of the launches, and D is compared with a reference. If
+    no fault is found, the verdict's field `detail` states how many launches were too large to
+    trace, and how many output tiles lie outside D.
     """
     found = evidence.counterexamples("cover")
     runs = len(evidence.run_launches)

@@ -62,11 +62,11 @@ class Limits:
             under each scheduler.
         questions: the largest number of inequalities that proofs about indices may ask `Ranges` to
             prove.
-        constants: the largest number of constants in the graph's formulas for each of which
-            launches with sizes above the constant are examined.
+        constants: the largest number of constants in the graph's formulas that are tested: for each
+            of these constants, launches with sizes just above the constant are examined.
         work: the largest sum, over the traced launches, of output tiles, workgroups and loop
-            iterations. The costs of launches are estimates from the extents and the tile; tile
-            counts and loops of the graph may differ from these.
+            iterations. It limits the time even if the estimate `Launch.cost` is too low because the
+            graph has more tiles or longer loops than follow from the extents.
     """
 
     launches: int
@@ -88,8 +88,8 @@ LIMITS = {
 FEWEST = 4
 """The number of launches that are examined even if their total cost exceeds `Limits.total`."""
 LARGE = 20_000
-"""The largest cost of a launch that is examined although it costs more than `Limits.cost`: the only
-launch of a graph, or one whose sizes are above a constant in the graph's formulas."""
+"""A cost limit that replaces `Limits.cost` for two kinds of launches: launches with sizes above a
+constant in the graph's formulas, and the single launch of a graph that has no cheaper launch."""
 OVERHEAD = 200
 """The smallest cost of a k tile in the interpreter, in loaded elements; it stands for the overhead
 of an operation on a small tile."""
@@ -240,7 +240,10 @@ class Evidence:
 
 
 def _interest(launch: Launch, found: Trace) -> int:
-    """A number that is larger for launches with fix-ups, partial tiles and few segments."""
+    """Score of a launch: higher for more fix-ups, more partial tiles and fewer segments.
+
+    Odd launch arguments are counted, because an axis of odd extent usually ends in a partial tile.
+    """
     ragged = sum(length % 2 for length in launch.values.values())
     return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
 

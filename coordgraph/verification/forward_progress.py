@@ -20,8 +20,9 @@ NEEDS: dict[WaitDirection, str] = {
     "higher": "waits for higher workgroups: needs all workgroups resident",
     "mixed": "waits both ways: needs all workgroups resident",
 }
-"""For each direction of the kernel's waits (for lower-numbered workgroups, for higher-numbered
-ones, and so on): which workgroups the launcher must guarantee to be resident, as a phrase."""
+"""By direction of the kernel's waits: a phrase for verdicts, which states the direction (waits for
+workgroups of lower or of higher number) and what the launcher must guarantee: that workgroups are
+dispatched in order, or that all are resident."""
 
 
 @named_check(

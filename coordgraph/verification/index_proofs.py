@@ -95,7 +95,7 @@ class IndexProofs:
         return {s: tuple(e) for s, e in ends.items() if len(e) == 1 and s not in e}
 
     def accesses(self) -> Iterator[tuple[str, bool]]:
-        """Yield (text of an access to a tensor, whether its index is proved to be inside it)."""
+        """Yield (text of an access to a tensor, whether its index is proved inside the tensor)."""
         found = [(w, user) for w in self.program.work(Operation) for user in accesses(w)]
         # Prove accesses to the workspace last, because their proofs use up most of the budget of
         # inequalities.
@@ -115,7 +115,7 @@ class IndexProofs:
                     yield f"{work.node.op.kind} of {user.tensor} has no index: {error}"
 
     def reads(self) -> Iterator[tuple[str, bool]]:
-        """Yield (text of a read of a table, whether its index is proved to be inside it)."""
+        """Yield (text of a read of a table, whether its index is proved inside the table)."""
         tables = {table.symbol: table for table in self.graph.parameters.tables}
         seen: set[tuple[int, Basic]] = set()
         for node, value in self._values():
@@ -176,7 +176,11 @@ class IndexProofs:
         return self._rules[edge]
 
     def _tables_fit(self, edge: Edge) -> bool:
-        """Whether the groups or blocks in an edge's table are proved to lie in the dimension."""
+        """Whether the groups or blocks of an edge are proved to lie in its upstream dimension.
+
+        A `Ragged` or `Diagonal` edge reads their bounds from a table; other edges have none, and
+        the result is True.
+        """
         coordinates = self.graph.coordinates
         tables = {table.name: table for table in self.graph.parameters.tables}
         if isinstance(edge, Ragged):

@@ -44,8 +44,8 @@ __all__ = ["Width", "too_wide", "widths"]
 LARGEST = {32: LARGEST_INDEX, 64: 2**63 - 1}
 """For each number of bits of an integer: the largest signed value."""
 TRIED = (31, 28, 24, 20, 16)
-"""Exponents: each launch argument is tried with its smallest value, its largest value, and the
-powers of two with these exponents."""
+"""Exponents of powers of two. To find a launch in which a value does not fit its bits, each launch
+argument is set to its smallest value, its largest value, and these powers of two."""
 MOST_LAUNCHES = 400
 """Largest number of launches that are tried to find one in which a value does not fit."""
 
@@ -110,7 +110,8 @@ def widths(graph: KernelGraph, program: Program, proofs: IndexProofs) -> Iterato
 def too_wide(graph: KernelGraph, width: Width) -> Counterexample | None:
     """A launch in which a value does not fit its bits, as a counterexample; None if none is found.
 
-    The launch arguments are within the graph's bounds. Values that read a table are not tried.
+    The launch arguments are within the graph's bounds. The result is None for a value that reads a
+    table.
     """
     parameters = graph.parameters
     if tables_in(width.value):

@@ -97,8 +97,8 @@ def _divisors(graph: KernelGraph) -> set[int]:
 def far_launches(graph: KernelGraph, count: int) -> Iterator[Launch]:
     """Launches whose sizes are just above constants that the graph compares with or divides by.
 
-    The sizes of `launch_candidates` do not reach these constants. For schedules of this library the
-    result is empty if the number of workgroups is a launch argument.
+    The sizes of `launch_candidates` do not reach these constants. The result is empty if the number
+    of workgroups is a constant, or if the formulas have no constants except extents of the tile.
 
     Args:
         graph: a scheduled graph.
@@ -177,11 +177,12 @@ def launch_of(graph: KernelGraph, shape: tuple[int, int, int], tiles: Tiles, num
 
 
 def _rows(count: int, *, distinct: bool) -> tuple[list[int], int]:
-    """A table of rows that are not in order, and how many rows the numbered array has.
+    """The entries of a table of row numbers, not in order, and the number of rows of its tensor.
 
     Args:
-        count: entries of the table.
-        distinct: whether no row may occur twice, as for rows that are written. Else some do.
+        count: number of entries of the table.
+        distinct: True if all row numbers must differ, as for rows of D, which the kernel writes;
+            if False, some row numbers occur twice.
     """
     rows = count + SPARE_ROWS if distinct else -(-count // 2)
     step = next(step for step in (7, 5, 3, 2, 1) if gcd(step, rows) == 1)
@@ -189,7 +190,10 @@ def _rows(count: int, *, distinct: bool) -> tuple[list[int], int]:
 
 
 def _missing(extent: int, number: int) -> int:
-    """Number of padding elements of an axis's last tile: 0, 1, half or all but one, by `number`."""
+    """Number of padding elements in the last tile of an axis.
+
+    `number % 4` selects it: 0, 1, half of the tile's `extent`, or all elements but one.
+    """
     return (0, 1, extent // 2, extent - 1)[number % 4]
 
 

@@ -74,7 +74,8 @@ class LaunchFeatures:
             return None  # a division by 0 here is reported by the function `zero_divisions`
         try:
             sides = iter(self._sides(*values))
-        # The kernel may not evaluate the formula that divides by 0 in this launch.
+        # A formula divides by 0 in this launch, but it may be in a branch that the kernel does not
+        # execute. So the launch is kept, without features of formulas.
         except ArithmeticError:
             sides = iter(())
         except (CoordGraphError, LookupError):

@@ -182,7 +182,11 @@ def _places(tensor: Tensor, values: Mapping[str, Any]) -> Array:
 
 
 def _parts(gemm: GemmProblem, b: Array) -> list[Array]:
-    """The parts of B's columns, one for each sum of the epilogue."""
+    """Divide the columns of B into parts: the epilogue gets one sum for each part.
+
+    Each of the sums is a product of A and one part. A part consists of every s-th column of B if
+    `gemm.parts` is `interleaved` (s is the number of sums), else of adjacent columns.
+    """
     count, columns = gemm.sums, b.shape[1] // gemm.sums
     if gemm.parts == "interleaved":
         return [b[:, part::count] for part in range(count)]
@@ -231,7 +235,7 @@ def _matrix(
 
 
 def _all(gemm: GemmProblem, tensor: str) -> str:
-    """The axes of D along which the epilogue operand `tensor` varies; '' for other tensors."""
+    """The axes along which an epilogue operand varies, of `lmn` (l: products); '' for others."""
     return gemm.operands[tensor].axes if tensor in gemm.operands else ""
 
 

@@ -178,7 +178,10 @@ class SymbolicBounds:
                     yield from self._tops(substitute(p, a, end), depth - 1)
 
     def _stated(self, a: Atom, sign: int) -> Iterator[Polynomial]:
-        """Upper (`sign` 1) or lower bounds of a symbol from the caller, without numeric ones."""
+        """Symbolic bounds of a symbol that the caller stated: upper if `sign` > 0, else lower.
+
+        Constant bounds are left out, because `Ranges` uses them itself.
+        """
         if not isinstance(a.expr, Symbol):
             return
         bounds = self._ranges.bounds.get(a.expr, Bounds())

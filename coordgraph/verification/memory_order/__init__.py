@@ -35,7 +35,8 @@ differ only in the order of independent steps; if a launch breaks a rule, the ch
    of the barrier.
 4. *Flags*: additions commute. Every other change of a flag must be ordered with all other uses of
    it, so that a wait for a value cannot miss the value. Flags must be zero at the end.
-5. *Groups* of asynchronous operations belong to a thread (or, of wgmma, to a warpgroup).
+5. *Groups* of asynchronous operations belong to one thread, groups of wgmma operations to one
+   warpgroup.
 
 So no step prevents another one, and any two steps that can be executed next commute: the machine is
 confluent. All maximal interleavings then have the same steps. If one of them ends with every thread

@@ -56,11 +56,11 @@ class Agent:
         thread: the number of the simulated thread in its workgroup.
         weight: number of threads as which the agent arrives at barriers.
         clock: the events that happened before the agent's next effect.
-        open: asynchronous operations that are not yet committed to a group: for each kind of
-            async-group, (their read events, all their events), each a set of events with one bit
+        open: for each kind of async-group: (read events, all events) of the asynchronous operations
+            that are not yet committed to a group. Each of the two is a set of events with one bit
             per event.
-        groups: committed groups: for each kind of async-group, such a pair for each group, in
-            order.
+        groups: for each kind of async-group: (read events, all events) of each committed group, in
+            the order in which the groups were committed.
     """
 
     of: ThreadClass

@@ -117,6 +117,13 @@ class Log:
 
 
 def value_of(step: Step, number: int, name: str, agent: Agent) -> int:
-    """The value of an effect's operand, such as a flag's index, for one simulated thread."""
+    """The value of an effect's operand, such as a flag's index, for one simulated thread.
+
+    Args:
+        step: the step that has the effect.
+        number: the position of the effect in `step.effects`.
+        name: the name of the operand, such as `place`.
+        agent: the simulated thread.
+    """
     found = step.values[number, name]
     return int(found if isinstance(found, int) else found[agent.thread])

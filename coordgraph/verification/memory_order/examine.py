@@ -122,9 +122,10 @@ def _run(machine: Machine) -> Violation | None:
 
 
 def _times(early: Early) -> dict[Any, list[tuple[int, int, int]]]:
-    """For each (mbarrier, phase) of `early`: (event, time, seen) of its arrivals, for comparison.
+    """For each (mbarrier, phase) of `early`: the arrivals, each as a tuple that can be compared.
 
-    A launch is simulated again until two simulations in a row give equal events and clocks.
+    The tuple is (event, time, seen): the arrival's event, and the two fields of its clock. A launch
+    is simulated again until two simulations in a row give equal tuples.
     """
     return {
         (key, phase): [(a.event, a.clock.time, a.clock.seen) for a in arrivals]

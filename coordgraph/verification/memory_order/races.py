@@ -263,9 +263,9 @@ def _ordered(uses: list[_Use], earlier: int, later: int, *, same: bool) -> None:
 
 def _before(event: int, first: _Use, second: _Use, clock: Clock) -> bool:
     """Whether `event`, made by `first`, is ordered before `second`, whose clock is `clock`."""
-    # A write to shared memory by TMA, or one that a proxy fence follows, has reached memory. TMA
-    # may overwrite it later although the write was not released to the thread that issues the TMA
-    # load.
+    # TMA may overwrite shared memory that an earlier TMA load has written, or an earlier write that
+    # a proxy fence follows, although the earlier write was not released to the thread that issues
+    # the TMA load: the earlier write has reached memory.
     again = second.entry.proxy and second.kind.changes and second.home[1] >= 0
     known = clock.seen if first.kind.changes and not again else clock.time
     if second.entry.proxy and not first.entry.proxy:

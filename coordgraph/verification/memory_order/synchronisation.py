@@ -322,7 +322,14 @@ class Flag:
 
 @dataclass(eq=False)
 class Team:
-    """An async-group (of wgmma or the like) while the threads that commit it together arrive."""
+    """An async-group that the threads of a warpgroup commit together, before all have arrived.
+
+    Args:
+        expected: number of threads that must arrive.
+        here: number of threads that have arrived.
+        time: the events that happened before these arrivals, one bit per event.
+        events: the events of the group's operations, one bit per event.
+    """
 
     expected: int
     here: int = 0

@@ -56,7 +56,10 @@ def affordable(count: int, what: str) -> None:
 
 
 def accesses_of(effect: Effect) -> tuple[Access, ...]:
-    """The effect itself if it is an access, or the accesses of an asynchronous operation."""
+    """The memory accesses of an effect; () if it has none.
+
+    These are the effect itself if it is an access, or the accesses of an asynchronous operation.
+    """
     if isinstance(effect, Access):
         return (effect,)
     if isinstance(effect, Asynchronous):
