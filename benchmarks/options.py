@@ -69,7 +69,7 @@ class Layouts(argparse.Action):
 
 
 def add_extents(parser: argparse._ActionsContainer) -> None:
-    """Add options for the range of random m, n and k, and --step, of which they are multiples."""
+    """Add options for the ranges of random m, n and k, and --step: extents are multiples of it."""
     parser.add_argument("--low", type=int, default=LOW, help=f"smallest extent; default {LOW}")
     parser.add_argument("--high", type=int, default=HIGH, help=f"largest extent; default {HIGH}")
     for axis in "mnk":

@@ -79,17 +79,20 @@ def compile(
         lowering: a lowering pass of the architecture with options, such as
             `LowerToHopper(cluster_m=2)`, in place of the default. If tensors lack the alignment
             that this lowering needs (for `LowerToHopper`, addresses and rows that are multiples of
-            16 bytes), a more general lowering multiplies them.
-        instructions: the instructions that must multiply, such as `wgmma` or `mma.sync`. `compile`
-            raises an error if they cannot multiply the graph, and a call of the kernel raises one
-            if they cannot multiply its tensors. None falls back to the next lowering instead.
-        verify: whether to check the graph with `graph.check()` before its first build. None checks
-            every graph, with one exception: a graph that only passes of this library made is not
-            checked on the target `interpreter`, if the cache on disk has the kernel, or with the
-            environment variable COORDGRAPH_VERIFY=0. A CPU kernel of a graph that anything else
-            made also checks every index, until one launch with the same sizes has ended without an
-            error. False does not check the graph: a wrong graph may then compute a wrong product,
-            wait for ever or corrupt memory.
+            16 bytes), the kernel uses a more general lowering for them.
+        instructions: the matrix instructions that the kernel must use, such as `wgmma` or
+            `mma.sync`. `compile` raises an error if they cannot multiply the graph's types or
+            tiles, and a call of the kernel raises one if they cannot multiply its tensors. With
+            None, the kernel falls back to the instructions of the next lowering.
+        verify: whether to check the graph with `graph.check()` before its first build. A graph that
+            was checked before is not checked again; the cache on disk records it. True checks every
+            graph. None checks it too, unless only passes of this library made the graph and one of
+            these holds: the target is `interpreter`; it is a GPU, and the cache on disk has the
+            kernel; or the environment variable COORDGRAPH_VERIFY is 0. False does not check the
+            graph: a wrong graph may then compute a wrong product, wait for ever or corrupt memory.
+            Unless `verify` is False, a CPU kernel of a graph that other code than this library's
+            passes made also checks every index, until one launch with the same sizes has ended
+            without an error.
         timeline: whether the kernel records when its workgroups begin to multiply, wait and so on,
             which `kernel.timeline(a, b)` returns. Each role of a workgroup (its producer or a
             consumer) keeps 1024 records, or `timeline` records if that is a number, and counts
@@ -158,7 +161,7 @@ def _kind(kind: type[KernelT], nvtx: bool | None) -> type[KernelT]:
 
 
 def _cuda_kernel(records: int) -> type[CudaKernel]:
-    """The class of kernels for NVIDIA GPUs: unless `records` is 0, one that records timelines."""
+    """The kernel class for NVIDIA GPUs; one that records timelines if `records` is not 0."""
     if records:
         from codegen.targets.nvptx.recording import RecordingKernel
 
@@ -169,7 +172,9 @@ def _cuda_kernel(records: int) -> type[CudaKernel]:
 
 
 def _records(timeline: bool | int, target: str) -> int:
-    """The number of records that a role of a workgroup keeps; 0 without a timeline.
+    """How many timeline records each role of a workgroup keeps; 0 without a timeline.
+
+    The roles are the producer and the consumers.
 
     Raises:
         CodegenError: `timeline` is neither True, False nor a positive integer, or kernels for the

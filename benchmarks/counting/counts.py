@@ -1,8 +1,8 @@
 """Count the work of a schedule without running it: iterations of each SM, fix-ups, workspace.
 
 The interpreter traces the graph, so every count is exact, for any schedule. If a schedule has tiles
-of several shapes, an iteration of a small tile counts as a fraction of one of a macro tile, in
-proportion to its area.
+of several shapes, iterations are weighted by area: an iteration of a tile with half the area of the
+macro tile counts as half an iteration.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def starts(iterations: Iterable[int], processors: int) -> list[int]:
     partial tiles, are assumed to take no time.
 
     Args:
-        iterations: the iterations of each workgroup.
+        iterations: the number of iterations of each workgroup, in the order of their launch.
         processors: the number of SMs.
 
     >>> starts([4] * 4, 3), starts([5, 1, 1, 1], 2)
@@ -85,9 +85,13 @@ def starts(iterations: Iterable[int], processors: int) -> list[int]:
 
 
 def busiest(iterations: Sequence[int], processors: int) -> int:
-    """The number of iterations of the busiest SM, given those of each workgroup in `iterations`.
+    """The number of iterations that the busiest SM executes.
 
     Every SM starts the next workgroup when its previous one ends.
+
+    Args:
+        iterations: the number of iterations of each workgroup, in the order of their launch.
+        processors: the number of SMs.
 
     >>> busiest([4] * 7, 3), busiest([5, 1, 1, 1], 2)
     (12, 5)
@@ -114,8 +118,8 @@ def count(
     found = trace(graph, values)
     known = graph.parameters.evaluate({"read_c": 0, **values})
     most = busiest(found.iterations, processors)
-    # `found` counts iterations of unit tiles. The unit tile is the largest tile that divides
-    # the shapes of all tiles of the schedule.
+    # `found` counts iterations of unit tiles; `units` is the number of unit tiles in a macro tile.
+    # The unit tile is the largest tile that divides the shapes of all tiles of the schedule.
     units = prod(macro_tile(graph.coordinates)[:2]) // prod(graph.tilings.unit[:2])
     return Counts(
         tiles=prod(found.tiles[:-1]) // units,

@@ -122,7 +122,10 @@ def requests(
 
 
 def _iterations(found: Trace, slots: int) -> Numbers:
-    """The tile numbers (m, n, k) of every iteration, sorted by time step, then by workgroup."""
+    """An array with a row of tile numbers (m, n, k) for each iteration.
+
+    Rows are sorted by time step, then by workgroup.
+    """
     begins = starts(found.iterations, slots)
     shares: list[tuple[int, ...]] = []
     for segment in found.segments:

@@ -42,7 +42,7 @@ __all__ = [
 
 PATHS = ("ncu", "/usr/local/cuda/bin/ncu")
 OURS = ("--kernel-name", "regex:^gemm")
-"""Options of ncu that select coordgraph's kernels, and not those that fill the operands."""
+"""Options of ncu that count only coordgraph's kernels, not the kernels that fill the operands."""
 SECTOR = 32
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sectors_op_read.sum")
 UNITS = {"byte": 1, "Kbyte": 10**3, "Mbyte": 10**6, "Gbyte": 10**9, "Tbyte": 10**12, "sector": 1}
@@ -82,7 +82,7 @@ class Profiled:
 
     Args:
         kernel: the kernel's name.
-        values: by counter name: bytes, seconds, or a number without a unit.
+        values: the value of each counter by its name, in bytes or seconds, or without a unit.
     """
 
     kernel: str

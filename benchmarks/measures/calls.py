@@ -73,7 +73,7 @@ def host_microseconds(
     Args:
         calls: by name, the functions to time.
         synchronize: a function that waits for the GPU.
-        rounds: how often each function is called `queue` times; the functions take turns.
+        rounds: the number of rounds; each round calls every function `queue` times in a row.
         queue: the number of calls in a row before `synchronize`.
         clock: a function that returns the time in nanoseconds; tests replace it.
         step: a function that is called after each round of all functions.

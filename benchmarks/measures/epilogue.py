@@ -136,9 +136,11 @@ def costs(rows: Iterable[Row]) -> list[Costs]:
 
 
 def summary(found: Sequence[Costs]) -> dict[str, Any]:
-    """Geometric means of costs and speedups over all problems; the largest cost for k >= `DEEP`.
+    """Statistics over all problems, as data for a JSON record; {} if there are no problems.
 
-    {} if there are no problems.
+    `cost` is the geometric mean of the costs, `largest_deep_cost` the largest cost of a problem
+    with k >= `DEEP` (None if there is none), `within_goal` whether all these are at most `GOAL`,
+    and `speedup` the geometric mean of the speedups over each other contender, by its name.
     """
     if not found:
         return {}

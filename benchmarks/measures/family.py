@@ -44,8 +44,8 @@ JUDGED = 400
 """Number of sizes over which the predicted loss of a family of kernels is averaged. They are drawn
 independently of the sizes for which the family was selected."""
 UNSEEN, TIMED = 1000, 2000
-"""Offsets that are added to --seed: with seed + UNSEEN the sizes for predictions are drawn, with
-seed + TIMED the sizes that are timed."""
+"""Offsets added to --seed. The sizes for predictions are drawn with the seed --seed + UNSEEN, the
+sizes that are timed with --seed + TIMED."""
 Size = tuple[int, int, int]
 
 

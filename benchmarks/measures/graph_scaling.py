@@ -4,9 +4,9 @@
 
 Times should grow near-linearly. The graph is a chain of links `x --Tile--> number, inside
 --Flatten--> y --PassThrough--> x'` with symbolic sizes, and about one operation for every ten
-edges. `reverse` computes the first coordinate of the chain from the last one. `wide` does the same
-for a graph with equally many `Tile` edges that are not connected, all in one call. Each time is the
-minimum of a few runs. No GPU is needed.
+edges. `reverse` computes the first coordinate of the chain from the last one. `wide` takes another
+graph, of equally many `Tile` edges without a common dimension, and computes the tiled coordinates
+of all these edges in one call. Each time is the minimum of a few runs. No GPU is needed.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def grid_of(shape: Shape, options: argparse.Namespace, processors: int) -> int:
 
 
 def plans_of(shape: Shape, options: argparse.Namespace, processors: int) -> tuple[int, list[Plan]]:
-    """(The number of workgroups that `best_grid` finds, a plan for each schedule in `WAYS`)."""
+    """The number of workgroups that `best_grid` finds, and a plan for each schedule in `WAYS`."""
     costs = costs_of(options.tile, options.dtype, options.layout, options.machine)
     chosen = best_grid(shape, options.tile, processors, costs)
     return chosen, [parse_plan(way.plan(options.tile, processors, chosen)) for way in WAYS]

@@ -4,10 +4,11 @@
     python -m benchmarks residuals benchmarks/results/fit/*.json.gz --by part stages --from 60
 
 If plans with the same property take a few percent longer than predicted on many problems, then the
-model leaves out a cost. Clocks differ from problem to problem, so measured over predicted is
-divided by its geometric mean over the problem's plans first; the figures are geometric means of
-that, less 1. Plans that are much slower than the fastest of their problem are left out, since the
-model need not be exact about them.
+model leaves out a cost. The ratio measured / predicted time of a plan is divided by the geometric
+mean of this ratio over all plans of the same problem, because clocks differ from problem to
+problem. A figure is the geometric mean of these quotients over all plans with a property, less 1.
+Plans that are much slower than the fastest of their problem are left out, since the model need not
+be exact about them.
 
 No GPU is needed; the files are records of `benchmarks sweep`.
 """
@@ -99,8 +100,9 @@ def residuals(
         measured: measured times of plans.
         device: the constants of the cost model.
         key: the name of the property, one of `KEYS`.
-        near: plans that take more than this many times the fastest of their problem are left out.
-        least: values of the property that fewer plans than this have are left out.
+        near: plans are left out that take more than `near` times as long as the fastest plan of
+            their problem.
+        least: the smallest number of plans; values of the property with fewer plans are left out.
     """
     data = measured.where(measured.usable)
     data = data.where(data.seconds <= near * data.best(data.seconds)[data.problem])

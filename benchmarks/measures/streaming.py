@@ -44,7 +44,7 @@ class Compared:
         problem: m, n, k and the layout, as text.
         streaming_plan, streaming_seconds: the fastest plan that splits tiles, and its time.
         whole_plan, whole_seconds: the fastest plan of whole tiles, and its time.
-        predicted: the ratio `measured` as the cost model predicts it for these two plans.
+        predicted: the time of `whole_plan` divided by that of `streaming_plan`, by the cost model.
         candidates: True if both plans are candidates of the cost model.
     """
 

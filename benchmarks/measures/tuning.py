@@ -7,8 +7,9 @@
 A file is a record of `benchmarks sweep`. On each problem the search may measure only the plans that
 were recorded, and gets their recorded times. The table has the regret of three ways to choose a
 plan: the time of the plan that they find, divided by that of the fastest recorded plan, less 1.
-`model` measures nothing, `first 12` measures the cost model's first plans, of which few have the
-same tile and cluster, and `search` is `passes.choosing.search`. Means are geometric.
+`model` measures nothing and takes the plan with the best predicted time. `first 12` measures the
+first 12 recorded plans of the cost model's ranking, which lists only a few plans with the same tile
+and cluster. `search` is `passes.choosing.search`. Means are geometric.
 
 Problems with few recorded plans say little, because the search measures nearly all of them; they
 are left out (--least). To record many plans of each problem, on a GPU:
@@ -50,8 +51,8 @@ __all__ = ["Recorded", "Replay", "fit", "main", "record_of", "recorded", "replay
 
 LISTED, LEAST, MOST_RANKED = 12, 40, 400
 """LISTED: number of plans that the method `first 12` measures. LEAST: default of --least, the
-smallest number of recorded plans of a problem. MOST_RANKED: number of best predictions among which
-recorded plans are looked up."""
+smallest number of recorded plans of a problem. MOST_RANKED: length of the cost model's ranking from
+which `first 12` takes the first plans that were recorded."""
 ERRORS, LEAST_NOISE = 1.5, 1e-3
 """ERRORS: --fit leaves out plans that take more than this many times the fastest of their problem.
 LEAST_NOISE: the least standard deviation of measurements in a fit."""
@@ -214,9 +215,9 @@ def fit(found: Sequence[Recorded], device: Constants) -> Scales:
     start = np.log(astuple(FITTED))
 
     def loss(logarithms: NDArray[np.float64]) -> float:
-        """What the fit minimises: minus the log-likelihood of the cost model's errors.
+        """The function to minimise: the negative log-likelihood of the cost model's errors.
 
-        A weak penalty on the distance from the first guess is added.
+        A weak penalty on the distance from `start` is added.
 
         Args:
             logarithms: the logarithms of the fields of `Scales`.

@@ -108,8 +108,9 @@ def side_by_side(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]]) -> 
 def compile_plans(
     plans: Sequence[Plan], dtype: str, layout: str, target: str, step: Callable[[], None]
 ) -> Iterator[tuple[Plan, Any]]:
-    """Yield each plan with its loaded kernel for single products of a layout, or with its error.
+    """Yield each plan with its loaded kernel, or with the error that building it raised.
 
+    Kernels compute single products (no batches or groups) with operands in the given layout.
     `step` is called after each plan.
     """
     return compile_for(plans, gemm_of_layout(dtype, layout), target, step)

@@ -123,11 +123,17 @@ class GroupedProblem(ABC):
 
     @abstractmethod
     def operands(self, number: int, group: int, part: slice) -> tuple[Any, Any]:
-        """A (m x k) and B (k x n) of one group, as views of operand set `number`."""
+        """A (m x k) and B (k x n) of one group, as views of operand set `number`.
+
+        `part` is the range of indices of the group along `axis`.
+        """
 
     @abstractmethod
     def product(self, out: Any, group: int, part: slice) -> Any:
-        """D of one group, as a view of `out`."""
+        """D of one group, as a view of `out`.
+
+        `part` is the range of indices of the group along `axis`.
+        """
 
     @abstractmethod
     def grouped_mm_operands(self, number: int) -> tuple[Any, Any] | None:

@@ -100,7 +100,11 @@ def size_text(record: Mapping[str, Any]) -> str:
 
 
 def shares(row: Row) -> dict[str, float]:
-    """A launch's duration in microseconds, and the percentage of SM time for each of `PARTS`."""
+    """The duration of a launch and the percentages of SM time, by column of the table.
+
+    The key `µs` has the duration in microseconds; each name in `PARTS`, and `idle`, has the
+    percentage of the SMs' time.
+    """
     makespan, slots = max(row["end"]), len(set(row["slot"]))
     spent: dict[str, int] = {}
     for begin, end, activity in zip(row["begin"], row["end"], row["activity"], strict=True):
@@ -111,7 +115,10 @@ def shares(row: Row) -> dict[str, float]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Lines with the measured and the simulated time of each schedule, and `PARTS` in percent."""
+    """The table as text: for each schedule a line of measured and a line of simulated figures.
+
+    The figures are those of `shares`.
+    """
     heads = ("µs", *PARTS, "idle")
     lines = [f"{'':38}{''.join(f'{head:>13}' for head in heads)}"]
     for row in record["rows"]:

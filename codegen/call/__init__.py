@@ -11,8 +11,8 @@ One product, a batch and groups take the same steps, one file for each step:
    `tuning.py` measures) and those of the cost model.
 4. `build.py` compiles the kernel of a plan, once in a process. If a kernel cannot be built, or the
    device refuses it, `try_plans` of that file tries the next plan.
-   With the option `background`, a plan whose kernel is not built is replaced by the best one whose
-   kernel is (`stand_ins.py`), while another process compiles (`background_compiler.py`).
+   With the option `background`, a call whose plan has no built kernel uses the best plan that has
+   one (`stand_ins.py`), while another process compiles the kernel (`background_compiler.py`).
 5. `launch.py` launches the kernel with the arranged arrays, and stores the launch function under
     the cache key.
 

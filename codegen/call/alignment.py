@@ -12,9 +12,9 @@ __all__ = ["alignment_of"]
 def alignment_of(view: TensorView) -> int:
     """The largest power of two, up to 16, that divides an array's address and strides in bytes.
 
-    The result is 1 if a stride is not positive, such as the stride of 0 of an expanded matrix, and
-    if rows overlap: TMA needs a leading dimension of a whole row at least (CUDA driver API,
-    cuTensorMapEncodeTiled).
+    The result is 1 in two cases that TMA cannot copy (CUDA driver API, cuTensorMapEncodeTiled): a
+    stride is not positive, such as the stride of 0 of an expanded matrix, or rows overlap because
+    the leading dimension is less than the length of a row.
     """
     size = dtype(view.dtype).bytes
     steps = [view.leading_dimension]

@@ -22,17 +22,21 @@ __all__ = ["Arrangement", "Launch", "Prepared"]
 MATRIX, MATRICES = 2, 3
 """MATRIX: number of axes of a matrix. MATRICES: number of axes of a batch of matrices."""
 NEITHER = (False, False)
-"""The value of a pair of flags, one for A and one for B, of which neither is set."""
+"""A pair of flags, the first for A and the second for B, both False."""
 
 
 Launch = Callable[..., Any]
-"""Launches a kernel: called with a, b, c, out, alpha, beta, stream and further operands."""
+"""A function that launches a kernel; it returns D, or a tuple of D and the other outputs.
+
+Its arguments are a, b, c, out, alpha, beta and stream, and further operands by name.
+"""
 Prepared = tuple[Launch, bool, bool] | list[Any]
 """How to launch calls with one cache key: (launch function, whether to transpose A first, whether
 to transpose B first).
 
 `matmul` transposes A and B itself, and the type is a plain tuple: both save host time in each call.
-It is a list if a better kernel is being built: then `codegen.call.background_compiler` changes it.
+While a better kernel is being built in the background, the three items are in a list instead, since
+`codegen.call.background_compiler` replaces them when the kernel is ready.
 """
 
 
@@ -78,11 +82,11 @@ class Arrangement:
 
         Args:
             views: the arrays as the caller gave them, by the names of tensors.
-            transpose_a, transpose_b: whether the array holds the transpose.
+            transpose_a, transpose_b: whether A, and whether B, is given as its transpose.
             batched: whether an array of three axes is a batch; False only for grouped products.
             may_join: whether a batch may be computed as one product with more rows. Pass False if
                 an array library would copy A or B to reshape it.
-            sums: how many sums the epilogue computes an element of D from.
+            sums: the number of sums of products from which the epilogue computes an element of D.
 
         Raises:
             LaunchError: A and B do not fit each other, or have too many axes; or D is column-major
@@ -97,7 +101,7 @@ class Arrangement:
                 )
         if min(len(a), len(b)) < MATRIX:
             return cls()  # fewer than two axes: `describe` raises the error
-        # Checked before anything is rearranged, so that the message has the caller's shapes.
+        # The shapes are checked before A and B are exchanged, so that an error names the caller's.
         sizes = product_sizes(a, b, transpose_a, transpose_b, sums)
         if batched and "D" in views and _is_column_major(views, sizes):
             if sums > 1:
@@ -129,10 +133,10 @@ class Arrangement:
 
     @property
     def rearranges(self) -> bool:
-        """Whether the kernel takes other arrays than A, B, C and D or transposes of A and B.
+        """Whether arrays must be changed in another way than by transposing A or B.
 
-        It does if A and B are exchanged, operands of the epilogue are transposed, a matrix is
-        expanded to a batch, or a batch is joined to one matrix.
+        True if A and B are exchanged, operands of the epilogue are transposed, a matrix is expanded
+        to a batch, or a batch is joined to one matrix.
         """
         return self.as_one_product or self.turned or bool(self.operands_turned) or any(self.expand)
 

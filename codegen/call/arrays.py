@@ -70,7 +70,7 @@ class Library:
         return TensorView(int(buffer.ptr), shape, tuple(strides), kind, buffer.device_id)
 
     def layout_key(self, array: Any, what: str) -> tuple[Hashable, int]:
-        """(A hashable key of an array's shape, strides, type and device, the array's address)."""
+        """A hashable key of an array's shape, strides, type and device; and the array's address."""
         found = self.view(array, what)
         return (found.shape, found.strides, found.dtype, found.device), found.pointer
 
@@ -79,7 +79,7 @@ class Library:
         return self.view(array, "an array").pointer
 
     def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
-        """A new array on the device of `like`, with uninitialized elements."""
+        """A new array on the device of `like`, with uninitialized elements of type `kind`."""
         raise LaunchError(
             f"no new {type(like).__name__} can be made for the result; pass an array of yours as "
             "the argument 'out'"

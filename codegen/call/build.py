@@ -36,7 +36,10 @@ MOST_ATTEMPTS = 24
 T = TypeVar("T")
 
 _kernels: dict[tuple[str, Gemm, str, str, bool, str | None], Kernel | CoordGraphError] = {}
-"""The kernels of this process, by `Plan.kernel` and `PlanRequest.kind`."""
+"""The kernels that this process has built, or the errors of building them.
+
+A key is `Plan.kernel` followed by the items of `PlanRequest.kind`.
+"""
 _refused: list[Kernel] = []
 """Kernels that were replaced by an error. They are kept, because a captured CUDA graph may launch
 one of their programs on their workspace."""
@@ -185,7 +188,7 @@ def compile_plan(
         alignment: the power of two, up to 16, of which addresses and strides of A and B are
             multiples, in bytes.
         reads_c: whether the kernel reads C and adds it.
-        instructions: the instructions that must multiply, as for `codegen.compile`.
+        instructions: the matrix instructions that the kernel must use, as for `codegen.compile`.
         timeline: whether the kernel records its timeline, as for `codegen.compile`.
 
     Raises:

@@ -111,8 +111,9 @@ def product_sizes(
 
     Args:
         a, b: the shapes.
-        transpose_a, transpose_b: whether the array holds the transpose.
-        sums: how many sums the epilogue computes an element of D from: B has `sums`·n columns.
+        transpose_a, transpose_b: whether A, and whether B, is given as its transpose.
+        sums: the number of sums of products from which the epilogue computes an element of D; B has
+            `sums`·n columns.
 
     Raises:
         LaunchError: the shapes of A and B disagree on k, or `sums` does not divide the columns of
@@ -207,10 +208,13 @@ def problem_parameters(
 
 
 def _rows_of_arrays(gemm: GemmProblem, views: Mapping[str, TensorView]) -> dict[str, int]:
-    """Rows of the arrays whose rows a table numbers: values of the parameters `rows_a`, `rows_d`.
+    """The launch arguments `rows_a` and `rows_d`: the numbers of rows of A and of D.
+
+    A kernel has `rows_a` only if it gathers rows of A by a table of row numbers, and `rows_d` only
+    if it scatters rows to D by such a table.
 
     Raises:
-        LaunchError: a table, or the array D whose rows it numbers, is missing.
+        LaunchError: the table is missing, or D is missing though its rows are scattered to.
     """
     for table, tensor in gemm.tables_of_rows.items():
         if table not in views:

@@ -39,9 +39,9 @@ class Job(NamedTuple):
     Attributes:
         request: the problem and the device.
         plan: the plan of the kernel.
-        views, scalars: the arrays and numbers of a call. The program of the kernel that such a call
-            runs is compiled; without arrays, the program for arrays whose addresses and rows are
-            multiples of 16 bytes.
+        views, scalars: the arrays and numbers of a call, which decide the program of the kernel
+            that is compiled. Without arrays, it is the program for arrays whose addresses and rows
+            are multiples of 16 bytes.
     """
 
     request: PlanRequest
@@ -51,9 +51,10 @@ class Job(NamedTuple):
 
     @property
     def done_key(self) -> str:
-        """The cache key of the entry that says that this kernel was compiled into the cache.
+        """The cache key of a marker: an entry that is stored when this kernel has been compiled.
 
-        If that kernel has been deleted from the cache since, the calling process compiles it.
+        If the kernel was deleted from the cache later but its marker was not, no worker compiles
+        the kernel again; the process that calls it does.
         """
         r = self.request
         options = r.target, r.device, r.alignment, r.reads_c, self.plan.kernel, *self.unaligned

@@ -52,8 +52,8 @@ def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tupl
     Args:
         inputs: arrays by the names of arguments, `a` first. Their shapes, strides, types, devices
             and alignment are in the key.
-        c, out: C and D, or None. In the key are the type of D, and the strides of C and D if they
-            have gaps.
+        c, out: C and D, or None. The key has the type of D, and the strides of C and of D unless
+            the array is row-major without gaps.
 
     Raises:
         LaunchError: an argument is not an array of a supported library.
@@ -114,7 +114,7 @@ def describe(
         arrays: the operands by the names of the graph's tensors: A, B, C, D, the offsets of groups
             and other operands of the problem; None for an operand that the call leaves out.
         beta: the factor of C.
-        transpose_a, transpose_b: whether the array holds the transpose.
+        transpose_a, transpose_b: whether A, and whether B, is given as its transpose.
         invariant: whether all plans for the call's n and k must add in one order along k.
         problem: further fields of `Gemm`, such as `grouped=True` and `group_axis`.
 
@@ -142,7 +142,8 @@ def describe(
         transpose_b=transpose_b,
         batched=not grouped,
         # A batch can be computed as one product with more rows. Epilogue operands other than C may
-        # depend on the batch index, which that product lacks. Given outputs need not be joined.
+        # depend on the batch index, which that product lacks, and the arrays for outputs other
+        # than D may have gaps between their matrices.
         may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
     )
     if arrangement.turned:
@@ -252,7 +253,7 @@ def _views(
 
 
 def _result(epilogue: EpilogueFunction, sums: DType, out: DType) -> str:
-    """The kind of the value that an epilogue computes for D of type `out`."""
+    """The type, by name, of an epilogue's result before its conversion to `out`, the type of D."""
     return epilogue.kinds(sums.name, out.name).result
 
 

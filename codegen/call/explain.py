@@ -201,7 +201,7 @@ def explain(
     Args:
         m, n, k: extents of the problem, D (m x n) = A (m x k) · B (k x n).
         dtype, out_dtype: element types of A and B, and of D.
-        transpose_a, transpose_b: whether the array holds the transpose.
+        transpose_a, transpose_b: whether A, and whether B, is given as its transpose.
         device: `cpu`, or a GPU's name: one of this machine, or a model of
             `codegen.call.known_gpus` by its full name or a short one, such as `H100`. The default
             is a GPU of this machine, else the GPU on which the cost model was measured; `cpu` for
@@ -269,7 +269,12 @@ def explain_problem(
 
 
 def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
-    """Text on the device that `explain` takes if the caller names none: which one it is, or why."""
+    """The end of a heading for a device that the caller did not name: why `explain` assumes it.
+
+    Args:
+        here: the GPUs of this machine by name.
+        refusal: why no GPU can multiply the problem, so that the CPU is assumed; else None.
+    """
     if refusal is not None:
         return f", assumed: no GPU can be used, since {refusal}"
     if here:

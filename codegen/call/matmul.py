@@ -71,8 +71,8 @@ def matmul(
             For a batch of products A is l x m x k, B is l x k x n, D and C are l x m x n, with any
             stride between matrices. Either A or B may be a single matrix, also expanded, which is
             used in all products. Vectors and further batch axes are multiplied as by
-            `numpy.matmul`; an operand that is repeated along some of several batch axes only is
-            copied.
+            `numpy.matmul`. If there are several batch axes, and an operand is repeated along some
+            of them but not along all, it is copied.
         c: C, of the shape of D and any layout of A, needed if beta is not zero.
         out: the array to write D to (m x n, or a batch), of any layout of A in which no elements
             share an address; None makes a new array like `a`. Gaps are not written.
@@ -86,9 +86,10 @@ def matmul(
         invariant: whether the bits of a row of D must not depend on m, on the other rows, or on the
             plan (batch invariance). All plans for these n, k, types and layouts then add along k in
             one order; see `passes.choosing.summation_order`. Excludes `tune`.
-        background: whether a kernel that is not built may be built in the background, while the
-            best of the kernels that are loaded for such problems serves the call. Bits may then
-            differ before and after; see `codegen.background_builds`, which decides for None.
+        background: whether a missing kernel may be built in the background; the best loaded kernel
+            that can compute the product serves the call meanwhile. The last bits of a result may
+            change when the new kernel is used. None takes the setting of the process, which
+            `codegen.background_builds` changes.
         epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
             None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
             parameters of these names. If it has s > 1 sums, as `def swiglu(gate, up)`, B has s·n
@@ -100,7 +101,7 @@ def matmul(
             must be distinct. Rows of `out` that are no target keep their values. On GPUs, gathering
             needs `mma.sync`, because TMA loads adjacent rows. Only for single products and groups
             of rows; excludes `tune`.
-        parts: where B has the columns of each sum of an epilogue with several: `stacked` or
+        parts: the order of the columns of B if the epilogue has several sums: `stacked` or
             `interleaved`, see `coordgraph.Gemm`.
         operands: operands of the epilogue by name: arrays, and numbers for its scalars. An array
             with the name of one of its outputs besides D receives this output.
@@ -322,8 +323,11 @@ def grouped_matmul(
             so the bits may differ from those of `matmul` for the same n and k.
         background: as for `matmul`.
         rows, targets: as for `matmul`, for the rows of all groups; only with `group_axis="m"`.
-        epilogue, parts, operands: as for `matmul`, also what is returned; the coordinate `l` of an
-            operand is the group.
+        epilogue, parts, operands: as for `matmul`. The coordinate `l` of an operand is the number
+            of the group.
+
+    Returns:
+        D, or a tuple of D and the epilogue's other outputs, as for `matmul`.
 
     Raises:
         LaunchError: an argument has a wrong type or value, or shapes, element types or memory do

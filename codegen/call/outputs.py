@@ -50,9 +50,10 @@ def returned(arrays: Iterable[Any]) -> Any:
 
 
 def finished(function: EpilogueFunction, found: Any) -> Any:
-    """What a call returns, with one element for each row in outputs that reduce rows.
+    """Finish the reductions of rows: combine the results of all tiles of a row to one element.
 
-    A kernel stores the reduction of each row of a macro tile. Only CPU kernels reduce rows.
+    A kernel stores one result for each row of each macro tile. Only CPU kernels reduce rows. The
+    result of this function is what the call returns: D, or a tuple of D and other outputs.
 
     Args:
         function: the epilogue.

@@ -138,7 +138,11 @@ class TensorView:
 
 
 def type_name(name: str, what: str) -> str:
-    """The name of an array's element type, from the name in its library.
+    """The name that coordgraph gives an element type, such as `bf16`.
+
+    Args:
+        name: the name that the array's library gives the type, such as `bfloat16`.
+        what: the name of the argument, for the error.
 
     Raises:
         LaunchError: kernels do not support the type.
@@ -155,7 +159,10 @@ def type_name(name: str, what: str) -> str:
 
 
 def _advice(name: str, what: str) -> str:
-    """How to multiply an array whose element type, named by its library, kernels do not support."""
+    """The end of an error message: how to multiply an array of an unsupported element type.
+
+    `name` is the name that the array's library gives the type.
+    """
     if name.startswith("complex"):
         return "multiply the real and the imaginary parts separately"
     operands = [d for d in DTYPES.values() if d.operand]

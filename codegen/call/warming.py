@@ -46,7 +46,7 @@ class Warmed:
     """What a call of `warm` built.
 
     Attributes:
-        kernels: the plans without grids whose kernels are built, the most useful first.
+        kernels: for each built kernel, a plan without a grid; the most useful kernel is first.
         ranges: the ranges of sizes for which `matmul` now chooses among built kernels.
         loss: the geometric mean, over random sizes, of the predicted time of the best of these
             kernels divided by that of the best of all plans, less 1; 0.0 if there is no cost model.

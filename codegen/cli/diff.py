@@ -84,8 +84,8 @@ def _graphs(
     """The two graphs to compare.
 
     Raises:
-        typer.BadParameter: there are not two files without passes, or more than one file with
-            passes; stdin is to be read twice; or --workgroups is given without passes.
+        typer.BadParameter: the number of files is not 2 without --pass, or is more than 1 with
+            --pass; both files are stdin; or --workgroups is given without --pass.
     """
     from codegen.cli.stages import read_graph
 

@@ -121,7 +121,11 @@ def _packages() -> Iterator[Finding]:
 
 
 def import_name(name: str) -> Finding:
-    """Check that `import name` finds this distribution's package, and no other has this name."""
+    """Check that `import NAME` finds the package of this distribution.
+
+    The check fails if a file in the current folder, or another installed distribution, has a
+    module of this name.
+    """
     title, own = f"import {name}", import_names.package_folder(name)
     if reason := import_names.hidden([name]):
         return Finding(title, "failed", reason, needed=True)
@@ -261,7 +265,11 @@ def _kernel(target: str, dtype: str) -> Kernel:
 
 
 def _multiply(target: str, dtype: str) -> str:
-    """Run and check a product whose four tiles three workgroups share; return details to report."""
+    """Run a product of four tiles on three workgroups, which share tiles, and check the result.
+
+    Returns:
+        The line for the report: the type, the matrix instructions and the relative error.
+    """
     from codegen.cli.check import Check, make_inputs, poisoned
     from codegen.cli.options import Problem
     from codegen.cli.timing import launch

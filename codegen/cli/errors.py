@@ -60,7 +60,7 @@ def notes(error: BaseException) -> tuple[str, ...]:
 
 
 def message(error: BaseException) -> str:
-    """The message of an error."""
+    """The text to print for an error, with advice if it is a bug or a lack of memory."""
     if exit_code(error) is ExitCode.BUG:
         return (
             f"{type(error).__name__}: {error} (a bug in coordgraph; --debug prints the traceback)"

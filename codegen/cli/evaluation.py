@@ -82,7 +82,9 @@ def known_scope(
     direction: Direction,
     values: Mapping[str, int],
 ) -> Scoped:
-    """A scope in which the coordinates in `at` are known; if `at` is empty, the default ones.
+    """The graph's coordinates as a `Scoped`, in which those in `at` are known.
+
+    If `at` is empty, a default set of coordinates is known, all as symbols.
 
     The default for `Direction.REVERSE`, which derives tensor indices, is all dimensions that are
     upstream of no edge (hardware and loops). The default for `Direction.FORWARD` is all dimensions
@@ -143,7 +145,7 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """Raise VerifyError if a coordinate is negative, or at or above its size, if that is known."""
+    """Raise VerifyError if a coordinate is negative, or not below its size where that is known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):

@@ -117,7 +117,10 @@ class Summary:
 
 
 def timeline(trace: Trace) -> Table:
-    """A row for each workgroup, on which time runs to the right; middle rows may be omitted."""
+    """A table with a row for each workgroup, in which time runs to the right, and a legend.
+
+    If there are many workgroups, the rows in the middle are left out.
+    """
     busiest = max(trace.iterations, default=0)
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim")

@@ -181,7 +181,7 @@ class Products:
         return {OFFSETS_OF[axis]: self._starts(axis) for axis in axes}
 
     def arguments(self) -> dict[str, int]:
-        """Values of the launch arguments that a schedule of these products reads."""
+        """Values, by name, of the launch arguments for sizes that a schedule may have."""
         p, count = self.problem, len(self.shapes)
         found = {axis: getattr(p, axis) for axis in "mnk" if getattr(p, axis) is not None}
         elements = {f"elements_{tensor}": LARGEST_INDEX for tensor in "abd"}

@@ -71,12 +71,12 @@ class Scheduled:
         instructions: str | None = None,
         timeline: bool = False,
     ) -> Kernel:
-        """Compile the kernel; if a plan is given, with the plan's cluster shape.
+        """Compile the graph to a kernel, with the cluster shape of the plan if there is a plan.
 
         Args:
             target: a target of `codegen.compile`, except `native`.
             reads_c: whether the kernel reads C and adds it.
-            instructions: the instructions that must multiply; None for any.
+            instructions: the matrix instructions that the kernel must use; None for any.
             timeline: whether the kernel records its timeline.
         """
         if self.plan is None:
@@ -97,7 +97,9 @@ class Scheduled:
         )
 
     def instructions(self, kernel: Kernel, *, reads_c: bool = False) -> tuple[str, tuple[str, ...]]:
-        """Instructions that multiply and copy for the problem's sizes, and why no faster ones do.
+        """The matrix and copy instructions that the kernel uses for the problem's sizes, as text.
+
+        The second item has a sentence for each faster lowering: why the kernel does not use it.
 
         Args:
             kernel: the compiled kernel.
@@ -187,7 +189,9 @@ def from_file(problem: Problem, how: Scheduling, source: str) -> Scheduled:
 
 
 def from_graph(problem: Problem, graph: KernelGraph) -> Scheduled:
-    """A scheduled graph that was read from a file.
+    """Make a `Scheduled` from a graph that was read from a file.
+
+    The types, layouts and fixed sizes of the graph replace those in `problem`.
 
     Raises:
         PassError: the graph is not scheduled, or is lowered already.

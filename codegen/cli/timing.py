@@ -33,7 +33,10 @@ needs to enqueue a launch.
 
 @dataclass(frozen=True)
 class Launched:
-    """D of the first launch, and the seconds of each timed launch after it."""
+    """D of the first launch, and the seconds of each timed launch.
+
+    The first launch is timed only if it is the only one.
+    """
 
     d: Array
     seconds: tuple[float, ...]
@@ -52,10 +55,12 @@ def launch(
     progress: Progress = lambda done: None,
     **given: Any,
 ) -> Launched:
-    """Launch a kernel once, writing D to `out`, once to warm up, and then time further launches.
+    """Launch a kernel once to write D to `out`, a second time to warm up, then time more launches.
 
-    After the first launch of a kernel of a schedule from outside the library, which checks every
-    index, the second one compiles the kernel without these checks.
+    The second launch is not timed either, because it may compile: if the graph was made by other
+    code than the passes of this library, the first launch runs a kernel that checks every index,
+    and the second one compiles a kernel without these checks. If `repeat` is None and the first
+    launch of a CPU kernel takes longer than `BUDGET_SECONDS`, it is the only one, and is timed.
 
     Args:
         kernel: the kernel.

@@ -116,7 +116,11 @@ def _traced(
     instructions: str | None,
     check: bool,
 ) -> tuple[Timeline, Check | None]:
-    """Compile and launch the kernel twice; return the timeline of the second launch."""
+    """Compile the kernel and launch it twice.
+
+    Returns:
+        The timeline of the second launch, and the check of D if `check` is True, else None.
+    """
     from codegen.cli.check import Check, make_inputs, poisoned_output
     from codegen.cli.targets import settled_workgroups
     from codegen.cli.timing import traced
@@ -181,14 +185,15 @@ def _print(
 
 
 def _what(t: Timeline) -> str:
-    """What runs workgroups, in the plural."""
+    """The heading for the processors that run workgroups: `threads` on the CPU, else `SMs`."""
     return "threads" if t.target == "cpu" else "SMs"
 
 
 def _per_slot(t: Timeline, what: str) -> Table:
-    """For each SM that the chart shows, the percentage of its time in each activity.
+    """A table with a row for each SM that the chart shows: percentages of its time by activity.
 
-    Waiting is part of the fix-up, and the tail is part of idle.
+    The time of `waiting` is also counted in `fix-up`. The time of `tail`, which is the idle time
+    after the last workgroup of the SM, is also counted in `idle`.
     """
     from codegen.cli.gantt import shown_rows
 
