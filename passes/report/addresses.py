@@ -16,18 +16,23 @@ from coordgraph.integers import to_text
 __all__ = ["addresses"]
 
 EXAMPLE = 5
-"""The workgroup number of examples in reports, and the largest index along other dimensions."""
+"""The index along a dimension that examples in reports use: 5 for the workgroup, at most 5 for all
+other dimensions."""
 
 Values = Mapping[str, Any]
 
 
 def addresses(graph: KernelGraph, launch: Values) -> list[dict[str, Any]]:
-    """The indices of a scheduled or lowered graph, in the order in which operations use them.
+    """Data of the report's section on addresses: how each index in use is derived.
 
     Args:
-        graph: the graph.
-        launch: the launch arguments and the entries of tables, by name, from which the example is
+        graph: a scheduled or lowered graph.
+        launch: the launch arguments and the entries of tables, by name, from which examples are
             computed.
+
+    Returns:
+        A dict for each index, in the order in which operations use them: the dimension (`name`),
+        the `operation`, the `derivation` as plain data, and a `note` if something failed.
     """
     if graph.level == "scheduled":
         wanted = [("", tensor.name, dict[str, Any]()) for tensor in graph.tensors]
@@ -68,7 +73,7 @@ def _indices(graph: KernelGraph) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _known(node: Node) -> dict[str, Any]:
-    """The indices that are known at an operation, by dimension; None if an index is a symbol."""
+    """The indices that are known at an operation, by dimension; None for one that is no number."""
     known = node.scope.known.items()
     return {name: int(v) if isinstance(v, Integer) else None for name, v in known}
 
@@ -76,7 +81,14 @@ def _known(node: Node) -> dict[str, Any]:
 def _example(
     graph: KernelGraph, name: str, free: Iterable[str], at: Values, launch: Values
 ) -> Derivation:
-    """Derive an index with numbers, from small values of all other indices (workgroup 5).
+    """Derive an index as a number, from small values of the indices that it depends on.
+
+    Args:
+        graph: the graph.
+        name: the dimension of the index to derive.
+        free: the dimensions whose index the example may choose.
+        at: the indices that are known where the index is used, by dimension.
+        launch: the launch arguments and the entries of tables, by name.
 
     Raises:
         CoordGraphError: no choice of small indices is inside all dimensions.
@@ -91,10 +103,11 @@ def _example(
 
 
 def _small(dimension: Dimension) -> int:
-    """A small index along a dimension, for an example.
+    """Choose a small index along a dimension, for an example.
 
-    It is not 0 if the dimension is known to have more than one index, unless the dimension numbers
-    warps or the like, or is the selector of an edge.
+    It is `EXAMPLE`, or the largest index if that is less. But it is 0 for warps and other hardware
+    coordinates except workgroups and threads, for the selector of an edge, and for a dimension
+    whose size depends on the launch; and it is 1 for a dimension without a size.
     """
     if isinstance(dimension, Workgroup):
         return EXAMPLE

@@ -21,13 +21,13 @@ SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k"
 """Schedules that are simulated as alternatives to the reported schedule, with the same macro tile
 and order of output tiles as the reported one."""
 BUSY, MOSTLY = 0.9, 0.75
-"""BUSY, MOSTLY: smallest utilisations for which the page answers "yes" and "mostly" to the question
+"""Smallest utilisations for which the page answers "yes" and "mostly" to the question
 "is the GPU busy?". Utilisation is the fraction of time in which a workgroup multiplies tiles of D,
 averaged over all workgroups that the GPU can hold at a time."""
 PEAK_BUSY, PEAK_MOSTLY = 0.6, 0.4
-"""PEAK_BUSY, PEAK_MOSTLY: smallest fractions of the tensor cores' peak rate for which the page
-answers "yes" and "mostly" to the question "is the GPU busy?". The utilisation must reach its limit
-too. Alone it says little, since time spent multiplying includes waits for loads."""
+"""Smallest fractions of the tensor cores' peak rate for which the page answers "yes" and "mostly"
+to the question "is the GPU busy?". The utilisation must reach its limit (BUSY or MOSTLY) as well.
+The utilisation alone is no proof, since time spent multiplying includes waits for loads."""
 WORTH = 0.02
 """Another schedule or plan is recommended if it saves at least this fraction of the launch's
 time."""
@@ -143,14 +143,14 @@ def headline(
     peak: float,
     modelled: Mapping[str, float],
 ) -> dict[str, Any]:
-    """The page's first section: whether the GPU is busy, the main cause if not, and advice.
+    """Data of the page's first section: is the GPU busy, if not the main cause, and advice.
 
     Args:
         run: report data of the measured run; of the simulated run if none was measured.
         simulation: the simulated run of the same launch.
         tiles: number of output tiles.
         others: other schedules and plans for the same product, simulated.
-        peak: the machine's peak, in operations per second.
+        peak: the peak rate of the machine's tensor cores, in operations per second.
         modelled: the cost model's lower bounds of the time, in seconds, by the names `dram`, `l2`
             and `power`; empty if the cost model does not describe the launch.
     """
@@ -232,7 +232,7 @@ def _cause(shares: Mapping[str, float], s: Simulation, tiles: int) -> tuple[str,
 
 
 def _waves(s: Simulation, tiles: int, where: str) -> str:
-    """A sentence on why SMs are idle: too few tiles, a partial last wave, or unequal shares."""
+    """A sentence on why SMs are idle: few tiles or workgroups, a partial wave, unequal shares."""
     whole = not (s.steps.kind == StepKind.SEND).any()
     if whole and tiles < s.slots:
         return f"{tiles} tiles leave {s.slots - tiles} of {s.slots} {where} without work."

@@ -17,7 +17,7 @@ OF_WORK = ("workgroup", "product", "m", "n")
 
 
 def check_fit(events: Mapping[str, list[Any]], steps: Steps, *, complete: bool = True) -> None:
-    """Raise an error for a timeline whose workgroups, output tiles or k tiles are not a launch's.
+    """Raise an error if the workgroups, output tiles or k tiles of a timeline are not a launch's.
 
     Events without an output tile or a range of k tiles are not compared.
 
@@ -43,7 +43,7 @@ def check_fit(events: Mapping[str, list[Any]], steps: Steps, *, complete: bool =
     launched, least = _extents(steps, padding=True), _extents(steps, padding=False)
     launched["workgroups"] = steps.workgroups
     # Some targets record no events for workgroups without work and for tiles of padding, so the
-    # numbers may be smaller than the launch's.
+    # numbers in the timeline may be smaller than those of the launch.
     other = [
         f"{count} {name}, the launch {launched[name]}"
         for name, count in recorded.items()
@@ -64,7 +64,12 @@ def _end(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> int:
 
 
 def _extents(steps: Steps, *, padding: bool) -> dict[str, int]:
-    """Numbers of a launch's workgroups with work, products, and tiles along each axis, by name."""
+    """Numbers of workgroups, products, and tiles along each axis of a launch, by name.
+
+    Args:
+        steps: what every workgroup of the launch does.
+        padding: whether tiles of padding count.
+    """
     kept = steps.kind == StepKind.MULTIPLY
     if not padding:
         kept = kept & (steps.padding == 0)

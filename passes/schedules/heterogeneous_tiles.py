@@ -53,7 +53,7 @@ class HeterogeneousTiles(Pass):
 
         m, n --Flatten--> tile --Sunder--> full.tiles, rest.tiles, selector
         full.tiles --Tile--> full.wave, workgroup
-        A.0 --Tile--> small.A.tile.0, small.A.index.0      (B.1 the same way, C and D both)
+        A.0 --Tile--> small.A.tile.0, small.A.index.0   (likewise B.1, and both axes of C and D)
         small.A.tile.0 --Tile--> m, small.m; small.B.tile.1 --Tile--> n, small.n
         rest.tiles, small.m, small.n --Flatten--> small.tiles --Tile--> small.wave, workgroup
 
@@ -237,7 +237,7 @@ def _walk(name: str, wave: str, waves: Expr, work: TileWork) -> Scope:
 
 
 def _renamed(work: TileWork, names: dict[str, str]) -> TileWork:
-    """The operations on an output tile, applied to small tiles and their accumulator instead.
+    """A copy of `work` whose operations are on small tiles and their accumulator.
 
     Args:
         work: the operations on a macro tile.

@@ -74,7 +74,7 @@ class PartlyStreamed(Pass):
         dp.tile --Tile--> dp.wave, workgroup; k_tile --PassThrough--> dp.k
 
     Args:
-        workgroups: the grid; None makes it a launch argument.
+        workgroups: number of workgroups in the grid; None makes it a launch argument.
         owner: the workgroup that adds up the pieces of a shared tile and runs the epilogue: the one
             with the tile's `first` piece along k, which waits for workgroups of higher number, or
             with the `last` piece, which waits for workgroups of lower number. Without effect for
@@ -89,8 +89,8 @@ class PartlyStreamed(Pass):
         least: smallest number of iterations in a share. If equal shares would be smaller, some
             workgroups get no share and exit at once.
         least_segment: smallest number of iterations of one tile in a share, unless the tile has
-            fewer. A share's border that would leave fewer moves to the begin or end of the tile;
-            the coordinates are then `sk.tiles --Share--> workgroup, sk.begin, sk.local`.
+            fewer. If the end of a share would leave fewer, the end moves to the begin or end of the
+            tile; the coordinates are then `sk.tiles --Share--> workgroup, sk.begin, sk.local`.
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
             `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:

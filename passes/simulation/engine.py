@@ -93,8 +93,8 @@ class Engine:
         self.dispatched, self.left = 0, count
         self.slot_of = [NONE] * count
         self.finished = [0.0] * count
-        """For each workgroup with pingpong consumers: the time at which its latest epilogue ends
-        that overlaps the other warpgroup's main loop; 0 before the first such epilogue."""
+        """For each workgroup with ping-pong consumers: the time at which one warpgroup ends its
+        epilogue, while the other one executes a main loop; 0 before the first such epilogue."""
         self.sent: dict[tuple[int, int], int] = defaultdict(int)
         self.waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.blocked: dict[int, tuple[int, float]] = {}
@@ -209,7 +209,7 @@ class Engine:
         self._wake(until, workgroup, NONE)
 
     def _multiply(self, workgroup: int, step: int) -> None:
-        """Begin to simulate the main loop of a segment: the recorded step number `step`."""
+        """Begin to simulate the main loop that is the step number `step` of the launch."""
         tiling, sharing = self.tilings[step], self.sharing
         asked, read = self.traffic.request(
             step, self.slot_of[workgroup], sharing.volume, sharing.pace
@@ -230,10 +230,13 @@ class Engine:
         self._continue(workgroup, step + 1)
 
     def _finishes(self, workgroup: int, step: int) -> bool:
-        """Simulate a ping-pong warpgroup that finishes a tile while the other begins the next one.
+        """Simulate ping-pong: a warpgroup finishes a tile while the other begins the next tile.
 
-        The other warpgroup begins as soon as it has finished the tile before. Returns False, and
-        simulates nothing, if a step other than FINISH or STORE precedes the next main loop.
+        The other warpgroup begins the next main loop after it has finished its previous tile.
+
+        Returns:
+            False if nothing was simulated, because the steps from number `step` to the next main
+            loop do more than finish and store the tile.
         """
         following, stop = step, self.borders[workgroup + 1]
         while following < stop and self.kinds[following] != MULTIPLY:
@@ -257,12 +260,15 @@ class Engine:
         return True
 
     def _keys(self, step: int) -> list[tuple[int, int]]:
-        """(workspace slot, number of earlier sends to it) of each partial sum sent or received."""
+        """Keys that identify the partial sums which the step number `step` sends or receives.
+
+        A key is (workspace slot, number of earlier sends to this slot).
+        """
         place, first = self.places[step], self.firsts[step]
         return [(place, turn) for turn in range(first, first + self.counts[step])]
 
     def _signal(self, step: int) -> None:
-        """Let workgroups continue that wait for a partial sum which `step` has sent."""
+        """Let the workgroups continue that wait for partial sums of the step number `step`."""
         for key in self._keys(step):
             self.sent[key] += self.readers[step]
             for workgroup in self.waiting.pop(key, ()):

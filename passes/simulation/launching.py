@@ -30,7 +30,7 @@ __all__ = ["Launch", "machine_named", "plan_launch", "simulate", "simulate_plan"
 DEFAULT = "NVIDIA H200"
 MOST_STEPS = 5_000_000
 """Largest number of steps of a launch that is simulated. The simulation of a step takes about 4 µs,
-so that of the largest launch takes about 20 s."""
+and the simulation of so many steps takes about 20 s."""
 STEPS_OF_TILE = 3
 """Smallest number of steps of an output tile: multiply, finish, store."""
 
@@ -120,7 +120,7 @@ class Launch:
         kernel: Kernel,
         instructions: str = "",
     ) -> Launch:
-        """Record the steps of a launch; the arguments are those of `simulate`.
+        """Record the steps of a launch, so that it can be simulated.
 
         Args:
             graph, problem, tables, kernel: as for `simulate`.
@@ -134,7 +134,8 @@ class Launch:
         # launch arguments whose minimum is 0, such as `read_c`, default to 0, as in `trace`
         free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}
         values = graph.parameters.launch({**free, **given}, tables)
-        sizes = product_sizes(graph, given, tables) * [1, graph.gemm.sums, 1]  # columns of B
+        # B has columns for each sum of the epilogue, so the product has `sums` times n columns
+        sizes = product_sizes(graph, given, tables) * [1, graph.gemm.sums, 1]
         products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
         # A recorded step needs 88 bytes, so a launch is refused before its steps are recorded if a
         # lower bound of their number is too large already.
@@ -151,7 +152,7 @@ class Launch:
         return cls(graph, kernel, steps, sizes, products, workspace, divisions, instructions)
 
     def run(self, machine: Machine) -> Simulation:
-        """Simulate the launch on a machine. The errors are those of `simulate`."""
+        """Simulate the launch on a machine; raise the same errors as `simulate`."""
         graph, kernel, gemm = self.graph, self.kernel, self.graph.gemm
         means = zip("mnk", self.sizes.mean(axis=0).tolist(), strict=True)
         works = tile_works(graph, dict(means), machine, kernel)
@@ -198,7 +199,13 @@ def _tiles(graph: KernelGraph, sizes: NDArray[np.int64]) -> int:
 
 
 def _check_steps(graph: KernelGraph, steps: int, least: str) -> None:
-    """Raise an error for a launch of more than `MOST_STEPS` steps."""
+    """Raise an error if a launch has more than `MOST_STEPS` steps.
+
+    Args:
+        graph: the graph, whose tile the error message names.
+        steps: the number of steps.
+        least: text before the number in the message: `at least ` for a lower bound, else ''.
+    """
     if steps <= MOST_STEPS:
         return
     tile = "x".join(map(str, next(iter(graph.tilings)).shape))
@@ -234,7 +241,7 @@ def instructions_of(graph: KernelGraph, machine: Machine, kernel: Kernel) -> str
 def product_sizes(
     graph: KernelGraph, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
 ) -> NDArray[np.int64]:
-    """m, n and k of each product, a row for each; a single row if all products are equal."""
+    """An array with a row (m, n, k) for each product; a single row if all products are equal."""
     gemm, columns = graph.gemm, list[list[int]]()
     for axis in "mnk":
         table = tables.get(OFFSETS_OF[axis], tables.get(OFFSETS))

@@ -231,13 +231,16 @@ def _inside(
     number: NDArray[np.int64],
     tiles: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """The share of each tile that lies inside the matrix.
+    """For each tile, the fraction of its extent along an axis that lies inside the matrix.
+
+    If groups end inside tiles, it is the mean fraction of all tiles.
 
     Args:
-        extent: elements of the matrix.
-        tile: elements of a tile.
-        number: the number of the tile.
-        tiles: number of tiles; it is more than the extent needs if groups end inside tiles.
+        extent: number of elements of the matrix along the axis.
+        tile: number of elements of a tile along the axis.
+        number: the index of the tile along the axis.
+        tiles: number of tiles along the axis, more than the extent needs if groups end inside
+            tiles.
     """
     ragged = tiles > -(-extent // tile) + 1
     left = np.clip(extent - number * tile, 0, tile) / tile

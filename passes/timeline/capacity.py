@@ -32,7 +32,7 @@ bound of the expression."""
 
 
 def records_of(graph: KernelGraph, body: Body) -> Expr | None:
-    """Upper bound of the number of marks that one thread executes; None if there is none.
+    """Upper bound of the number of marks that one thread executes; None if no bound is known.
 
     Args:
         graph: the graph, whose launch parameters bound the loops.

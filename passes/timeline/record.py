@@ -119,7 +119,10 @@ class _Recorder:
         self._add(e)
 
     def kernel(self, body: Body) -> Operation:
-        """Wrap the kernel's body in a coordinate that counts the records that a role writes."""
+        """The kernel's body with records at its begin, its end and its marks.
+
+        A counter around the body counts the records that a role writes.
+        """
         begin = self._stamp(Begin("start", count=index_symbol(NUMBER)), "", whole=True)
         end = replace(begin, activity=END)
         whole = (
@@ -176,7 +179,7 @@ class _Recorder:
 
     @staticmethod
     def _at(place: Expr, stamp: Stamp) -> Operation:
-        """The operation `stamp`, writing its record at position `place` of its role's records."""
+        """Execute `stamp` so that it writes its record at position `place` among its role's."""
         return SetCoordinate(SLOT, place, (SetCoordinate(WORD, Integer(0), (stamp,)),))
 
     def _capacity(self, e: KernelEditor, body: Body, most: int) -> Expr:

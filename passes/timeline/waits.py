@@ -44,8 +44,8 @@ def _with_waits(body: Body) -> Iterator[Operation]:
         elif _marks(op) and ops and _awaits_turn(ops[0]):
             yield from (Begin("turn"), ops.pop(0), op)
         elif (wait := _awaits_sums(op)) is not None:
-            # The wait `wait` is executed again in the body, where it returns at once because the
-            # mbarrier's phase has completed.
+            # The body of the loop contains the operation `wait`, too. There it returns at once,
+            # because the mbarrier's phase has completed.
             inside = (Begin("wait"), wait, Begin("receive"), *op.children)
             yield op.with_body(*inside)
         else:
@@ -66,7 +66,7 @@ def _only_waits(op: Operation) -> bool:
 
 
 def _marks(op: Operation) -> bool:
-    """Whether `op` contains no operations but `Begin`, like an operation that marks a main loop."""
+    """Whether `op` only marks the begin of an activity: all operations in it are `Begin`."""
     return all(isinstance(inner, Begin) for inner in _leaves(op))
 
 

@@ -41,9 +41,8 @@ MOST_ROWS = 256
 """Largest number of rows of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
 FEW_ROWS, FEW_ROWS_OF_SEVERAL = 32, 64
 """Preferred numbers of rows of a TMA box whose rows run along k. FEW_ROWS: the smallest number that
-TMA loads at full speed. FEW_ROWS_OF_SEVERAL: for batched and grouped problems, whose addresses take
-so many registers that the producer warp has too few for boxes of FEW_ROWS, which are twice as
-many."""
+TMA loads at full speed. FEW_ROWS_OF_SEVERAL: for batched and grouped problems. Their addresses take
+so many registers of the producer warp that too few remain for twice as many boxes of FEW_ROWS."""
 BANKS = ROW_BYTES // CHUNK_BYTES
 """Number of 16-byte chunks that together cover each of the 32 banks of shared memory once: 8."""
 GROUP_ROWS = 8
@@ -80,8 +79,8 @@ class BoxedOperand(Operand):
             TMA box lies in one matrix; () for a single matrix.
         several: whether the problem is batched or grouped.
         maps: the tensor maps that the kernel writes itself.
-        sums: how many parts the columns of each wgmma instruction have, one after another, that are
-            apart in memory; 1 if the columns are one range in memory.
+        sums: number of separate ranges in memory that hold the columns of one wgmma instruction:
+            one range for each sum of the epilogue, or a single range for all.
     """
 
     division: Division
@@ -160,7 +159,7 @@ class BoxedOperand(Operand):
         width, shared = self.box(c), self._sharers
         few = FEW_ROWS_OF_SEVERAL if self.several else FEW_ROWS
         alike = extent // sharers
-        if self.sums > 1:  # all rows of a box are in one part
+        if self.sums > 1:  # a box is one range in memory, so it has columns of one sum only
             alike = gcd(alike, self.division.columns // self.sums)
         high = _rows(alike, few) if self.along_k else min(depth // sharers, MOST_ROWS)
         across = high if self.along_k else width
@@ -188,8 +187,8 @@ class BoxedOperand(Operand):
         bytes = self.elements(c) * self.kind.bytes // number.fixed_size
         place, start = (step.id, layer.id), {first.id: 0, begin.id: 0}
         if high % GROUP_ROWS:
-            # The box may begin at any of the 8 rows after which the swizzle repeats. TMA needs the
-            # address of that row, not of its first chunk, which the swizzle moves.
+            # The swizzle repeats after 8 rows, and the box may begin at any of them. TMA needs the
+            # address of the row, not of the row's first chunk, which the swizzle moves.
             start[own("shared.chunk")] = 0
         axis = M if t == "A" else N
         if number.fixed_size == 1 and not self.division.ranks(axis) and not described:
@@ -201,7 +200,8 @@ class BoxedOperand(Operand):
         begins = Lt(index_symbol(number.id), index_symbol(inside.id))
         wanted: Operation = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
         if self.sums > 1:
-            # The boxes that begin inside are the first ones of each part, so each box is checked.
+            # The boxes that begin inside the tensor do not have consecutive numbers: they are the
+            # first boxes of each sum. So each box is checked, instead of compared with a count.
             wanted = at(start, Inside(outer_axis, (copy,)))
         return TileLoad(
             (inside.id, unrolled(c, (number.id,), at({first.id: 0}, counted))),
@@ -265,10 +265,11 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
 
 
 def _rows(extent: int, few: int) -> int:
-    """Number of rows of a TMA box, if `extent` rows are divided into equal boxes.
+    """Choose the number of rows of a TMA box, if `extent` rows are divided into equal boxes.
 
-    The result is a multiple of 8 (whole core matrices) near `few` that divides `extent`. If
-    `extent` is no multiple of 8, as in a cluster of four that divides 80 rows, it is `extent`.
+    The result divides `extent`, is a multiple of 8 (whole core matrices), and is near `few`. If
+    `extent` is no multiple of 8, the result is `extent`: for example, if a cluster of four divides
+    80 rows, `extent` is 20.
     """
     groups = [n for n in range(GROUP_ROWS, extent + 1, GROUP_ROWS) if extent % n == 0]
     fits = groups or [extent]

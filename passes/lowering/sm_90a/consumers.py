@@ -90,7 +90,7 @@ class Consumer:
         self.turns = Turns(c, self.division) if self.division.turns > 1 else None
 
     def all(self, body: Body) -> Body:
-        """Lower a list of operations of the scheduled graph to the operations of the consumers."""
+        """Lower the operations `body` of the scheduled graph to operations of the consumers."""
         for part in self.parts.values():
             if part.scatter:
                 body = part.scatter.lower(body, part.of_sum)
@@ -185,10 +185,11 @@ class Consumer:
     def _free(self) -> Operation:
         """Signal to all workgroups of the cluster that the stage of the previous step is free.
 
-        If a cluster divides both m and n, the signal also goes to workgroups in other rows and
-        columns of the cluster, which load nothing into the stage. A workgroup whose boxes are all
-        outside A and B waits for no data; without signals from all other workgroups, it could
-        signal the next round of the ring before others signal this one.
+        If a cluster divides both m and n, workgroups in other rows and columns of the cluster load
+        nothing into the stage, but they get the signal, too. The reason is a workgroup whose boxes
+        are all outside A and B, so that it waits for no data. If it did not wait for the signals of
+        all other workgroups, it could signal the next round of the ring before they signal this
+        one.
         """
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread
@@ -298,7 +299,7 @@ class _TileLowering:
         return () if self.reads_c else ("C",)
 
     def of_sum(self, body: Body) -> Body:
-        """`body`, executed only by workgroups that have the whole sum over k.
+        """Operations by which only workgroups that have the whole sum over k execute `body`.
 
         If a cluster divides k, its workgroup of rank 0 has the whole sum; else every workgroup has
         the whole sum of its own part of the tile.

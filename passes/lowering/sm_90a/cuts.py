@@ -60,7 +60,8 @@ def cuts(
         known = (*located, tiling.number(tensor, axis), tiling.index(tensor, axis))
         ends = [Lt(graph.symbol(name), graph.size(name))]
         if name == "B.1" and PART in graph:
-            # Products of columns past the end of a part of B are not stored.
+            # The guard for the end of a part of B need not hold: products of columns past that end
+            # are not stored.
             known = (*known, PART)
             ends.append(Lt(graph.symbol(PART_COLUMN), graph.size(PART_COLUMN)))
         guards = (
@@ -78,7 +79,10 @@ def cuts(
 
 
 def holds(graph: CoordinateGraph, guard: Boolean, known: Mapping[str, Expr | int]) -> Boolean:
-    """`guard`, with each coordinate in it replaced by its value at the indices `known`."""
+    """The condition `guard` as a condition on the indices `known`.
+
+    Each coordinate in `guard` is replaced by its index, computed from `known`.
+    """
     read = [d.id for d in graph if d.symbol in guard.free_symbols]
     values = graph.reverse(known, read)
     return guard.xreplace(dict(zip(map(graph.symbol, read), values, strict=True)))  # type: ignore[no-any-return]
@@ -126,7 +130,13 @@ class RowCopy:
         return here, chunk
 
     def copy(self, c: CoordinateEditor, source: str, tensor: str) -> Operation:
-        """The operation that copies the box's chunks inside its group from `source` to `tensor`."""
+        """The operation that copies those chunks of a box that are inside the box's group.
+
+        Args:
+            c: the coordinate graph under construction.
+            source: the coordinate of the shared memory that holds the box.
+            tensor: the name of the tensor to which the chunks are copied.
+        """
         own = self.tiling.own
         copy = CopyElements(source, tensor, self.width)
         return unrolled(c, (own("store.copy.pass"),), at({own("D.shared.element"): 0}, copy))

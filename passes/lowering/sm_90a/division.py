@@ -89,8 +89,8 @@ products. MOST_ALONE_ADDING: partial sums of other workgroups are added, or C in
 elements. MOST_ALONE_BY_ELEMENTS: C is read one element at a time or in elements of 4 bytes."""
 TEAM_BARRIER, FIRST_BARRIER = Integer(1), 2
 """Numbers of named barriers (PTX: bar.sync). TEAM_BARRIER: the barrier of all consumer warpgroups
-that divide a tile. FIRST_BARRIER + w: the barrier of warpgroup w alone. Barrier 0 is that of the
-whole workgroup."""
+that divide a tile. FIRST_BARRIER + w: the barrier of warpgroup w alone. Barrier 0, which is not
+listed here, is the barrier of the whole workgroup."""
 
 
 def swapped(rows: Any, columns: Any, turns: Any) -> Any:
@@ -132,8 +132,9 @@ def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
 
 
 def registers_of(consumers: Any, producer: Any = PRODUCER_REGISTERS) -> Any:
-    """Number of registers of a consumer thread: an equal share of what the producer leaves.
+    """Number of registers that setmaxnreg requests for a consumer thread, at most 240.
 
+    Consumers share equally the registers of the launch that the producer's warpgroup does not keep.
     The result is a multiple of 8, as setmaxnreg needs. A launch gives each thread a multiple of 8
     registers, and setmaxnreg can only redistribute the registers of the launch.
 
@@ -238,7 +239,11 @@ class Division:
         return self.extent(self.left) % (2 * MMA_M) != 0
 
     def warpgroups(self, axis: int) -> tuple[str, ...]:
-        """A 1-tuple: the warpgroup's coordinate, if warpgroups divide axis `axis` of D; else ()."""
+        """The warpgroup's coordinate in a 1-tuple; () if warpgroups do not divide an axis of D.
+
+        Args:
+            axis: the axis of D: 0 or 1.
+        """
         divided = self.right if self._columns_divided else self.left
         return ("warpgroup",) if axis == divided and self.team > 1 else ()
 
@@ -316,20 +321,23 @@ class Division:
         return self.tiling.own(f"{tensor}.own.{axis}")
 
     def ranks(self, axis: int) -> tuple[str, ...]:
-        """A 1-tuple: the coordinate of a CTA in its cluster along m, n or k (`axis` 0, 1 or 2).
+        """The coordinate of a CTA in its cluster along an axis, in a 1-tuple.
 
         The result is () if the cluster does not divide that axis.
+
+        Args:
+            axis: 0 for m, 1 for n, 2 for k.
         """
         return (CLUSTER[axis],) if self.cluster[axis] > 1 else ()
 
     @property
     def different(self) -> tuple[str, ...]:
-        """A 1-tuple: the cluster rank's coordinate, if CTAs have different parts of D; else ()."""
+        """The coordinate of the cluster rank in a 1-tuple; () if all CTAs have one part of D."""
         return (RANK,) if self.workgroups > self.split else ()
 
     @property
     def consuming(self) -> Boolean:
-        """The condition that the current warp is a consumer, which multiplies."""
+        """The condition that the current warp belongs to a consumer warpgroup."""
         return Lt(index_symbol(WARP), self.consumers * WARPS)
 
     @property

@@ -8,10 +8,10 @@ __all__ = ["computed_once"]
 
 
 def computed_once(graph: CoordinateGraph, loop: str, numbers: tuple[str, ...]) -> tuple[str, ...]:
-    """The dimensions along k whose index is not the index of the loop `loop` plus a constant.
+    """The dimensions along k whose index the producer computes once for each k tile.
 
-    Their formulas take several instructions. The producer evaluates them once for each k tile, not
-    once for each TMA box.
+    The index of these dimensions is not just the index of the loop plus a constant, so its formula
+    takes several instructions. To evaluate it again for each TMA box would take more time.
 
     Args:
         graph: the coordinates of a scheduled graph.

@@ -76,9 +76,9 @@ __all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper"]
 LEAST_STAGES, MOST_STAGES = 2, 12
 """Smallest and largest number of stages of the ring of k tiles."""
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
-"""For each value of the option `consumers`: a number of stages of the ring beyond which shared
-memory is better used for another output slot of D than for another stage. Ping-pong consumers need
-more stages because their iterations are shorter."""
+"""For each value of the option `consumers`: the number of stages of the ring that is enough. With
+more shared memory, another output slot of D (a staging buffer) saves more time than another stage.
+Ping-pong consumers need more stages because their iterations are shorter."""
 CLUSTERS = (1, 2, 4, 8)
 """The numbers of workgroups that a cluster may have."""
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
@@ -184,7 +184,7 @@ class LowerToHopper(Pass):
         return self._no_tiles(graph)
 
     def _no_tiles(self, graph: KernelGraph) -> str | None:
-        """Why the tiles of one of the shapes cannot be multiplied; None if all can."""
+        """Why tiles of some shape cannot be multiplied; None if tiles of all shapes can."""
         cluster = self._cluster
         for tile in (tiling.summed for tiling in graph.tilings):
             if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
@@ -224,7 +224,7 @@ class LowerToHopper(Pass):
         left_b = tiling.sums == 1 and swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
-            # Where a group ends inside a TMA box of D, threads store the box, and read C element by
+            # If a group ends inside a TMA box of D, threads store the box. They read C element by
             # element, which takes more registers.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes(graph)

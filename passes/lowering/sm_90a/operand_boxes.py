@@ -112,9 +112,13 @@ class OperandBoxes:
                 self._add_vector(tensor, smaller, bytes_of[smaller])
 
     def _boxes(self, room_bytes: int, large: str | None) -> tuple[int, int]:
-        """(number of columns of a TMA box, number of boxes of a warpgroup in one step of the ring).
+        """Choose the width and the number of TMA boxes that are loaded in one step of the ring.
 
-        A box is as wide as fits in a stage; then as many boxes are taken as fit in a stage.
+        A box is as wide as fits in a stage; then a step has as many boxes as fit in a stage.
+
+        Returns:
+            (number of columns of a box, number of boxes of a warpgroup in one step); the number of
+            boxes is 0 if no box fits in a stage.
 
         Args:
             room_bytes: number of bytes of a stage.
@@ -131,7 +135,9 @@ class OperandBoxes:
         return width, max((n for n in range(1, fit + 1) if boxes % n == 0), default=0)
 
     def _bytes_of_box(self, width: int, size: int) -> int:
-        """Total bytes of one TMA box for each warpgroup among which the columns are divided.
+        """Bytes of the TMA boxes that one step loads if each warpgroup has one box.
+
+        If the warpgroups do not divide the columns of a tile, they share a single box.
 
         Args:
             width: number of columns of a box.

@@ -180,7 +180,12 @@ class Fixup(Pieces):
         )
 
     def _in_steps(self, step: Callable[[int], Body]) -> Body:
-        """The steps in which a slot is loaded; `step(n)` makes one with n accesses per thread."""
+        """Operations that execute all steps of the ring in which one slot is loaded.
+
+        Args:
+            step: a function that makes the operations of a step from the number of 16-byte accesses
+                of each thread; the last step may have fewer.
+        """
         whole, left = divmod(self.vectors, self.run)
         steps = For("fixup.step", Integer(0), Integer(whole), body=step(self.run), unroll=True)
         return (steps, at({"fixup.step": whole}, *step(left))) if left else (steps,)

@@ -78,9 +78,9 @@ def no_team(divisions: Sequence[Division]) -> str | None:
 
 
 def table_of_rows(graph: KernelGraph, tensor: str) -> str:
-    """The table that numbers rows or columns of a tensor; '' if its rows follow each other.
+    """The name of the table that gives the numbers of a tensor's rows or columns; '' if none does.
 
-    TMA copies boxes of adjacent rows, so it can copy no part of such a tensor.
+    TMA copies boxes of adjacent rows, so it cannot copy a tensor whose rows a table numbers.
     """
     axes = graph.coordinates.of_kind(SubDimension, tensor=tensor)
     below = (edge for axis in axes for edge in graph.coordinates.edges_below(axis))
@@ -99,7 +99,7 @@ def no_boxes(graph: KernelGraph) -> str | None:
 
 
 def cut_along(graph: KernelGraph, located: Sequence[str]) -> list[str]:
-    """The tensors among A and B whose groups end inside a row (along the contiguous axis)."""
+    """Which of the tensors A and B have groups that end along the contiguous axis, inside rows."""
     tiling, gemm = next(iter(graph.tilings)), graph.gemm
     columns = {"A": int(not gemm.transpose_a), "B": int(not gemm.transpose_b)}
     return [

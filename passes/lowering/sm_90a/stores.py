@@ -146,11 +146,11 @@ class BoxedStore:
             yield tuple(replace(store, room=room, drained=drained) for store in found)
 
     def fitting(self, most: int, room: int | None = None) -> BoxedStore:
-        """This store, but with the largest number of slots up to `most` that divides `number`.
+        """A copy of this store whose number of slots divides the number of boxes of a tile.
 
-        `number` is the number of boxes. If only 1 divides it, the store has as many slots as `most`
-        and `room` allow, because with a single slot every box would wait until TMA has read the
-        previous box.
+        The number of slots is the largest one up to `most`. If it would be 1, the store has as many
+        slots as `most` and `room` allow instead, because with a single slot every box would wait
+        until TMA has read the previous box.
 
         Args:
             most: largest number of slots.
@@ -267,7 +267,7 @@ class BoxedStore:
         return RowCopy(self.division.tiling, self.rows, self.box // STORED_CHUNK, STORED_CHUNK)
 
     def _cuts(self, c: CoordinateEditor) -> dict[str, tuple[Boolean, ...]]:
-        """For each axis of D along which groups end: conditions that an element is in its group."""
+        """For each axis of D along which groups end: the conditions for elements of the group."""
         return cuts(c.finish(), self.division.tiling, "D", self.located)
 
     def _place(self, c: CoordinateEditor) -> None:

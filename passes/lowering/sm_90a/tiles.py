@@ -101,10 +101,11 @@ def divided_tiles(
 
 
 def _ordered(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Division:
-    """The division with the columns of B's tiles in order, if the epilogue has several sums.
+    """A copy of `division` whose tiles of B have their columns in the order for wgmma.
 
-    Interleaved parts keep their order in memory. Of stacked parts, each wgmma instruction
-    multiplies as many columns of every part.
+    If the epilogue has one sum, the order does not change. If it has several and the parts of B's
+    columns are interleaved, columns keep their order in memory. If the parts are stacked, each
+    wgmma instruction multiplies equally many columns of every part.
     """
     inner = 1 if gemm.parts == "interleaved" else division.columns // gemm.sums
     return replace(division, tiling=ordered_columns(c, division.tiling, inner))

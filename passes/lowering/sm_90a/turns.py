@@ -141,7 +141,7 @@ class Turns:
         return (*named, If(self.mine, self._with_signal(ordered), others), Advance(ITEM))
 
     def _within(self, op: Operation) -> Operation:
-        """`op`, with the work units inside its bodies assigned to warpgroups."""
+        """A copy of `op` in which the work units inside its bodies are assigned to warpgroups."""
         bodies = {name: self.assign(getattr(op, name)) for name in op.BODIES}
         return replace(op, **bodies)
 
@@ -184,7 +184,7 @@ def multiplies(op: Operation) -> bool:
 
 
 def _ring_steps(op: Operation) -> Body:
-    """The operations in `op` that count steps of the ring, for warpgroups that skip `op`."""
+    """Operations that count the ring steps of `op`, for warpgroups that do not execute `op`."""
     if isinstance(op, Assign) or (isinstance(op, Advance) and op.dim == STEP):
         return (op,)
     if not _moves(op):

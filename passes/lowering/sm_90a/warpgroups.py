@@ -103,11 +103,11 @@ class Pieces:
             c.connect(Tile(self.workitem, (division.warp_of_team, "lane")))
 
     def each(self, op: Operation) -> Operation:
-        """`op`, executed for every 16-byte access of the accumulator."""
+        """An unrolled loop that executes `op` for every four accumulator registers (16 bytes)."""
         return unrolled(self.c, (self.vector,), at({self.element: 0}, op))
 
     def leader(self, op: Operation) -> Operation:
-        """`op`, executed by the first of the threads that hold the accumulator."""
+        """An operation by which only the first thread that holds the accumulator executes `op`."""
         return If(equal(self.division.member, 0), (op,))
 
     def add(self, source: str) -> Operation:
@@ -184,7 +184,7 @@ class ClusterSum(Pieces):
 
     @staticmethod
     def bytes(division: Division) -> int:
-        """Bytes of shared memory of the workgroup of rank 0 that receive the others' products."""
+        """Bytes of shared memory that the products of the workgroups of rank 1 and above take."""
         elements = (division.split - 1) * division.workitems * division.accumulators
         return elements * division.sums.bytes
 
@@ -223,5 +223,5 @@ class ClusterSum(Pieces):
 
     @staticmethod
     def by_first(body: Body) -> Body:
-        """`body`, executed only by the workgroup of rank 0, which has the sum."""
+        """Operations by which only the workgroup of rank 0, which has the sum, executes `body`."""
         return (If(equal(index_symbol(RANK), 0), body),)
