@@ -141,7 +141,7 @@ def _pitch(columns: int, step: int) -> int:
 
 
 def _starts(shapes: Sequence[Shape], step: int) -> Iterator[int]:
-    """Where matrices begin in the packed vector (element index), and the end of the last one."""
+    """Index of each matrix's first element in the packed vector, then the length of the vector."""
     return accumulate((rows * _pitch(columns, step) for rows, columns in shapes), initial=0)
 
 

@@ -17,8 +17,7 @@ from coordgraph import CodegenError
 __all__ = ["VARIABLE", "ranged", "wanted"]
 
 VARIABLE = "COORDGRAPH_NVTX"
-"""The environment variable that decides about NVTX ranges if `nvtx=None`: 1 for yes, 0 or '' for
-no."""
+"""The environment variable that is read if `nvtx=None`: 1 switches NVTX ranges on, 0 or '' off."""
 DOMAIN = "coordgraph"
 """The NVTX domain of all ranges of this library."""
 ANSWERS = {"": False, "0": False, "1": True}

@@ -35,11 +35,11 @@ MAKING = (
     *("dtype", "out_dtype", "transpose_a", "transpose_b", "batched", "groups"),
     *("schedule", "plan", "tile"),
 )
-"""Options that describe how a graph is made; a graph in a file takes none of them."""
+"""Options that describe how a graph is made. They are refused if the graph is read from a file."""
 
 
 class Level(StrEnum):
-    """How thoroughly a graph is examined."""
+    """How thoroughly a graph is examined: `all` examines more launches than `default`."""
 
     DEFAULT = "default"
     ALL = "all"
@@ -90,9 +90,10 @@ def verify(
     index leaves its tensor). With --target sm_90a or another GPU, the graph is also lowered, and
     memory order is checked: no data race and no deadlock between the threads of the kernel.
     --checks batch-invariance checks that the bits of a row of D depend neither on m nor on other
-    rows. Sizes that are given are examined alone; the others are chosen, such as those just below
-    and above a multiple of the tile. With --extents, all sizes must be given. A file takes --m,
-    --n, --k, -w, --batches and --extents only.
+    rows. A size that an option gives is examined alone. For other sizes, small values are chosen,
+    such as those just below and above a multiple of the tile. With --extents, all sizes must be
+    given. With a graph from a file, only the sizes --m, --n, --k, -w, --batches and --extents may
+    be given.
 
     Exit codes: 0 every property is proved or holds in the examined launches; 1 a check is refuted;
     5 no check is refuted, but a property is neither proved nor examined, because every launch is
@@ -147,7 +148,11 @@ def verify(
 
 
 def _refuse_made_options(context: typer.Context) -> None:
-    """Refuse options that say how to make a graph: for a graph from a file they have no use."""
+    """Refuse the options in `MAKING` on the command line, since the graph is read from a file.
+
+    Raises:
+        typer.BadParameter: one of these options is given.
+    """
     given = [
         f"--{name.replace('_', '-')}"
         for name in MAKING
@@ -162,7 +167,9 @@ def _refuse_made_options(context: typer.Context) -> None:
 def _sizes(
     graph: KernelGraph, problem: Problem, extents: str, workgroups: int | None
 ) -> dict[str, int | Sequence[int]]:
-    """The launch arguments and tables of groups with the given extents.
+    """The launch that --extents describes, as the argument `sizes` of `KernelGraph.check`.
+
+    The result holds the value of each launch argument and the entries of each table, by name.
 
     Args:
         graph: a scheduled or lowered graph of groups.
@@ -186,14 +193,15 @@ def _sizes(
 
 
 def _narrowed(graph: KernelGraph, sizes: Mapping[str, int | None]) -> KernelGraph:
-    """The graph with launch arguments that allow only the given sizes.
+    """A copy of the graph in which each size that is given is the only value of its argument.
 
     Args:
         graph: a scheduled or lowered graph.
-        sizes: the wanted value of each launch argument by name; None if it is free.
+        sizes: the value of each launch argument, by name; None keeps the argument's range.
 
     Raises:
-        typer.BadParameter: the graph does not take such an argument, or not this value.
+        typer.BadParameter: the graph has no launch argument of that name, or the argument's range
+            excludes the value.
     """
     from sympy import Integer
 
@@ -246,9 +254,9 @@ def _report(
         graph: a scheduled or lowered graph.
         target: the target; a scheduled graph is lowered for a GPU only if no checks are named.
         level: how thoroughly to check.
-        checks: the names of the checks to run; None runs all of the graph's level.
-        sizes: the launch to examine, as for `KernelGraph.check`; None chooses launches. Of a graph
-            that is lowered here, chosen launches are examined.
+        checks: the names of the checks to run; None runs all checks for the graph's level.
+        sizes: the launch of `graph` to examine, as for `KernelGraph.check`; None chooses launches.
+            The launches of the lowered graph are always chosen.
     """
     from codegen.cli.stages import Stage, lower
     from coordgraph.verification import Report

@@ -15,7 +15,7 @@ __all__ = ["warm_command"]
 
 
 def _extents(text: str) -> dict[str, tuple[int, int]]:
-    """The extents in the text of `--range`, by axis.
+    """The (smallest, largest) extent of each axis that the text of `--range` names, by axis.
 
     Raises:
         typer.BadParameter: the text is malformed.
@@ -58,11 +58,11 @@ def warm_command(
     device: Ordinal = 0,
     as_json: Json = False,
 ) -> None:
-    """Compile kernels for a range of sizes into the kernel cache, so that calls need not.
+    """Compile kernels for a range of sizes into the kernel cache, so that calls compile none.
 
-    The cost model selects the kernels that together serve the range with the least loss. A program
-    that calls codegen.warm with the same arguments loads them; matmul then compiles nothing for
-    sizes in the range.
+    The cost model selects a set of kernels whose predicted times over the range are closest to
+    those of the best plans. A program that calls codegen.warm with the same arguments loads these
+    kernels; matmul then compiles nothing for sizes in the range.
 
     [bold]Examples[/]
 

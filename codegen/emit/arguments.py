@@ -58,7 +58,11 @@ class Magic:
 
     @staticmethod
     def numbers(divisor: int) -> tuple[int, int]:
-        """(multiplier, shift) for `divisor`; for 0, those for 1, since no kernel divides by 0."""
+        """(multiplier, shift) for division by `divisor`.
+
+        If `divisor` is 0, the result is that for 1: a launch may have the parameter 0, but its
+        kernel then never divides by it.
+        """
         divisor = max(divisor, 1)
         bits = (divisor - 1).bit_length()
         return -(-(1 << (31 + bits)) // divisor), 31 + bits
@@ -84,7 +88,7 @@ class Arguments:
     scalars: dict[Expr, Scalar] = field(default_factory=dict[Expr, Scalar])
     """The integer arguments, by the symbol of the parameter."""
     magics: dict[Expr, Magic] = field(default_factory=dict[Expr, Magic])
-    """The arguments for divisions by values known only at launch, by the divisor."""
+    """For each divisor that is known only at launch: its multiplier and shift arguments."""
 
     def __post_init__(self) -> None:
         self.tensors = tuple(t.name for t in self.graph.tensors)

@@ -31,7 +31,7 @@ class _Float(NamedTuple):
 
 
 _FLOATS = {
-    "bf16": _Float("", "bf16", "h"),  # shifts convert bf16 to and from f32
+    "bf16": _Float("", "bf16", "h"),  # no LLVM type: f32 is used for arithmetic
     "f16": _Float("HalfType", "f16", "h"),
     "f32": _Float("FloatType", "f32", "f"),
     "f64": _Float("DoubleType", "f64", "d"),

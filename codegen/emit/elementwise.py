@@ -116,7 +116,8 @@ class ElementwiseEmitter:
     def saturate(self, value: Any, kind: str, target: str) -> Any:
         """Emit the rounding of a float to the nearest i8 or u8, with saturation; NaN becomes 0.
 
-        On a GPU it is PTX's `cvt.rni.sat`, on a CPU LLVM's `fptosi.sat` of the rounded value.
+        A GPU executes PTX's `cvt.rni.sat`. A CPU executes LLVM's `rint`, then `fptosi.sat` or
+        `fptoui.sat`.
         """
         b, signed = self.builder, dtype(target).least < 0
         if self.gpu:
@@ -132,7 +133,8 @@ class ElementwiseEmitter:
         """Emit a call of the LLVM intrinsic `name` for arguments and a result of kind `kind`.
 
         Raises:
-            CodegenError: LLVM has no such intrinsic, or one with other arguments.
+            CodegenError: LLVM has no intrinsic of this name with these arguments, or an argument is
+                not of the kind `kind`.
         """
         _check("intrinsic", kind, *arguments)
         if not _is_intrinsic(f"{name}.{kind}", str(KINDS[kind]), len(arguments)):
@@ -199,10 +201,12 @@ class ElementwiseEmitter:
 def _check(method: str, kind: str, *arguments: Any) -> None:
     """Raise an error unless every argument is an LLVM value of the type that `kind` stands for.
 
-    LLVM would make wrong code of them, or end the process.
+    The check is needed because LLVM, given arguments of wrong types, generates wrong code or ends
+    the process.
 
     Raises:
-        CodegenError: the kind is unknown, or an argument is a number or has another kind.
+        CodegenError: `kind` is unknown, an argument is a Python number, or an argument has another
+            kind.
     """
     if kind not in KINDS:
         raise CodegenError(f"emit.{method}: '{kind}' is no kind; choose one of {', '.join(KINDS)}")
@@ -223,11 +227,15 @@ def _check(method: str, kind: str, *arguments: Any) -> None:
 
 @cache
 def _is_intrinsic(symbol: str, kind: str, arguments: int) -> bool:
-    """Whether LLVM knows an intrinsic `symbol`, of a number of arguments of LLVM's type `kind`.
+    """Whether LLVM knows an intrinsic `symbol` whose arguments and result have one type.
 
-    LLVM gives the declaration of an intrinsic its attributes. A call of an unknown one would end
-    the process. The backends of PTX and of some CPUs have intrinsics of their own, whose names
-    have no suffix for a type.
+    The check is needed because a call of an unknown intrinsic ends the process. LLVM's parser adds
+    attributes to the declaration of a known intrinsic, and none to other declarations.
+
+    Args:
+        symbol: the full name, such as `llvm.fma.f32`.
+        kind: LLVM's type of each argument and of the result, as text, such as `float`.
+        arguments: the number of arguments.
     """
     declared = f"declare {kind} @{symbol}({', '.join([kind] * arguments)})"
     try:

@@ -63,13 +63,13 @@ class Bounds:
 
 
 class Hazards:
-    """Hooks that are called for values which a wrong graph may put out of range.
+    """Hooks for values that may be out of range if the graph is wrong, such as a divisor of 0.
 
     This class checks nothing; a subclass overrides hooks to check values at run time.
     """
 
     unproved = False
-    """Whether range proofs may be wrong, because a wrong graph declares wrong sizes."""
+    """True if range proofs must not be relied on, because the graph may declare false sizes."""
 
     def natural(self, value: ir.Value, *, chosen: bool) -> ir.Value:
         """Hook for a dividend that is proved to be at least 0; returns the value to divide.

@@ -10,32 +10,32 @@ __all__ = ["SlotBuilder"]
 
 
 class SlotBuilder(ir.IRBuilder):
-    """An LLVM IR builder that accesses each stack slot about twice in a basic block.
+    """An LLVM IR builder that omits most loads from and stores to stack slots (`alloca`s).
 
-    Within a block, a load from a stack slot (an `alloca`) returns the value that the block last
-    stored in the slot or loaded from it. Only the last value of each slot is stored, before the
-    block's terminator. LLVM would remove the other accesses too, but a kernel would have thousands
-    of them: wgmma reads and writes each accumulator in every step along k. The address of a slot
-    must not be used otherwise.
+    In a basic block, `load` emits an instruction only if the block has not accessed the slot yet;
+    later loads return the slot's current value. `store` only records the value, and the last value
+    of each slot is stored before the block's terminator. LLVM would remove the other accesses
+    itself, but slowly, since a kernel has thousands of them: wgmma reads and writes each
+    accumulator in every step along k. Only `load` and `store` may use the address of a slot.
 
-    LLVM's pass `mem2reg` numbers registers in another order if a slot with several stores has only
-    one left. So that the PTX does not depend on this class, one overwritten value of each slot is
-    stored, too.
+    If a block stores to a slot several times, one of the overwritten values is stored, too. LLVM's
+    pass `mem2reg` numbers registers of slots with one store differently, and the PTX should be the
+    same as without this class.
     """
 
     def __init__(self, block: ir.Block) -> None:
         super().__init__(block)
         self._of: ir.Block = block
-        """The block that the values of slots are valid in."""
+        """The basic block to which the other fields refer."""
         self._values: dict[ir.AllocaInstr, ir.Value] = {}
         """The current value of each slot that the block has stored or loaded."""
         self._stored: dict[ir.AllocaInstr, ir.Value] = {}
-        """The values that the block has stored, but for which no store is emitted yet."""
+        """For each slot with a pending store: the value that the block will store at its end."""
         self._overwritten: set[ir.AllocaInstr] = set()
-        """The slots for which a store of an overwritten value is emitted."""
+        """The slots for which a store of an overwritten value has been emitted."""
 
     def load(self, ptr: Any, name: str = "", align: Any = None, typ: Any = None) -> Any:
-        """The current value of a stack slot, or a load from any other address."""
+        """The current value of a stack slot; for any other address, emit a load."""
         if not isinstance(ptr, ir.AllocaInstr):
             return super().load(ptr, name, align, typ)
         values = self._known()
@@ -55,7 +55,7 @@ class SlotBuilder(ir.IRBuilder):
         return None
 
     def _known(self) -> dict[ir.AllocaInstr, ir.Value]:
-        """The values of slots that are known in the current block."""
+        """`_values` of the current block; it is empty if the builder has just entered the block."""
         if self._of is not self.block:
             assert not self._stored, "the builder left a block that has no terminator yet"
             self._of = self.block

@@ -114,7 +114,7 @@ class Walker:
                         "lower the graph for this target first"
                     )
 
-    # Methods that compute values of expressions
+    # The following methods emit code for the values of expressions.
 
     def number(self, expr: Expr, node: Node) -> Number:
         """Emit code for an index expression and return its value.
@@ -171,9 +171,9 @@ class Walker:
         return number * width
 
     def sums_of(self, node: Node, op: ApplyFragment) -> dict[str, int]:
-        """For each sum of an epilogue stage, the number of the first of `op.width` registers.
+        """For each sum of an epilogue stage, by name: the number of its first register.
 
-        The registers of the sums of one element are those with the indices 0, 1, … along `op.part`.
+        A sum has `op.width` consecutive registers. The i-th sum has index i along `op.part`.
         """
         first = self.register(node, op.registers, op.width)
         if not op.part:
@@ -182,7 +182,7 @@ class Walker:
         step = op.width * prod(self.graph.coordinates[dim].fixed_size for dim in inner)
         return {name: first + i * step for i, name in enumerate(op.function.sums)}
 
-    # Methods for counters, which are values in stack slots that operations increment
+    # The following methods emit counters: values in stack slots that operations increment.
 
     def emit_Counter(self, node: Node, op: Counter) -> None:
         """Emit a counter that starts at 0, and the operations of its body, which may advance it."""
@@ -192,7 +192,7 @@ class Walker:
         self.run(node.body)
 
     def emit_Advance(self, node: Node, op: Advance) -> None:
-        """Emit the increment of a counter."""
+        """Emit the addition of `op.by` to a counter."""
         symbol = self.graph.coordinates.symbol(op.dim)
         slot = self.values[symbol]
         assert isinstance(slot, ir.AllocaInstr)
@@ -200,7 +200,7 @@ class Walker:
         value = self.builder.add(self.builder.load(slot, typ=I32), by, flags=("nuw", "nsw"))
         self.builder.store(value, slot)
 
-    # Methods that emit loops, branches and scopes
+    # The following methods emit loops, branches and scopes.
 
     def _for(self, node: Node, op: For) -> None:
         assert node.loop is not None

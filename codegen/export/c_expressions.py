@@ -37,7 +37,10 @@ LARGEST = 2**63
 
 
 def c_name(name: str) -> str:
-    """The C identifier for a parameter or a tensor: other characters become underscores."""
+    """The C identifier for the name of a parameter or a tensor.
+
+    Characters that C forbids become underscores; a reserved word gets an underscore at its end.
+    """
     found = re.sub(r"\W", "_", name, flags=re.ASCII)
     return f"{found}_" if found in RESERVED else found
 

@@ -22,7 +22,7 @@ from passes.lowering.architectures import ALIGNED_BYTES
 __all__ = ["Exported", "export"]
 
 ALIGNMENTS = (1, ALIGNED_BYTES)
-"""The alignments in bytes for which a kernel has code of its own."""
+"""The values, in bytes, of the argument `alignment` of `export`."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 """The names that an exported kernel may have; C identifiers begin with the name."""
 
@@ -61,7 +61,7 @@ def export(
         folder: the folder to write to; it is created if it does not exist.
         name: the prefix of the C functions, and the base name of the files.
         alignment: 16 for the fastest code, which needs addresses and rows that are multiples of 16
-            bytes; 1 for code that takes all other tensors.
+            bytes; 1 for code without this condition.
         reads_c: whether launches may pass C.
         workgroups: the number of workgroups of a launch that passes no number, for schedules with
             `workgroups=None`; None for as many as the GPU runs at once.

@@ -21,7 +21,7 @@ from coordgraph.tensors import Role, Tensor, dtype
 __all__ = ["header", "implementation", "layout_of"]
 
 SIZES = ("m", "n", "k", "batches")
-"""The parameters that are extents; the other numbers that a caller gives are strides."""
+"""The launch parameters that are extents; if a stride equals an extent, it is not checked again."""
 BUFFER_ALIGNMENT = 256
 """Alignment of each workspace buffer in bytes, as cuMemAlloc guarantees for whole allocations."""
 

@@ -22,7 +22,7 @@ __all__ = ["Recipe", "refuse"]
 WORKGROUPS = "workgroups"
 """The name of the launch parameter that is the number of workgroups."""
 STRIDES_OF_C = (stride_of("C"),)
-"""The launch parameters that describe the layout of C in memory."""
+"""The launch parameter that is the distance between the matrices of C in memory."""
 
 
 def refuse(gemm: GemmProblem) -> None:
@@ -77,13 +77,13 @@ class Recipe:
 
     @cached_property
     def given(self) -> tuple[Parameter, ...]:
-        """The sizes and strides that the caller of a launch gives."""
+        """The sizes, strides and number of workgroups that the caller of a launch gives."""
         left_out = {read_of(name) for name in self.gemm.operands} | {*self.unused}
         return tuple(p for p in self.facts.parameters.given if p.name not in left_out)
 
     @cached_property
     def unused(self) -> tuple[str, ...]:
-        """The names of the launch parameters that describe C, if launches pass no C, else ().
+        """The names of the parameters in `STRIDES_OF_C`, if launches pass no C; else ().
 
         A launch does not read the values of these parameters.
         """
@@ -106,9 +106,9 @@ class Recipe:
     def reads(self) -> dict[str, str]:
         """For each parameter `read_NAME`, the C expression of its value.
 
-        The expression reads the struct `x` that the caller passes. It is true if the kernel must
-        read the optional operand: its address is not 0, and the scalar that multiplies it in the
-        epilogue, if any, is not 0.
+        `read_NAME` is 1 if the kernel must read the optional operand NAME: the operand's address is
+        not 0, and neither is the scalar that multiplies it in the epilogue, if there is one. The
+        expression reads the struct `x` that the caller passes.
         """
         found: dict[str, str] = {}
         for tensor, operand in self.gemm.operands.items():

@@ -48,8 +48,8 @@ def matmul(
 
     Raises:
         LaunchError: shapes or types of the arrays do not fit.
-        jax.errors.JaxRuntimeError: XLA runs the product, and kernels of the device do not multiply
-            this type; on GPUs they multiply bf16, f16 and i8.
+        jax.errors.JaxRuntimeError: the device has no kernels for the element type. XLA raises this
+            error when it runs the product. GPUs have kernels for bf16, f16 and i8.
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
     if a.dtype != b.dtype:
@@ -199,7 +199,10 @@ def _call(
     names: tuple[str, ...] = (),
     numbers: Mapping[str, float] | None = None,
 ) -> Any:
-    """The foreign call that multiplies; see `codegen.jax.launching` for its attributes."""
+    """The product of `inputs`, an array of shape `shape` and element type `kind`.
+
+    A foreign call of XLA computes it. `codegen.jax.launching` describes the call's attributes.
+    """
     register()
     call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(shape, kind), vmap_method=vmap_method)
     return call(

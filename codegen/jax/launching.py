@@ -41,12 +41,12 @@ def register() -> tuple[Any, ...]:
 
 
 def _on_host(call: Call) -> None:
-    """Multiply arrays in host memory."""
+    """Run a call whose arrays are in host memory."""
     _multiply(call, _host_array)
 
 
 def _on_gpu(call: Call) -> None:
-    """Launch the product on the stream that XLA gives the call."""
+    """Launch the kernel of a call on a GPU, on the stream that XLA gives the call."""
     stream, device = call.stream, call.device
 
     def view(buffer: Buffer) -> TensorView:
@@ -64,7 +64,7 @@ def _multiply(call: Call, array: Callable[[Buffer], Any], **options: Any) -> Non
         call: the call. Its attributes are `transpose_a`, `transpose_b`, the text of the epilogue
             (empty for the product alone), the names of the operands that are arrays, separated by
             commas, and the values of those that are numbers, as a JSON object.
-        array: makes an array that `codegen.matmul` accepts from a buffer.
+        array: a function from a buffer to an array that `codegen.matmul` accepts.
         options: further arguments of `codegen.matmul`.
     """
     given: Any = call.attributes
@@ -84,7 +84,7 @@ def _epilogue(text: str) -> EpilogueFunction:
 
 
 def _host_array(buffer: Buffer) -> npt.NDArray[Any]:
-    """A NumPy array on the memory of a buffer."""
+    """A NumPy array that shares the memory of a buffer."""
     size = prod(buffer.shape) * dtype(buffer.dtype).bytes
     memory: Any = (ctypes.c_char * size).from_address(buffer.pointer) if size else b""
     return np.frombuffer(memory, numpy_dtype(buffer.dtype)).reshape(buffer.shape)

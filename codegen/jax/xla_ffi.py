@@ -3,7 +3,8 @@
 XLA calls a handler with a *call frame*: the buffers of its arguments and results, the attributes of
 the call, and a table of functions of the runtime. The structures follow
 `xla/ffi/api/c_api.h`, which jaxlib contains (`jax.ffi.include_dir()`). Only fields that exist since
-version 0.1 of the interface are read, except `device_ordinal`, which is looked up with its size.
+version 0.1 of the interface are read, with one exception: the function `device_ordinal` is newer.
+It is used only if the table of functions is large enough to contain it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ TYPES = {
 
 
 def _structure(name: str, *fields: tuple[str, Any], extensible: bool = True) -> type[Structure]:
-    """A structure of the interface; if extensible, it begins with its size and a pointer."""
+    """A C structure with `fields`; if extensible, a size and an extension pointer come first."""
     head: list[tuple[str, Any]] = [("struct_size", c_size_t), ("extension_start", c_void_p)]
     return type(name, (Structure,), {"_fields_": [*(head if extensible else ()), *fields]})
 
@@ -90,8 +91,8 @@ _NewError = _structure("_NewError", ("message", c_char_p), ("code", c_int))
 _Stream = _structure("_Stream", ("context", c_void_p), ("stream", c_void_p))
 _Ordinal = _structure("_Ordinal", ("context", c_void_p), ("ordinal", c_int32))
 _FUNCTION = ctypes.CFUNCTYPE(c_void_p, c_void_p)
-"""The C type of the runtime's functions, and of handlers: a pointer to one structure is passed, and
-an error, or NULL, is returned."""
+"""The C type of the runtime's functions and of handlers. The argument is a pointer to a structure.
+The result is a pointer to an error, or NULL."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Buffer:
 
     Args:
         pointer: the address of the first element, in the memory of the call's device.
-        shape: the extents.
+        shape: the extents of the axes, in elements.
         dtype: the name of the element type, such as `bf16`.
     """
 
@@ -122,12 +123,12 @@ class Call:
 
     @cached_property
     def inputs(self) -> tuple[Buffer, ...]:
-        """The arguments."""
+        """The arrays that XLA passes to the call, in order."""
         return _buffers(self._frame.inputs)
 
     @cached_property
     def results(self) -> tuple[Buffer, ...]:
-        """The results, which the handler writes."""
+        """The arrays that the handler must write, in order."""
         return _buffers(self._frame.results)
 
     @cached_property
