@@ -220,7 +220,10 @@ def _limits(found: Field[Any]) -> _Limits | None:
 
 
 def _fits(value: object, kind: type) -> bool:
-    """Whether an option of type `kind` allows `value`; an int fits float if it converts exactly."""
+    """Whether an option of type `kind` allows `value`.
+
+    The type float also allows an int that converts to float exactly.
+    """
     if isinstance(value, bool):  # in Python, bool is a subclass of int
         return kind is bool
     if kind is float and isinstance(value, int):

@@ -24,10 +24,10 @@ OF_BUCKETS: Mapping[str, tuple[str, ...]] = {
     "cluster": (),
     "idle": ("gap", "tail"),
 }
-"""For each term of the cost model: the activities of a launch (see
-`passes.report.timelines.BUCKETS`) with whose time the term is compared. The time of these
-activities is summed over all workgroups, then divided by the number of workgroups that are resident
-on the GPU at once."""
+"""For each term of the cost model: the kinds of time of a launch (see
+`passes.report.timelines.BUCKETS`) that the term predicts. To compare them, the time of these kinds
+is summed over all workgroups, then divided by the number of workgroups that are resident on the GPU
+at once."""
 MAIN = f"the main loop: the largest of {', '.join(COVERED)}, and more where others are close to it"
 IDLE = "slots without work; the model counts the busiest workgroup, so it has no such term"
 
@@ -39,10 +39,19 @@ def terms(
     kernel: Kernel,
     runs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Report data: each term of a launch's time, as the cost model predicts it and in each run.
+    """Data of the report's section that compares predicted terms of the time with runs.
 
-    The seconds of a run are averages over the workgroups that are resident at once. `model` is None
-    if the cost model does not support the launch; `note` is then the reason.
+    Args:
+        graph: the scheduled graph.
+        given: the launch arguments.
+        simulation: the simulated run of the launch.
+        kernel: the cluster shape and the consumers of the kernel.
+        runs: report data of the simulated run and, if there is one, of the measured run.
+
+    Returns:
+        A dict, whose `rows` have the seconds of each term: `model` is the prediction, or None if
+        the cost model does not support the launch (`note` is then the reason); `runs` are averages
+        over the workgroups that are resident at once.
     """
     predicted, note = _predicted(graph, given, simulation, kernel)
     rows = [

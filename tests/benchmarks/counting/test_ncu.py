@@ -124,7 +124,13 @@ JOBS = {
 
 
 def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Replace `ncu` by a Python script that ends with `lines`; it reports all launches first."""
+    """Replace `ncu` by a Python script that records all launches as done, then runs `lines`.
+
+    Args:
+        folder: the folder in which the script is written.
+        monkeypatch: makes `benchmarks` find the script.
+        lines: the end of the script: Python statements that decide what the fake `ncu` prints.
+    """
     path = folder / "ncu"
     path.write_text(SCRIPT.format(python=sys.executable) + "\n".join(lines), encoding="utf-8")
     path.chmod(0o755)

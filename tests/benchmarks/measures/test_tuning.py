@@ -67,8 +67,9 @@ def dense() -> list[Recorded]:
 def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]):
     """In all 12 problems the search finds a plan within 1 % of the fastest.
 
-    The regret of a problem is how much slower the found plan is than the fastest one. Its mean is
-    less than half of that of measuring only the plans that the cost model prefers.
+    The regret of a problem is how much slower the found plan is than the fastest one. The mean
+    regret is less than half of the mean regret of a search that measures only the plans which the
+    cost model prefers.
     """
     found = [replay(one, H200, 20) for one in dense]
     assert len(found) == 12
@@ -82,10 +83,10 @@ def test_the_search_is_within_1_percent_on_the_dense_sweep(dense: list[Recorded]
 
 
 def test_scales_are_fitted(dense: list[Recorded]):
-    """`fit` assigns errors of the cost model that depend on the schedule only to the schedule.
+    """`fit` recognises errors of the cost model that depend on the schedule only.
 
-    Compared with constants fitted to measurements, the fitted standard deviation between schedules
-    is larger, and that of the noise is smaller.
+    The simulated times have such errors and no noise. So `fit` finds a larger standard deviation
+    between schedules, and less noise, than in measured times (`FITTED`).
     """
     # This problem has plans of 14 families (schedule and its options), enough for simulated errors
     # of the cost model to have both signs.

@@ -63,7 +63,7 @@ class Problem:
 
 @pytest.fixture(autouse=True)
 def _samplers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace `Sampler` by a stand-in whose samples are what one launch returns (as seconds)."""
+    """Replace `Sampler` by a fake one: a sample is one launch, whose result counts as seconds."""
 
     class Sampler:
         def __init__(self, launch: Any, sets: int, seconds: float, *, graphs: bool) -> None:

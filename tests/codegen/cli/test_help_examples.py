@@ -44,9 +44,10 @@ def examples(monkeypatch: pytest.MonkeyPatch, *command: str) -> list[str]:
 
 @cache
 def run(line: str) -> Outcome:
-    """Run a line as a shell would: the commands of a pipe in turn, without `less`.
+    """Run a line as a shell would, and return the outcome of its last command.
 
-    A line that is printed in the help of two commands is run only once.
+    The commands of a pipe run one after another; `less` is skipped. A line that is printed in the
+    help of two commands is run only once.
     """
     words = shlex.split(line, comments=True)
     stages, text = [[]], None

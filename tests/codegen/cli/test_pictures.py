@@ -55,7 +55,10 @@ def test_only_mermaid_is_drawn(tmp_path: Path):
 def test_what_is_not_installed_is_named(
     package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    """mermaidx may be installed without its V8 engine, as for the documentation site."""
+    """If `mermaidx` or its V8 engine `py_mini_racer` is missing, an error names the package.
+
+    The engine may be missing alone: the documentation site installs `mermaidx` without it.
+    """
     monkeypatch.setitem(sys.modules, package, None)
     done = coordgraph(*SHOW, "-o", "graph.png")
     assert done.code == 4

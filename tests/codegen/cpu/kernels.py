@@ -63,7 +63,11 @@ def untouched(value: np.ndarray) -> bool:
 
 @dataclass
 class Problem:
-    """Inputs of a kernel and the expected result."""
+    """A kernel with random inputs for one size, and D filled with NaN before a run.
+
+    A, B, C and D have poison values around them (see `guarded`). If `whole` is set, the elements of
+    A, B and C are small whole numbers.
+    """
 
     kernel: HostKernel
     m: int

@@ -238,7 +238,10 @@ def whole_sums(acc: Any, row: Any, bias: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["f32", "f64", "i8"])
 def test_quantized_outputs_are_those_of_the_interpreter(kind: str):
-    """Ties, saturation, infinity and NaN included; sums have 32 and 64 bits."""
+    """Quantized outputs on the CPU equal those of the interpreter, for sums of 32 and 64 bits.
+
+    The inputs give ties in rounding, values that saturate, infinities and NaN.
+    """
     function = whole_sums if kind == "i8" else quantized
     graph = Pipeline.parse("stream-k{workgroups=5,reduction=scatter}")(
         Gemm(kind, epilogue=function).graph((16, 16, 16))

@@ -1,4 +1,8 @@
-"""Outputs that reduce rows: by tile in kernels, finished by matmul, proved by the checks."""
+"""Outputs of epilogues that reduce rows of D, such as row sums, on the CPU target.
+
+A kernel reduces each row within a tile, and `codegen.matmul` combines the results of all tiles. The
+tests also cover the checks of graphs with such outputs.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ STREAM = NAMES[0]
 def test_one_tile_in_many_pieces(name: str, threads: int):
     """A launch with reduce-scatter runs a thread for each workgroup, even if fewer are requested.
 
-    Its workgroups wait for each other, so with fewer threads it could not finish.
+    The workgroups of a tile wait for each other, so with fewer threads the launch could not end.
     """
     problem = Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0)
     first = problem.check(workgroups=40, threads=threads)

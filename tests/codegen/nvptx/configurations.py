@@ -48,8 +48,8 @@ __all__ = [
 
 Choice = TypeVar("Choice")
 KEPT = 128
-"""The most graphs, and the most compiled programs, that are kept in memory: sweeps have thousands.
-"""
+"""Largest number of graphs, and of compiled programs, that are cached in memory. A sweep makes
+thousands of them."""
 
 SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (DataParallel(),),
@@ -269,10 +269,11 @@ def _program(made: Configuration) -> CudaProgram:
 
 
 def traits(made: Configuration) -> tuple[object, ...]:
-    """The option values of a configuration; the quick tests assemble a kernel with each of them.
+    """The values of those options of a configuration that change more than indices in a kernel.
 
-    Of the schedule these are its passes and its reduction. Layouts, curves and other options of the
-    schedule change indices only, which are tested without ptxas.
+    They are the passes and the reduction of the schedule, the type of D, the architecture, the
+    consumers and the cluster. The quick tests assemble a kernel with each value. Layouts, tile
+    orders and other options change indices only, which are tested without ptxas.
     """
     cluster = tuple(extent > 1 for extent in made.cluster)
     return (

@@ -247,6 +247,9 @@ def _done(*results: Any) -> Any:
 
 
 def matrix(rows: int, columns: int, at: int, dtype: str = "bf16", **changes: Any) -> TensorView:
-    """A fake row-major matrix at an address."""
+    """The description of a row-major matrix without memory; its address is `at`.
+
+    `changes` replaces fields of the `TensorView`, such as `strides`.
+    """
     fields: dict[str, Any] = {"shape": (rows, columns), "strides": (columns, 1), "device": 0}
     return TensorView(at, dtype=dtype, **{**fields, **changes})

@@ -59,8 +59,9 @@ class Lowered:
         ]
 
     def operations(self, kind: type[K]) -> list[K]:
-        """The operations of the class `kind` in program order, without their coordinates, which
-        the method `nodes` returns as well.
+        """The operations of the class `kind` in program order.
+
+        Unlike `nodes`, this returns operations without the coordinates that they use.
         """
         return [node.op for node in self.everything if isinstance(node.op, kind)]
 
@@ -68,8 +69,9 @@ class Lowered:
         return self.graph.coordinates[dim].fixed_size
 
     def values(self, wanted: Basic, indices: Mapping[str, Array]) -> Array:
-        """The value of an expression at each of the indices; `LAUNCH` has the other symbols'
-        values.
+        """The value of the expression `wanted` at each of `indices`, as an array.
+
+        Symbols that are not in `indices` have their values in `LAUNCH`.
         """
         known = {**LAUNCH, **with_warp(indices)}
         symbols = sorted((s for s in wanted.free_symbols if isinstance(s, Symbol)), key=str)
@@ -97,10 +99,11 @@ class Lowered:
         return m, n, k
 
     def first(self, rank: Array, axis: int) -> Array:
-        """Where the part of the tile that the cluster's workgroup `rank` computes begins in the
-        tile.
+        """The position in the tile at which the part of a workgroup begins, in elements.
 
-        The result is a row for axis 0, a column for axis 1 and a k for axis 2, in elements.
+        Args:
+            rank: the workgroup's rank in its cluster.
+            axis: 0 for a row of D, 1 for a column of D, 2 for an index along k.
         """
         _, n, k = self.configuration.cluster
         along = (rank // (n * k), rank // k % n, rank % k)[axis]
@@ -116,7 +119,7 @@ class Lowered:
 
     @property
     def left(self) -> int:
-        """The axis of D, m or n, along the rows (M) of the wgmma instruction."""
+        """The axis of D (0 or 1) along which the rows (M) of the wgmma instruction lie."""
         return int(self.swapped)
 
     @property
@@ -149,7 +152,7 @@ class Lowered:
 
     @property
     def beside(self) -> int:
-        """The number of wgmma instructions side by side in one 64-row block."""
+        """The number of wgmma instructions that divide the columns of one 64-row block."""
         return self.size("acc.p")
 
     @property
@@ -169,7 +172,7 @@ class Lowered:
         return warpgroup * 0, warpgroup * self.beside * self.wide
 
     def element(self, row: Array, column: Array) -> Array:
-        """A number for the element (row, column) of a tile of D; no two elements share one."""
+        """The number of the element (row, column) of a tile of D in row-major order."""
         return row * self.configuration.tile[1] + column
 
 

@@ -1,7 +1,8 @@
 """The contents of operand stages in shared memory, where a group ends inside a k tile.
 
-Each element records the k that it was loaded from. TMA loads whole boxes; elements past the end of
-a group must be zero when wgmma reads them, and all others must keep what TMA loaded.
+For each element, the simulation records the index along k that it was loaded from. TMA loads whole
+boxes. When wgmma reads a stage, elements past the end of a group must be zero, and all other
+elements must be as TMA loaded them.
 """
 
 from __future__ import annotations
@@ -89,10 +90,13 @@ class Contents:
 
 
 def of_box(first: int, box: tuple[int, ...], k: int, extent: int, *, along: bool) -> Array:
-    """Where the elements of a box lie in shared memory, and the k of each: two rows of an array.
+    """The elements of a TMA box in shared memory, as an array with two rows.
+
+    The first row has the position of each element, in elements of 16 bits; the second row has the
+    element's index along k, or `ZERO` past the end of the tensor.
 
     Args:
-        first: the address where the box begins, in elements of 16 bits.
+        first: the position where the box begins, in elements of 16 bits.
         box: extents of the box: elements along the contiguous axis, and rows.
         k: the k of the box's first element.
         extent: the extent of the tensor along k; TMA loads zeros from there on.

@@ -41,7 +41,8 @@ Agent = Iterator[Ready]
 class ControlFlow:
     """Executes the control graph of a kernel in order, for one warpgroup.
 
-    A subclass has the methods `do_NAME` of operations that copy or compute.
+    This class simulates loops, branches and barriers. For an operation of the kind NAME that copies
+    or computes, it calls the method `do_NAME`, which a subclass defines.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class ControlFlow:
                 yield from self.run(node.body)
                 index += self.value(loop.step)
             if op.unroll and not each:
-                # of an unrolled loop, only the first iteration is simulated, for all iterations
+                # the first iteration of an unrolled loop stands for all of its iterations
                 return
 
     def _if(self, node: Node) -> Agent:
