@@ -87,7 +87,7 @@ class InterpretedKernel(Kernel):
                 f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
                 "workgroups out, or apply the schedule with workgroups=None"
             )
-        # These extents of D do not follow from A and B.
+        # The shapes of A and B do not determine these extents of D.
         parameters |= {name: sizes[name] for name in ("elements_d", "rows_d") if name in sizes}
         tables = tables_of_call(self.graph.gemm, offsets, given.arrays)
         values = {
@@ -102,7 +102,10 @@ class InterpretedKernel(Kernel):
 
 
 def _stored(found: Array, mask: Array, array: Array | None) -> Array:
-    """Copy the elements of `found` in `mask` to `array`, and return it; `found` if that is None."""
+    """Copy the elements of `found` where `mask` is true to `array`, and return `array`.
+
+    If `array` is None, return `found`.
+    """
     if array is None:
         return found
     np.copyto(array, found, where=mask)

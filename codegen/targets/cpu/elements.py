@@ -54,11 +54,12 @@ class Elements:
         self.builder.store(value, address)
 
     def _convert(self, value: Any, source: DType, target: DType) -> Any:
-        """Convert a value from one type to another."""
         return Arithmetic(self.builder, target).convert(value, source)
 
     def _bf16(self, value: Any) -> Any:
-        """Round an f32 to bf16, to nearest even, and return 16 bits; a NaN becomes a quiet NaN.
+        """Emit the rounding of an f32 to bf16, to nearest even; the result is an i16 with its bits.
+
+        A NaN becomes a quiet NaN.
 
         The emitted code adds 0x7FFF, and 1 more if the lowest of the upper 16 bits is set, and
         returns the upper 16 bits.

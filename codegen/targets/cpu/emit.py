@@ -163,7 +163,11 @@ class HostWalker(FlagWalker):
         return dtype(self.graph.tensor(self.tensor_of(dim)).dtype)
 
     def _address(self, node: Node, dim: str, width: int = 1) -> tuple[ir.Value, Any]:
-        """A pointer to the first of `width` elements, and their guard (false for padding)."""
+        """A pointer to the element that `node` accesses along `dim`, and its guard.
+
+        The guard is false if the element is padding. A guarded kernel checks that the `width`
+        elements from this one on are inside their tensor or buffer.
+        """
         index, guard = self.place(node, dim)
         b = self.builder
         if self.guarded:
@@ -201,7 +205,7 @@ class HostWalker(FlagWalker):
             self.elements.store(value, address, self._kind(dim))
 
     def emit_CopyElements(self, node: Node, op: ops.CopyElements) -> None:
-        """Emit a copy of one element; it stores zero if the source is padding."""
+        """Emit a copy of one element; if the source is padding, zero is stored."""
         self._one(op.width)
         source, readable = self._address(node, op.source)
         target, writable = self._address(node, op.destination)
@@ -214,9 +218,10 @@ class HostWalker(FlagWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether `op` stores epilogue results whose bits the buffer of sums holds.
+        """Whether `op` copies the epilogue's results to an output, and they have another type.
 
-        They are floats from integer sums, or quantized floats.
+        The buffer of accumulators then holds the bits of the results, not numbers of the
+        accumulator's type: floats beside integer accumulators, or integers beside floats.
         """
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
@@ -230,7 +235,7 @@ class HostWalker(FlagWalker):
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
     def emit_FillElements(self, node: Node, op: ops.FillElements) -> None:
-        """Emit a store of one zero element, or of a reduction's result of no element."""
+        """Emit a store of one element: zero, or the identity of a reduction, as -inf for `max`."""
         self._one(op.width)
         target, writable = self._address(node, op.destination)
         if not op.reduce:
@@ -292,7 +297,11 @@ class HostWalker(FlagWalker):
         self.builder.store(value, address, align=self._align(op.width))
 
     def _vector(self, dim: str, width: int, guard: Any) -> Any:
-        """The LLVM type of a vector of `width` elements; CodegenError if `dim` is no buffer."""
+        """The LLVM type of a vector of `width` elements.
+
+        Raises:
+            CodegenError: `dim` is no buffer, or the access has a guard.
+        """
         if dim not in self.buffers or guard is not True:
             raise CodegenError(
                 f"a vector access uses '{dim}', but on the CPU it may use only buffers, without a "
@@ -354,7 +363,9 @@ class HostWalker(FlagWalker):
         b.store(result, slot)
 
     def _store_outputs(self, node: Node, op: ops.ApplyFragment, values: Mapping[str, Any]) -> None:
-        """Emit stores of the epilogue's outputs besides D, or reductions; padding is not written.
+        """Emit stores of the epilogue's outputs besides D, except to padding.
+
+        An output that reduces rows is loaded, combined with the new value, and stored.
 
         Args:
             node: the node of the operation `op` in the control graph.
@@ -376,7 +387,7 @@ class HostWalker(FlagWalker):
                 elements.store(value, address, self._kind(tensor))
 
     def _operand(self, node: Node, tensor: str, kind: str, op: ops.ApplyFragment) -> Any:
-        """Emit a load of an epilogue operand's element; 0 if it is padding or not passed.
+        """Emit a load of an element of an epilogue operand; 0 for padding or an operand not passed.
 
         Args:
             node: the node of the operation `op` in the control graph.

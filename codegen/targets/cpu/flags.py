@@ -21,7 +21,10 @@ class FlagWalker(GuardedWalker):
 
     @abstractmethod
     def _address(self, node: Node, dim: str, width: int = 1) -> tuple[ir.Value, Any]:
-        """A pointer to the first of `width` elements, and their guard (false for padding)."""
+        """A pointer to the first of `width` elements that `node` accesses along `dim`, and a guard.
+
+        The guard is false if these elements are padding.
+        """
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         """Emit a store that raises a flag, with release semantics for all earlier stores."""

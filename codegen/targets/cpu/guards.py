@@ -22,11 +22,10 @@ __all__ = ["GuardedWalker", "HostHazards"]
 I1, I32, I64 = (ir.IntType(n) for n in (1, 32, 64))
 POINTER = ir.PointerType()
 NESTED = 3
-"""A loop tests in each iteration whether the launch was stopped, if at least this many levels of
-loops are nested in it.
+"""Least `_depth` of a loop that tests in each iteration whether the launch was stopped.
 
-The loops over k tiles, segments and partial sums contain so many levels. The test would slow down
-the loops further inside.
+The loops over k tiles, segments and partial sums have at least this depth. Loops inside them have
+no test, because it would slow them down.
 """
 
 
@@ -219,7 +218,7 @@ class HostHazards(Hazards):
     def divisor(self, value: ir.Value, *, chosen: bool) -> ir.Value:
         """Emit the divisor to use: `value`, or 1 if `value` is not positive.
 
-        In that case, a guarded kernel stops the launch.
+        A guarded kernel stops the launch if `value` is not positive.
         """
         walker, b, one = self.walker, self.walker.builder, ir.Constant(value.type, 1)
         positive = b.icmp_signed(">=", value, one)
@@ -241,6 +240,6 @@ class HostHazards(Hazards):
 
 
 def _depth(node: Node) -> int:
-    """How deeply loops are nested in an operation, itself included; unrolled loops do not count."""
+    """The number of nested loops, without unrolled ones, in an operation; a loop counts itself."""
     loop = isinstance(node.op, For) and not node.op.unroll
     return loop + max(map(_depth, (*node.body, *node.orelse)), default=0)

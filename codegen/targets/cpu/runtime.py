@@ -48,9 +48,12 @@ WORKGROUPS_PER_THREAD = 2
 """Number of workgroups that a launch has for each thread, if neither the schedule nor the caller
 sets the number of workgroups."""
 BRIEF = 0.01
-"""If the last launch with the same parameters took less than this many seconds, the next one also
-uses the caller's thread, although Ctrl-C cannot interrupt it there. A longer launch leaves the main
-thread free for Ctrl-C; the other thread costs 70 microseconds, less than 1 % of such a launch."""
+"""A launch is brief if the last launch with the same parameters took fewer seconds than this.
+
+A brief launch also uses the caller's thread, although Ctrl-C cannot interrupt it there. Any other
+launch leaves the main thread free for Ctrl-C, and uses one more pool thread instead. This costs 70
+microseconds, less than 1 % of the launch.
+"""
 KEPT_PLANS = 64
 """For how many combinations of sizes and offsets a kernel keeps the evaluated parameters of a
 launch."""
@@ -282,12 +285,12 @@ class HostKernel(Kernel):
             self._good.put(known, True)
 
     def ended(self, plan: Plan, workspace: Workspace) -> None:
-        """Hook for subclasses: called at the end of a launch, while it still owns the workspace."""
+        """Hook for subclasses: called at the end of a launch, before `workspace` is reused."""
 
     def _limits(self, views: Mapping[str, TensorView], workspace: Workspace, plan: Plan) -> Array:
-        """Valid indices of each tensor: (first, one past the last) in elements from its address.
+        """The valid indices of each tensor, then of each derived table, as an int64 array.
 
-        Derived tables come after the tensors.
+        A row is (first valid index, one past the last), in elements from the tensor's address.
         """
         limits: list[tuple[int, int]] = []
         for t in self._lowered.tensors:

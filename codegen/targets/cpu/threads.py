@@ -79,7 +79,7 @@ def run_on_threads(
         threads: how many threads call it.
         stop: a function that makes all calls of `work` return early.
         brief: whether the calls are so short that the caller's thread may run one of them, although
-            it cannot handle Ctrl-C before that returns.
+            this thread cannot handle Ctrl-C before the call returns.
     """
     takes_part = brief or threading.current_thread() is not threading.main_thread()
     if threads == 1 and takes_part:
@@ -121,8 +121,8 @@ def _submitted(work: Callable[[int], None], number: int, threads: int) -> Future
     try:
         _helpers().submit(call)
     except RuntimeError as error:
-        # The executor queues a call before it starts a thread for it. If another thread has begun
-        # the call meanwhile, the call cannot be cancelled, and will finish as usual.
+        # The executor queues a call before it tries to start a thread. If an existing thread has
+        # begun the queued call, the call cannot be cancelled, and will finish as usual.
         if future.cancel():
             raise LaunchError(
                 f"thread {number} of {threads} cannot be started ({error}); use fewer threads"

@@ -2,8 +2,8 @@
 
 The on-disk cache stores PTX. The driver assembles PTX, and caches the result itself (CUDA
 Programming Guide, "Just-in-Time Compilation"). The cache does not store cubins: only the driver's
-linker returns them, and the code of the linker is relocatable, which makes it slower: it has no
-setmaxnreg, and waits for each wgmma before it issues the next wgmma.
+linker returns cubins, and the linker's code is slower than the driver's, because it is relocatable:
+it has no setmaxnreg, and waits for each wgmma before it issues the next wgmma.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ FACTS, CODE = "facts.json", "kernel.ptx"
 
 
 class Choice(NamedTuple):
-    """The lowering that multiplies tensors of a certain alignment.
+    """Which lowering is used for tensors of one alignment, and why no faster one is.
 
     Args:
         instructions: the name of the lowering, such as `wgmma`.
         family: the instructions that multiply and copy, such as `wgmma + TMA`.
-        notes: for each faster lowering of the architecture, why it does not multiply the tensors.
+        notes: for each faster lowering of the architecture, the reason why it is not used.
     """
 
     instructions: str
@@ -55,8 +55,8 @@ class Builder:
         debug: whether kernels trap, instead of hanging, when a wait takes too long.
         lowering: the lowering pass with options; None means the architecture's default.
         instructions: the name of the only lowering that may be used; None for all.
-        timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
-            timeline.
+        timeline: how many timeline records each role of a workgroup (the producer, or a consumer)
+            keeps; 0 for a kernel without a timeline.
         verify: whether to check the graph before code is generated for it, even if only passes of
             this library made it.
 
@@ -85,7 +85,7 @@ class Builder:
         self.generated = False
         """Whether some code was generated for a device, rather than read from the cache on disk."""
         self._refusals: dict[str, str | None] = {}
-        """Why each lowering that was tried refuses the graph (None: it accepts), by its name."""
+        """For each lowering tried so far, by name: the reason why it refuses the graph, or None."""
         self._entry = architecture_of(architecture)
         self.lowerings = self._entry.lowerings if lowering is None else self._allowed(lowering)
         """The lowerings that may be used, the fastest first."""
@@ -203,12 +203,12 @@ class Builder:
 
     @property
     def widest(self) -> Variant:
-        """The variant (program) without C, for tensors with 16-byte aligned rows."""
+        """The variant for tensors with 16-byte aligned rows that does not read C."""
         return self.variant(self.aligned, reads_c=False)
 
     @property
     def _usual(self) -> Iterator[Variant]:
-        """The variants (programs) without and with C, for tensors with 16-byte aligned rows."""
+        """The two variants for 16-byte aligned rows: one does not read C, the other one reads C."""
         return (self.variant(self.aligned, reads_c=c) for c in (False, True))
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
@@ -238,7 +238,7 @@ class Builder:
         return self.programs[variant]
 
     def _program(self, variant: Variant) -> CudaProgram:
-        """A new program of a variant, which is compiled at the first use of its code."""
+        """A new program of a variant; the first use of the program's code compiles it."""
         return CudaProgram(
             self.graph,
             self.architecture,

@@ -45,9 +45,10 @@ from passes.lowering.architectures import ALIGNED_BYTES
 __all__ = ["CudaKernel"]
 
 MOST_PLANS = 1024
-"""How many checked calls, at least, a kernel keeps for later calls with the same key."""
+"""The `limit` of the LRU cache in which a kernel keeps a `CheckedCall` for each key of a call. The
+key holds, among other things, the shapes, types, strides and alignments of the call's arrays."""
 LOW_BITS = ALIGNED_BYTES - 1
-"""Mask for the low 4 bits of an address, which decide its alignment and so which program runs."""
+"""Mask for the low 4 bits of an address; they are 0 if the address is aligned to 16 bytes."""
 NOTHING: tuple[Hashable, int] = (None, 0)
 """(layout key, address) of a tensor that a call does not pass."""
 ZEROS = "zeros"
@@ -73,8 +74,8 @@ class CudaKernel(Kernel):
         debug: whether kernels trap, instead of hanging, when a wait takes too long.
         lowering: the lowering pass with options; None means the architecture's default.
         instructions: the only lowering that may be used, by its name, such as `wgmma`.
-        timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
-            timeline.
+        timeline: how many timeline records each role of a workgroup (the producer, or a consumer)
+            keeps; 0 for a kernel without a timeline.
         verify: whether to check the graph before code is generated for it, even if only passes of
             this library made it.
 
@@ -121,7 +122,7 @@ class CudaKernel(Kernel):
 
     @property
     def instructions(self) -> str:
-        """The lowering for 16-byte aligned tensors: `wgmma`, `mma.sync` or a registered name."""
+        """The name of the lowering that is used for 16-byte aligned tensors, such as `wgmma`."""
         return self.choice().instructions
 
     @property
@@ -346,8 +347,8 @@ class CudaKernel(Kernel):
         """
         gemm = self.graph.gemm
         if gemm.diagonal:
-            # A list of products has its matrices packed in one vector per operand. Each row of
-            # these matrices is aligned to 16 bytes if the vector is, so only pointers are checked.
+            # In a list of products, one vector per operand holds all matrices. Every row is aligned
+            # to 16 bytes if the vector is, so it is enough to check the vectors' addresses.
             reads_c = bool(given.get(read_of("C"), 0))
             names = {"A", "B", "D", *gemm.operands, *gemm.outputs}
             names -= {"C"} if not reads_c else set()
@@ -378,10 +379,12 @@ class CudaKernel(Kernel):
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 
     def _load(self, where: Device, variant: Variant | None = None) -> Loaded:
-        """The compiled program of `variant`, which is loaded on the GPU `where` by the first call.
+        """The compiled program of `variant`; the first call for a GPU and a variant loads it.
 
-        If `variant` is None, it is the variant that needs tensors aligned to 16 bytes and does not
-        read C.
+        Args:
+            where: the GPU.
+            variant: the variant; None means the variant `Builder.widest`, which needs tensors
+                aligned to 16 bytes and does not read C.
         """
         variant = variant or self._builder.widest
         key = (where.ordinal, variant)
@@ -392,7 +395,7 @@ class CudaKernel(Kernel):
             return self._functions[key]
 
     def preload(self, where: Device, *, reads_c: bool = False) -> None:
-        """Load the code for tensors with aligned rows on a GPU, so that a call need not.
+        """Load the code for tensors with 16-byte aligned rows on a GPU, before the first call.
 
         Args:
             where: the GPU.
@@ -436,5 +439,9 @@ class CudaKernel(Kernel):
 
 
 def _layout_key(array: Any, what: str) -> tuple[Hashable, int]:
-    """(key, address) of an array, with a key of its shape, type and strides; NOTHING for None."""
+    """(layout key, address) of an array; NOTHING if `array` is None.
+
+    The layout key is made of the shape, the element type and the strides. `what` is the name of the
+    array in error messages.
+    """
     return NOTHING if array is None else library(array).layout_key(array, what)

@@ -46,8 +46,8 @@ class CudaProgram:
         bytes_in_flight: how many bytes of operands a thread's epilogue loads before it uses them;
             more bytes take more registers.
         lowering: the lowering pass with options; None means the default options.
-        timeline: how many timeline records a role of a workgroup keeps; 0 for a kernel without a
-            timeline.
+        timeline: how many timeline records each role of a workgroup (the producer, or a consumer)
+            keeps; 0 for a kernel without a timeline.
     """
 
     graph: KernelGraph
@@ -80,7 +80,7 @@ class CudaProgram:
 
     @property
     def chosen(self) -> Pass:
-        """The lowering pass of this program, with every option set for the program's variant."""
+        """The lowering pass that compiles this program, with its options for this variant."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         options = self.lowering
         if options is None or type(options) is not found.kind:

@@ -14,7 +14,7 @@ from passes.lowering.architectures import ALIGNED_BYTES
 __all__ = ["access_widths"]
 
 PAIR = 2
-"""Number of adjacent elements of a row of D that a thread holds in an accumulator fragment: 2."""
+"""Number of adjacent elements of a row of D that a thread holds in an accumulator fragment."""
 
 
 def access_widths(
@@ -25,18 +25,19 @@ def access_widths(
     *,
     part: int = 0,
 ) -> Vectors:
-    """The widest accesses that rows and addresses of the tensors allow, up to `most`.
+    """The widest accesses that rows and addresses of the tensors allow, at most `most`.
 
-    TMA stores D only if its rows are multiples of 16 bytes, so that no access of 16 bytes extends
-    past a row into a gap, and if the tensors in `along_rows` can be accessed in pairs.
+    TMA stores D only under two conditions: the rows of D are multiples of 16 bytes, so that no
+    access of 16 bytes extends past a row into a gap; and pairs of elements of D and of the tensors
+    in `along_rows` can be accessed.
 
     Args:
         views: the arrays that a call passes, by the name of the tensor.
         most: the widest accesses that the element types allow.
         along_rows: the epilogue's operands and outputs that vary along the rows of D, such as C.
-        boxed: those of `along_rows` that TMA loads, if all of them are aligned to 16 bytes.
-        part: elements from one part of B to the next in a row of B, if the epilogue has several
-            sums and parts follow one another in rows; else 0.
+        boxed: the tensors of `along_rows` that TMA loads, if all of these are aligned to 16 bytes.
+        part: if the epilogue has several sums, and each row of B holds the columns for the first
+            sum, then those for the second, and so on: the number of columns for one sum. Else 0.
     """
 
     def widest(name: str, elements: int) -> int:

@@ -34,7 +34,8 @@ addresses of a kernel's workspace buffers are kept. A repeated call then need no
 def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     """Names of the tensors that a call passes by keyword, in the order of a call's pointers.
 
-    They are the epilogue's operands other than C, its outputs besides D, and the tables of rows.
+    These are the epilogue's operands other than C, the epilogue's outputs besides D, and the tables
+    `rows` and `targets`, which number the rows of A to read and the rows of D to write.
     """
     roles = (Role.OPTIONAL_INPUT, Role.OPERAND, Role.OUTPUT)
     return tuple(
@@ -170,10 +171,13 @@ class CheckedCall:
         known = {t.name: t for t in facts.tensors if t.name in ("C", "D")}
         layouts = {facts.strides(tensor, values) for tensor in known.values()}
         self._size_as_d = self._sizes[2] if len(layouts) == 1 else -1
-        """The size of C in bytes if its strides are those of D, else -1."""
+        """The size of C in bytes if C has the strides of D; else -1, since C then cannot be D."""
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether the address ranges of an output and another tensor overlap; C may be D."""
+        """Whether the address ranges of an output and another tensor overlap.
+
+        The result is False if the only overlap is that C is the same array as D.
+        """
         for place in self._written:
             begin, end = pointers[place], pointers[place] + self.bytes[place]
             ranges = zip(pointers, self.bytes, strict=True)
@@ -239,8 +243,7 @@ class CheckedCall:
     ) -> None:
         """Fill an argument table and launch; the kernel's device must be current."""
         places = table.pointers
-        # A table that holds these addresses already, as is usual in repeated launches, is not
-        # filled.
+        # In repeated launches the table usually holds these addresses already.
         if pointers != table.filled:
             for place, source, shift in self._places:
                 places[place] = pointers[source] + shift
@@ -291,7 +294,7 @@ class Idle:
 
 
 class Depthless:
-    """A checked call with k = 0, which launches a call with k > 0 on A and B that are all zeros.
+    """A checked call with k = 0. It launches a kernel with k > 0, on A and B that are all zeros.
 
     Args:
         plan: the checked call with k > 0.
@@ -305,7 +308,10 @@ class Depthless:
         self.alpha_first = alpha_first
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """Whether D overlaps another tensor's address range; A and B are empty, so they do not."""
+        """Whether the address ranges of an output and another tensor, except A and B, overlap.
+
+        A and B are empty, so the zeros in their place are passed instead.
+        """
         return self.plan.overlaps((self.zeros, self.zeros, *pointers[2:]))
 
     def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
@@ -316,7 +322,7 @@ class Depthless:
 
 
 class Launches(Protocol):
-    """Protocol: an object that launches calls with one cache key, which was checked before."""
+    """Protocol: an object that launches checked calls: `CheckedCall`, `Idle` or `Depthless`."""
 
     shapes: dict[str, tuple[int, ...]]
 

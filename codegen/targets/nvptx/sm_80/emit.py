@@ -46,7 +46,11 @@ TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
 
 
 def _alignment(memory: Shared, size: int) -> int:
-    """The alignment in bytes of a shared-memory allocation of `size` bytes."""
+    """The alignment in bytes of a shared-memory allocation of `size` bytes.
+
+    It is 8 for mbarriers, 1024 for tiles of a tensor, and for other allocations the largest power
+    of two that divides `size`, but at least 16 and at most 128.
+    """
     if memory.barriers:
         return BARRIER_BYTES
     return SHARED_ALIGN if memory.tensor else max(min(size & -size, MAP_ALIGN), WIDEST_COPY)
@@ -225,7 +229,7 @@ class CudaWalker(TableWalker):
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
 
-    # Methods that emit records of a timeline
+    # The following method emits records of a timeline.
 
     def emit_Stamp(self, node: Node, op: Stamp) -> None:
         words = stamp_words(self, node, op, self.ptx)
@@ -240,7 +244,7 @@ class CudaWalker(TableWalker):
         spent = self.builder.sub(self.ptx.cycles(), before)
         self.builder.store(self.builder.add(self.builder.load(slot, typ=I32), spent), slot)
 
-    # Methods that emit copies, barriers and operations on flags
+    # The following methods emit copies, barriers and operations on flags.
 
     def _when(self, guard: Any) -> Any:
         """A context manager: code that is emitted in it is executed only if `guard` is true."""

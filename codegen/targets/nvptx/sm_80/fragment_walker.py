@@ -116,7 +116,7 @@ class FragmentWalker(Walker):
         return [self.fragments.slot(name, first + i, kind) for i in range(width)]
 
     def _load_slots(self, slots: list[ir.AllocaInstr]) -> list[ir.Value]:
-        """Emit loads of the current values of registers from their LLVM `alloca`s."""
+        """Emit loads of the current values of registers from their stack slots."""
         return [self.builder.load(slot, typ=slot.allocated_type) for slot in slots]
 
     def emit_ZeroFragment(self, node: Node, op: ops.ZeroFragment) -> None:
@@ -312,7 +312,7 @@ class FragmentWalker(Walker):
 
     @property
     def _fast(self) -> bool:
-        """Whether all outputs have so few digits that the epilogue may use inexact operations."""
+        """Whether approximate instructions suffice: all outputs are floats of at most 16 bits."""
         outputs = (t for t in self.graph.tensors if t.role is Role.OUTPUT)
         kinds = [dtype(t.dtype) for t in outputs]
         return all(kind.is_float and kind.bytes <= FAST_BYTES for kind in kinds)
@@ -358,7 +358,11 @@ class FragmentWalker(Walker):
         return self.builder.and_(there, guard)
 
     def _single(self, tensor: str, kind: DType, optional: bool) -> list[Any]:
-        """The value of an operand with a single element, which the first use loads."""
+        """The value of an operand with a single element, in a list, of type `kind`.
+
+        The first use emits the load. If `optional`, a launch may leave the operand out; the
+        value is then 0.
+        """
         key = ("element", tensor)
         known = self.expressions.printed
         if key not in known:

@@ -77,7 +77,10 @@ class Instructions:
         return call
 
     def opaque(self, value: ir.Value) -> ir.Value:
-        """A copy of `value` by inline assembly, so that LLVM neither folds nor moves its uses."""
+        """A copy of `value` by inline assembly, about which LLVM's optimiser knows nothing.
+
+        LLVM therefore cannot hoist or fold expressions that use the copy.
+        """
         bits, letter = (32, "r") if value.type.width == 32 else (64, "l")
         kind = ir.FunctionType(value.type, [value.type])
         text = f"mov.b{bits} $0, $1;"
@@ -310,8 +313,9 @@ class Instructions:
     def take(self, flag: ir.Value, order: str, *, watchdog: bool) -> None:
         """Emit a loop that polls a flag until it is not 0, then subtracts 1.
 
-        A reader that acquires the value that another reader's subtraction wrote is synchronised
-        with the sender too, because `red` is atomic (PTX ISA, "Observation Order").
+        Several readers may take one flag. A reader whose load observes the value after another
+        reader's subtraction is still synchronised with the sender, because `red` is atomic (PTX
+        ISA, "Observation Order").
         """
         lower = "red.relaxed.gpu.global.add.u32 [$0], 0xffffffff;"
         text = _spin("setp.eq.u32 p, v, 0;", order, lower, watchdog=watchdog)

@@ -251,7 +251,10 @@ class HopperInstructions(Instructions):
         self.asm("fence.proxy.async.shared::cta;", "", [], VOID, pure=False)
 
     def stmatrix(self, shared: ir.Value, values: Sequence[ir.Value], *, trans: bool) -> None:
-        """Emit a store of four 8x8 matrices of 16-bit elements, two per register (stmatrix.x4)."""
+        """Emit a store of four 8x8 matrices of 16-bit elements (stmatrix.x4).
+
+        Each of the four `values` is a 32-bit register with two elements of one matrix.
+        """
         suffix = ".trans" if trans else ""
         text = f"stmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 [$0], {{$1, $2, $3, $4}};"
         self.asm(text, "r,r,r,r,r", [shared, *values], VOID, pure=False)
