@@ -35,7 +35,7 @@ WIDTHS, SUMS = (8, 16, 32, 64), ("f32", "f64", "i32")
 """WIDTHS: allowed sizes of an element, in bits. SUMS: names of the accumulator types."""
 _INTEGERS = tuple(f"{sign}int{bits}" for bits in WIDTHS for sign in ("", "u"))
 LIBRARY = (*_INTEGERS, "float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
-"""Names of those element types of NumPy and ml_dtypes whose sizes are in `WIDTHS`."""
+"""Names of the NumPy and ml_dtypes element types whose sizes are in `WIDTHS`."""
 
 
 class Number(Enum):

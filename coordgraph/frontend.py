@@ -136,7 +136,10 @@ class Gemm(GemmProblem):
 
 
 def _why_read(gemm: GemmProblem, operand: Operand) -> str:
-    """The note of the launch parameter `read_NAME`: when the kernel reads an optional operand."""
+    """The text that explains the launch parameter `read_NAME` of an optional operand.
+
+    It says when the parameter is 1, so that the kernel reads the operand.
+    """
     scale = gemm.epilogue.scale_of(operand.name)
     more = f" and {scale} is not zero" if scale else ""
     return f"1 where {tensor_of(operand.name)} is given{more}"

@@ -204,7 +204,7 @@ class GemmProblem:
 
     @property
     def parts_in_rows(self) -> bool:
-        """Whether each row of B in memory holds the parts for several sums one after another."""
+        """Whether B has several parts (see `parts`) that lie one after another in each row of B."""
         return self.sums > 1 and self.parts == "stacked" and not self.transpose_b
 
     @property

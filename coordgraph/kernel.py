@@ -226,8 +226,8 @@ class KernelGraph:
         """Derive the index along a dimension edge by edge: `print(graph.explain("A.0"))`.
 
         Each step is an edge of the path with its own formula and its guards. With numbers in `at`,
-        steps have their values too. For a tensor or an allocation in shared memory, the result is
-        an address, with the offset and the strides in elements and bytes.
+        each step also has the index as a number. For a tensor or an allocation in shared memory,
+        the result is an address, with the offset and the strides in elements and bytes.
 
         Args:
             wanted: the id of the dimension, such as `A.0` for a row of A, or `A` for its memory.

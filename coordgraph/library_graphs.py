@@ -1,7 +1,8 @@
 """Record which graph objects only this library made; they are compiled without `graph.check()`.
 
-The graphs of `Gemm.graph`, and the results of this library's passes on these graphs, are recorded.
-Graphs that were read from text, edited, or made by a pass of another package are not.
+The graphs that `Gemm.graph` returns are recorded, and so are the results of this library's passes
+on recorded graphs. No record is made of a graph that was read from text, edited, or made by a pass
+of another package.
 """
 
 from __future__ import annotations

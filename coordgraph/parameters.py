@@ -212,9 +212,10 @@ class Parameters:
     def examples(self) -> tuple[Mapping[str, int], ...]:
         """Values of all parameters, by name, in one or two example launches.
 
-        In the first example every given parameter has its smallest value, in the second about 1000.
-        A kernel with tables has only the first, because checks with tables take longer. The result
-        is empty if no example satisfies the assumptions.
+        In the first example, every parameter that the caller gives is 1, in the second it is 1000;
+        a parameter whose bounds exclude this number has the nearest allowed value. A kernel with
+        tables has only the first example, because checks with tables take longer. Examples that
+        violate an assumption are left out, so the result may be empty.
         """
         found: list[Mapping[str, int]] = []
         for size in (1,) if self.tables else (1, 1000):

@@ -46,8 +46,8 @@ class Solution:
     Args:
         values: the index of each wanted dimension, in order.
         guard: the condition under which every index on the path is inside its dimension, not in
-            padding. An index that is used only for some values of a `Sunder` edge's selector is
-            constrained only for these values.
+            padding. If a `Sunder` edge selects by an index which of its other indices it uses, an
+            index is constrained only where it is selected.
         path: the edges that were evaluated, in order.
         indices: the known and the computed index of every dimension on the path, by id.
     """
@@ -188,7 +188,15 @@ def derivative(
     known: Known,
     ranges: Ranges | None = None,
 ) -> Expr:
-    """How much the upstream index of `wanted` grows when the index of `by` grows by 1."""
+    """The change of the upstream index of `wanted` when the index of `by` grows by 1.
+
+    Args:
+        graph: the coordinate graph.
+        wanted: an upstream dimension, whose index depends on `by`.
+        by: a downstream dimension; its index is its symbol if `known` does not contain it.
+        known: the known indices, as in `CoordinateGraph.reverse`.
+        ranges: the known ranges of symbols; by default each index is inside its dimension.
+    """
     start = _normalise(graph, known)
     name = graph[by].id
     here = start.setdefault(name, graph[by].symbol)
@@ -212,7 +220,7 @@ def _normalise(graph: Structure, known: Known) -> dict[str, Expr]:
 
 
 def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:
-    """The index of a dimension as an expression: `value`, or the dimension's symbol for None."""
+    """The index `value` of a dimension as an expression; its symbol if `value` is None."""
     if value is None:
         return graph[name].symbol
     return integer(value, f"the index '{graph[name].id}'")

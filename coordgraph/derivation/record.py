@@ -51,7 +51,7 @@ class ParameterStep:
     note: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The parameter as plain data for JSON."""
+        """The fields of the parameter as a dictionary for JSON, with the formula as text."""
         formula = None if self.formula is None else to_text(self.formula)
         return {"name": self.name, "formula": formula, "value": self.value, "note": self.note}
 
@@ -80,7 +80,7 @@ class IndexStep:
     outside: bool = False
 
     def as_data(self) -> dict[str, Any]:
-        """The index as plain data for JSON."""
+        """The fields of the step as a dictionary for JSON, with expressions as text."""
         return {
             "dimension": self.dimension,
             "formula": to_text(self.formula),
@@ -119,7 +119,7 @@ class GuardStep:
         return self.value is False and self.applied is not False
 
     def as_data(self) -> dict[str, Any]:
-        """The guard as plain data for JSON."""
+        """The fields of the guard as a dictionary for JSON, with conditions as text."""
         return {
             "condition": to_text(self.condition),
             "numbers": self.numbers or None,
@@ -151,7 +151,7 @@ class EdgeStep:
     origin: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The edge as plain data for JSON."""
+        """The step as a dictionary for JSON: its fields, and the class and operands of the edge."""
         return {
             "edge": str(self.edge),
             "kind": self.edge.kind,
@@ -302,7 +302,7 @@ class Derivation:
         return "".join(f"{''.join(text for text, _ in line)}\n" for line in LINES(self))
 
     def as_data(self) -> dict[str, Any]:
-        """The derivation as plain data for `json.dumps`."""
+        """The derivation as a dictionary for `json.dumps`, with all expressions as text."""
         return {
             "coordinate": self.wanted,
             "kind": self.kind,

@@ -53,7 +53,7 @@ class Place:
     around_after: str = ""
 
     def as_data(self) -> dict[str, Any]:
-        """The ids of the operation, and the operations that enclose it, as data for JSON."""
+        """The fields as a dictionary for JSON, under the keys `ids` and `within`."""
         return {
             "ids": {"before": self.before, "after": self.after},
             "within": {
@@ -84,7 +84,7 @@ class Change:
     operation: Place | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """The change as plain data for JSON."""
+        """The fields of the change as a dictionary for JSON; empty fields are None or left out."""
         found: dict[str, Any] = {"part": self.part, "change": self.kind.name.lower()}
         found |= {"before": self.before or None, "after": self.after or None}
         if self.fields:
@@ -159,7 +159,7 @@ class Difference:
         return "".join(f"{text}\n" for text, _ in LINES(self))
 
     def as_data(self) -> dict[str, Any]:
-        """The difference as plain data for `json.dumps`."""
+        """The difference as a dictionary for `json.dumps`, without the tree `control`."""
         logs = None
         if self.logs is not None:
             logs = {"before": list(self.logs[0]), "after": list(self.logs[1])}

@@ -60,7 +60,10 @@ def _operand_kind(operand: Operand, accumulator: str, default: str) -> str:
 
 
 def _unfit(number: bool | int | float, kind: str) -> str:
-    """Why `number` cannot be a value of kind `kind`, and what to do; '' if it can be one."""
+    """The end of an error message: why `number` cannot have the kind `kind`, and what to do.
+
+    '' if `number` can have this kind.
+    """
     if kind in FLOATS:
         return "" if fits_float(number) else f"it is too large for {kind}; use a smaller number"
     if kind != "i32":

@@ -13,7 +13,7 @@ Combine = Callable[[Algebra, Any, Any], Any]
 
 
 def _logaddexp(on: Algebra, a: Any, b: Any) -> Any:
-    """`log(exp(a) + exp(b))`, computed without overflow; it is -inf if both are -inf."""
+    """`log(exp(a) + exp(b))`, computed without overflow; -inf if a and b are both -inf."""
     high, low = on("maximum", a, b), on("minimum", a, b)
     # If both are the same infinity, `low - high` would be NaN: use 0 for equal values instead.
     equal = on("compare", high, low, relation="==")

@@ -48,7 +48,10 @@ class Step:
 
     @cached_property
     def _exact(self) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """A key that compares steps: the fields, with numbers as text to keep type and sign."""
+        """The step's fields as a tuple that is equal for equal steps; numbers are text.
+
+        As numbers, 0.0 and -0.0, or 1 and True, would be equal.
+        """
         options = tuple((name, repr(value)) for name, value in self.constants)
         return self.operation, tuple(map(repr, self.arguments)), options
 

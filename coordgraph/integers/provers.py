@@ -13,19 +13,20 @@ from coordgraph.integers.proofs import Prover
 from coordgraph.integers.stated_bounds import Bounds
 
 MOST_KEPT = 512
-"""Number of provers in the LRU cache; they are kept even if no `Ranges` uses them any more."""
+"""The provers that the latest calls of `shared_prover` returned are kept even if no `Ranges` uses
+them any more: this is the number of these calls."""
 
 _provers = WeakValueDictionary[Hashable, Prover]()
 _kept = deque[Prover](maxlen=MOST_KEPT)
 
 
 def shared_prover(key: Hashable, make: Callable[[], Prover]) -> Prover:
-    """The prover of all `Ranges` with the same known facts, made by `make` if there is none.
+    """The prover that all `Ranges` with the known facts `key` share; if none exists, `make()`.
 
-    Graphs of one problem, such as those before and after a pass, have the same ranges of
-    parameters; loops over the same indices have the same ranges, too. A prover whose bounds depend
-    on each other is not shared, because its results depend on the order of queries, and equal
-    pipelines would give different graphs.
+    Provers are shared because many `Ranges` are equal: those of the graphs before and after a pass,
+    or of loops over the same indices. A prover with two bounds that depend on each other is not
+    shared: its results depend on the order of queries, so equal pipelines would give different
+    graphs.
 
     Args:
         key: the known facts about symbols (bounds, definitions and conditions), and the prover of

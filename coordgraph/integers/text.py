@@ -154,7 +154,8 @@ class Printer:
             key = (degree == 0, -degree, self.at(rest))
             terms.append((key, bool(coefficient < 0), term))
         terms.sort(key=lambda item: item[0])
-        # If a term is positive, move the first positive term to the front of the sum.
+        # Move the first positive term, if there is one, to the front, so that the text does not
+        # begin with a minus sign.
         first = next((i for i, item in enumerate(terms) if not item[1]), 0)
         terms.insert(0, terms.pop(first))
         head = self.at(terms[0][2], PRODUCT)

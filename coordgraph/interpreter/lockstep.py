@@ -149,7 +149,10 @@ def record_steps(
 
 
 def _set_shares(columns: dict[str, Column]) -> None:
-    """Set the share of each ADD step to the share of the same workgroup's next FINISH step."""
+    """Set the share of each ADD step in `columns`, which has the columns of `Steps` by name.
+
+    The share is that of the next FINISH step, if the same workgroup executes it.
+    """
     adds = np.flatnonzero(columns["kind"] == StepKind.ADD)
     ends = np.flatnonzero(columns["kind"] == StepKind.FINISH)
     if not len(adds) or not len(ends):
@@ -173,8 +176,8 @@ def _joined(s: Steps) -> Steps:
     starts = np.flatnonzero(np.concatenate([[True], ~same]))
     found = {name: getattr(s, name)[starts] for name in COLUMNS}
     found["count"] = np.add.reduceat(s.count, starts)
-    # found["count"] has the number of k tiles of joined steps. A step that was not joined with
-    # another keeps its count.
+    # Only `count` changes by joining: it is the sum of the joined steps' numbers of k tiles. Other
+    # columns have the values of the first of the joined steps.
     return Steps(s.workgroups, s.tiles, s.slots, s.shapes, **found)
 
 
@@ -250,7 +253,7 @@ class _Walk:
                     self.loop(step, lanes)
 
     def loop(self, loop: Loop, lanes: Lanes) -> None:
-        """Execute a loop until no workgroup has iterations left."""
+        """Execute `loop` for the workgroups `lanes` until none of them has iterations left."""
         start, stop = (np.broadcast_to(v, lanes.shape) for v in self.evaluate(loop.bounds, lanes))
         inside = start < stop
         lanes, index, stop = lanes[inside], start[inside], stop[inside]

@@ -107,7 +107,9 @@ class Program:
 
     @cached_property
     def tiles(self) -> Formula:
-        """The numbers of macro tiles in m, n and k; in a batch, the number of products comes first.
+        """Formula for the numbers of macro tiles in m, n and k.
+
+        In a batch, the number of products comes before them.
 
         If macro tiles have several shapes, the numbers count unit tiles: the largest tile that
         divides every shape.

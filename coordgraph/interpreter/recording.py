@@ -73,7 +73,7 @@ def trace(
     """
     given = dict(parameters or {})
     for p in graph.parameters.given:
-        if p.minimum == 0:  # the parameter (`read_c`, a stride) does not affect the trace
+        if p.minimum == 0:  # the trace does not depend on such a parameter (`read_c`, a stride)
             given.setdefault(p.name, 0)
     code = program(graph)
     return record(code, graph.parameters.launch(given, tables or {}), most_steps, budget)

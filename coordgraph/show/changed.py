@@ -1,4 +1,7 @@
-"""Pictures of what a pass changed in a coordinate graph, with large graphs collapsed by scope.
+"""Pictures of what a pass changed in a coordinate graph.
+
+A large graph is drawn with one box for each scope: for the dimensions whose ids are equal up to the
+first dot.
 
 The picture has the dimensions and edges of both graphs. CSS classes say which were added, removed
 or changed, so one drawing shows the graph before, after, or both.
@@ -21,7 +24,8 @@ from coordgraph.show.layered import Arrow, Box, Drawing, draw_layered
 __all__ = ["MOST_EDGES", "ChangedGraph"]
 
 MOST_EDGES = 200
-"""Largest number of edges for which every dimension is drawn; larger graphs are drawn by scope."""
+"""Largest number of edges for which every dimension is drawn; of a larger graph, one box is drawn
+for each scope (the dimensions whose ids are equal up to the first dot)."""
 LONGEST = 44
 """Largest number of characters of a line in a box; longer lines end in an ellipsis."""
 SAME, ADDED, REMOVED, CHANGED = "same", "added", "removed", "changed"

@@ -28,10 +28,11 @@ def draw_scopes(
     edges: Sequence[Edge],
     before: CoordinateGraph,
 ) -> bool:
-    """Draw one node for each scope of dimensions, if there are too many arrows for Mermaid.
+    """Draw one node for each scope, if there are more arrows than Mermaid draws.
 
-    Between two scopes, one arrow represents all edges. If there are too many of these arrows too,
-    those that represent the fewest edges are left out.
+    A scope has the dimensions whose ids are equal up to the first dot. One arrow represents all
+    edges between two scopes. If more than `MOST_ARROWS` arrows remain, those that represent the
+    fewest edges are left out.
 
     Args:
         picture: the diagram.
@@ -76,13 +77,19 @@ def draw_scopes(
 
 
 def _arrows(edge: Edge) -> int:
-    """How many arrows a diagram has for an edge."""
+    """How many arrows a diagram has for an edge: one, or one per operand if there are over two."""
     operands = len(edge.upstream) + len(edge.downstream)
     return 1 if operands == 2 else operands
 
 
 def _scope(scope: str, size: int, edges: int) -> Iterable[str]:
-    """The lines of a scope's label."""
+    """The lines of the label of a scope's node.
+
+    Args:
+        scope: the name of the scope.
+        size: how many dimensions the scope has.
+        edges: how many edges connect dimensions of the scope.
+    """
     if size == 1:
         return (scope,)
     return (f"{scope}.…", f"{size} dimensions, {edges} {_plural('edge', edges)}")
