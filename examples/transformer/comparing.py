@@ -31,7 +31,9 @@ class Settings:
     Args:
         device: the device on which the models run.
         dtype: the element type of the products.
-        steps, batch, length, rate: as for `train`.
+        steps: number of optimizer steps.
+        batch, length: number of texts of a step, and of predicted tokens of a text.
+        rate: learning rate.
         decode: number of tokens to decode, from prompts of 16 tokens.
         compiled: whether to train the models under `torch.compile`.
         control: whether to train a third model. It has PyTorch's products, but its initial weights

@@ -44,7 +44,7 @@ class Config:
 
 
 class StockSwiGLU(nn.Module):
-    """The layer and parameters of `codegen.torch.SwiGLU`, with PyTorch's products."""
+    """A SwiGLU layer that uses `nn.Linear`; its parameters are those of `codegen.torch.SwiGLU`."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -92,7 +92,11 @@ class Cache:
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The rotary embedding: pairs of elements, half a head apart, rotated by the position."""
+    """Apply the rotary embedding to `x`, (…, length, head_dim): rotate elements by their position.
+
+    Elements i and i + head_dim / 2 of a head form a pair, which is rotated like a point in the
+    plane. `cos` and `sin`, (length, head_dim), are the cosine and sine of each element's angle.
+    """
     one, other = x.chunk(2, -1)
     return (x * cos + torch.cat((-other, one), -1) * sin).to(x.dtype)
 
@@ -100,7 +104,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Norm(nn.RMSNorm):
     """`torch.nn.RMSNorm` of the last axis, with the weight converted to the type of the input.
 
-    PyTorch has a fused kernel only if both have the same type.
+    PyTorch's fused kernel requires that the weight and the input have the same type.
 
     Args:
         extent: the extent of the last axis.
@@ -129,7 +133,16 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Any
     ) -> Tensor:
-        """Attend to earlier tokens, and with a cache also to those of earlier calls."""
+        """Attend from each token of `x`, (batch, length, dim), to earlier tokens; same shape.
+
+        Args:
+            x: the vectors of the tokens.
+            cos, sin: the arguments of `rotated`.
+            mask: the positions in the cache to which each token attends; None without a cache.
+            cache: (keys, values, positions) of this layer, see `Cache`. The keys and values of `x`
+                are written to the cache, and tokens of earlier calls are attended to, too. None if
+                there is no cache.
+        """
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         q, k, v = heads.split(self.counts, 1)
         q, k = rotated(self.norm_q(q), cos, sin), rotated(self.norm_k(k), cos, sin)
@@ -143,7 +156,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer of the model."""
+    """One layer of the model: attention, then a feed-forward layer, each after RMSNorm."""
 
     def __init__(self, config: Config, layers: Layers) -> None:
         super().__init__()

@@ -84,7 +84,8 @@ def train(
                 for group in optimizers[name].param_groups:
                     group["lr"] = rate * min(1.0, (number + 1) / max(1, steps // 10))
                 losses.append(_step(model, optimizers[name], text, dtype))
-            results[name].losses += torch.stack(losses).tolist()  # `tolist` waits for the GPU
+            # `tolist` waits for the GPU, so the time that is taken next includes all steps.
+            results[name].losses += torch.stack(losses).tolist()
             if first:
                 tokens = len(texts) * batch * length
                 results[name].speeds.append(tokens / (perf_counter() - begin))

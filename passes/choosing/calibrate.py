@@ -50,7 +50,7 @@ __all__ = [
 
 NEAR, FAR_WEIGHT = 0.3, 0.2
 """A plan's squared error has the weight exp(-(t / best - 1) / NEAR) + FAR_WEIGHT, where t is its
-measured time and best that of the fastest plan of the same problem."""
+measured time, and best is the shortest measured time of any plan of the same problem."""
 LARGE_ERROR = 0.1
 """Error of the logarithm of a predicted time beyond which the loss of the fit is linear."""
 PULL = 0.1

@@ -73,7 +73,8 @@ class Kernels(Protocol):
 def slow(table: Table) -> Flag:
     """For each plan, whether it is slow because its TMA boxes of B are narrower than NARROWEST.
 
-    Such plans were measured to take 1.2 to 1.5 times as long as with B given as its transpose.
+    These plans were measured to take 1.2 to 1.5 times as long as plans for a B that is given as its
+    transpose.
     """
     found = table.turned_b == 0
     if found.any():
@@ -236,7 +237,9 @@ def candidates(
 
 
 def _shared_bytes(a: Column | float, b: Column | float, tiles_m: Column, tiles_n: Column) -> Column:
-    """Bytes of those of A and B that several output tiles read: A if tiles_n > 1, B if tiles_m > 1.
+    """Bytes of the operands (A, B or both) that more than one output tile reads.
+
+    Several output tiles read A if tiles_n > 1, and B if tiles_m > 1.
 
     Args:
         a, b: bytes of A and of B.
@@ -362,7 +365,12 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
 
 
 def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
-    """For each tiling, whether the lowering accepts a schedule with it; None if it accepts none."""
+    """For each tiling, whether to try a schedule with it; None to try the schedule with no tiling.
+
+    Args:
+        cut: a problem with every tiling that suits it.
+        counter: the `WorkCounter` of the schedule.
+    """
     # Pingpong warpgroups alternate between tiles, so they need more than one tile per workgroup.
     tried = cut.several | (cut.tiling[6] == 1)
     if not counter.chosen_grid and not cut.each:

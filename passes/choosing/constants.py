@@ -37,7 +37,7 @@ class Constants:
 
     Constants in `KNOWN` come from a data sheet or from a direct measurement. Constants in `FITTED`
     are fitted by `passes.choosing.calibrate`; their defaults are its first guesses. Constants in
-    `DETAILS` have neutral defaults, and files of devices leave them out: on sizes that were not
+    `DETAILS` keep their defaults, and files of devices leave them out: on sizes that were not
     used in the fit, they did not improve the choice of plans. Some constants in `DETAILS` are
     fitted separately for the simulation of workgroups (`passes.simulation`).
 
@@ -61,8 +61,8 @@ class Constants:
             box that it requests.
         ingest_rate: bytes per second that arrive in an SM's shared memory.
         ask_rate: bytes per second that an SM requests itself, without multicast from its cluster.
-        split: term that is added to the time factor of requests for the rows of TMA boxes that
-            begin inside a sector of 32 bytes, not only inside a cache line.
+        split: requests for rows that begin inside a sector of 32 bytes have the time factor
+            `straddle + split - 1` instead of `straddle`.
         paired: time factor of requests if more than half of the SMs are busy: two SMs then seem to
             share a path to the L2 cache.
         beside: time factor of the requests of clusters if at most half of the SMs are busy: the
@@ -95,8 +95,8 @@ class Constants:
         power_flops: arithmetic operations per second at the power limit.
         step_seconds: seconds of an iteration besides its multiplications.
         twins: time factor of multiplications if two warpgroups have B as the left operand of wgmma.
-        straddle: time factor of TMA requests if rows of a box begin inside cache lines of 128
-            bytes: each then reads two lines.
+        straddle: time factor of TMA requests for rows that begin inside a cache line of 128 bytes:
+            the request for such a row reads one more line.
         narrow: time factor of TMA requests if rows of a box are shorter than a cache line.
         empty_seconds: seconds to fill one row outside A or B with zeros in shared memory.
         band_seconds: further seconds of a launch with bands of tiles.
@@ -108,8 +108,10 @@ class Constants:
         sum_seconds: latency of a sum over a cluster whose CTAs divide k.
         power_shared, power_l2, power_dram: bytes per second of shared memory, L2 cache and memory
             that alone would reach the power limit.
-        sharpness, evenness: degrees of the norms that approximate a maximum: of the main loop's
-            time and its lower bounds, and of the resources' times in one iteration.
+        sharpness: degree p of the p-norm that approximates the maximum of the main loop's time and
+            the lower bounds of this time.
+        evenness: degree p of the p-norm that approximates the maximum of the times that resources,
+            such as tensor cores and TMA, take in one iteration.
     """
 
     device: str
@@ -185,7 +187,7 @@ class Constants:
         return found
 
     def to_json(self) -> str:
-        """The constants as JSON, without constants of `DETAILS` that have their neutral default."""
+        """The constants as JSON, without constants of `DETAILS` that have their default value."""
         neutral = {f.name: f.default for f in fields(self) if f.name in DETAILS}
         known = {n: x for n, x in asdict(self).items() if n not in neutral or x != neutral[n]}
         return json.dumps(known, indent=1) + "\n"
@@ -234,8 +236,9 @@ DETAILS = {
 }
 """Constants that did not improve the cost model's choice of plans on sizes not used in the fit.
 
-The cost model uses their neutral defaults: a factor of 1, no seconds, or an unlimited rate. The
-values here are first guesses for the constants of the simulation, which are fitted separately.
+The cost model uses the defaults of `Constants`. Most of these have no effect: a factor of 1, no
+seconds, or an unlimited rate. The values here are first guesses for constants of the simulation,
+which are fitted separately.
 """
 FITTED = tuple(
     f.name

@@ -2,8 +2,8 @@
 
 A counter is derived from a scheduled graph whose sizes are symbols. `passes.choosing.tally` walks
 the control graph of that scheduled graph and returns expressions, which are compiled to NumPy here.
-The compiled expressions are evaluated for every workgroup of many problems at once, because it
-depends on the sizes which workgroup has most work.
+The compiled expressions are evaluated for every workgroup of many problems at once: the workgroup
+with most work is found only by comparing all workgroups.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ class KernelFamily:
         places, codes = self._codes
         if not len(codes):
             return np.zeros(len(table), bool)
-        # A schedule that no kernel of the family has gets a number that no schedule of the family
-        # has.
+        # Schedules of the table that are not in the family all get the same number, which differs
+        # from the numbers of the family's schedules.
         schedule = table.of_schedule([places.get(each, len(places)) for each in table.schedules])
         numbers = _numbers([schedule, *(getattr(table, name) for name in COLUMNS)])
         found = codes[np.minimum(np.searchsorted(codes, numbers), len(codes) - 1)]

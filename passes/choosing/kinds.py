@@ -148,7 +148,7 @@ def divisible(cut: Tiled) -> Flag:
 
 
 def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
-    """Yield Stream-K plans that the cost model never prefers, as with `least_segment`."""
+    """Yield Stream-K plans that the cost model never prefers, for example with `least_segment`."""
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
@@ -178,7 +178,9 @@ def unusual_kinds(cut: Tiled) -> Iterator[Kind]:
 def interleaved_kinds(
     cut: Tiled, wanted: Flag, schedules: Sequence[Pass] = INTERLEAVED
 ) -> Iterator[Kind]:
-    """Yield Stream-K with `k_order=interleaved`, if SMs are no multiple of the output tiles.
+    """Yield Stream-K with `k_order=interleaved` for tilings to which the option makes a difference.
+
+    These have more resident clusters than output tiles, but not a multiple of their number.
 
     Args:
         cut: a problem with every tiling that suits it.

@@ -270,7 +270,9 @@ def _few(readers: Column, c: Constants) -> Flag:
 
 
 def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column]:
-    """(seconds of an iteration, more seconds of the first one, bytes of shared memory it reads).
+    """Three columns: the time of an iteration, extra time of the first one, bytes of shared memory.
+
+    Times are in seconds. The bytes are those that wgmma reads from shared memory in one iteration.
 
     The slowest of four resources determines the time of an iteration: the tensor cores, the
     requests to the L2 cache, the arriving data, and the producer warp. In the first iteration the

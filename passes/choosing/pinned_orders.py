@@ -117,7 +117,7 @@ def forget() -> None:
 
 
 def predict(problem: Gemm, unit: int) -> Iterator[Prediction]:
-    """Yield for each order of additions along k that is tried its predicted times, in seconds.
+    """Yield a `Prediction` (times for several m) for each order of additions along k that is tried.
 
     Orders with fewer segments come first. An order that no plan has for some m is left out.
 

@@ -38,7 +38,7 @@ class Plan:
     passes, and number of workgroups. Consumers other than `cooperative` follow the cluster:
     `256x128x64@c2x1@pingpong stream-k`.
 
-    Plans that differ only in `workgroups` share a kernel, which takes problems of every size.
+    Plans that differ only in `workgroups` share a kernel, which accepts problems of every size.
 
     Args:
         tile: elements of the macro tile along m, n and k; a cluster computes one macro tile.

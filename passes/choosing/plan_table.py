@@ -37,8 +37,8 @@ class Table:
         ragged_m, ragged_k: 1 if groups divide the axis (a group may end inside a tile); else 0.
         turned_a, turned_b: 1 if A or B is given as its transpose; else 0.
         in_bytes: bytes of an element of A and B.
-        out_bytes: bytes of D for each element of the product: those of an element of D, divided by
-            the number of sums that it is computed from.
+        out_bytes: bytes of an element of D, divided by the number of sums from which the epilogue
+            computes the element.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D; 0 if it
             reads none.
         operand_bytes: bytes of all operands that the epilogue reads and of its outputs besides D,
@@ -54,8 +54,8 @@ class Table:
             order.
         schedule: index of the plan's schedule in `schedules`.
         schedules: the distinct schedules, with options for the macro tile `COUNTED_TILE`.
-        alike: for each row a number, equal for rows that differ at most in `width`. None if these
-            rows are not known.
+        alike: the number of a set of rows, for each row. Rows of one set have the same problem and
+            plan, except for `width`. None if the sets are not known.
     """
 
     l: Column  # noqa: E741 - named like m, n and k
@@ -177,9 +177,10 @@ class Table:
 
     @cached_property
     def distinct(self) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
-        """(first row of each set of rows with equal `alike`, number of its set for each row).
+        """The sets of rows with equal `alike`, as two arrays.
 
-        None if all entries of `alike` differ, or if `alike` is None.
+        The first array has the first row of each set, the second the number of each row's set. The
+        result is None if all entries of `alike` differ, or if `alike` is None.
         """
         if self.alike is None or not len(self):
             return None

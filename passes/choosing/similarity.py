@@ -37,13 +37,16 @@ class Scales:
         schedule: deviation of the part that plans with the same schedule and grid share.
         plan: deviation of the part that plans share only if they agree in every property.
         noise: deviation of repeated measurements of one plan.
-        tile_length: distance of tiles, in doublings of their extents, at which the correlation is
-            1/e.
-        cluster_length, band_length: such distances for extents of clusters and for widths of bands,
-            in doublings.
-        grid_length: such a distance for grids, in doublings of the number of CTAs.
-        turns_length: such a distance for warpgroups; plans with pingpong and with cooperative
-            warpgroups have distance 1.
+        tile_length: distance of two tiles at which the correlation is 1/e, in doublings of their
+            extents.
+        cluster_length: distance of two clusters at which the correlation is 1/e, in doublings of
+            their extents.
+        grid_length: distance of two grids at which the correlation is 1/e, in doublings of the
+            number of CTAs.
+        band_length: distance of two band widths at which the correlation is 1/e, in doublings of
+            the width.
+        turns_length: distance at which the correlation is 1/e, if a plan with pingpong and a plan
+            with cooperative warpgroups have distance 1.
     """
 
     problem: float = 0.1
@@ -93,7 +96,7 @@ class Similarity:
         """Covariances, without noise, of the errors on plans `rows` with the errors on `others`."""
 
         def apart(columns: list[Column], length: float) -> Matrix:
-            """For each pair of plans: exp(-d / length); d sums |difference| over `columns`."""
+            """exp(-d / length) for each pair of plans; d sums the |differences| in `columns`."""
             far = sum(np.abs(x[rows][:, None] - x[others][None, :]) for x in columns)
             return np.exp(-np.asarray(far) / length)
 

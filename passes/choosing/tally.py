@@ -64,10 +64,11 @@ class Tally:
         streamed: number of iterations in loops that may compute only a part of a tile's iterations.
         sends: number of partial sums that the workgroup sends.
         receives: number of partial sums that the workgroup receives.
-        shortest: number of iterations of the shortest segment that the workgroup computes, negated.
-        first_turn, last_turn: in a `turnstile` reduction, the pieces (partial sums) of a tile are
-            numbered; of the pieces that the workgroup receives, the lowest number, negated, and the
-            highest number.
+        shortest: number of iterations of the shortest segment that the workgroup computes, negated
+            because the fields in `PEAKS` are maxima.
+        first_turn, last_turn: the lowest number, negated, and the highest number of a piece that
+            the workgroup receives in a `turnstile` reduction, which numbers the pieces (partial
+            sums) of each tile.
     """
 
     iterations: Expr = S.Zero
@@ -137,7 +138,8 @@ def _when(condition: Boolean, peak: Expr) -> Expr:
 
 
 Values = dict[Symbol, Expr]
-"""Type: for each symbol with a value where an operation runs, the name of that value."""
+"""Type: a dict from symbols (loop indices, assignments) to the names of their values, see
+`Definitions`. It has the symbols that an operation can read."""
 
 
 class _Walk:

@@ -65,7 +65,8 @@ the numbers of columns."""
 NARROW_WIDTHS = {64: (16, 32)}
 """Further extents of a CTA's part of a tile that are tried for batch-invariant products: for each
 number of rows, the numbers of columns. If m and n are small, such tiles give work to more
-workgroups; dividing k, which is the usual way to do that, may not be allowed."""
+workgroups. The usual way to do that, dividing k, is not possible if the product's fixed order of
+additions has one segment of k."""
 NARROW_DEPTHS = (1, 2, 4)
 """Extents of macro tiles along k that are tried with `NARROW_WIDTHS`, as numbers of 128-byte rows
 of shared memory."""
@@ -75,8 +76,8 @@ number of rows, the extents along k, as numbers of 128-byte rows of shared memor
 large extent along k keeps enough bytes of B in flight.
 """
 DEEPEST_COLUMNS = 64
-"""Largest number of columns of a CTA's part of a tile in tilings with 512 bytes of A and B along k
-(4 in `DEEP`)."""
+"""Largest number of columns of a CTA's part of a tile for which an extent along k of four 128-byte
+rows (see `DEEP`) is tried."""
 NEVER = 1 << 30
 """Number of accumulators of a thread that `sums` returns if warpgroups cannot divide the tile. It
 is more than any thread can have, so the tile is not used."""

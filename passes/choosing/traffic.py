@@ -21,8 +21,8 @@ STEEP = 2
 use: the larger it is, the more abruptly the share grows when the bytes read in between reach the
 cache's size."""
 ROUNDS = 3
-"""Number of rounds of a fixed-point iteration: evicted lines are read again, which adds to the
-bytes that pass through the L2 cache, which evict more lines."""
+"""Number of rounds of a fixed-point iteration. It is needed because evicted lines are read again:
+these reads add to the bytes that pass through the L2 cache, and so evict more lines."""
 
 
 def traffic_of(
@@ -51,7 +51,8 @@ def traffic_of(
     apart = np.maximum(waves * wave, a + b)
     # Each band's rows of A are read once. B is read once per band, unless it stays in the cache.
     bands = np.ceil(s.tiles_m / high)
-    # Products of a batch share no data; bands of one product are computed one after another.
+    # B stays in the cache between two bands if A and B of one product fit in the cache. Other
+    # products of a batch do not count: the bands of one product are computed one after another.
     stays = c.l2_bytes >= (a + b) / t.l
     banded = a + b * np.where(stays, 1, bands)
     stay = np.minimum(c.l2_bytes / wave, 1)

@@ -20,7 +20,8 @@ class Work:
     Every attribute and property is a column with an entry for each plan.
 
     If a launch has more workgroups than are resident, further workgroups run when earlier ones have
-    ended. The model assumes that workgroups run in rounds, and adds up the work of all rounds.
+    ended. The model assumes that they run in rounds: in each round, as many workgroups run as
+    are resident. It adds up the work of all rounds.
 
     Attributes:
         grid: number of resident workgroups.
@@ -99,7 +100,7 @@ class Work:
 
         The share is the number of all iterations, divided by the number that all workgroups could
         do in the time of the workgroup with most work. An iteration on a small tile counts as the
-        fraction of an iteration that its area is of the macro tile's area.
+        fraction (area of the small tile / area of the macro tile) of an iteration.
 
         Args:
             t: problems and plans.

@@ -29,10 +29,10 @@ PIECE: numbers the pieces of a tile. ACCUMULATE: the loop over the k tiles of a 
 class SplitTiles:
     """Output tiles whose k tiles are split into equal contiguous pieces, one for each workgroup.
 
-    A schedule that uses this adds two dimensions. `tile` counts the split tiles, and edges lead
-    from the tile numbers to it. `pieces`, of size `tiles · splits`, counts the pieces of all tiles;
-    it is the workgroup dimension or is connected to it by edges. Then `tie` adds the other
-    coordinates, and `control` returns the operations of a workgroup.
+    A schedule that uses this class adds two dimensions. `tile` counts the split tiles, and edges
+    lead from the tile numbers to `tile`. `pieces`, of size `tiles · splits`, counts the pieces of
+    all tiles; it is the workgroup dimension or is connected to that dimension by edges. Then `tie`
+    adds the other coordinates, and `control` returns the operations of a workgroup.
 
     Args:
         tile: the dimension that counts the split tiles.

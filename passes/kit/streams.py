@@ -1,8 +1,8 @@
 """Streaming: divides main loop iterations into equal contiguous shares, one for each workgroup.
 
-Every Stream-K schedule uses this (Osama et al., Stream-K, arXiv:2301.03598). A workgroup processes
-its share in an outer loop over output tiles and an inner loop over k tiles. A *segment* is the part
-of a share that lies in one output tile.
+Every Stream-K schedule uses this module (Osama et al., Stream-K, arXiv:2301.03598). A workgroup
+processes its share in an outer loop over output tiles and an inner loop over k tiles. A *segment*
+is the part of a share that lies in one output tile.
 """
 
 from __future__ import annotations
@@ -196,12 +196,12 @@ class Stream:
         start = {"sk.workgroup": workgroup, "sk.local": Integer(0)}
         (first_of_share,) = graph.reverse(start, [self.space.id], ranges)
         begin = first_of_share
-        # With `least_segment`, a share may begin at a tile's end instead of at a multiple of its
-        # length, so the coordinate BEGIN holds its first iteration.
+        # With `least_segment`, a share may begin at the end of a tile instead of at a multiple of
+        # the share's length, so the coordinate BEGIN holds the share's first iteration.
         if BEGIN in graph:
             begin = at[BEGIN] = graph.symbol(BEGIN)
-        # A `Locate` operation around the operations on a tile sets these coordinates from tables;
-        # expressions in the operations read the coordinates by name.
+        # A `Locate` operation around the operations on a tile sets the coordinates `_located` from
+        # tables; expressions in the operations read the coordinates by name.
         located = dict(zip(self._located, graph.reverse(at, self._located, ranges), strict=True))
         names = {dim: graph.symbol(dim) for dim in located}
         inside = ranges
