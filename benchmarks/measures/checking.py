@@ -91,7 +91,12 @@ def measure(
 
 
 def graph_text(schedule: str, tile: tuple[int, int, int] = TILE) -> str:
-    """The text of a graph with this macro tile, scheduled by a pipeline that is given as text."""
+    """Apply a pipeline of passes to the graph of a GEMM; return the scheduled graph as text.
+
+    Args:
+        schedule: the text of the pipeline.
+        tile: the macro tile, in elements along m, n and k.
+    """
     return Pipeline.parse(schedule)(Gemm("f16").graph(tile), verify="structure").text()
 
 

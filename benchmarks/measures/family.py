@@ -75,12 +75,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def curve(family: KernelFamily, problem: Gemm, sizes: tuple[Size, ...]) -> list[dict[str, float]]:
-    """Predicted losses if only the first 1, 2, 4, … kernels of a family may be chosen.
+    """Predicted losses if only the first 1, 2, 4, …, 48, 96 or all kernels of a family are built.
 
     A loss is the predicted time of the best of these kernels divided by that of the best of all
-    kernels, less 1. Each item of the result has the number of `kernels`, their geometric mean loss
-    over the sizes for which the family was selected (`selected for`), and their geometric mean and
-    largest loss over `sizes` (`unseen`, `worst`).
+    plans, less 1. Each item of the result is about one number of kernels (`kernels`). It has the
+    mean loss over the sizes for which the family was selected (`selected for`), and the mean and
+    the largest loss over `sizes` (`unseen`, `worst`). A mean is the geometric mean of loss + 1,
+    less 1.
     """
     losses = losses_of(family, problem, constants_of(), sizes)
     counts = sorted({*(2**i for i in range(int(math.log2(len(family))) + 1)), 48, 96, len(family)})

@@ -7,12 +7,13 @@
     python -m benchmarks groups --plans "128x256x64 data-parallel{persistent=true}"
 
 By default groups divide the rows, as the tokens of a mixture of experts are divided: m of a shape
-is the rows of all groups, A holds them sorted by group, and each group has its own B, stored as n x
-k. With `--axis k` groups divide k, and each has its own D; A is stored as k x m, and there is no
-Triton kernel. With `--axis mnk` products share no extent: the rows are divided among them, and each
-has all or a part of n and of k. Groups are uneven: the rows (or k) of the group with rank r are
-proportional to r^(-skew), for the skew of --skew. From 8 groups on, one group in eight is empty,
-and ranks are shuffled.
+is the number of rows of all groups, A holds the rows sorted by group, and each group has its own B,
+stored as n x k. With `--axis k` groups divide k, and each group has its own D; A is stored as k x
+m, and there is no Triton kernel. With `--axis mnk` each product has its own m, n and k: the rows of
+the shape are divided among the products, and a product has all or a part of the shape's n and k.
+Groups are uneven: the rows (or k) of the group with rank r are proportional to r^(-skew), where
+skew is the value of --skew. If there are 8 groups or more, one in eight is empty, and ranks are
+shuffled.
 
 Contenders: cuBLAS (`torch.matmul` for every group that is not empty, all in one CUDA graph, which
 fixes the sizes when it is captured), `torch._grouped_mm` if PyTorch has it, a persistent Triton

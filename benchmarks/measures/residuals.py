@@ -65,7 +65,9 @@ KEYS: dict[str, Key] = {
     "layout": lambda t, s, i: "nt"[int(t.turned_a[i])] + "nt"[int(t.turned_b[i])],
     "depth": lambda t, s, i: f"up to {1 << int(np.ceil(np.log2(s.depth[i])))}",
 }
-"""Properties of plans by name: the part of a macro tile that one workgroup of a cluster computes,
+"""For each property of plans, by name, a function that returns its value for a plan as text.
+
+The properties are, in order: the part of a macro tile that one workgroup of a cluster computes,
 the cluster, the family of schedules, pipeline stages, TMA boxes in which a warpgroup stores D, tile
 rows of a rasterization band, the layout, and iterations of a tile (rounded up to a power of 2)."""
 

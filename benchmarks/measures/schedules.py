@@ -68,7 +68,7 @@ COUNTS = (
     *(231, 252, 260, 264, 266, 270, 288, 330),
     *(363, 384, 391, 396, 399, 408, 462),
 )
-"""Default numbers of output tiles: around half, one, one and a half, … three and a half waves.
+"""Default numbers of output tiles, around 0.5, 1, 1.5, … 3.5 waves on 132 SMs.
 
 Each is a product of two factors that are close to each other, so that problems are nearly square.
 """

@@ -179,16 +179,17 @@ GROUPS: dict[str, Callable[[Row, Plan], str]] = {
     "time": lambda row, plan: f"up to {2 ** int(np.ceil(np.log2(1e6 * row['t'])))} µs",
     "k": lambda row, plan: f"up to {2 ** int(np.ceil(np.log2(row['k'])))}",
 }
-"""Properties by which launches are grouped; accuracy is listed for each group."""
+"""For each property that launches are grouped by, a function that returns its value as text."""
 
 
 def by_group(
     rows: Sequence[Row], plans: dict[str, Plan], predicted: dict[str, Column]
 ) -> dict[str, dict[str, dict[str, Accuracy]]]:
-    """The accuracy of each way of predicting times, for launches that have a property in common.
+    """The accuracy of predicted times for each group of launches with an equal property.
 
-    The keys of the result are the name of the property (a key of `GROUPS`), its value, and the way
-    of predicting.
+    The keys of the nested result are: the name of the property (a key of `GROUPS`), its value, and
+    the way of predicting (a key of `predicted`). Groups of fewer than `LEAST` launches are
+    left out.
     """
     found: dict[str, dict[str, dict[str, Accuracy]]] = {}
     for name, value in GROUPS.items():

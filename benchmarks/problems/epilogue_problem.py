@@ -94,7 +94,7 @@ class EpilogueProblem(Problem):
         error += self.rounding * self.result.abs()
         if rounded_steps:
             # PyTorch rounds A · B, the sum with the bias, and GELU's result. The first two rounding
-            # errors pass through GELU; `before` is the sum of the two rounded values.
+            # errors pass through GELU; `before` is the sum of the magnitudes of these two values.
             before = self.exact.abs() + self.argument.abs()
             error += self.rounding * (GELU_SLOPE * before + self.activated.abs())
         return self.differs(compute, self.result, error)

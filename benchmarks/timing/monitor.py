@@ -39,7 +39,10 @@ def parse_line(line: str) -> dict[str, float] | None:
 
 
 def summary(lines: list[dict[str, float]]) -> dict[str, float]:
-    """The median of every field over all readings, and the number of readings."""
+    """The median of every field over all readings, by field; {} if there are no readings.
+
+    The key `readings` has the number of readings.
+    """
     if not lines:
         return {}
     medians = {

@@ -79,9 +79,9 @@ class Calibrated:
     """The result of `calibrate`.
 
     Attributes:
-        fitted: the fitted constants of the cost model, and how fast the plans are that the model
-            chooses for sizes to which its constants were not fitted.
-        times: the number of pairs of a plan and a problem size that were timed.
+        fitted: the fitted constants of the cost model, and the quality of its choices on sizes that
+            were held out of the fit.
+        times: the number of measured times, one for each plan that was timed on a problem.
         path: the file to which the constants were written.
         record: the file to which the measured times were written.
     """

@@ -232,7 +232,11 @@ def _rows_of_arrays(gemm: GemmProblem, views: Mapping[str, TensorView]) -> dict[
 
 
 def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
-    """Values of the size parameters of a list of products, from the lengths of its arrays."""
+    """The launch arguments of a list of products: the lengths of A, B, C and D, and `groups`.
+
+    Raises:
+        LaunchError: `offsets` has a wrong shape or is not contiguous, or `out` is missing.
+    """
     given_offsets = views[OFFSETS]
     offsets = given_offsets.shape
     if len(offsets) != 2 or offsets[0] != len(AXES) or not offsets[1]:

@@ -121,7 +121,10 @@ class CompileWorkers:
     def compile(
         self, plans: Sequence[Plan], advance: Callable[[int], None] = lambda done: None
     ) -> None:
-        """Compile the kernels of some plans into the cache, as many at a time as there are CPUs.
+        """Compile the kernels of some plans into the cache on disk, in parallel.
+
+        At most `self.most` processes compile, and no more than there are CPUs. If fewer than
+        LEAST_KERNELS kernels are missing in the cache, or there is no cache, nothing is compiled.
 
         Args:
             plans: the plans; those whose kernels were compiled before, by this or an earlier

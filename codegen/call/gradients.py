@@ -1,8 +1,8 @@
 """Calls of `matmul` with PyTorch tensors that require a gradient.
 
-Kernels do not record the backward pass, but the PyTorch operators of `codegen.torch` do. The
-operators compute such a call. They have fewer options than `matmul`, so a call that uses an option
-that they lack is refused.
+Launches of kernels are not recorded for PyTorch's backward pass, but the operators of
+`codegen.torch` are, so these operators compute such calls. They have fewer options than `matmul`: a
+call with another option is refused.
 """
 
 from __future__ import annotations

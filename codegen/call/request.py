@@ -162,7 +162,9 @@ class PlanRequest:
 
 
 def unaligned(problem: Gemm) -> list[tuple[str, int]]:
-    """(name, bytes of a row) of each operand whose rows are not a multiple of 16 bytes long.
+    """The matrices, of A and B, whose rows are not a multiple of 16 bytes long.
+
+    Each item of the result is the name of the matrix and the number of bytes of its rows.
 
     A and B are taken to be contiguous arrays whose addresses are multiples of 16 bytes.
     """

@@ -101,7 +101,7 @@ def _best(request: PlanRequest, loaded: Sequence[Plan]) -> Plan | None:
 
 
 def _is_allowed(plan: Plan, request: PlanRequest) -> bool:
-    """Whether a plan adds along k in the order that the request needs; True if it needs none."""
+    """Whether a plan adds along k in the order of the request; True if it allows every order."""
     if request.order is None:
         return True
     # This module imports the checks of graphs, so it is not imported for other calls.

@@ -16,7 +16,7 @@ __all__ = ["cpu_name", "describe_target", "resolve", "runnable", "settled_workgr
 
 
 def resolve(target: str, dtype: str) -> str:
-    """`target`, or the best target of this machine for an element type if it is `native`."""
+    """`target` itself; for `native`, the best target of this machine for the element type."""
     if target != "native":
         return target
     from codegen.api import native_target
