@@ -112,7 +112,7 @@ def test_kernels_with_transposed_operands(target: str):
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_kernels_with_leading_dimensions(target: str, turned: bool):
-    """If a kernel declares leading dimensions for a matrix, its rows may have gaps; else not."""
+    """The rows of a matrix may have gaps only if the kernel has a leading dimension for it."""
     flags: Any = {"transpose_a": turned, "transpose_b": turned}
     a, b, c = whole(20, 30), whole(30, 24), whole(20, 24)
     want = a @ b + c

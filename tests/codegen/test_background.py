@@ -230,7 +230,8 @@ def test_a_process_compiles(used: list[str], monkeypatch: pytest.MonkeyPatch):
     assert made.from_cache
     codegen.matmul(small, small, background=True)
     assert used == [LARGE, LARGE, SMALL]
-    # Without kernels in memory, the next call finds this one on disk, as another process would.
+    # All kernels in memory are dropped, so the next calls load them from disk, as a new process
+    # would.
     matmul.forget()
     codegen.matmul(large, large)
     codegen.matmul(small, small, background=True)

@@ -104,7 +104,7 @@ def test_gpus_without_a_model(measured: list[Any], monkeypatch: pytest.MonkeyPat
 
 def test_times_are_medians_after_the_first():
     class Bench:
-        """Stands in for a bench; its samples are 9, 1, 2, 3, … seconds for each plan.
+        """A stand-in for `Bench`: the samples of each plan are 9, 1, 2, 3, … seconds.
 
         Samples of short launches are 0.5 seconds, and the plan `bad` cannot be started.
         """

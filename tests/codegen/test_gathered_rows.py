@@ -110,7 +110,7 @@ def test_text_reads_back():
 
 
 def test_a_table_that_may_leave_the_array_is_refuted():
-    """The declared maximum of a table's entries must be less than the rows of the array."""
+    """`verify` refuses a table whose entries may be too large for the array, or too few."""
     text = graph("both", "stream-k").text()
     for before, after in (("<= rows_a - 1 any", "<= rows_a any"), ("rows [m]", "rows [m - 1]")):
         assert before in text
@@ -119,7 +119,7 @@ def test_a_table_that_may_leave_the_array_is_refuted():
 
 
 def test_tables_swapped_between_tensors_are_refuted():
-    """D's rows numbered by the table of A's rows: an element of D is stored twice, or never."""
+    """`verify` refuses a graph in which A's table, not D's, says where rows of D are stored."""
     text = graph("both", "stream-k").text()
     wrong = text.replace("D.product_row table=targets", "D.product_row table=rows")
     assert wrong != text
@@ -181,7 +181,10 @@ def test_an_empty_product_writes_nothing():
     ],
 )
 def test_gpu_kernels_assemble(architecture: str, kind: str, family: str, grouped: bool):
-    """TMA cannot gather rows, so Hopper's kernels do so with mma.sync; they scatter with wgmma."""
+    """Kernels that gather or scatter rows assemble.
+
+    TMA cannot gather rows, so Hopper kernels that gather multiply with mma.sync, not wgmma.
+    """
     gemm = Gemm("bf16", transpose_b=True, grouped=grouped, epilogue=scaled, **KINDS[kind])
     tile = (128, 128, 64 if family == "wgmma" else 32)
     kernel = codegen.compile(StreamK()(gemm.graph(tile)), architecture)
@@ -205,7 +208,7 @@ def test_hopper_says_why_it_does_not_gather():
 
 
 def test_gather_reads_inside_its_table_in_padding():
-    """Past the last row of the product the edge reads the last entry, which a guard ignores."""
+    """In rows of padding, `Gather` reads the table's last entry instead of one past its end."""
     made = graph("both", "stream-k").coordinates
     (edge,) = (e for e in made.edges if isinstance(e, Gather) and e.table == "rows")
     index = str(made.reverse({"A.tile.0": 3, "A.index.0": 5}, ("A.0",))[0])

@@ -182,9 +182,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     refused: list[str] = []
 
     def spills(code: str) -> bool:
-        """True for the code of the first kernel that was assembled; the test makes that one
-        spill.
-        """
+        """Whether code counts as spilling: the first kernel's, and all with its wgmma shape."""
         multiply = re.findall(r"wgmma\.mma_async\S+", code)[0]
         if multiply in refused or not refused:
             refused.append(multiply)

@@ -25,7 +25,11 @@ SIZES = {"f32": 4, "bf16": 2}
 def view(
     at: int, count: int, rows: int, columns: int, gaps: tuple[int, int], order: bool, kind: str
 ) -> TensorView:
-    """A batch with gaps between rows and matrices; with `order`, rows of matrices alternate."""
+    """A batch of `count` matrices at address `at`, with elements of type `kind`.
+
+    `gaps` are the numbers of elements after each row and after each matrix. With `order`, rows of
+    the matrices alternate in memory.
+    """
     step = columns + gaps[0]
     steps = ((count if order else rows) * step + gaps[1], step)
     strides = (*(reversed(steps) if order else steps), 1)
@@ -117,8 +121,8 @@ def test_a_gpu_launches_where_matrices_lie_between_each_other(
 
     a, b, d = part(0), part(1), part(2)
     codegen.matmul(a, b, out=d)
-    # These calls have the cache key of the first one, so their arguments are not checked again, but
-    # the address ranges of D and of A or B overlap, so the check of overlaps is made.
+    # The next calls have the cache key of the first call, so their arguments are not checked again.
+    # Only overlaps are checked, because the address ranges of D and of A or B overlap.
     monkeypatch.setattr(cuda_kernel, "check_call", None)
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 2

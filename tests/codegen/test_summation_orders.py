@@ -62,7 +62,7 @@ def value(term: Term, products: np.ndarray, tile: int) -> np.ndarray:
 
 
 def expected(graph: KernelGraph, a: np.ndarray, b: np.ndarray, workgroups: int) -> np.ndarray:
-    """D by additions in the orders that are derived from the graph."""
+    """D, computed with NumPy by additions in the order that is derived from the graph."""
     (m, k), n = a.shape, b.shape[1]
     given = {"m": m, "n": n, "k": k, "workgroups": workgroups, "read_c": 0}
     known = {p.name for p in graph.parameters.given}

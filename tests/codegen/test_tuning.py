@@ -27,7 +27,10 @@ REQUEST = PlanRequest(Gemm("bf16", "bf16", 512, 768, 4096), "sm_90a", "NVIDIA H2
 
 
 class Clock:
-    """Samples of plans on a device whose clock drifts with every sample."""
+    """A simulated device; calling it with a plan returns the seconds of one launch of the plan.
+
+    The clock drifts: each call adds `drift`, a fraction, to the time of all later launches.
+    """
 
     def __init__(self, drift: float = 0.0) -> None:
         self.drift, self.count = drift, 0

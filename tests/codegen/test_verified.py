@@ -1,4 +1,4 @@
-"""`codegen.compile` runs the checks on graphs that the library's passes did not make, once."""
+"""`codegen.compile` checks each graph once, unless the library's passes made the graph."""
 
 from __future__ import annotations
 

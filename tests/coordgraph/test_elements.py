@@ -120,8 +120,10 @@ NAMES = {
     *(i.kind for kind in DTYPES.values() for i in kind.instructions),
 }
 KNOWN = {
-    "coordgraph/elements.py",  # this file defines the records of element types
-    "codegen/emit/elements.py",  # this file has the names of floating-point types in LLVM and PTX
+    # This file defines the records of element types.
+    "coordgraph/elements.py",
+    # This file has the names of floating-point types in LLVM and PTX.
+    "codegen/emit/elements.py",
     # This file converts between floating-point types where LLVM or PTX has no single instruction.
     "codegen/targets/cpu/elements.py",
     "codegen/targets/cpu/machine.py",

@@ -32,10 +32,14 @@ PLAIN = (RaggedSplitK(), SnakeDeal())
 EXAMPLES = (*SPLITS, SnakeDeal())
 TILE = (4, 4, 4)
 PROBLEMS = (
-    (20, 24, 37, 7),  # 30 tiles: 4 full waves of 7, and 2 tiles in three pieces each
-    (20, 24, 37, 10),  # the number of tiles is a multiple of the number of workgroups
-    (8, 8, 30, 7),  # fewer tiles than workgroups
-    (12, 12, 9, 8),  # one tile is left after full waves, with more pieces than k tiles
+    # 30 tiles on 7 workgroups: 4 full waves, and 2 tiles in three pieces each.
+    (20, 24, 37, 7),
+    # The number of tiles is a multiple of the number of workgroups.
+    (20, 24, 37, 10),
+    # There are fewer tiles than workgroups.
+    (8, 8, 30, 7),
+    # After a full wave one tile is left, which would be cut into more pieces than it has k tiles.
+    (12, 12, 9, 8),
     (5, 3, 2, 3),
 )
 every_example = pytest.mark.parametrize("step", cover(0, EXAMPLES, words), ids=str)

@@ -23,7 +23,7 @@ class LoweredFault:
     """A fault of a lowered graph, which the check `memory order` must refute.
 
     Args:
-        fault: the edits of the graph's text, and a text that the counterexample must contain.
+        fault: how to make the faulty graph, and a text that the counterexample must contain.
     """
 
     fault: MemoryFault

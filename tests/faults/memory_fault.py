@@ -62,7 +62,7 @@ class MemoryFault:
 
     @property
     def kernel(self) -> str:
-        """Suffix in the table of faults that names a feature of the kernel: `, ping-pong`."""
+        """The feature of the kernel for the table of faults, such as `, ping-pong`; '' if none."""
         found = {
             CLUSTER: "a cluster along m",
             SQUARE: "a cluster along m and n",

@@ -49,7 +49,8 @@ def main() -> int:
 def _run(given: argparse.Namespace) -> int:
     if given.only is not None:
         return _one(given.seed, given.only)
-    for base in BASES:  # the graphs are built before processes are forked, so that they share them
+    # The graphs are built and cached before worker processes are forked, so that workers have them.
+    for base in BASES:
         base_text(base)
         base_data(base)
     counts, start = Counter[Outcome](), time.monotonic()

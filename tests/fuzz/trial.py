@@ -27,7 +27,7 @@ from tests.fuzz.mutants import Mutant
 __all__ = ["FINDINGS", "Outcome", "Result", "attempt"]
 
 LAUNCHES = 2
-"""Number of launches that are run of each graph."""
+"""Number of launches that a trial runs of each graph."""
 MOST_ELEMENTS = 1 << 14
 """Largest number of elements of a tensor; larger launches are skipped."""
 REFUTED_SHARE = 0.15

@@ -143,8 +143,9 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
 }
 WEIGHTS = (5, 1, 4, 4, 2, 3)
 WRONG = 0.06
-"""Fraction of the calls with a wrong extent, and fraction of the calls with one tensor of another
-type. In half as many calls, all tensors have the same type out of `OTHER_DTYPES`.
+"""Probability that one tensor of a call has a wrong shape, and that one has another type.
+
+With half this probability all tensors of a call have the same type out of `OTHER_DTYPES`.
 """
 
 

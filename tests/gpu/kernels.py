@@ -237,8 +237,9 @@ def compare(
     half_unit = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
     allowed = half_unit[found.dtype] * exact.abs() + (a.shape[1] + 4) * 2.0**-22 * size
     if found.dtype == torch.float16:
-        allowed += 2.0**-25  # half the distance between subnormal f16 numbers
-    # `~(x <= y)` instead of `x > y`, so that NaN counts as wrong
+        # Subnormal f16 numbers are 2^-24 apart, so rounding to f16 may add half of that.
+        allowed += 2.0**-25
+    # `~(x <= y)` is true if x is NaN, so NaN counts as wrong; `x > y` would be false.
     return ~((found.double() - exact).abs() <= allowed), exact, allowed
 
 

@@ -37,7 +37,7 @@ def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Product:
-    """Operands of small integers, of which bf16 and every order of additions give exact sums."""
+    """A product of small integers: f32 sums are exact in every order, so D has one right value."""
 
     def __init__(self, size: tuple[int, int, int], seed: int = 0) -> None:
         m, n, k = size

@@ -63,7 +63,8 @@ def test_groups_of_a_mixture_of_experts(architecture: str, schedule: Any):
     offsets = torch.tensor([0, 200, 200, 655, 690], device="cuda", dtype=torch.int32)
     rows, targets = tables(tokens, 690, 900)
     a, b = normal(tokens, k), normal(experts, n, k)
-    gathered = architecture == "sm_80"  # TMA loads adjacent rows, so wgmma only scatters
+    # wgmma reads A by TMA, which loads only adjacent rows, so only mma.sync kernels gather rows.
+    gathered = architecture == "sm_80"
     gemm = Gemm("bf16", grouped=True, transpose_b=True, gathered_rows=gathered, scattered_rows=True)
     tile = (128, 128, 32 if gathered else 64)
     kernel = codegen.compile(schedule(gemm.graph(tile)), architecture)

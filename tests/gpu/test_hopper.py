@@ -216,7 +216,10 @@ class Lane:
 
 
 def race(lanes: list[Lane], rounds: int) -> None:
-    """Launch the kernels of all lanes concurrently, `rounds` times; no result may ever differ."""
+    """Launch the kernels of all lanes concurrently, `rounds` times, and check the results.
+
+    Each result must equal its lane's first result.
+    """
     for lane in lanes:
         with torch.cuda.stream(lane.stream):
             torch.cuda._sleep(SLEEP)

@@ -23,7 +23,10 @@ TOLERANCE = 4e-3
 SIZES = ((1000, 776, 2048), (512, 768, 1024), (300, 100, 260), (129, 257, 65), (16, 4096, 512))
 """Extents m, n and k: with and without rows that are multiples of 16 bytes."""
 STEPS = (8, 2, 1)
-"""Distances between rows are multiples of this many elements: only 8 bf16 are 16 bytes, for TMA."""
+"""Numbers of elements; each test makes distances between rows multiples of one of them.
+
+8 bf16 elements are 16 bytes, as TMA needs; multiples of 2 or 1 elements may be unaligned.
+"""
 ORDERS = ("lmn", "mln", "lnm", "nlm")
 """Orders of a batch's axes in memory; the last is contiguous, and l is the matrix's number."""
 

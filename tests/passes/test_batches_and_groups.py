@@ -298,9 +298,9 @@ def test_a_tensor_without_a_path_to_its_rows_is_refused():
 
 
 def test_the_host_checks_assumptions_for_every_table():
-    """A launch is refused if some group offsets that fit its sizes would exceed bounds of indices.
+    """A launch is refused if some group offsets within its m rows could make an index too large.
 
-    The host cannot read the offsets, which are in device memory.
+    The host cannot read the offsets, which are in device memory, so it assumes the worst.
     """
     made = graph("stream-k", grouped=True)
     sizes = {"n": 1, "groups": 1, "read_c": 0, "workgroups": 1}
@@ -332,7 +332,7 @@ def test_refusals():
 
 @pytest.mark.parametrize("order", ["reorder{group=5}", "grouped{groups=3}"])
 def test_a_grid_that_is_rounded_up_fits_its_bits(order: str):
-    """The checks accept a batch whose tile order pads the grid, so that it exceeds the tiles."""
+    """The checks accept a grid that a tile order rounds up to more workgroups than tiles."""
     problem = Gemm("f32", batched=True).graph(TILE)
     found = Pipeline.parse(f"{order},data-parallel")(problem).check()
     assert not found.refuted, found

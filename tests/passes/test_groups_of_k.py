@@ -193,8 +193,10 @@ def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     @given(group_sizes, st.integers(1, 14))
     @settings(max_examples=8)
     @example([9, 0, 5, 40], 5)
-    @example([9, 0, 5, 40], 24)  # as many tiles as workgroups
-    @example([9, 0], 40)  # fewer tiles than workgroups
+    # As many tiles as workgroups.
+    @example([9, 0, 5, 40], 24)
+    # Fewer tiles than workgroups.
+    @example([9, 0], 40)
     def on(sizes: list[int], workgroups: int):
         found, (partly,) = record_of(name, sizes, workgroups), Pipeline.parse(name).passes
         assert isinstance(partly, PartlyStreamed)

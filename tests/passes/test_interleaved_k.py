@@ -57,13 +57,18 @@ def furthest(found: Trace, tiles: tuple[int, int, int]) -> float:
 
 
 @given(few, few, st.integers(1, 60), st.integers(1, 24))
-@example(1, 1, 60, 7)  # one tile in many pieces
-@example(2, 3, 5, 6)  # as many workgroups as tiles
-@example(2, 3, 20, 12)  # two workgroups for each tile
+# One tile in many pieces.
+@example(1, 1, 60, 7)
+# As many workgroups as tiles.
+@example(2, 3, 5, 6)
+# Two workgroups for each tile, then one workgroup less, and one more.
+@example(2, 3, 20, 12)
 @example(2, 3, 20, 11)
 @example(2, 3, 20, 13)
-@example(1, 2, 3, 11)  # more workgroups than iterations
-@example(4, 4, 7, 3)  # more tiles than workgroups
+# More workgroups than iterations.
+@example(1, 2, 3, 11)
+# More tiles than workgroups.
+@example(4, 4, 7, 3)
 @settings(max_examples=30)
 def test_workgroups_are_at_the_same_k(rows: int, columns: int, depth: int, workgroups: int):
     tiles = rows, columns, depth
@@ -72,6 +77,7 @@ def test_workgroups_are_at_the_same_k(rows: int, columns: int, depth: int, workg
     share = max(found.iterations)
     if rows * columns > workgroups:
         return  # a workgroup computes several tiles, so workgroups are at different k
+
     # In every step of the launch, `depth // share` workgroups compute a tile, and in the fraction f
     # of the steps one more. So the k that the tile has reached differs from the average by at most
     # f·(1 - f)·share k tiles. The workgroups of a tile are at consecutive k tiles.

@@ -226,8 +226,10 @@ def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     @settings(max_examples=8)
     @example(CORNERS["one large, others small"], 5)
     @example(CORNERS["all empty"], 3)
-    @example([(9, 7, 5), (0, 1, 1), (4, 9, 30)], 9)  # as many tiles as workgroups
-    @example([(3, 2, 9)], 40)  # fewer tiles than workgroups
+    # As many tiles as workgroups.
+    @example([(9, 7, 5), (0, 1, 1), (4, 9, 30)], 9)
+    # Fewer tiles than workgroups.
+    @example([(3, 2, 9)], 40)
     def on(sizes: list[Sizes], workgroups: int):
         found, (partly,) = record_of(name, sizes, workgroups), Pipeline.parse(name).passes
         assert isinstance(partly, PartlyStreamed)

@@ -49,8 +49,8 @@ def test_deep_tiles_come_first(depths: list[int], workgroups: int):
     waves = max(map(len, taken))
     order = [row[wave] for wave in range(waves) for row in taken if wave < len(row)]
     assert order == sorted(order, key=lambda group: (-depths[group], group))
-    # A workgroup has no more iterations than those with lower numbers, and all differ by at most
-    # the k tiles of the deepest tile.
+    # A workgroup has no more iterations than any workgroup with a lower number. The largest and the
+    # smallest number of iterations differ by at most the k tiles of the largest group.
     counts = found.iterations
     assert list(counts) == sorted(counts, reverse=True)
     assert max(counts) - min(counts) <= max(depths)

@@ -1,4 +1,4 @@
-"""`Rasterize` and `Grouped` visit tiles in the order of nested loops; their index formulas."""
+"""`Rasterize` and `Grouped` visit tiles in the order of nested loops or of a curve."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ ONE, SPLIT = STREAMS[0], EVERY[-2]
 @given(deep())
 @settings(max_examples=60)
 def test_every_peer_has_its_shares(name: str, problem: Problem):
-    """A tile that p workgroups compute is cut into shares; workgroup t finishes t, t + p and so on.
+    """If p workgroups compute a tile, workgroup t of them finishes the shares t, t + p, t + 2p, …
 
-    For these shares, workgroup t receives the partial sums of all other workgroups of the tile,
-    adds them and stores the result.
+    For these parts of the tile, workgroup t receives the partial sums of the other workgroups, adds
+    them and stores the result.
     """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))

@@ -209,7 +209,7 @@ class Page:
                 case "mermaid" | "":
                     pass
                 case "c":
-                    pass  # tests/codegen/export/test_export.py compiles it
+                    pass  # C blocks are compiled by tests/codegen/export/test_export.py
                 case _:
                     raise AssertionError(self._at(block, f"unknown language '{block.language}'"))
             if output is not None and after.language in ("text", "mermaid") and not after.generated:

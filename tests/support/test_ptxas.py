@@ -144,7 +144,7 @@ class TestFinding:
         wheel, toolkit = tmp_path / "wheel", tmp_path / "toolkit"
         for folder in (wheel, toolkit / "bin"):
             folder.mkdir(parents=True)
-            (folder / "ptxas").write_text("#!/bin/sh\n")  # without execute permission
+            (folder / "ptxas").write_text("#!/bin/sh\n")  # the file is not executable yet
         monkeypatch.setattr(toolchain, "_wheel_folders", lambda: iter([wheel]))
         assert toolchain.find_ptxas() == wheel / "ptxas"
         assert (wheel / "ptxas").stat().st_mode & 0o111

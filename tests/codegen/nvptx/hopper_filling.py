@@ -29,9 +29,10 @@ WARPGROUP = 128
 
 @cache
 def compiled(expr: Any) -> tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]:
-    """(a function that returns the expression's value as a tuple of one, its arguments' symbols).
+    """Compile an expression; return (the compiled function, the symbols of its arguments).
 
-    The function is cached, since most expressions are evaluated often.
+    The function returns a tuple of one element: the expression's value. Compiled functions are
+    cached, since most expressions are evaluated often.
     """
     symbols = tuple(symbols_of(sympify(expr)))
     return compile_function([expr], symbols), symbols
@@ -49,7 +50,7 @@ def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[
 
 
 def fill(role: ControlFlow, node: Node) -> None:
-    """Simulate a branch with a `FillElements`: the threads that take it store zeros."""
+    """Simulate a branch with a `FillElements`: each thread that enters the branch stores zeros."""
     (inner,) = (*node.body, *node.orelse)
     assert isinstance(inner.op, FillElements)
     home, found = inner.op.destination, inner.place(inner.op.destination)
@@ -75,7 +76,7 @@ def _room(role: ControlFlow, dim: str) -> int:
 
 
 def _everybody(role: ControlFlow, expr: Any) -> Array:
-    """The value of an expression, or whether a condition holds, for each thread of a warpgroup."""
+    """An array with the value of an expression or condition for each thread of a warpgroup."""
     if isinstance(expr, And):
         return np.all([_everybody(role, part) for part in expr.args], axis=0)
     function, symbols = compiled(expr)

@@ -45,10 +45,10 @@ class Hopper(Device):
         sizes: values of the size parameters m, n and k, and of `workgroups` if the graph has it.
         resident: number of clusters that run at the same time; when one ends, the next one starts.
         seed: the seed of the random order in which agents advance.
-        offsets: for groups along m or k, the start of each group and the end of the last; else
-            None.
-        sides: for a list of products, the start of each product and the end of the last, along
-            m, n and k; else empty.
+        offsets: for groups along m or k, the index at which each group starts on that axis, then
+            the end of the last group; else None.
+        sides: for a list of products, three sequences, along m, n and k: the index at which each
+            product starts, then the end of the last product; else empty.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Hopper(Device):
         self.ends = along_k[1:] if along_k and graph.gemm.ragged("k") else ()
         """The index along k at which each group ends, if extents along k differ; else empty."""
         self.rows = 0 if sides else sizes["m"] + macro_tile(graph.coordinates)[0]
-        """With groups along k, the number of rows from the start of one group's D to the start of
-        the next one's: m and a macro tile of padding. 0 for a list of products.
+        """With groups along k, each group has a D of its own: the number of rows from the start of
+        one D to the start of the next (m and a macro tile of padding). 0 for a list of products.
         """
         self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
@@ -130,8 +130,9 @@ class Hopper(Device):
         return made
 
     def sharing(self, rank: int, along: tuple[str, ...]) -> list[int]:
-        """The ranks of a cluster whose coordinates differ from those of `rank` only along
-        `along`.
+        """The ranks in a cluster whose coordinates equal those of `rank`, except along `along`.
+
+        `along` has names out of `CLUSTER`, such as `cluster.m`.
         """
         _, n, k = self.cluster
         here = (rank // (n * k), rank // k % n, rank % k)

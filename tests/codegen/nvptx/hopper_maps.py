@@ -30,7 +30,8 @@ class Matrices:
     """The matrices of a list of products, and the tensor maps that the kernel has written for them.
 
     Args:
-        sides: for m, n and k: the start of each group, and the end of the last one.
+        sides: three sequences, along m, n and k: the index at which each product begins, then the
+            end of the last product.
         values: the values of the graph's parameters.
     """
 
@@ -45,9 +46,10 @@ class Matrices:
         return self.end(axis, group) - self.sides[axis][group]
 
     def map(self, tensor: str, group: int, *, turned: bool) -> Map:
-        """The tensor map of one product's matrix; `turned`: stored as its transpose.
+        """The tensor map of A, B or D of the product number `group`.
 
-        An empty matrix is described as one element inside the tensor, since TMA rejects extent 0.
+        `turned` says that the matrix is stored as its transpose. An empty matrix is described as
+        one element inside the tensor, since TMA rejects extent 0.
         """
         across, along = reversed(TENSORS[tensor]) if turned else TENSORS[tensor]
 

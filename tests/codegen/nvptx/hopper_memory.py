@@ -1,8 +1,9 @@
 """The memory of the simulated Hopper GPU, and the rules that operations must keep.
 
-It models mbarriers, TMA boxes in shared memory, wgmma groups, partial sums and flags. Of data it
-records which k tiles have been summed. Every method that changes something first asserts that it is
-allowed: nothing is overwritten before its use, read before it is written, or done twice.
+It models mbarriers, TMA boxes in shared memory, wgmma groups, partial sums and flags. A simulated
+sum has no numeric value, but the list of the k tiles that it contains. Every method that changes
+something first asserts that it is allowed: nothing is overwritten before its use, read before it is
+written, or done twice.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ OUTSIDE: Place = (-1, -1)
 Stage = tuple[str, int]
 """A stage in shared memory: the operand's buffer and the stage's number."""
 Step = tuple[Place, Place]
-"""Type: where the box of A and the box of B begin that one multiplication reads."""
+"""Type: the places of the two boxes, one of A and one of B, that a multiplication reads."""
 Sum = tuple[Step, ...]
 Where = tuple[int, int, int]
 """A warpgroup's identity: workgroup, rank in the cluster, warpgroup number."""
@@ -91,7 +92,8 @@ class Warpgroup:
     unfenced: bool = False
     """True if plain loads have read shared memory that TMA may overwrite, with no fence since."""
     taken: set[int] = field(default_factory=set[int])
-    """Flags that one thread of the warpgroup has acquired; its next barrier shows them to others.
+    """Flags that one thread of the warpgroup has acquired. After the warpgroup's next barrier, its
+    other threads may rely on them too.
     """
     acquired: set[int] = field(default_factory=set[int])
     """Flags whose acquisition is visible to all threads of the warpgroup."""
@@ -114,7 +116,7 @@ class Warpgroup:
         return self.sum
 
     def give_back(self) -> None:
-        """Release a stage to the producer, so that TMA may overwrite it."""
+        """Check that a stage may be released to the producer, after which TMA may overwrite it."""
         assert not self.unfenced, "given back before TMA must see that it was read"
         assert not self.filled.stored, "given back before TMA must see zeros in it"
 
@@ -158,7 +160,10 @@ class Workgroup:
         self.steps.setdefault(role, []).append(step)
 
     def enter(self, warpgroup: int, *, alone: bool) -> None:
-        """Record that a warpgroup enters its main loop; `alone`: no other may be in one."""
+        """Record that a warpgroup enters its main loop.
+
+        With `alone`, fail if another warpgroup of the workgroup is in its main loop.
+        """
         self.multiplying.add(warpgroup)
         assert not alone or len(self.multiplying) == 1, "main loops side by side"
 
@@ -189,9 +194,10 @@ class Workgroup:
         return any(stage in group for w in self.warpgroups.values() for group in w.reading)
 
     def multiply(self, stage: Stage, step: int, warpgroup: int) -> Place:
-        """Read a stage in a wgmma group; return the tensor position of the stage's first box.
+        """Read a stage in a wgmma group; return the place in the tensor of the stage's first box.
 
-        The result is `OUTSIDE` where no box is loaded; wgmma then reads what an earlier box left.
+        If no box was loaded, because all lie outside the tensor, return `OUTSIDE`: wgmma then reads
+        the data of an earlier step.
         """
         self.warpgroups[warpgroup].issued.add(stage)
         if (stage[0], step) in self.outside:
@@ -206,7 +212,7 @@ class Workgroup:
         return boxes[0].place
 
     def add_run(self, stage: Stage, warpgroup: int) -> Place:
-        """Read a run of partial sums by plain loads; return its address."""
+        """Read a run of partial sums by plain loads; return its `place` (see `Run`)."""
         self.warpgroups[warpgroup].unfenced = True
         (run,) = self.boxes[stage].values()
         assert isinstance(run, Run), "added before it is there"

@@ -65,9 +65,9 @@ class Role(ControlFlow):
             self.own.read_operand(stage, self.step, self.warpgroup)
 
     def _extent(self, tensor: str) -> int:
-        """Number of rows of A, or of columns of B, that the tensor map has.
+        """The row of A, or the column of B, at which the tensor map ends and TMA reads zeros.
 
-        They end with the matrix, or in a grouped problem with the current group.
+        It is the end of the matrix; in a list of products, of the current product's matrix.
         """
         if self.machine.matrices:
             return self.machine.matrices.end("mn"["AB".index(tensor)], self.group)
@@ -193,15 +193,15 @@ class Role(ControlFlow):
             return
         self.own.count(f"consumer {self.warpgroup}", self.step)
         first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
-        if begins:  # only the first access to a slot is simulated
+        if begins:  # the first run of a slot stands for the whole partial sum
             own = 0 if self.machine.turns else self.warpgroup
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
     def _add_share(self, node: Node) -> None:
-        """Add one workgroup's partial sum of a share, the part of a tile that a reduce-scatter
-        completes.
+        """Add another workgroup's partial sum of a share to the accumulators.
 
-        Of the accesses to the partial sum, only the first is simulated, for all of them.
+        A share is the part of a tile that one workgroup completes in a reduce-scatter. The kernel
+        reads the partial sum in several accesses, of which the simulation makes only the first.
         """
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):
@@ -275,7 +275,10 @@ class Role(ControlFlow):
         return row + self.machine.rows * self.env[index_symbol("group")]
 
     def _box(self, node: Node, source: str, who: str) -> None:
-        """Write a box of D; the sums are checked only for the first box of a tile."""
+        """Record a store of a box of D by `who`: `engine` (TMA) or `rows` (threads).
+
+        The first box of a tile also stores the tile's sum, which stands for all of its boxes.
+        """
         place, tile = (self._row(node), self.place(node, "D.1")), source[: -len("D.shared")]
         assert place not in self.machine.boxes, "a box is stored twice"
         self.machine.boxes[place] = who

@@ -19,7 +19,7 @@ class Slots:
 
     full: set[int] = field(default_factory=set[int])
     open: set[int] = field(default_factory=set[int])
-    """Addresses of slots that TMA stores read whose group is not committed yet."""
+    """Addresses of slots that are read by TMA stores which are not committed yet."""
     groups: deque[set[int]] = field(default_factory=deque[set[int]])
 
     def fill(self, place: int) -> None:

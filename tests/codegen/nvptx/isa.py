@@ -41,9 +41,11 @@ def operand(
 ) -> Array:
     """Byte offset of an operand's element from the descriptor's address, before the swizzle.
 
-    PTX ISA, "Strides". K-major: rows of `span` bytes, eight rows a group, groups `stride` bytes
-    apart. MN-major (`transposed`): rows of `span` bytes along the outer axis, `leading` bytes from
-    one to the next, and `stride` bytes from eight rows of k to the next eight.
+    `strides` are the descriptor's (leading, stride) in bytes, `size` is the bytes of an element.
+    PTX ISA, "Strides": K-major operands have rows of `span` bytes in groups of eight rows, and the
+    groups are `stride` bytes apart. MN-major operands (`transposed`) have rows of `span` bytes
+    along the outer axis; adjacent rows there are `leading` bytes apart, and each group of eight k
+    is `stride` bytes after the one before.
     """
     leading, stride = strides
     wide = span // size

@@ -25,7 +25,11 @@ WORKITEM = index_symbol("workitem")
 
 @dataclass(frozen=True)
 class Lowered:
-    """A data-parallel kernel lowered for tensor cores; `layout` is `n` or `t` for A and for B."""
+    """A data-parallel kernel lowered for tensor cores.
+
+    `layout` has a letter for A and a letter for B: `n` is row-major, `t` is stored as the
+    transpose.
+    """
 
     tile: Tile
     layout: str = "nn"
@@ -76,7 +80,11 @@ class Lowered:
     def function(
         self, node: Node, *wanted: str | Basic, names: tuple[str, ...]
     ) -> Callable[..., tuple[int, ...]]:
-        """A function of the symbols `names` that computes coordinates or expressions at a node."""
+        """A compiled function that returns the values of `wanted` at an operation, as a tuple.
+
+        Its arguments are the indices `names`. Each of `wanted` is a dimension, whose index is
+        computed, or an expression.
+        """
         found = [node.scope.reverse(w).values[0] if isinstance(w, str) else w for w in wanted]
         used = set[Symbol]().union(*(e.free_symbols for e in found))
         arguments = [index_symbol(name) for name in names]

@@ -139,9 +139,9 @@ def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage
 
 
 def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypatch: Any):
-    """If the driver spills registers of the default code, a leaner variant is used.
+    """If the driver spills registers of the default code, code that needs fewer ones is used.
 
-    Later calls use the leaner variant too, and `kernel.ptx` is its PTX.
+    Later calls use the new code too, and `kernel.ptx` is its PTX.
     """
     tried: list[str] = []
 

@@ -23,8 +23,8 @@ LAYOUTS = {"nn": (False, False), "nt": (False, True)}
 EVERY = 7
 """Slow tests assemble every seventh kernel, because there are thousands."""
 LARGEST = (
-    # For each family of schedules, the candidate plans with the most accumulator registers: of
-    # those whose tiles two warpgroups divide, and of those whose tiles one warpgroup computes.
+    # The candidate plans of a family of schedules that need the most accumulator registers: one
+    # plan whose tiles two warpgroups divide, or one whose tiles one warpgroup computes, or both.
     ("nn", "144x256x64 two-tile-stream-k{owner=last,least_segment=8}"),
     ("nt", "288x256x64@c2x1 hybrid-stream-k{owner=last}"),
     ("nn", "128x288x64 hybrid-stream-k{owner=last,reduction=turnstile}"),
@@ -90,8 +90,9 @@ def test_the_largest_of_a_family_are_assembled(layout: str, text: str):
 
 
 def parts(layout: str) -> list[ParameterSet]:
-    """One in `EVERY` kernels of a layout; none unless slow tests run, since listing takes
-    seconds.
+    """Test parameters (layout, plan) for one in `EVERY` kernels of a layout.
+
+    The list is empty in runs without slow tests, because listing the kernels takes seconds.
     """
     return chosen(
         (), [(layout, plan) for plan in kernels(layout)[::EVERY]] if Slow.collected else ()

@@ -33,7 +33,10 @@ def lowered(parts: str, turned: bool, schedule: Any, **fields: Any) -> cg.Kernel
 
 @pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
 def test_registers_hold_both_sums_of_a_column(parts: str, turned: bool):
-    """The column of B that mma.sync multiplies into a register is the part and column of D."""
+    """Each accumulator register holds one of the two sums (parts) of one column of D.
+
+    The column of B that mma.sync multiplies into the register belongs to this part and column.
+    """
     graph = lowered(parts, turned, DataParallel())
     c = graph.coordinates
     sizes = {name: c[name].fixed_size for name in ("warp.n", "fragment.n")}
@@ -64,7 +67,10 @@ def test_columns_of_b_in_memory(parts: str, turned: bool):
 
 @pytest.mark.parametrize(("parts", "turned"), LAYOUTS)
 def test_widths_of_copies_and_stores(parts: str, turned: bool):
-    """Copies of B move 16 bytes, and threads store pairs unless both sums are adjacent."""
+    """Copies of B move 16 bytes; threads store two elements of D at a time, or one.
+
+    They store one element if a pair of adjacent registers holds both sums of the element.
+    """
     graph = lowered(parts, turned, DataParallel())
     copies = [op for op in graph.control.of_kind(CopyElements) if op.source == "B"]
     assert {op.width for op in copies} == {8}
@@ -95,7 +101,9 @@ def test_kernels_assemble_without_spills(
 def test_kernels_are_not_exported(tmp_path: Path):
     graph = DataParallel()(cg.Gemm("bf16", epilogue=swiglu).graph(tile=(128, 128, 64)))
     kernel = codegen.compile(graph, "sm_80")
-    with pytest.raises(cg.CodegenError, match="swiglu cannot be exported: it computes an element from 2 sums"):
+    with pytest.raises(
+        cg.CodegenError, match="swiglu cannot be exported: it computes an element from 2 sums"
+    ):
         export(kernel, tmp_path)
 
 

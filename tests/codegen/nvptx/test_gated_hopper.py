@@ -42,7 +42,10 @@ def lowered(
 @every_tile
 @pytest.mark.parametrize("parts", ["stacked", "interleaved"])
 def test_registers_hold_both_sums_of_a_column(parts: str, tile: Any, options: dict[str, Any]):
-    """The column of B that wgmma multiplies into a register is the part and column of D."""
+    """Each accumulator register holds one of the two sums (parts) of one column of D.
+
+    The column of B that wgmma multiplies into the register belongs to this part and column.
+    """
     graph = lowered(parts, True, tile, options, DataParallel())
     c = graph.coordinates
     (multiply,) = {op.instruction for op in graph.control.of_kind(MultiplyShared)}
@@ -81,7 +84,7 @@ def test_registers_hold_both_sums_of_a_column(parts: str, tile: Any, options: di
 def test_rows_of_a_box_are_adjacent_in_b(
     parts: str, turned: bool, tile: Any, options: dict[str, Any]
 ):
-    """TMA copies a range of B: columns that follow one another in a box do so in memory."""
+    """Columns of B that are adjacent in a TMA box are adjacent in memory, as TMA requires."""
     graph = lowered(parts, turned, tile, options, DataParallel(), n=1024, k=1024)
     c = graph.coordinates
     for op in graph.control.of_kind(CopyBox):

@@ -339,7 +339,10 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 
 
 def test_memory_is_that_of_the_largest_tile():
-    """A kernel with small tiles too has as much shared memory and as many stages as without."""
+    """A kernel with tiles of two shapes has the shared memory of one with large tiles only.
+
+    It has as many stages and threads, too.
+    """
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (

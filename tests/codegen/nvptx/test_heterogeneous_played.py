@@ -42,7 +42,7 @@ PROBLEMS = {
 
 @cache
 def played(kind: str) -> tuple[KernelGraph, KernelGraph]:
-    """The scheduled graph and the lowered graph of one entry of `PLAYED`."""
+    """(scheduled graph, lowered graph) of the configuration `PLAYED[kind]`."""
     step, large, small = PLAYED[kind]
     scheduled = HeterogeneousTiles(small_m=small[0], small_n=small[1])(gemm().graph(large))
     return scheduled, step(scheduled)

@@ -269,8 +269,9 @@ def test_it_refuses_nothing_else(
 
 
 def test_swapping_makes_narrow_tiles_fit():
-    """Swapping the operands makes narrow tiles fit: the instruction's rows are then columns of
-    B.
+    """Tiles with few rows can be lowered, because the operands of wgmma are swapped.
+
+    The 64 rows of an instruction are then columns of B, and its N columns are rows of A.
     """
     for rows in (16, 32, 48, 64, 80, 96, 112):
         this = lowered(boxed((rows, 128, 64)))

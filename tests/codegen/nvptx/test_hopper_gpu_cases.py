@@ -39,10 +39,10 @@ EVERY = (*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES)
 
 
 def traits(spec: Spec) -> tuple[object, ...]:
-    """The option values of a kernel; for each of them, a quick test has a kernel with that value.
+    """The values that quick tests cover: each value occurs in a kernel of some quick test.
 
-    The values are those of all options but the tile. The types of A and D count as one value, and
-    so do the kind of consumers and the axes along which there is a cluster.
+    They are all options of a kernel except its tile. The types of A and D form one value, and so do
+    the kind of consumers and the axes along which clusters extend.
     """
     cluster = tuple(extent > 1 for extent in spec.cluster or ())
     types = (spec.dtype, spec.out_dtype)

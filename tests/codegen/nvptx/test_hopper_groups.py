@@ -170,7 +170,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
 
 @every_lowering
 def test_groups_alone_have_two_ways(name: str):
-    """Only kernels for groups of rows have, besides TMA stores of D, row-by-row stores by threads.
+    """Only kernels for groups of rows can store a box of D by threads, row by row, or by TMA.
 
     In other problems a matrix ends where its tensor ends, and TMA clips boxes there.
     """

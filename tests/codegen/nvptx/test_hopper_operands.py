@@ -304,8 +304,8 @@ def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuratio
     size = element(this).bytes
     assert bytes == size * sum(stage_elements(this, tensor) for tensor in "AB")
     assert arrivals["full"] == 1
-    # Empty barrier: the number of arrivals that it is initialised with is the number of threads in
-    # all workgroups that arrive. These workgroups release the stage of the previous step.
+    # Empty barrier: it is initialised with the number of threads, in all workgroups of a cluster,
+    # that arrive at it. A thread arrives to release the stage of the previous step.
     around = [n for n in this.nodes(If) if any(isinstance(x.op, ArriveBarrier) for x in n.walk())]
     for node in this.nodes(ArriveBarrier, barrier="barrier.empty"):
         (branch,) = (n for n in around if n.body and node in [*n.walk()][:3])

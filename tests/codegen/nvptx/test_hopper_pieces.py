@@ -82,9 +82,10 @@ SLOTS = "partial.slot"
 def places(
     this: Lowered, node: Node, dim: str, ranks: int, turn: int = 0, **more: Array | int
 ) -> Array:
-    """The index of the element that each register accesses, by rank, thread and register number.
+    """The index along `dim` of the element that each register accesses.
 
-    `turn` selects one of the ping-pong warpgroups.
+    The result is an array by rank, thread and register number. `turn` selects one of the ping-pong
+    warpgroups; `more` gives values of further indices.
     """
     op = node.op
     assert isinstance(op, StoreFragment | AccumulateFragment | ReduceFragment)

@@ -43,7 +43,8 @@ def test_the_header(configuration: Configuration):
     assert (cluster in text) == (this.ranks > 1)
     assert ("%clusterid.x" in text) == (this.ranks > 1)
     assert ("%ctaid.x" in text) == (this.ranks == 1)
-    # Tensor maps are kernel parameters of 128 bytes, aligned to 64 bytes.
+    # A and B have tensor maps: kernel parameters of 128 bytes, aligned to 64 bytes. D has one,
+    # too, unless threads store it, as in the kernel DIRECT.
     maps = 2 if configuration is DIRECT else 3
     assert count(r"\.param \.align 64 \.b8 \w+\[128\]", text) == maps
     assert count(r"prefetch\.tensormap", text) == maps

@@ -110,7 +110,8 @@ LAST_ONE = "k_tile == load(tile_starts, group + 1) - load(tile_starts, group) - 
 
 
 def tail(lines: list[str]) -> list[int]:
-    """Line numbers of the fence and of the barrier after the stores of zeros in a PTX listing."""
+    """Indices of the lines, in a graph's text, of the fence and the barrier after stores of zeros.
+    """
     filled = max(i for i, line in enumerate(lines) if FILLS["B"] in line)
     fence = next(i for i in range(filled, len(lines)) if "FenceShared" in lines[i])
     assert "Barrier" in lines[fence + 1]
@@ -118,7 +119,7 @@ def tail(lines: list[str]) -> list[int]:
 
 
 def bent(graph: KernelGraph, how: str) -> KernelGraph:
-    """The graph with a fault in the code that handles the ends of groups."""
+    """The graph with the fault `how` in the operations that zero elements past a group's end."""
     lines = graph.text().splitlines()
     fence, barrier = tail(lines)
     match how:

@@ -328,7 +328,8 @@ def test_a_call(fake_driver: FakeDriver):
     first, again = fake_driver.launches
     assert first.grid == again.grid == (132, 1, 1)
     assert first.values[:4] == (A_AT, B_AT, 0, D_AT)
-    # Each row of the offsets array is one table, and the row's address is a kernel argument.
+    # The offsets array has one row for each of m, n and k: 8 numbers of 4 bytes. The addresses of
+    # the rows are kernel arguments.
     row = 4 * 8
     assert first.values[4:7] == tuple(OFFSETS_AT + axis * row for axis in range(3))
     room = sum(fake_driver.allocated)

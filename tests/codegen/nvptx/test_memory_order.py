@@ -79,6 +79,9 @@ def test_no_schedule_is_refuted(
 )
 @pytest.mark.parametrize("lower", [LowerToHopper(), LowerToTensorCores()], ids=str)
 def test_numbers_that_all_threads_share_may_be_selected(schedule: str, lower: Pass):
-    """NumPy gives the value of a condition on numbers, not arrays, as an array without an axis."""
+    """The check evaluates a select whose condition has the same value for all threads.
+
+    NumPy gives that value as an array without axes, not as an array by thread.
+    """
     graph = lower(Pipeline.parse(schedule)(Gemm("bf16").graph((64, 64, 64))))
     assert graph.check()[NAME].outcome is Outcome.HOLDS

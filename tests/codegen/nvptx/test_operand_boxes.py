@@ -33,10 +33,14 @@ PERSISTENT = "data-parallel{persistent=true}"
 Case = tuple[str, tuple[int, int, int], tuple[int, int, int]]
 CASES: tuple[Case, ...] = (
     (PERSISTENT, (128, 256, 64), (1, 1, 1)),
-    (PERSISTENT, (256, 160, 64), (1, 1, 1)),  # a row of a TMA box has 64 bytes
-    (PERSISTENT, (128, 64, 64), (1, 1, 1)),  # one warpgroup computes the tile
-    ("data-parallel", (192, 128, 64), (1, 1, 1)),  # two warpgroups divide the tile's columns
-    ("data-parallel", (128, 208, 64), (1, 1, 1)),  # a row of a TMA box has 32 bytes
+    # A row of a TMA box has 64 bytes.
+    (PERSISTENT, (256, 160, 64), (1, 1, 1)),
+    # One warpgroup computes the tile.
+    (PERSISTENT, (128, 64, 64), (1, 1, 1)),
+    # Two warpgroups divide the tile's columns.
+    ("data-parallel", (192, 128, 64), (1, 1, 1)),
+    # A row of a TMA box has 32 bytes.
+    ("data-parallel", (128, 208, 64), (1, 1, 1)),
     ("two-tile-stream-k", (256, 256, 64), (2, 1, 1)),
     ("stream-k{owner=last}", (128, 256, 64), (1, 2, 1)),
     ("heterogeneous-tiles", (128, 128, 64), (1, 1, 1)),
@@ -71,7 +75,7 @@ def nodes(graph: KernelGraph, kind: type) -> list[Node]:
 
 
 def value(expr: Basic, at: dict[str, Any]) -> Any:
-    """The value of an expression; coordinates of the schedule, such as its loops, are 1."""
+    """The value of an expression, as an array; indices not in `at` or `LAUNCH` are 1."""
     known = {**LAUNCH, **with_warp(at)}
     symbols = sorted((s for s in expr.free_symbols if isinstance(s, Symbol)), key=str)
     (found,) = compile_function([expr], symbols)(*(known.get(s.name, 1) for s in symbols))
@@ -149,8 +153,9 @@ def load(
     own: str,
     at: dict[str, Any],
 ) -> dict[int, tuple[int, ...]]:
-    """The elements of an operand that TMA loads in one pipeline step: by address in shared memory,
-    counted in elements, the indices of the element.
+    """The elements of an operand that TMA loads in one pipeline step.
+
+    The result maps an address in shared memory, in elements, to the indices of the element there.
 
     Args:
         graph: the lowered graph.

@@ -30,9 +30,9 @@ both_tensors = pytest.mark.parametrize("tensor", ["A", "B"])
 
 
 def writes(this: Lowered, tensor: str, ahead: int) -> dict[tuple[int, int], int]:
-    """Which element of shared memory a thread writes first, by (number of the copy, thread).
+    """The address, in elements, that a thread's copy writes first, by (number of the copy, thread).
 
-    Threads whose guard is false have no entry.
+    `ahead` is the number of the copied k tile. Threads whose guard is false have no entry.
     """
     node = this.copy(tensor)
     names = ("workitem", f"{tensor}.copy.pass", "ahead")

@@ -10,7 +10,11 @@ from coordgraph import LaunchError
 from tests.codegen.torch.conftest import Make
 
 ENDS = ([3, 3, 7], [4, 6, 9], [0, 0, 0])
-"""Ends of groups of nine rows: with an empty group and two rows left; of all rows; all empty."""
+"""Three cases: the index at which each of three groups ends, along an axis of extent 9.
+
+In the first case a group is empty and two indices belong to no group; in the second the groups have
+all indices; in the third all groups are empty.
+"""
 SHAPES = {"rows": ((9, 5), (3, 5, 4)), "columns": ((3, 4, 5), (5, 9)), "terms": ((4, 9), (9, 5))}
 
 

@@ -20,7 +20,7 @@ ONES = [(1, 4, 5), (1, 1, 1), (5, 1, 3), (2, 5, 1)]
 
 
 def every_operator(torch: Any) -> Any:
-    """A module that calls every function of the package."""
+    """A module that calls every function and layer of `codegen.torch`."""
     import codegen.torch as cgt
 
     class Every(torch.nn.Module):

@@ -74,6 +74,7 @@ def test_wgmma_reads_the_rows_of_its_descriptors():
     a, b, _ = load.accesses
     assert isinstance(a, Access)
     assert isinstance(b, Access)
-    assert a.matrix == Matrix((1, 0), (8, 1024), 128)  # A: 64 rows, in 8 groups of eight rows
-    # B: 128 columns in two boxes, with two groups of eight rows in each
+    # A has 64 rows, in 8 groups of eight rows.
+    assert a.matrix == Matrix((1, 0), (8, 1024), 128)
+    # B has 128 columns in two boxes, with two groups of eight rows in each box.
     assert b.matrix == Matrix((2, 8192), (2, 1024), 128)

@@ -12,9 +12,10 @@ from coordgraph.coordinates.edges import Concatenate, Diagonal, Sizes
 from coordgraph.integers import Ranges, compile_function, index_symbol, symbols_of
 
 ROWS, COLUMNS, STARTS = (0, 2, 2, 5), (0, 9, 12, 13), (0, 32, 32, 56)
-"""Where each of three blocks begins, and where the last one ends: its first row and first column
-in the block diagonal, and its position in memory. The blocks have 2 x 9, 0 x 3 and 3 x 1 elements,
-and their rows begin in memory at multiples of 8.
+"""Three blocks of 2 x 9, 0 x 3 and 3 x 1 elements in a block-diagonal matrix.
+
+For each block: its first row, its first column, and its first position in memory, where rows begin
+at multiples of 8. The last number of each tuple is the end of the last block.
 """
 PARTS = ("group", "row", "column")
 EDGE = Diagonal("memory", PARTS, "starts", "rows", "columns", 8)

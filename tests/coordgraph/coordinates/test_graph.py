@@ -246,8 +246,8 @@ class TestGuards:
             assert here == bool(evaluate(graph.guards(at, ["i"]), {})), at
             outside += not here
         assert 0 < outside < 3 * 2 * 2 * 3 * 2 * 2
-        # If the guard of index `a` is requested too, it must hold for all values of the selectors,
-        # not only for those for which i depends on `a`.
+        # A guard of i alone reads `a` only for the selector values for which i depends on `a`. If
+        # index `a` is requested too, its guard must hold for all values of the selectors.
         assert not bool(evaluate(graph.guards(known, ["i", "a"]), {**at, "shared": 2, "ae": 1}))
 
 

@@ -53,9 +53,9 @@ def test_the_text_form_of_outputs():
 
 
 def test_the_first_stage_computes_the_outputs():
-    """If an output needs no optional operand, only an earlier stage computes the output.
+    """The first stage of an epilogue computes all outputs that need no optional operand.
 
-    So a launch without the operand can skip the stage that reads it.
+    A launch without the operand then skips only the second stage, which reads it.
     """
     first, second = gelu_residual.stages("f32", "bf16")
     assert [o.value for o in first.function.outputs] == ["%0"]

@@ -272,7 +272,7 @@ def test_product_of_what_was_not_loaded():
 
 
 def test_every_point_is_an_interruption():
-    """The interpreter's scheduler is asked which workgroup runs next after every event."""
+    """After every event, the interpreter asks its scheduler which workgroup runs next."""
 
     class Watching(InOrder):
         def __init__(self) -> None:

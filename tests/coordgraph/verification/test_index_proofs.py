@@ -32,7 +32,10 @@ def proofs_of(graph: KernelGraph, questions: int = 2000) -> IndexProofs:
     "name", chosen(("data-parallel", "stream-k{owner=first}", "split-k{splits=3}"), SCHEDULES)
 )
 def test_tensors_are_accessed_inside_for_all_sizes(name: str):
-    """Accesses to A, B, C and D are proved for all sizes; workspace slots may be left unproved."""
+    """Accesses to A, B, C and D are proved to be in bounds for all sizes.
+
+    Accesses to workspace slots and flags may be left unproved.
+    """
     found = [*proofs_of(symbolic(name if name in SCHEDULES else "stream-k")).accesses()]
     assert found
     slots = ("partials", "flags")
@@ -102,7 +105,7 @@ def test_minima_and_maxima_are_split():
 def test_a_share_of_the_iterations_reaches_no_further_than_the_last_workgroup():
     """`last // share` is proved to be less than the number of workgroups; brute force agrees.
 
-    It is the number of the workgroup with iteration `last`, if each has `share` iterations.
+    If each workgroup has `share` iterations, workgroup `last // share` has the iteration `last`.
     """
     tiles, workgroups = size_symbol("tiles"), size_symbol("workgroups")
     share, last = size_symbol("share"), index_symbol("last")
@@ -117,9 +120,10 @@ def test_a_share_of_the_iterations_reaches_no_further_than_the_last_workgroup():
 
 
 def test_an_access_without_an_index_is_refuted_without_a_launch():
-    """The check `bounds` refutes an access that no path leads to, although no launch is examined.
+    """The check `bounds` refutes an access whose index the graph cannot compute.
 
-    The dimension `n_step` is so large that every launch has too many tiles to be examined.
+    It does so without examining a launch: the dimension `n_step` is so large that every launch has
+    too many tiles.
     """
     gemm = Gemm("f32", grouped=True, group_axis="mnk")
     text = Pipeline.parse("data-parallel{persistent=true}")(gemm.graph((4, 4, 4))).text()

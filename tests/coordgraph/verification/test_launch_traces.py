@@ -1,4 +1,7 @@
-"""Checks trace launches up to a limit; verdicts count what is left out, and tiles outside D."""
+"""Checks trace launches up to a limit of work.
+
+Their verdicts say how many launches were left out, and how many output tiles lie outside D.
+"""
 
 from __future__ import annotations
 

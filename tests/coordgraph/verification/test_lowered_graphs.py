@@ -1,4 +1,4 @@
-"""Lowered graphs that are read from text: faults are found, within limits of `memory order`."""
+"""Checks of lowered graphs read from text: faults are found, and too large launches skipped."""
 
 from __future__ import annotations
 

@@ -79,10 +79,14 @@ LARGE = {(2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 4, 1), (4, 1, 1)}
     [
         ((736, 672, 24896), True),
         ((128, 128, 1024), True),
-        ((120, 672, 24896), False),  # m is too small for large clusters
-        ((736, 672, 1000), False),  # k is too small for large clusters
-        ((736, 672, 32776), False),  # k is too large for large clusters
-        ((8192, 8192, 8192), False),  # there are too many tiles for large clusters
+        # m is too small for large clusters
+        ((120, 672, 24896), False),
+        # k is too small for large clusters
+        ((736, 672, 1000), False),
+        # k is too large for large clusters
+        ((736, 672, 32776), False),
+        # there are too many tiles for large clusters
+        ((8192, 8192, 8192), False),
     ],
 )
 def test_large_clusters_are_candidates_where_they_were_measured(

@@ -123,7 +123,8 @@ def test_a_wave_that_is_not_full_costs_a_whole_one():
         ]
 
     over, third = loop(133) - loop(132), loop(3 * 132) - loop(2 * 132)
-    # The first iteration takes longer than others, but occurs only once in a launch.
+    # One tile in a new wave costs as much as a full wave. Neither difference contains the first
+    # iteration of a launch, which takes longer than the others.
     assert over == pytest.approx(third)
 
 

@@ -62,7 +62,8 @@ def test_the_order_does_not_depend_on_m_or_the_number_of_products():
 def test_few_columns_and_deep_k_get_segments():
     assert pinned_order(problem(6144, 4096), "wgmma", UNIT).segments == 1
     assert pinned_order(problem(512, 7168), "wgmma", UNIT).segments == 2
-    # The cost model covers wgmma only, and the host does not know the tiles of groups.
+    # k is not divided for mma.sync, which the cost model does not cover, nor for groups, whose
+    # number of tiles the host does not know.
     assert pinned_order(problem(512, 7168), "mma.sync", 32).segments == 1
     groups = Gemm("bf16", n=512, k=7168, grouped=True)
     assert pinned_order(groups, "wgmma", UNIT).segments == 1

@@ -107,7 +107,8 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
     assert work.utilisation(found_counts.table, shape.tiles)[0] == pytest.approx(found.utilisation)
     walks = [[s for s in found.of(w) if not s.padding] for w in range(len(found.workgroups))]
     assert work.busy[0] == sum(map(bool, walks))
-    if "scatter" in pipeline:  # each workgroup with a piece of a tile stores some of its rows
+    # In a reduce-scatter, each workgroup with a piece of a tile stores some of the tile's rows.
+    if "scatter" in pipeline:
         assert work.ends[0] == max(map(len, walks))
     else:
         assert work.ends[0] + work.small[0] == max(each(found, Store))

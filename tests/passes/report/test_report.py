@@ -48,7 +48,7 @@ def test_buckets_agree_with_the_simulation(step: Pass):
 
 
 def test_overlapping_events_are_counted_once():
-    """Overlapping events of one CTA slot are counted once in the time; multiplying has priority."""
+    """Time in which events of a CTA slot overlap is counted once, for multiplying if possible."""
     multiply, finish = (ACTIVITIES.index(name) for name in ("multiply", "finish"))
     events = {
         "begin": [10, 20, 60],
