@@ -326,7 +326,7 @@ class GemmProblem:
 
     @property
     def strided_batches(self) -> tuple[str, ...]:
-        """The tensors with a matrix for each product, whose stride is a launch argument."""
+        """The names of the tensors with one matrix per product, if a launch argument is the stride."""
         apart = self.batched_tensors if self.batched else ""
         return (
             *apart,

@@ -112,7 +112,7 @@ class Trial:
         return self._numbers(self.edge.reverse(_expressions(indices), self.sizes, Ranges()))
 
     def guarded(self, indices: Indices) -> bool:
-        """Whether the edge's guard holds for downstream indices, so they are not in padding."""
+        """Whether the edge's guard holds for downstream indices; if not, they are padding."""
         below = _expressions(indices)
         above = self.edge.reverse(below, self.sizes, Ranges())
         return all(self._holds(part) for part in self.edge.guard(above, below, self.sizes))

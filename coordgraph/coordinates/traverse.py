@@ -46,8 +46,8 @@ class Solution:
     Args:
         values: the index of each wanted dimension, in order.
         guard: the condition under which every index on the path is inside its dimension, not in
-            padding. If a `Sunder` edge selects by an index which of its other indices it uses, an
-            index is constrained only where it is selected.
+            padding. A `Sunder` edge uses one of several indices, which the value of another index
+            (the selector) chooses; each of them is constrained only for the values that choose it.
         path: the edges that were evaluated, in order.
         indices: the known and the computed index of every dimension on the path, by id.
     """
@@ -255,8 +255,8 @@ def _path(
 ) -> tuple[Edge, ...]:
     """The edges to evaluate for the targets, in order.
 
-    The graph caches the result by the dimensions whose indices are known, the values of those
-    indices that are constants (which selectors may be), and the targets.
+    The graph caches the result. The key has the direction, the targets, and the dimensions whose
+    indices are known, with the values of constant indices.
     """
     given = frozenset([(name, int(v) if v.is_Integer else None) for name, v in start.items()])
     known = graph.cached_paths.get(key := (direction.value, given, tuple(targets)))

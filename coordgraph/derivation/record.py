@@ -167,7 +167,7 @@ class EdgeStep:
 
 @dataclass(frozen=True)
 class Stride:
-    """How far the address moves if one given coordinate grows by 1, and no other one changes.
+    """How far the address moves if one coordinate grows by 1 and all others stay the same.
 
     Args:
         coordinate: the id of the coordinate.

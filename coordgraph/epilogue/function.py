@@ -300,11 +300,10 @@ class EpilogueFunction:
         """Split the function into stages; a stage whose operand is not passed can be skipped.
 
         Each stage computes a new `acc` from the previous stage's `acc`; the first stage computes it
-        from the function's sums. A sum `p + q` is split if q
-        is 0 whenever an optional operand is 0, and p does not depend on that operand: one stage
-        computes p, and the next, `acc + q`, runs only if the caller passes the operand. The first
-        stage computes all outputs besides D, so a sum is not split if one of them depends on the
-        optional operand.
+        from the function's sums. A sum `p + q` is split if q is 0 whenever an optional operand is
+        0, and p does not depend on that operand: one stage computes p, and the next stage computes
+        `acc + q`, and runs only if the caller passes the operand. The first stage computes all
+        outputs besides D, so a sum is not split if one of these outputs depends on the operand.
 
         Args:
             accumulator: the element type of the sums.

@@ -49,7 +49,7 @@ from coordgraph.integers.tables import Load, Search, load
 MAX_MAXIMA = 6
 """The largest number of symbolic upper bounds that `Prover.maxima` computes for a polynomial."""
 MOST_STEPS = 8
-"""Proofs derive a bound of a table entry t[i + c] from t[i] for constants c up to MOST_STEPS."""
+"""The largest constant c for which proofs derive a bound of a table entry t[i + c] from t[i]."""
 
 
 class Prover(NumericBounds):

@@ -97,9 +97,10 @@ class Ranges:
 
     @cached_property
     def _enclosing(self) -> tuple[tuple["Ranges", ...], Mapping[Symbol, int]]:
-        """The ranges of the enclosing scopes, outermost first; and by symbol, its nesting depth.
+        """The ranges of the enclosing scopes, and the nesting depths of loop indices.
 
-        The depth of a loop index is the number of scopes around the one that bounds it.
+        The ranges start with the outermost scope. The depth of a loop index, by symbol, is the
+        number of scopes that enclose the scope in which the index is bounded.
         """
         if not self._outer:
             return (), {}

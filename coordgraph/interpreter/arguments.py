@@ -283,8 +283,8 @@ def _arrays(
     """The arrays of a call by tensor name: inputs, operands of the epilogue, and tables.
 
     Raises:
-        LaunchError: an array is missing or not of this graph, or has another element type or number
-            of axes than the graph's tensor.
+        LaunchError: an array is missing, the graph has no tensor for an array, or an array has
+            another element type or number of axes than its tensor.
     """
     wanted = [t for t in graph.tensors if t.role is Role.INPUT]
     if len(wanted) != len(inputs):

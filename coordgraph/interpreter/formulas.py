@@ -32,7 +32,7 @@ class Slots:
         self._places: dict[Symbol, int] = {}
 
     def add(self, symbol: Symbol) -> int:
-        """The position of a symbol's value in an `Environment`; a new symbol gets the next one."""
+        """The position of a symbol's value in an `Environment`; new symbols get a new position."""
         return self._places.setdefault(symbol, len(self._places))
 
     def of(self, symbol: Symbol) -> int:
@@ -49,7 +49,7 @@ class Slots:
         return self._places[symbol]
 
     def find(self, symbol: Symbol) -> int | None:
-        """The position of a symbol's value in an `Environment`; None if `add` was never called."""
+        """The position of a symbol's value in an `Environment`; None if `add` has not given one."""
         return self._places.get(symbol)
 
     def __len__(self) -> int:

@@ -348,7 +348,7 @@ class Work:
 
     @cached_property
     def multiplied(self) -> Solution:
-        """The tile numbers of A and B as expressions, and the condition that none is padding."""
+        """Expressions for the tile numbers of A and B, and the condition that no tile is padding."""
         return self.scope.reverse(*self.factors)
 
     @cached_property

@@ -384,7 +384,10 @@ class Trace:
             yield Fault("cover", message, who, tile)
 
     def _endings(self) -> Iterator[Fault]:
-        """A fault for each output tile of which a part has no epilogue or no store, or has two."""
+        """A fault for each output tile with a part that is not finished and stored exactly once.
+
+        Epilogues and stores of output tiles that do not exist are faults, too.
+        """
         for check, what, events in (
             ("fix-up", "epilogues", self.epilogues),
             ("cover", "stores", self.stores),

@@ -31,7 +31,7 @@ def provenance(graph: KernelGraph, only: Collection[str] = ()) -> list[Line]:
         only: ids of dimensions; if given, only these dimensions and edges with them are listed.
     """
     for name in only:
-        graph.coordinates[name]  # an unknown name raises an error that suggests similar names
+        graph.coordinates[name]  # raises an error that suggests similar names if `name` is unknown
     return list(_lines(graph, only))
 
 
@@ -96,6 +96,6 @@ def _line(key: tuple[Part, Key], record: Any) -> str:
 
 
 def _few(origin: Origin) -> str:
-    """Text: the first five records from which a record was derived, and the number of others."""
+    """The first five records from which a record was derived, as text, and how many others."""
     first, rest = origin.sources[:5], len(origin.sources) - 5
     return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")

@@ -126,7 +126,10 @@ def _segments(data: Mapping[str, Any], product: int) -> dict[tuple[int, int, int
 
 
 def _tiles(data: Mapping[str, Any], product: int = 0) -> str:
-    """The output tiles of a product, coloured by workgroup; tiles of several workgroups striped."""
+    """An SVG picture of a product's output tiles, in the colours of their workgroups.
+
+    A tile that several workgroups compute is striped.
+    """
     segments = _segments(data, product)
     shapes: list[list[int]] = data["tiles"]["shapes"]
     rows = max(((m + 1) * shapes[t][0] for t, m, _ in segments), default=1)
