@@ -32,9 +32,11 @@ RANGES = (
     SizeRange.of(),
     SizeRange((1, 128), (512, 16384), (512, 16384), 0.4),
     SizeRange((128, 1200), (128, 1200), (4096, 65536), 0.4),
+    SizeRange((128, 1200), (128, 1200), (1024, 8192), 0.3),
+    SizeRange((1200, 8192), (128, 640), (1024, 16384), 0.3),
 )
 """Ranges from which problem sizes are drawn: the default range; problems with few rows (m at most
-128); and problems with few output tiles but large k."""
+128); problems with few output tiles, and with large or medium k; and problems with few columns."""
 KEPT = 600
 """Number of candidates, those with the shortest predicted times, from which the plans of a size are
 drawn."""
@@ -44,7 +46,7 @@ SAME_TILE: largest number of these with equal tile and cluster."""
 FAMILIES = 1.3
 """The best plan of a family of schedules is drawn if its predicted time is at most FAMILIES times
 the shortest predicted time of any plan."""
-LARGE, EXPLORED = 2, 3
+LARGE, EXPLORED = 4, 3
 """LARGE: largest number of plans with clusters of more than two CTAs that are drawn for a size;
 each has a predicted time of at most FAMILIES times the shortest one. EXPLORED: number of plans of a
 size that are drawn at random."""
