@@ -299,7 +299,7 @@ def _steps(table: Table, step: Expr, values: Mapping[str, Any]) -> list[int]:
 
     Args:
         table: the table.
-        step: the table's step.
+        step: the expression that is evaluated at each position.
         values: the launch parameters and the entries of earlier tables, by name.
 
     Raises:

@@ -49,12 +49,12 @@ class Limits:
     """How thoroughly `KernelGraph.check` examines a graph.
 
     Args:
-        launches: the least number of launches that are examined. The same number of further
-            launches is traced; of these, only launches are examined whose traces have features that
-            no earlier trace has.
+        launches: the number of launches that are always examined. As many further launches are
+            traced; one of these is examined only if its trace has a feature that no earlier trace
+            has.
         cost: the largest cost of a launch that is traced, in the units of `Launch.cost`.
         total: the largest sum of the costs of all traced launches; `FEWEST` launches are traced
-            even if their sum is larger.
+            even if the sum of their costs is larger.
         runs: the largest number of launches whose products the interpreter computes from operands.
         elements: the largest number of elements of A and B that the interpreter loads in these
             `runs` launches.
@@ -200,9 +200,9 @@ class Evidence:
     def run_launches(self) -> tuple[Launch, ...]:
         """The launches whose product the interpreter computes, as many as the limits allow.
 
-        The first one has many fix-ups and partial tiles, but few segments. Each further launch has
-        as many features as possible that no launch before it has. A feature is an axis that ends in
-        a partial tile, or a segment as long as the longest one of all traces.
+        The first one has many fix-ups and partial tiles, but few segments. Each further launch
+        adds as many new features as possible. A feature is an axis that ends in a partial tile, or
+        a segment as long as the longest one of all traces.
         """
         m, n, k = macro_tile(self.graph.coordinates)
         deepest = max((_depth(found) for _, found in self.traces), default=0)

@@ -282,7 +282,10 @@ class _Path:
 
 
 def accesses(work: Work) -> tuple[User, ...]:
-    """The tensors, and the parts of the workspace, that an operation reads or writes."""
+    """The accesses of an operation: a `User` dimension for each tensor that it reads or writes.
+
+    The tensors of the workspace (partial sums and flags) are included.
+    """
     match op := work.node.op:
         case LoadTile() | StoreTile():
             return _users(work, op.tensor)

@@ -90,8 +90,8 @@ class LaunchFeatures:
         found.update(self._of_tiles(launch))
         counts = [(i, v) for i, v in enumerate(values) if self._host[i].name not in AXES]
         for (i, one), (j, other) in permutations(counts, 2):
-            # For every two parameters that count tiles, workgroups or iterations, one feature is
-            # the class of the remainder of a division of one by the other (see `_rest`).
+            # For every two parameters that count tiles, workgroups or iterations, one feature says
+            # whether the remainder `one % other` is 0, 1 or `other - 1` (see `_rest`).
             found.add((i, j, "rest", _rest(one, other) if other > 1 else None))
             found.add((i, j, "times", (one // other).bit_length() if other else None))
         return sum(1 << self._bits.setdefault(feature, len(self._bits)) for feature in found)

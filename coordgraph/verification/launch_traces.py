@@ -52,8 +52,8 @@ class LaunchTraces:
 
         Args:
             launches: the launches to trace, in order of decreasing importance.
-            count: the number of traces to return at least; further traces are returned only if they
-                have a fault, or features that no earlier trace has.
+            count: the smallest number of traces to return. A further trace is returned only if it
+                has a fault, or features that no earlier trace has.
             work: the largest sum of output tiles, workgroups and loop iterations of all launches;
                 launches that exceed it are left out. None for no limit.
         """

@@ -162,7 +162,7 @@ def products(graph: KernelGraph, operands: Operands) -> Iterator[Product]:
 
 
 def _reduced_tiles(reduce: str, value: Array, width: int) -> Array:
-    """The reductions of the rows of a matrix over each of its column tiles.
+    """Reduce each row of a matrix within each column tile; the result has a column for each tile.
 
     Args:
         reduce: the name of the reduction.
@@ -242,7 +242,7 @@ def _all(gemm: GemmProblem, tensor: str) -> str:
 def _packed_starts(
     gemm: GemmProblem, tensor: str, tables: Mapping[str, Sequence[int]]
 ) -> list[int]:
-    """Offsets of all products' matrices in the tensor's vector; the end of the last one comes last.
+    """Offsets of the products' matrices in the tensor's vector, then the end of the last matrix.
 
     All offsets are in elements.
     """

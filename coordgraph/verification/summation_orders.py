@@ -202,7 +202,7 @@ class _Replay:
 
 
 class _Worker:
-    """Worker of `walk` that collects the operations of one workgroup on accumulators.
+    """Collects the operations on accumulators of one workgroup; `walk` calls its methods.
 
     Args:
         workgroup: the number of the workgroup.
@@ -215,9 +215,9 @@ class _Worker:
         self._tile: OutputTile = ()
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Collect a loop over consecutive k tiles as one operation; return whether it was possible.
+        """Collect a loop over consecutive k tiles as one operation; False if that is impossible.
 
-        It is not possible if a k tile is padding; `walk` then executes its iterations one by one.
+        It is impossible if a k tile is padding; `walk` then executes the iterations one by one.
         """
         product = loop.accumulation
         if product is None or stop <= start:

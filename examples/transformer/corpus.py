@@ -13,7 +13,7 @@ mean loss that a model can reach."""
 
 
 class Corpus:
-    """A Markov chain: each token has four random successors, the first of them with 70 %.
+    """A Markov chain: each token has four random successors, with the probabilities `SHARES`.
 
     Args:
         vocab: number of different tokens.

@@ -318,10 +318,11 @@ def problem_of(row: dict[str, Any]) -> Gemm:
 
 
 def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
-    """The plans in rows of measured times that the cost model can rate, by the plan's text.
+    """The measured plans for which the cost model can predict a time, by the plan's text.
 
     Args:
-        rows: rows with the text of a plan, or the name of another library, under `plan`.
+        rows: rows of measured times. The entry `plan` of a row is the text of a plan, or the name
+            of another library; such rows are left out.
     """
     found: dict[str, Plan] = {}
     for text in dict.fromkeys(row["plan"] for row in rows if is_plan(row)):

@@ -72,8 +72,8 @@ class Constants:
             that the L2 cache merges into one.
         pull_rate: bytes per second that one CTA reads from memory if more than half of the SMs are
             busy.
-        again: time that is added whenever the number of requests for an element of the larger of A
-            and B doubles, as a share of the time to read that matrix from memory once.
+        again: share of the time to read the larger of A and B from memory once. This share is added
+            for each doubling of the number of output tiles that read the same element.
         dram_seconds: latency of memory in seconds.
         launch_seconds: seconds that a launch adds to the time of its workgroups, if consecutive
             launches overlap.

@@ -43,7 +43,7 @@ KINDS = {
 class Explanation:
     """The best plans for a problem, in the order of their predicted times.
 
-    `str` of it is a table in microseconds, with sentences about the best plan below.
+    `str(explanation)` is a table of times in microseconds, then sentences about the best plan.
 
     Args:
         problem: the problem, with values for m, n and k.

@@ -35,9 +35,9 @@ COUNT = 96
 DRAWN = 1200
 """The number of random sizes by which the kernels of a family are selected."""
 WORST = 4.0
-"""Largest ratio of a kernel's predicted time to that of the best kernel for a size. Larger ratios
-are replaced by WORST, so that no single size decides the selection; so is the ratio of a kernel
-that is no candidate for the size."""
+"""Largest ratio of a kernel's predicted time to that of the best kernel for a size. Larger ratios,
+and the ratios of kernels that are no candidates for the size, are replaced by WORST, so that no
+single size decides the selection."""
 COLUMNS = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns", "width")
 """Columns of a `Table`: two plans have the same kernel if they agree in these columns and in the
 schedule."""

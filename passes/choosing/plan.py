@@ -140,7 +140,7 @@ class Plan:
 
     @property
     def asks_for(self) -> str:
-        """Text for errors: a feature of the plan that some lowerings lack; '' if it has none."""
+        """A feature that the plan needs and some lowerings lack, as text for errors; '' if none."""
         if self.cluster != NO_CLUSTER:
             return "clusters"
         return "" if self.consumers == COOPERATIVE else f"{self.consumers} consumers"
@@ -154,9 +154,9 @@ class Plan:
         return Pipeline.parse(self.pipeline)(gemm.graph(self.tile), verify="outside")
 
     def why_not(self, gemm: Gemm) -> str | None:
-        """Why the lowering refuses the plan for a problem, whatever its size.
+        """Why the lowering refuses the plan for a problem of any size; None if it accepts the plan.
 
-        Returns None if the lowering does not refuse it.
+        The sizes of `gemm` are ignored.
         """
         return self.lowering.why_not(replace(gemm, m=None, n=None, k=None).graph(self.tile))
 

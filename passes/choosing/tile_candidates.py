@@ -170,8 +170,8 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
             fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
         else:
             # A CTA has one warpgroup, or two if one has too few registers for the CTA's part of a
-            # macro tile. It has equally many for small tiles, so two warpgroups must be able to
-            # divide a small tile.
+            # macro tile. The same warpgroups multiply small tiles, so if there are two, they must
+            # be able to divide a small tile.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
         if fits:

@@ -162,7 +162,7 @@ def _reads(gaps: NDArray[np.float64], turnover: Column) -> Column:
     """
     passed = (gaps * turnover) ** STEEP
     lost = passed / (1 + passed)
-    # Times are cyclic, so one gap contains the begin of the launch. The request after it is the
-    # first one, which always reads memory. Every gap may contain the begin; the chance that a given
-    # gap does not is 1 - gap.
+    # Times are cyclic, so one gap contains the begin of the launch. The request after this gap is
+    # the first one, which always reads memory. Every gap may contain the begin; the chance that a
+    # given gap does not is 1 - gap.
     return 1 + ((1 - gaps) * lost).sum(axis=0)

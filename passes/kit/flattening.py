@@ -158,15 +158,15 @@ def _parted(graph: KernelGraph, tiles: str) -> Ragged:
 
 
 def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:
-    """The table of prefix sums of groups' numbers of tiles, if groups differ along several axes.
+    """The table that counts the tiles of all groups before a group, if several axes have groups.
 
-    A group's number of tiles is the product of its numbers of tiles along the axes. The result is
-    None if the graph has no such table.
+    Entry i is the number of tiles in groups 0 to i - 1. A group's number of tiles is the product of
+    its numbers of tiles along the axes in `along`. The result is None if there is no such table.
 
     Args:
         graph: the kernel.
-        along: for each axis along which groups differ, the name of the table of prefix sums of the
-            groups' numbers of tiles along that axis.
+        along: for each axis along which groups differ, the name of a table. Its entry i is the
+            number of tiles along the axis in groups 0 to i - 1.
     """
     for table in graph.parameters.tables:
         steps = (_rise(index_symbol(name), place_of(table.name)) for name in along)

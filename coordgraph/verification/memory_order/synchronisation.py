@@ -78,12 +78,16 @@ class Mbarrier:
     Args:
         arrivals: number of arrivals that complete a phase.
         initialised: the event that initialised the mbarrier, as an integer with only its bit set.
-        early: for each phase, the arrivals for later phases that, in an earlier simulation of the
-            launch, were not ordered after this phase's completion. Such an arrival may complete the
-            phase in place of another one.
+        early: arrivals that may count for an earlier phase than the simulated one, by the number of
+            the earlier phase. An earlier simulation of the launch found that nothing orders them
+            after the completion of that phase, so they may complete it in place of other arrivals.
         pending: number of arrivals that the current phase still needs.
         bytes: number of bytes that the current phase expects and that are not yet written.
-        found: like `early`, but with the arrivals that this simulation found to be unordered.
+        counts_bytes: whether an arrival has announced bytes, so that phases wait for bytes too.
+        phases: the completed phases, in order.
+        current: the arrivals that counted for the current phase.
+        found: the arrivals for which this simulation found the same as is said of `early`, in the
+            form of `early`.
     """
 
     arrivals: int
