@@ -39,8 +39,8 @@ __all__ = [
 ALIGNED_BYTES = 16
 """The largest alignment, in bytes, that a lowering needs: TMA and 16-byte cp.async need 16."""
 OLDEST, REASON = 80, "cp.async and bf16 mma need sm_80 or later"
-"""OLDEST: the lowest supported compute capability, times ten. REASON: why older GPUs are not
-supported, as error messages say it."""
+"""OLDEST: the lowest supported compute capability, times ten. REASON: the text in error messages
+that explains why older GPUs are not supported."""
 OLDEST_PTX = 70
 """The PTX version, times ten, that introduced sm_80 (PTX ISA, release notes)."""
 REDUCTIONS = ("scalar", "vector")
@@ -179,7 +179,7 @@ class Architecture:
             `vector` (sm_90 and later; PTX ISA, "red") or `scalar`.
         ptx: the PTX version of the generated code, times ten: 80 for 8.0.
         exact: whether the code runs on this compute capability only, as code for sm_90a does.
-        isa: the architecture name that is passed to LLVM and ptxas; '' means `name`.
+        isa: the architecture name that is passed to LLVM and ptxas; '' means that it is `name`.
 
     Raises:
         CodegenError: a field has a wrong type, or a value that no GPU has.

@@ -85,7 +85,9 @@ def _tiles(graph: KernelGraph, edge: Ragged) -> bool:
 
 
 def _sorted(tables: tuple[Table, ...], order: Table, names: set[str]) -> tuple[Table, ...]:
-    """The kernel's tables with `order` added; the prefix sums `names` add up groups in that order.
+    """The tables of the kernel, with `order` added and some prefix sums changed.
+
+    The prefix sums `names` then add up the groups in the order that `order` lists.
 
     Args:
         tables: all tables of the kernel.

@@ -83,7 +83,12 @@ def _extents(steps: Steps, *, padding: bool) -> dict[str, int]:
 
 
 def _check_work(recorded: Mapping[str, np.ndarray[Any, Any]], steps: Steps) -> None:
-    """Refuse a timeline in which a workgroup multiplies a tile that is not its tile in `steps`."""
+    """Raise an error if a workgroup of the timeline multiplies a tile that it should not.
+
+    Args:
+        recorded: the workgroup and the output tile of each recorded main loop, as columns.
+        steps: what every workgroup of the launch does.
+    """
     kept = steps.kind == StepKind.MULTIPLY
     known = set(zip(*(getattr(steps, name)[kept].tolist() for name in OF_WORK), strict=True))
     for row in zip(*(recorded[name].tolist() for name in OF_WORK), strict=True):

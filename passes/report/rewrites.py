@@ -17,12 +17,16 @@ from coordgraph.text.printer import RecordPrinter
 __all__ = ["rewrites"]
 
 RECORDS = ("problem", "parameter", "table", "assumption", "tensor")
-"""Kinds of differences between graphs that the report lists as text. It draws differences of
-dimensions, edges and operations."""
+"""Kinds of differences between graphs that the report lists as text. Differences of dimensions,
+edges and operations are shown as pictures and trees instead."""
 
 
 def rewrites(graph: KernelGraph) -> list[dict[str, Any]]:
-    """One dict for each pass: its name, pictures, control tree and other changes."""
+    """Data of the report's section on passes: a dict for each pass that changed the graph.
+
+    Its entries are the pass as text, a picture of the changed coordinates, rows of the control
+    trees, and other changes (`records`).
+    """
     return [
         _rewrite(graph, step.text, step.before, step.after)
         for step in graph.history.steps

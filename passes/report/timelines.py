@@ -210,7 +210,7 @@ def _consumers(events: Mapping[str, list[Any]]) -> Mapping[str, list[Any]]:
 def buckets_of(
     events: Columns, slots: int, makespan: int, outside: Sequence[bool] | None = None
 ) -> dict[str, float]:
-    """Seconds of each of `BUCKETS`, summed over slots; together they are `slots` times `makespan`.
+    """Seconds of each of `BUCKETS`, summed over slots; their sum is `slots` times `makespan`.
 
     Args:
         events: columns in nanoseconds, with activities as indices into `ACTIVITIES`.
@@ -253,11 +253,15 @@ def _union(
 
 
 def tilings_of(simulation: Simulation, shapes: list[tuple[int, ...]]) -> dict[str, Any]:
-    """The extents of each tile shape and of each product, in elements.
+    """Report data: extents of tiles and products in elements, and the number of output tiles.
 
     Args:
         simulation: the simulated run.
         shapes: m, n and k of each tile shape, in the order of the graph's `tilings`.
+
+    Returns:
+        A dict with `shapes` (as given), `products` (m, n and k of each product, rounded up to whole
+        tiles) and `count` (number of output tiles).
     """
     s = simulation.steps
     m, n, k = shapes[0]

@@ -50,8 +50,8 @@ Waves = Literal["strided", "contiguous"]
 ORDERS: tuple[str, ...] = get_args(First)
 """The values of the option `first` of `PartlyStreamed`: `sk` and `dp`."""
 WHOLE = "dp.k"
-"""The coordinate that the loop over a data-parallel tile's k tiles counts, if the groups of the
-problem have different k."""
+"""The coordinate that the main loop of data-parallel tiles counts, if the groups of a grouped
+product have different extents along k."""
 
 
 @dataclass(frozen=True)

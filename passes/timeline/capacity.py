@@ -27,8 +27,8 @@ __all__ = ["records_of"]
 
 ZERO, ONE = Integer(0), Integer(1)
 _FOLDS = {Maximum: maximum, Add: add}
-"""For each class of expressions: a function that combines upper bounds of two operands to an upper
-bound of the expression."""
+"""For each class of expressions: the function that computes an upper bound of an expression from
+the upper bounds of its two operands."""
 
 
 def records_of(graph: KernelGraph, body: Body) -> Expr | None:
@@ -78,7 +78,7 @@ class _Bound:
             trips = self.most(op.stop - op.start) if isinstance(op, For) and any(found) else ONE
             if inside is None or trips is None:
                 return None
-            # only one branch of an `If` runs, so the bound is the larger one of the two branches
+            # an `If` executes one of its branches, so the larger bound of the branches counts
             total = total + reduce(maximum, inside, ZERO) * trips
         return total
 

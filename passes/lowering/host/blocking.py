@@ -166,8 +166,8 @@ class Block:
 def choose_block(m: int, n: int, lanes: int, registers: int, sums: int = 1) -> Block:
     """Choose the register block for an output tile of m x n elements.
 
-    A candidate has between half and all of the rows for which there are registers. The candidate
-    that pads the tile with the fewest rows is chosen; if there are several, the one with most rows.
+    A candidate has at least half as many rows as fit in the registers. Of the candidates that pad
+    the tile with the fewest rows, the one with the most rows is chosen.
 
     Args:
         m, n: extents of the output tile in elements.

@@ -59,7 +59,7 @@ such a word."""
 def blocks_of(graph: CoordinateGraph, tensor: str) -> Diagonal | None:
     """The edge that locates each group's own matrix in a tensor; None if groups share a matrix.
 
-    Only in a list of products, each group has a matrix with its own extents.
+    Groups have matrices of their own only in a kernel for a list of products.
     """
     found = (e for user in graph.of_kind(User, tensor=tensor) for e in graph.edges_below(user))
     return next((edge for edge in found if isinstance(edge, Diagonal)), None)

@@ -1,5 +1,4 @@
-"""Work counts of schedules equal closed formulas, and counts in the lowered kernel; needs no GPU.
-"""
+"""The work that schedules do, as counted without a GPU, equals formulas and lowered kernels."""
 
 from __future__ import annotations
 

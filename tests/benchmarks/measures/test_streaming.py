@@ -1,4 +1,8 @@
-"""`benchmarks.measures.streaming` compares plans with split and with whole tiles."""
+"""Tests of `benchmarks.measures.streaming`, which compares two kinds of plans.
+
+Plans of one kind divide output tiles among workgroups (Stream-K); in plans of the other kind, one
+workgroup computes each tile.
+"""
 
 from __future__ import annotations
 
@@ -99,9 +103,9 @@ def test_the_command(
 
 
 def test_of_what_was_measured_the_model_says_which_kind_is_better():
-    """Over recorded times, the cost model predicts how much faster split tiles are than whole ones.
+    """The cost model predicts how much faster the best Stream-K plan is than whole tiles.
 
-    The geometric mean of predicted over measured speedup is within 5 % of 1.
+    In recorded times, the geometric mean of predicted over measured speedup is within 5 % of 1.
     """
     paths = [*(RESULTS / "fit").glob("sweep-*.json.gz")]
     assert len(paths) > 5

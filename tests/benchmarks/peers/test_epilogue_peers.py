@@ -1,4 +1,4 @@
-"""Contenders of `epilogue`: the arguments passed to coordgraph's kernels and to PyTorch."""
+"""Contenders of `benchmarks epilogue` pass the right arguments to coordgraph and to PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contenders for grouped problems: arguments that kernels get, and problems that are refused."""
+"""Contenders for grouped problems pass the right arguments to kernels, and refuse some problems."""
 
 from __future__ import annotations
 

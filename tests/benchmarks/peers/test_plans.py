@@ -51,7 +51,7 @@ class Loaded:
 
 
 def test_the_lowering_is_the_plans(monkeypatch: pytest.MonkeyPatch):
-    """A plan's options are passed to the compiler as a lowering; without options None is passed."""
+    """The compiler gets a plan's options as a lowering pass; None if the plan has no options."""
     asked: dict[str, object] = {}
 
     def compile(

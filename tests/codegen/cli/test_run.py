@@ -207,8 +207,7 @@ def test_a_single_wrong_element_fails_the_check(monkeypatch, value, found):
 
 @pytest.mark.parametrize(("value", "passed"), [(0.0, True), (2.0, False)])
 def test_a_wrong_element_is_seen_in_a_large_matrix_too(value: float, passed: bool):
-    """`Check` finds one wrong element even if the error in the norm of D is within its tolerance.
-    """
+    """`Check` finds one wrong element, even if the norm of the error of D is within tolerance."""
     problem = checking.Problem(512, 512, 8, "bf16", None, False, False)
     inputs = checking.make_inputs(problem, 1.0, 0.0, 0)
     d = (inputs.a.astype(np.float32) @ inputs.b.astype(np.float32)).astype(inputs.a.dtype)
